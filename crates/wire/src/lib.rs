@@ -1,1 +1,35 @@
-//! placeholder
+//! Packet formats: Ethernet II, ARP, IPv4, ICMPv4 echo, UDP and TCP.
+//!
+//! Reading and writing are kept apart. A *view* ([`ipv4::Packet`], [`tcp::Segment`]) or a `parse` function takes any bytes
+//! and checks them once; what it refuses has a name in [`Malformed`]. A *representation* ([`ethernet::Header`],
+//! [`ipv4::Header`], [`tcp::Header`]) is plain fields that can only say something valid, and `emit` writes it.
+//!
+//! Nothing here allocates, keeps state or does I/O, and no input makes a parser panic. `emit` panics only when the caller's
+//! buffer is too short for what it asked to have written.
+//!
+//! IPv6 has its place beside [`ipv4`] (modules `ipv6` and `icmpv6`, and `checksum::pseudo_ipv6`); it is not there yet.
+
+#![forbid(unsafe_code)]
+
+pub mod arp;
+pub mod checksum;
+pub mod ethernet;
+pub mod icmpv4;
+pub mod ipv4;
+mod malformed;
+pub mod tcp;
+pub mod udp;
+
+pub use ethernet::MacAddr;
+pub use malformed::Malformed;
+
+/// Where frames are written to be sent: a transmit ring, or a list in a test.
+///
+/// Ask for a buffer, write into it, commit it; a buffer that is not committed is given again by the next [`FrameSink::frame`].
+pub trait FrameSink {
+    /// A free buffer for the next frame, or `None` if the link is full now.
+    fn frame(&mut self) -> Option<&mut [u8]>;
+
+    /// Hands over the first `length` bytes of the buffer that [`FrameSink::frame`] gave last.
+    fn commit(&mut self, length: usize);
+}
