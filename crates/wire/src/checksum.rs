@@ -23,7 +23,7 @@ impl Sum {
     /// Adds bytes. All pieces but the last must be of even length; a last odd byte counts as if a zero followed.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Sum {
-        if bytes.len() < STRIDE {
+        if bytes.len() < 2 * STRIDE {
             return self.short(bytes);
         }
         let (wide, rest) = bytes.as_chunks::<STRIDE>();

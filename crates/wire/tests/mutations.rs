@@ -1,0 +1,438 @@
+//! A small fuzz driver: sound frames are damaged at random and read by every parser.
+//!
+//! The seed is printed; `OVERFLY_SEED=<seed>` runs the same sequence again.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv4Addr;
+
+use overfly_wire::checksum::Sum;
+use overfly_wire::icmpv4::{Echo, Kind};
+use overfly_wire::tcp::{ChecksumState, Flags, Options, Sacks, Segment, Timestamps};
+use overfly_wire::{MacAddr, Malformed, arp, ethernet, ipv4, tcp, udp};
+
+const ITERATIONS: u32 = 200_000;
+const IP: usize = ethernet::HEADER_LEN;
+const TRANSPORT: usize = IP + ipv4::HEADER_LEN;
+
+/// splitmix64 (Steele, Lea and Flood 2014).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+
+    fn chance(&mut self, one_in: usize) -> bool {
+        self.below(one_in) == 0
+    }
+
+    fn mac(&mut self) -> MacAddr {
+        let [bytes @ .., _, _] = self.next().to_be_bytes();
+        MacAddr(bytes)
+    }
+
+    fn address(&mut self) -> Ipv4Addr {
+        Ipv4Addr::from(self.next() as u32)
+    }
+
+    fn bytes(&mut self, most: usize) -> Vec<u8> {
+        let length = self.below(most + 1);
+        (0..length).map(|_| self.next() as u8).collect()
+    }
+
+    fn options(&mut self) -> Options {
+        let mut options = Options {
+            mss: self.chance(3).then(|| self.next() as u16),
+            window_scale: self.chance(3).then(|| self.below(15) as u8),
+            sack_permitted: self.chance(3),
+            timestamps: self.chance(2).then(|| Timestamps {
+                value: self.next() as u32,
+                echo: self.next() as u32,
+            }),
+            sack: Sacks::EMPTY,
+        };
+        // Two blocks fit beside all of the others.
+        for _ in 0..self.below(3) {
+            options.sack.push(self.next() as u32, self.next() as u32);
+        }
+        options
+    }
+}
+
+fn seed() -> u64 {
+    match std::env::var("OVERFLY_SEED") {
+        Ok(text) => text.parse().expect("OVERFLY_SEED is a decimal number"),
+        Err(_) => RandomState::new().hash_one(0),
+    }
+}
+
+/// A frame of one of the formats; each is parsed again on the way, and must say the same.
+fn sound_frame(random: &mut Random) -> Vec<u8> {
+    let (source, destination) = (random.address(), random.address());
+    let mut frame = vec![0; 1514];
+    let (ethertype, length) = match random.below(8) {
+        0 => {
+            let packet = arp::Packet {
+                operation: if random.chance(2) {
+                    arp::Operation::Request
+                } else {
+                    arp::Operation::Reply
+                },
+                sender_mac: random.mac(),
+                sender_ip: source,
+                target_mac: random.mac(),
+                target_ip: destination,
+            };
+            let length = packet.emit(&mut frame[IP..]);
+            assert_eq!(arp::Packet::parse(&frame[IP..]), Ok(packet));
+            (ethernet::ETHERTYPE_ARP, IP + length)
+        }
+        1 => {
+            let data = random.bytes(64);
+            let kind = if random.chance(2) {
+                Kind::Request
+            } else {
+                Kind::Reply
+            };
+            let echo = Echo {
+                kind,
+                identifier: random.next() as u16,
+                sequence: random.next() as u16,
+                data: &data,
+            };
+            let length = echo.emit(&mut frame[TRANSPORT..]);
+            assert_eq!(Echo::parse(&frame[TRANSPORT..TRANSPORT + length]), Ok(echo));
+            emit_ipv4(
+                random,
+                &mut frame,
+                source,
+                destination,
+                ipv4::PROTOCOL_ICMP,
+                length,
+            )
+        }
+        2 => {
+            let payload = random.bytes(64);
+            let header = udp::Header {
+                source_port: random.next() as u16,
+                destination_port: random.next() as u16,
+            };
+            let length = udp::HEADER_LEN + payload.len();
+            let datagram = &mut frame[TRANSPORT..TRANSPORT + length];
+            datagram[udp::HEADER_LEN..].copy_from_slice(&payload);
+            header.emit(datagram, source, destination);
+            assert_eq!(
+                udp::Header::parse(datagram, source, destination, false),
+                Ok((header, &payload[..]))
+            );
+            emit_ipv4(
+                random,
+                &mut frame,
+                source,
+                destination,
+                ipv4::PROTOCOL_UDP,
+                length,
+            )
+        }
+        _ => {
+            let length = emit_segment(random, &mut frame[TRANSPORT..], source, destination);
+            emit_ipv4(
+                random,
+                &mut frame,
+                source,
+                destination,
+                ipv4::PROTOCOL_TCP,
+                length,
+            )
+        }
+    };
+    let header = ethernet::Header {
+        destination: random.mac(),
+        source: random.mac(),
+        ethertype,
+    };
+    header.emit(&mut frame);
+    assert_eq!(
+        ethernet::Header::parse(&frame).map(|(header, _)| header),
+        Ok(header)
+    );
+    frame.truncate(length);
+    frame
+}
+
+fn emit_segment(
+    random: &mut Random,
+    buffer: &mut [u8],
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+) -> usize {
+    let most = if random.chance(8) { 1_400 } else { 32 };
+    let payload = random.bytes(most);
+    let header = tcp::Header {
+        source_port: random.next() as u16,
+        destination_port: random.next() as u16,
+        sequence: random.next() as u32,
+        acknowledgment: random.next() as u32,
+        flags: Flags::from_bits(random.next() as u8),
+        window: random.next() as u16,
+        options: random.options(),
+    };
+    let header_len = header.emit(buffer);
+    let length = header_len + payload.len();
+    buffer[header_len..length].copy_from_slice(&payload);
+    tcp::write_checksum(&mut buffer[..length], source, destination);
+    let segment = Segment::parse(&buffer[..length]).expect("what is emitted is parsed");
+    assert!(segment.checksum_holds(source, destination));
+    assert_eq!(header_of(&segment), Ok(header));
+    assert_eq!(segment.payload(), payload);
+    length
+}
+
+fn header_of(segment: &Segment<'_>) -> Result<tcp::Header, Malformed> {
+    Ok(tcp::Header {
+        source_port: segment.source_port(),
+        destination_port: segment.destination_port(),
+        sequence: segment.sequence(),
+        acknowledgment: segment.acknowledgment(),
+        flags: segment.flags(),
+        window: segment.window(),
+        options: segment.options()?,
+    })
+}
+
+/// Writes the IPv4 header before a payload of `length` bytes; returns the frame's type and length.
+fn emit_ipv4(
+    random: &mut Random,
+    frame: &mut [u8],
+    source: Ipv4Addr,
+    destination: Ipv4Addr,
+    protocol: u8,
+    length: usize,
+) -> (u16, usize) {
+    let header = ipv4::Header {
+        source,
+        destination,
+        protocol,
+        ttl: random.next() as u8,
+        tos: random.next() as u8,
+        identification: random.next() as u16,
+        dont_fragment: random.chance(2),
+        payload_len: length as u16,
+    };
+    header.emit(&mut frame[IP..]);
+    let packet = ipv4::Packet::parse(&frame[IP..]).expect("what is emitted is parsed");
+    assert_eq!(
+        (packet.source(), packet.destination(), packet.protocol()),
+        (source, destination, protocol)
+    );
+    assert_eq!(
+        (packet.ttl(), packet.tos(), packet.identification()),
+        (header.ttl, header.tos, header.identification)
+    );
+    assert_eq!(
+        (packet.dont_fragment(), packet.payload().len()),
+        (header.dont_fragment, length)
+    );
+    (ethernet::ETHERTYPE_IPV4, TRANSPORT + length)
+}
+
+/// Damages a frame in one to four places, most of them in the headers.
+fn damage(random: &mut Random, frame: &mut Vec<u8>) {
+    for _ in 0..=random.below(4) {
+        let reach = if random.chance(4) {
+            frame.len()
+        } else {
+            frame.len().min(TRANSPORT + 60)
+        };
+        let place = random.below(reach);
+        match random.below(6) {
+            0 => frame.truncate(place),
+            1 => {
+                let more = random.bytes(40);
+                frame.extend(more);
+            }
+            2 => {
+                let piece = random.bytes(12);
+                frame.splice(place..place, piece);
+            }
+            kind => {
+                if let Some(byte) = frame.get_mut(place) {
+                    *byte = match kind {
+                        3 => *byte ^ 1 << random.below(8),
+                        4 => [0, 1, 2, 3, 4, 5, 8, 10, 0x45, 0x50, 0x7f, 0xff][random.below(12)],
+                        _ => random.next() as u8,
+                    };
+                }
+            }
+        }
+    }
+}
+
+/// Makes lengths and checksums right again, so that the damage behind them is reached.
+fn mend(random: &mut Random, frame: &mut [u8]) {
+    let Some(packet) = frame.get_mut(IP..) else {
+        return;
+    };
+    let header_len = packet.first().map_or(0, |byte| usize::from(byte & 0xf) * 4);
+    let total_length = packet.len() as u16;
+    let Some((header, payload)) = packet.split_at_mut_checked(header_len) else {
+        return;
+    };
+    if header_len < ipv4::HEADER_LEN {
+        return;
+    }
+    if random.chance(2) {
+        header[2..4].copy_from_slice(&total_length.to_be_bytes());
+    }
+    header[10..12].fill(0);
+    let checksum = Sum::new().bytes(header).finish();
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    if random.chance(2) {
+        mend_transport(header, payload);
+    }
+}
+
+fn mend_transport(header: &[u8], payload: &mut [u8]) {
+    let address = |from: usize| Ipv4Addr::from([0, 1, 2, 3].map(|at: usize| header[from + at]));
+    let (source, destination) = (address(12), address(16));
+    match (header[9], payload.len()) {
+        (ipv4::PROTOCOL_ICMP, 4..) => {
+            payload[2..4].fill(0);
+            let checksum = Sum::new().bytes(payload).finish();
+            payload[2..4].copy_from_slice(&checksum.to_be_bytes());
+        }
+        (ipv4::PROTOCOL_UDP, 8..) => {
+            let ports = [0, 2].map(|at| u16::from_be_bytes([payload[at], payload[at + 1]]));
+            let header = udp::Header {
+                source_port: ports[0],
+                destination_port: ports[1],
+            };
+            header.emit(payload, source, destination);
+        }
+        (ipv4::PROTOCOL_TCP, 20..) => tcp::write_checksum(payload, source, destination),
+        _ => {}
+    }
+}
+
+/// Goes through the frame as a receiver does; what is accepted must hold together.
+fn receive(frame: &[u8]) -> Result<(), Malformed> {
+    let (header, payload) = ethernet::Header::parse(frame)?;
+    match header.ethertype {
+        ethernet::ETHERTYPE_ARP => {
+            let packet = arp::Packet::parse(payload)?;
+            let mut again = [0; arp::LEN];
+            packet.emit(&mut again);
+            assert_eq!(again, payload[..arp::LEN]);
+        }
+        ethernet::ETHERTYPE_IPV4 => receive_ipv4(&ipv4::Packet::parse(payload)?, payload)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+fn receive_ipv4(packet: &ipv4::Packet<'_>, bytes: &[u8]) -> Result<(), Malformed> {
+    let (source, destination, payload) = (packet.source(), packet.destination(), packet.payload());
+    assert!(payload.len() + ipv4::HEADER_LEN <= bytes.len());
+    match packet.protocol() {
+        ipv4::PROTOCOL_ICMP => {
+            let echo = Echo::parse(payload)?;
+            let mut again = vec![0; payload.len()];
+            assert_eq!(echo.emit(&mut again), payload.len());
+            assert_eq!(Echo::parse(&again), Ok(echo));
+        }
+        ipv4::PROTOCOL_UDP => {
+            let (_, data) = udp::Header::parse(payload, source, destination, true)?;
+            assert!(data.len() + udp::HEADER_LEN <= payload.len());
+        }
+        ipv4::PROTOCOL_TCP => {
+            let segment = Segment::parse(payload)?;
+            assert_eq!(
+                segment.header_len() + segment.payload().len(),
+                payload.len()
+            );
+            let header = header_of(&segment)?;
+            assert!(
+                header
+                    .options
+                    .window_scale
+                    .is_none_or(|shift| shift <= tcp::MAX_WINDOW_SCALE)
+            );
+            emit_again(&header);
+            if segment.verify(source, destination) == ChecksumState::Invalid {
+                return Err(Malformed::TcpChecksum);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Whatever header came, it can be emitted, and then says the same except for SACK blocks that found no room.
+fn emit_again(header: &tcp::Header) {
+    let mut buffer = [0; tcp::MAX_HEADER_LEN];
+    let length = header.emit(&mut buffer);
+    let again =
+        header_of(&Segment::parse(&buffer[..length]).expect("parsed")).expect("options parsed");
+    let sack = header.options.sack;
+    assert!(sack.as_slice().starts_with(again.options.sack.as_slice()));
+    assert_eq!(
+        tcp::Header {
+            options: Options {
+                sack,
+                ..again.options
+            },
+            ..again
+        },
+        *header
+    );
+}
+
+#[test]
+fn damaged_frames_are_refused_by_name_or_hold_together() {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}");
+    let mut random = Random(seed);
+    let mut refused = vec![0u32; Malformed::ALL.len()];
+    let mut accepted = 0u32;
+    for _ in 0..ITERATIONS {
+        let mut frame = sound_frame(&mut random);
+        assert_eq!(receive(&frame), Ok(()), "a sound frame");
+        damage(&mut random, &mut frame);
+        if !random.chance(4) {
+            mend(&mut random, &mut frame);
+        }
+        match receive(&frame) {
+            Ok(()) => accepted += 1,
+            Err(reason) => refused[reason as usize] += 1,
+        }
+        // And every parser on what was never meant for it.
+        let from = random.below(frame.len() + 1);
+        let bytes = &frame[from..];
+        let _ = receive(bytes);
+        let _ = arp::Packet::parse(bytes);
+        let _ = ipv4::Packet::parse(bytes).map(|packet| receive_ipv4(&packet, bytes));
+        let _ = Echo::parse(bytes);
+        let _ = udp::Header::parse(bytes, Ipv4Addr::LOCALHOST, Ipv4Addr::LOCALHOST, true);
+        let _ = Segment::parse(bytes).and_then(|segment| segment.options());
+    }
+    println!("accepted: {accepted}");
+    for (reason, count) in Malformed::ALL.iter().zip(&refused) {
+        println!("{}: {count}", reason.name());
+        assert!(
+            *count > 0,
+            "OVERFLY_SEED={seed}: no frame was refused as {}",
+            reason.name()
+        );
+    }
+    assert!(
+        accepted > 0,
+        "OVERFLY_SEED={seed}: no damaged frame was accepted"
+    );
+}
