@@ -1,1 +1,20 @@
-//! placeholder
+//! Labs (network namespaces made for a purpose), plans, runs, statistics and reports.
+//!
+//! * [`lab`]: namespaces joined by veth pairs, anonymous ones that vanish with their owner and
+//!   named ones (`overfly lab up`) that stay.
+//! * [`plan`]: what to measure, read from TOML and checked.
+//! * [`session`]: carries a plan out, one fresh lab for each run.
+//! * [`report`]: medians, gains, tables, `summary.json`.
+
+#![forbid(unsafe_code)]
+
+pub mod environment;
+mod error;
+pub mod lab;
+pub mod plan;
+mod process_time;
+pub mod report;
+pub mod session;
+mod trial;
+
+pub use error::Error;

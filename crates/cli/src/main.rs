@@ -1,1 +1,68 @@
-fn main() {}
+//! The `overfly` command.
+
+#![forbid(unsafe_code)]
+
+mod acceleration;
+mod enter;
+mod interface;
+mod lab;
+mod one_line;
+/// The same table that the preloaded library reads. Not through the library's crate: linking that
+/// would put its socket hooks into this command.
+#[path = "../../sockets/src/options.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the rest of the file is for the library"
+)]
+mod options;
+mod profile;
+mod program;
+mod run;
+mod supervise;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
+/// with the same engine, and a bench that compares both with the kernel.
+#[derive(Debug, Parser)]
+#[command(
+    name = "overfly",
+    version,
+    subcommand_required = true,
+    max_term_width = 100
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(run::Arguments),
+    Lab(lab::Arguments),
+    #[command(name = "__enter", hide = true)]
+    Enter(enter::Arguments),
+    #[command(name = "__warden", hide = true)]
+    Warden(run::WardenArguments),
+}
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => return one_line::report(&error),
+    };
+    match arguments.command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Lab(arguments) => lab::lab(&arguments),
+        Command::Enter(arguments) => enter::enter(arguments),
+        Command::Warden(arguments) => run::warden(&arguments),
+    }
+}
+
+/// Says what is wrong, in one line, on standard error.
+fn complain(message: impl std::fmt::Display) {
+    eprintln!("overfly: {message}");
+}

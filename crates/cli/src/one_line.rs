@@ -1,0 +1,62 @@
+//! Wrong arguments get one line that names what is wrong and what was expected.
+
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+
+/// Prints clap's help as it is, its errors in one line. The exit status is 2 for an error.
+pub(crate) fn report(error: &clap::Error) -> ExitCode {
+    if matches!(
+        error.kind(),
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
+    ) {
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    crate::complain(message(error));
+    ExitCode::from(2)
+}
+
+fn message(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let text = text.split("\nUsage:").next().unwrap_or(&text);
+    let text = text.split("\nFor more information").next().unwrap_or(text);
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
+    let said = words.join(" ").trim_start_matches("error: ").to_owned();
+    match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
+            "no command was given; `overfly --help` lists them".to_owned()
+        }
+        ErrorKind::InvalidSubcommand => format!("{said}; `overfly --help` lists the commands"),
+        ErrorKind::UnknownArgument => format!("{said}; `--help` lists the options"),
+        _ => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::message;
+
+    fn complaint(arguments: &[&str]) -> String {
+        message(&crate::Arguments::try_parse_from(arguments).unwrap_err())
+    }
+
+    #[test]
+    fn an_error_is_one_line_that_names_the_argument() {
+        for (arguments, named) in [
+            (&["overfly", "fly"][..], "'fly'"),
+            (
+                &["overfly", "run", "--interfaces", "eth0", "true"],
+                "'--interfaces'",
+            ),
+            (&["overfly", "run"], "<PROGRAM>"),
+            (&["overfly", "lab", "exec", "server"], "<COMMAND>"),
+        ] {
+            let line = complaint(arguments);
+            assert!(line.contains(named), "{line}");
+            assert!(!line.contains('\n'), "{line}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! `overfly run`: a program on the user-level stack, and everything that has to go again after it.
+//!
+//! Two processes watch over the program. `overfly run` itself holds what needs privilege (the XDP
+//! program, the AF_XDP sockets) and is the one that people signal. Between it and the program
+//! stands a warden, which survives a `kill -9` of `overfly run` and ends the program then. If the
+//! warden is killed instead, its children come to `overfly run`, which ends them.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use overfly_bench::lab::die_with;
+use rustix::process::{Pid, Signal, getppid};
+
+use crate::profile::{self, Values};
+use crate::program::{self, Missing};
+use crate::supervise::supervise;
+use crate::{acceleration, complain, interface};
+
+/// Run a program, unchanged, on the user-level stack
+///
+/// Its TCP connections over the interface are carried by Overfly; everything else (other
+/// interfaces, UDP, other programs) stays with the kernel. What cannot be accelerated runs on the
+/// kernel after a warning, or not at all with EF_NO_FAIL=0. The exit status is the program's, or
+/// 128 + the signal that ended it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The options to run with: `balanced`, `performance`, or the path of an .opf file. EF_*
+    /// variables of the environment win over it
+    #[arg(short, long, default_value = "balanced")]
+    profile: String,
+    /// The network interface to accelerate [default: that of the default route, else the only one]
+    #[arg(short, long, value_name = "NAME")]
+    interface: Option<String>,
+    /// The program
+    program: OsString,
+    /// Its arguments
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+    let program = &arguments.program;
+    let environment = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let read = profile::load(&arguments.profile, &profile_folders())
+        .and_then(|profile| profile::over_environment(profile, environment));
+    let (values, unread) = match read {
+        Ok(read) => read,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(2);
+        }
+    };
+    let path = match program::find(program) {
+        Ok(path) => path,
+        Err(Missing::NotFound) => {
+            complain(format_args!("{}: no such program", program.display()));
+            return ExitCode::from(127);
+        }
+        Err(Missing::NotExecutable) => {
+            complain(format_args!("{}: not executable", program.display()));
+            return ExitCode::from(126);
+        }
+    };
+    let accelerated = obstacle(&path)
+        .and_then(|()| {
+            arguments
+                .interface
+                .clone()
+                .map_or_else(interface::choose, Ok)
+        })
+        .and_then(|interface| Ok((library()?, acceleration::start(&interface)?)));
+    match accelerated {
+        Ok((library, acceleration)) => {
+            for name in unread {
+                complain(format_args!("{name} has no effect in this version"));
+            }
+            let status = supervise(
+                warden_command(&library, &acceleration, &values, arguments),
+                None,
+            );
+            drop(acceleration);
+            finish(status)
+        }
+        Err(reason) if profile::value(&values, "EF_NO_FAIL") == Some(0) => {
+            complain(format_args!(
+                "{} was not run, since EF_NO_FAIL is 0: {reason}",
+                program.display()
+            ));
+            ExitCode::FAILURE
+        }
+        Err(reason) => {
+            complain(format_args!(
+                "{} runs on the kernel: {reason}",
+                program.display()
+            ));
+            let error = Command::new(&path)
+                .arg0(program)
+                .args(&arguments.arguments)
+                .exec();
+            complain(format_args!("{}: {error}", path.display()));
+            ExitCode::from(126)
+        }
+    }
+}
+
+fn obstacle(program: &Path) -> Result<(), String> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("loading an XDP program needs root (try again with sudo)".to_owned());
+    }
+    program::obstacle(program).map_or(Ok(()), Err)
+}
+
+fn finish(status: std::io::Result<u8>) -> ExitCode {
+    match status {
+        Ok(status) => ExitCode::from(status),
+        Err(error) => {
+            complain(format_args!("the program could not be started: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Where named profiles are looked for, in this order.
+fn profile_folders() -> Vec<PathBuf> {
+    let home =
+        std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/overfly/profiles"));
+    let beside = executable_folder().map(|folder| folder.join("../../profiles"));
+    home.into_iter()
+        .chain(beside)
+        .chain([PathBuf::from("/usr/share/overfly/profiles")])
+        .collect()
+}
+
+fn executable_folder() -> Option<PathBuf> {
+    Some(std::env::current_exe().ok()?.parent()?.to_owned())
+}
+
+/// The library to preload: beside this command, or where an installation puts it.
+fn library() -> Result<PathBuf, String> {
+    let folder = executable_folder().ok_or("the path of this command is not known")?;
+    ["liboverfly.so", "../lib/overfly/liboverfly.so"]
+        .into_iter()
+        .map(|place| folder.join(place))
+        .find(|path| path.is_file())
+        .ok_or_else(|| {
+            format!(
+                "liboverfly.so is not in {} (build it with `make build`)",
+                folder.display()
+            )
+        })
+}
+
+fn warden_command(
+    library: &Path,
+    acceleration: &acceleration::Acceleration,
+    values: &Values,
+    arguments: &Arguments,
+) -> Command {
+    let mut preload = library.as_os_str().to_owned();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = ourselves();
+    command
+        .args(["__warden", "--parent"])
+        .arg(std::process::id().to_string())
+        .arg("--preload")
+        .arg(preload)
+        .arg("--")
+        .arg(&arguments.program)
+        .args(&arguments.arguments)
+        .env_remove("LD_PRELOAD")
+        .env("OVERFLY_BROKER", acceleration.environment())
+        .envs(
+            values
+                .iter()
+                .map(|(name, value)| (*name, value.to_string())),
+        );
+    command
+}
+
+fn ourselves() -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("overfly");
+    command
+}
+
+/// `overfly __warden`: stands between `overfly run` and the program. Not for people.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WardenArguments {
+    #[arg(long)]
+    parent: u32,
+    #[arg(long)]
+    preload: OsString,
+    #[arg(last = true, required = true)]
+    command: Vec<OsString>,
+}
+
+pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
+    // SIGTERM wakes us, and our parent's number, which is another one then, says why.
+    if let Err(error) = die_with(arguments.parent, Signal::TERM) {
+        complain(error);
+        return ExitCode::FAILURE;
+    }
+    let mut command = ourselves();
+    command
+        .args(["__enter", "--die-with"])
+        .arg(std::process::id().to_string())
+        // Most servers end their children when they are told to end: the last line of defence, for
+        // when both of us are killed at once.
+        .arg("--death-signal")
+        .arg(Signal::TERM.as_raw().to_string())
+        .arg(OsStr::new("--preload"))
+        .arg(&arguments.preload)
+        .arg("--")
+        .args(&arguments.command);
+    finish(supervise(command, getppid().or(Pid::from_raw(1))))
+}

@@ -1,0 +1,50 @@
+#!/bin/bash
+# Installs, on Debian, what the build, the quickstart and the tests call and is not there yet.
+set -euo pipefail
+
+if [ "$(id -u)" -ne 0 ]; then
+    echo "This needs root, to make network namespaces, load an XDP program and install packages: try again with sudo." >&2
+    exit 1
+fi
+
+packages=()
+# The first word is the tool that shows whether the package is there.
+while read -r tool package; do
+    command -v "$tool" >/dev/null || packages+=("$package")
+done <<'END'
+nginx nginx-light
+clang clang
+ip iproute2
+ethtool ethtool
+nft nftables
+curl curl
+cc gcc
+END
+[ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
+[ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
+
+if [ ${#packages[@]} -gt 0 ]; then
+    echo "Installing ${packages[*]}" >&2
+    if ! command -v apt-get >/dev/null; then
+        echo "There is no apt-get here: install these by hand: ${packages[*]}" >&2
+        exit 1
+    fi
+    # Debian starts a service that it installs, unless this file says no. Nginx is needed as a
+    # program only: a server on port 80 of this machine is nobody's wish.
+    policy=/usr/sbin/policy-rc.d
+    made_policy=
+    if [ ! -e "$policy" ]; then
+        trap '[ -z "$made_policy" ] || rm -f "$policy"' EXIT
+        made_policy=yes
+        printf '#!/bin/sh\nexit 101\n' > "$policy"
+        chmod 755 "$policy"
+    fi
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null
+fi
+
+if ! command -v cargo >/dev/null; then
+    echo "There is no cargo on the PATH: install Rust from https://rustup.rs (under sudo, keep the PATH: sudo env \"PATH=\$PATH\" make …)." >&2
+    exit 1
+fi
