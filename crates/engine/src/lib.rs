@@ -1,1 +1,29 @@
-//! placeholder
+//! A TCP/IP engine without I/O, clock, threads, or `unsafe`: frames and the time go in, frames and events come out.
+//!
+//! [`Engine`]'s documentation says how to drive it; [`Owner`] is the side that the engine calls.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod congestion;
+mod counters;
+mod engine;
+mod flow;
+mod flows;
+mod listener;
+mod neighbor;
+mod owner;
+mod reassembly;
+mod receive;
+mod rtt;
+mod sequence;
+mod time;
+mod transmit;
+mod wheel;
+
+pub use config::{Config, ConfigError};
+pub use counters::Counters;
+pub use engine::Engine;
+pub use flow::{Info, State};
+pub use owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+pub use time::Instant;

@@ -1,0 +1,85 @@
+//! What the engine counts. Every drop has a name.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the engine was made.
+        #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Every counter with its name.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name)),*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames given to `receive`.
+    rx_frames,
+    /// Payload bytes delivered in order.
+    rx_bytes,
+    /// Frames written by `transmit`.
+    tx_frames,
+    /// Payload bytes written, retransmissions included.
+    tx_bytes,
+    /// Passive opens that were established.
+    accepts,
+    /// Active opens that were established.
+    connects,
+    /// Data segments sent again.
+    retransmits,
+    /// Fast retransmits begun (RFC 5681 section 3.2).
+    fast_retransmits,
+    /// Retransmission timeouts (RFC 6298 section 5).
+    timeouts,
+    /// Zero-window probes sent.
+    window_probes,
+    /// Keep-alive probes sent.
+    keep_alive_probes,
+    /// Duplicate acknowledgments received.
+    duplicate_acks,
+    /// Challenge ACKs sent (RFC 5961).
+    challenge_acks,
+    /// RST segments sent.
+    resets_sent,
+    /// Flows ended by the peer's RST.
+    resets_received,
+    /// TIME-WAIT flows that a new SYN took over (RFC 6191).
+    time_wait_reuses,
+    /// Flows that ended without TIME-WAIT because `max_time_wait` others were in it.
+    time_wait_skips,
+    /// Out-of-order segments held.
+    out_of_order,
+    /// Dropped: the frame is not well-formed (any layer).
+    drop_malformed,
+    /// Dropped: the TCP checksum is wrong.
+    drop_checksum,
+    /// Dropped: neither IPv4 nor ARP.
+    drop_ethertype,
+    /// Dropped: an IP protocol that the engine does not speak.
+    drop_protocol,
+    /// Dropped: an IP fragment.
+    drop_fragment,
+    /// Dropped: a segment for no flow and no listener (answered with RST where RFC 9293 says so).
+    drop_no_flow,
+    /// Dropped: a SYN while the listener's queues are full.
+    drop_backlog,
+    /// Dropped: a SYN while all control blocks are in use.
+    drop_no_flows,
+    /// Dropped: outside the receive window.
+    drop_window,
+    /// Dropped: an old timestamp (PAWS, RFC 7323 section 5).
+    drop_paws,
+    /// Dropped: an acknowledgment of data never sent, or none at all.
+    drop_bad_ack,
+    /// Dropped: data that was here already.
+    drop_duplicate,
+    /// Dropped: out-of-order data past the budget.
+    drop_reassembly_budget,
+    /// Dropped: data for a flow whose owner is gone.
+    drop_no_owner,
+    /// Dropped: an answer (RST, ARP, ping) because the queue of answers was full.
+    drop_control_queue,
+}

@@ -1,0 +1,612 @@
+//! The engine: what its caller calls.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use overfly_wire::{FrameSink, MacAddr};
+use siphasher::sip::SipHasher13;
+
+use crate::config::{Config, ConfigError};
+use crate::congestion::Reno;
+use crate::counters::Counters;
+use crate::flow::{Flags, Flow, Info, State};
+use crate::flows::{Flows, pair_hash};
+use crate::listener::Listeners;
+use crate::neighbor::Neighbors;
+use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+use crate::rtt::Rtt;
+use crate::time::{Instant, TICK_SHIFT, Tick, ticks};
+use crate::transmit::{Answer, Sent};
+use crate::wheel::{Link, Wheel};
+
+/// A TCP/IP engine for one shard.
+///
+/// # How to drive it
+///
+/// 1. [`Engine::receive`] for every frame that arrived.
+/// 2. [`Engine::advance`] when [`Engine::next_deadline`] has come (calling it more often is harmless).
+/// 3. Whatever the owner's callbacks noted: [`Engine::send`], [`Engine::consumed`], [`Engine::close`], …
+/// 4. [`Engine::transmit`] until it returns true, or the link is full.
+///
+/// `now` never goes back. Callbacks ([`Owner`]) come only out of `receive`, `advance` and `transmit`.
+/// A flow id is valid from the event or call that made it to its [`Event::Released`].
+///
+/// Frames are Ethernet II without FCS.
+pub struct Engine {
+    pub(crate) flows: Flows,
+    pub(crate) wheel: Wheel,
+    /// Flows that may have something to send; each stands here once ([`Flags::QUEUED`]).
+    pub(crate) output: VecDeque<u32>,
+    pub(crate) shared: Shared,
+    /// The time last told.
+    now: Instant,
+}
+
+/// What the processing of one flow needs besides the flow.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) counters: Counters,
+    pub(crate) listeners: Listeners,
+    pub(crate) neighbors: Neighbors,
+    /// Flows whose next hop is being asked for.
+    pub(crate) unresolved: Vec<u32>,
+    /// Answers that belong to no flow.
+    pub(crate) answers: VecDeque<Answer>,
+    pub(crate) reassembly_bytes: usize,
+    pub(crate) time_wait: u32,
+    pub(crate) challenges: Challenges,
+    pub(crate) secret: SipHasher13,
+}
+
+/// RFC 5961 section 7: challenge ACKs are rate limited.
+#[derive(Default)]
+pub(crate) struct Challenges {
+    since: Tick,
+    sent: u32,
+}
+
+impl Challenges {
+    const PER_SECOND: u32 = 1000;
+
+    /// Whether one more may be sent now.
+    pub(crate) fn allow(&mut self, now: Tick) -> bool {
+        if now.since(self.since) >= ticks(1_000_000) {
+            *self = Self { since: now, sent: 0 };
+        }
+        self.sent += 1;
+        self.sent <= Self::PER_SECOND
+    }
+}
+
+/// What becomes of a flow after a segment or a timer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    /// It goes on.
+    Keep,
+    /// It is over; the failure, if any, is reported.
+    End(Option<Failure>),
+    /// It enters TIME-WAIT, or starts it anew.
+    TimeWait,
+    /// It was in TIME-WAIT and gives way to the SYN that arrived.
+    GiveWay,
+}
+
+/// Answers waiting to be sent at most.
+const MAX_ANSWERS: usize = 1024;
+
+impl Engine {
+    /// An engine without flows.
+    ///
+    /// # Errors
+    /// An option is out of its range.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        config.check()?;
+        let secret = SipHasher13::new_with_key(&config.hash_key);
+        Ok(Self {
+            flows: Flows::new(config.max_flows, secret),
+            wheel: Wheel::new(),
+            output: VecDeque::with_capacity(1024),
+            shared: Shared {
+                config,
+                counters: Counters::default(),
+                listeners: Listeners::default(),
+                neighbors: Neighbors::default(),
+                unresolved: Vec::new(),
+                answers: VecDeque::with_capacity(MAX_ANSWERS),
+                reassembly_bytes: 0,
+                time_wait: 0,
+                challenges: Challenges::default(),
+                secret,
+            },
+            now: Instant::default(),
+        })
+    }
+
+    /// Opens a listener at `local` (0.0.0.0 takes every address) for `backlog` connections that wait for
+    /// [`Engine::accepted`].
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`].
+    pub fn listen(&mut self, local: SocketAddrV4, backlog: u32) -> Result<ListenerId, Error> {
+        self.shared.listeners.open(local, backlog)
+    }
+
+    /// Closes a listener. Half-open connections to it are reset; established ones belong to the owner.
+    pub fn close_listener(&mut self, listener: ListenerId) {
+        self.shared.listeners.close(listener);
+    }
+
+    /// The owner accepted a flow that came with [`Event::Incoming`]: it no longer counts against the backlog.
+    pub fn accepted(&mut self, flow: FlowId) {
+        let flow = self.flows.get_mut(flow.0);
+        if flow.flags.take(Flags::UNACCEPTED) {
+            self.shared.listeners.accepted(flow.listener);
+        }
+    }
+
+    /// Opens a connection (RFC 9293 section 3.10.1). [`Event::Connected`] or [`Event::Failed`] follows.
+    ///
+    /// # Errors
+    /// [`Error::TupleInUse`], [`Error::NoFlows`], [`Error::NoNeighbor`].
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<FlowId, Error> {
+        self.tell(now);
+        let mut sequence = None;
+        if let Some(old) = self.flows.find(local, remote) {
+            // RFC 6191's spirit, on our side: our own TIME-WAIT gives way, with a sequence number beyond the old ones.
+            let flow = self.flows.get(old);
+            if flow.state != State::TimeWait || !flow.flags.has(Flags::RELEASED) {
+                return Err(Error::TupleInUse);
+            }
+            sequence = Some(flow.send_max.wrapping_add(SEQUENCE_GAP));
+            self.shared.counters.time_wait_reuses += 1;
+            self.remove(old);
+        }
+        if self.flows.is_full() {
+            return Err(Error::NoFlows);
+        }
+        let next_hop = self.shared.neighbors.find(&self.shared.config, *remote.ip());
+        if next_hop.is_none() && !self.shared.config.arp {
+            return Err(Error::NoNeighbor);
+        }
+        let iss = sequence.unwrap_or_else(|| self.shared.initial_sequence(&self.flows, now, local, remote));
+        let mut flow = self.shared.new_flow(now, local, remote, iss);
+        flow.state = State::SynSent;
+        flow.next_hop = next_hop.unwrap_or(MacAddr::BROADCAST);
+        flow.flags.set(Flags::SYN_WANTED);
+        flow.flags.put(Flags::NO_NEXT_HOP, next_hop.is_none());
+        let index = self.flows.insert(flow).ok_or(Error::NoFlows)?;
+        if next_hop.is_none() {
+            self.shared.unresolved.push(index);
+            self.shared.ask_next_hop(*remote.ip());
+        }
+        self.enqueue(index);
+        Ok(FlowId(index))
+    }
+
+    /// `mac` is the next hop for `address`, which may be a destination or the gateway.
+    pub fn set_neighbor(&mut self, address: Ipv4Addr, mac: MacAddr) {
+        self.shared.neighbors.learn(address, mac);
+        let unresolved = core::mem::take(&mut self.shared.unresolved);
+        for index in unresolved {
+            let flow = self.flows.get_mut(index);
+            if !flow.flags.has(Flags::NO_NEXT_HOP) {
+                continue;
+            }
+            match self.shared.neighbors.find(&self.shared.config, *flow.remote.ip()) {
+                Some(mac) => {
+                    flow.next_hop = mac;
+                    flow.flags.clear(Flags::NO_NEXT_HOP);
+                    flow.flags.set(Flags::SYN_WANTED);
+                    self.enqueue(index);
+                }
+                None => self.shared.unresolved.push(index),
+            }
+        }
+    }
+
+    /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
+    pub fn send(&mut self, flow: FlowId, bytes: usize) {
+        let block = self.flows.get_mut(flow.0);
+        if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {
+            block.promised += bytes as u64;
+            self.enqueue(flow.0);
+        }
+    }
+
+    /// The owner is done with `bytes` of the delivered bytes it held: the window may open.
+    pub fn consumed(&mut self, flow: FlowId, bytes: usize) {
+        let block = self.flows.get_mut(flow.0);
+        block.held = block.held.saturating_sub(bytes as u32);
+        if block.state.may_receive() && block.window_is_worth_telling(self.shared.config.receive_window) {
+            block.flags.set(Flags::ACK_NOW);
+            self.enqueue(flow.0);
+        }
+    }
+
+    /// No more data will be promised: a FIN follows what was. The flow still receives.
+    pub fn shutdown(&mut self, flow: FlowId) {
+        let block = self.flows.get_mut(flow.0);
+        block.flags.set(Flags::FIN_WANTED);
+        self.enqueue(flow.0);
+    }
+
+    /// The owner lets go: as [`Engine::shutdown`], and data that arrives from now on is answered with RST, as is data that
+    /// was delivered and not consumed (RFC 2525 section 2.17). `fill` and [`Event::Acknowledged`] go on until
+    /// [`Event::Released`].
+    pub fn close(&mut self, flow: FlowId) {
+        let block = self.flows.get_mut(flow.0);
+        block.flags.set(Flags::FIN_WANTED);
+        block.flags.set(Flags::DETACHED);
+        if block.held > 0 && block.state.is_synchronized() && block.state != State::TimeWait {
+            block.flags.set(Flags::RESET_WANTED);
+        }
+        self.enqueue(flow.0);
+    }
+
+    /// Ends the flow with a RST. [`Event::Released`] comes out of the next [`Engine::transmit`].
+    pub fn abort(&mut self, flow: FlowId) {
+        let block = self.flows.get_mut(flow.0);
+        block.flags.set(Flags::DETACHED);
+        block.flags.set(Flags::RESET_WANTED);
+        self.enqueue(flow.0);
+    }
+
+    /// Turns Nagle's algorithm (RFC 9293 section 3.7.4) off or on.
+    pub fn set_no_delay(&mut self, flow: FlowId, on: bool) {
+        self.flows.get_mut(flow.0).flags.put(Flags::NO_DELAY, on);
+        self.enqueue(flow.0);
+    }
+
+    /// Holds partial segments back until this is turned off, or the flow is shut down.
+    pub fn set_cork(&mut self, flow: FlowId, on: bool) {
+        self.flows.get_mut(flow.0).flags.put(Flags::CORK, on);
+        self.enqueue(flow.0);
+    }
+
+    /// Probes a peer that was silent for this long (RFC 9293 section 3.8.4); `None` turns that off.
+    pub fn set_keep_alive(&mut self, now: Instant, flow: FlowId, interval: Option<Duration>) {
+        let block = self.flows.get_mut(flow.0);
+        block.keep_alive = interval.map_or(0, |interval| ticks(interval.as_micros() as u64).max(1));
+        if matches!(block.state, State::Established | State::CloseWait) {
+            block.linger_at = (block.keep_alive > 0).then(|| now.tick().after(block.keep_alive));
+            self.settle(flow.0);
+        }
+    }
+
+    /// The local and the remote end.
+    #[must_use]
+    pub fn tuple(&self, flow: FlowId) -> (SocketAddrV4, SocketAddrV4) {
+        let flow = self.flows.get(flow.0);
+        (flow.local, flow.remote)
+    }
+
+    /// What is known of a flow.
+    #[must_use]
+    pub fn info(&self, flow: FlowId) -> Info {
+        let flow = self.flows.get(flow.0);
+        Info {
+            state: flow.state,
+            rtt_us: flow.rtt.smoothed_us(),
+            rtt_variation_us: flow.rtt.variation_us(),
+            rto_us: flow.rtt.timeout_us(flow.backoff),
+            congestion_window: flow.congestion.window(),
+            slow_start_threshold: flow.congestion.threshold(),
+            mss: flow.mss,
+            send_window: flow.send_window,
+            receive_window: flow.receive_edge.wrapping_sub(flow.receive_next),
+            unacknowledged: flow.promised - flow.una_offset,
+            acknowledged: flow.una_offset,
+            window_shift: (flow.send_shift, flow.receive_shift),
+            timestamps: flow.flags.has(Flags::TIMESTAMPS),
+        }
+    }
+
+    /// Control blocks in use, TIME-WAIT ones included.
+    #[must_use]
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// Control blocks in TIME-WAIT.
+    #[must_use]
+    pub fn time_wait_flows(&self) -> usize {
+        self.shared.time_wait as usize
+    }
+
+    /// What was counted since the engine was made.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Whether [`Engine::transmit`] may have something to do.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        !self.output.is_empty() || !self.shared.answers.is_empty()
+    }
+
+    /// Flows that may have something to send.
+    #[must_use]
+    pub fn pending_output(&self) -> usize {
+        self.output.len()
+    }
+
+    /// When [`Engine::advance`] should be called next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.wheel.next().map(|tick| Instant::from_micros(u64::from(tick.0) << TICK_SHIFT))
+    }
+
+    /// Takes note of the time.
+    pub(crate) fn tell(&mut self, now: Instant) {
+        self.now = now;
+        self.wheel.catch_up(now.tick());
+    }
+
+    /// Runs the timers that are due.
+    pub fn advance<O: Owner>(&mut self, now: Instant, owner: &mut O) {
+        self.tell(now);
+        while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
+            let verdict = self.shared.timers(now, self.flows.get_mut(index));
+            self.conclude(now, index, verdict, owner);
+        }
+    }
+
+    /// Sends what is due. Returns false when the link is full and there may be more: call again when it has room.
+    pub fn transmit<O: Owner, S: FrameSink>(&mut self, now: Instant, owner: &mut O, sink: &mut S) -> bool {
+        self.tell(now);
+        if !self.shared.send_answers(sink) {
+            return false;
+        }
+        // A flow with much to send stands at the end again, so that each gets its turn; windows bound the whole.
+        while let Some(index) = self.output.pop_front() {
+            let flow = self.flows.get_mut(index);
+            if !flow.flags.take(Flags::QUEUED) {
+                continue;
+            }
+            match self.shared.send(now, FlowId(index), flow, owner, sink) {
+                Sent::Done(verdict) => self.conclude(now, index, verdict, owner),
+                Sent::More => {
+                    self.settle(index);
+                    self.enqueue(index);
+                }
+                Sent::Full => {
+                    self.flows.get_mut(index).flags.set(Flags::QUEUED);
+                    self.output.push_front(index);
+                    self.settle(index);
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Puts a flow into the output queue.
+    pub(crate) fn enqueue(&mut self, index: u32) {
+        let flow = self.flows.get_mut(index);
+        if !flow.flags.has(Flags::QUEUED) {
+            flow.flags.set(Flags::QUEUED);
+            self.output.push_back(index);
+        }
+    }
+
+    /// Carries out what a segment, a timer or a transmission decided.
+    pub(crate) fn conclude<O: Owner>(&mut self, now: Instant, index: u32, verdict: Verdict, owner: &mut O) {
+        match verdict {
+            Verdict::Keep => {
+                self.release_if_done(index, owner);
+                self.settle(index);
+            }
+            Verdict::TimeWait => self.enter_time_wait(now, index, owner),
+            Verdict::End(failure) => self.end(index, failure, owner),
+            Verdict::GiveWay => self.remove(index),
+        }
+    }
+
+    /// Brings the wheel and the output queue up to what the flow says.
+    pub(crate) fn settle(&mut self, index: u32) {
+        let flow = self.flows.get_mut(index);
+        if let Some(at) = flow.deadline()
+            && (!flow.link.is_linked() || at.is_before(flow.link.at()))
+        {
+            self.wheel.schedule(&mut self.flows, index, at);
+        }
+        let flow = self.flows.get_mut(index);
+        if flow.has_output() {
+            self.enqueue(index);
+        }
+    }
+
+    fn enter_time_wait<O: Owner>(&mut self, now: Instant, index: u32, owner: &mut O) {
+        let flow = self.flows.get_mut(index);
+        if flow.state != State::TimeWait {
+            if self.shared.time_wait >= self.shared.config.max_time_wait {
+                // As Linux's tcp_max_tw_buckets: beyond the bound, the newest ends at once.
+                self.shared.counters.time_wait_skips += 1;
+                self.end_politely(now, index, owner);
+                return;
+            }
+            flow.state = State::TimeWait;
+            self.shared.time_wait += 1;
+            flow.retransmit_at = None;
+        }
+        let flow = self.flows.get_mut(index);
+        flow.linger_at =
+            Some(now.tick().after(ticks(self.shared.config.time_wait.as_micros() as u64).max(1)));
+        self.release_if_done(index, owner);
+        self.settle(index);
+    }
+
+    /// Ends a flow whose last acknowledgment has still to go out.
+    fn end_politely<O: Owner>(&mut self, now: Instant, index: u32, owner: &mut O) {
+        let flow = self.flows.get_mut(index);
+        if flow.flags.take(Flags::ACK_NOW) {
+            let answer = self.shared.acknowledgment(now, flow);
+            self.shared.answer(answer);
+        }
+        self.end(index, None, owner);
+    }
+
+    /// Tells the owner that the engine needs it no more, once that is so.
+    fn release_if_done<O: Owner>(&mut self, index: u32, owner: &mut O) {
+        let flow = self.flows.get_mut(index);
+        let done = matches!(flow.state, State::FinWait2 | State::TimeWait | State::Closed);
+        if done && flow.flags.has(Flags::DETACHED) && !flow.flags.has(Flags::RELEASED) {
+            flow.flags.set(Flags::RELEASED);
+            owner.event(FlowId(index), Event::Released);
+        }
+    }
+
+    /// Ends a flow: out of the table at once, the control block freed when the owner has let go.
+    fn end<O: Owner>(&mut self, index: u32, failure: Option<Failure>, owner: &mut O) {
+        let flow = self.flows.get_mut(index);
+        if flow.flags.has(Flags::RELEASED) {
+            self.remove(index);
+            return;
+        }
+        if let Some(failure) = failure {
+            flow.flags.set(Flags::DETACHED);
+            if !matches!(flow.state, State::Closed) {
+                owner.event(FlowId(index), Event::Failed(failure));
+            }
+        }
+        if flow.flags.has(Flags::DETACHED) {
+            owner.event(FlowId(index), Event::Released);
+            self.remove(index);
+        } else {
+            // Both sides have closed, but the owner only shut down: it still knows the id.
+            self.leave_state(index);
+            let flow = self.flows.get_mut(index);
+            flow.state = State::Closed;
+            (flow.retransmit_at, flow.ack_at, flow.linger_at) = (None, None, None);
+            self.flows.unhook(index);
+        }
+    }
+
+    /// Takes a flow out of everything it stands in, and frees its control block.
+    pub(crate) fn remove(&mut self, index: u32) {
+        self.leave_state(index);
+        self.wheel.cancel(&mut self.flows, index);
+        self.flows.unhook(index);
+        self.flows.get_mut(index).flags = Flags::default();
+        self.flows.free(index);
+    }
+
+    fn leave_state(&mut self, index: u32) {
+        let flow = self.flows.get_mut(index);
+        if flow.state == State::TimeWait {
+            self.shared.time_wait -= 1;
+            flow.state = State::Closed;
+        }
+        if flow.flags.take(Flags::HALF_OPEN) {
+            self.shared.listeners.half_open_ended(flow.listener);
+        }
+        if flow.flags.take(Flags::UNACCEPTED) {
+            self.shared.listeners.accepted(flow.listener);
+        }
+        if let Some(reassembly) = flow.reassembly.take() {
+            self.shared.reassembly_bytes -= reassembly.bytes();
+        }
+        if flow.flags.take(Flags::NO_NEXT_HOP) {
+            self.shared.unresolved.retain(|&other| other != index);
+        }
+    }
+}
+
+/// How far a reused tuple's sequence numbers start beyond its last ones (as Linux).
+pub(crate) const SEQUENCE_GAP: u32 = 65_537;
+
+/// A flow without a listener.
+pub(crate) const NO_LISTENER: u32 = u32::MAX;
+
+impl Shared {
+    /// A control block in its first state.
+    pub(crate) fn new_flow(&self, now: Instant, local: SocketAddrV4, remote: SocketAddrV4, iss: u32) -> Flow {
+        let mss = self.config.mtu - 40;
+        Flow {
+            local,
+            remote,
+            next_hop: MacAddr::BROADCAST,
+            state: State::Closed,
+            flags: Flags::default(),
+            send_una: iss,
+            send_next: iss,
+            send_max: iss,
+            send_window: 0,
+            send_window_max: 0,
+            window_sequence: 0,
+            window_ack: 0,
+            una_offset: 0,
+            promised: 0,
+            receive_next: 0,
+            receive_edge: 0,
+            held: 0,
+            acked_next: 0,
+            reassembly: None,
+            timestamp_recent: 0,
+            timestamp_recent_at: now.tick(),
+            timestamp_offset: pair_hash(&self.secret, *local.ip(), *remote.ip()),
+            rtt: Rtt::new(),
+            timed_sequence: 0,
+            timed_at: now,
+            congestion: Reno::new(self.initial_window(u32::from(mss)), iss),
+            mss,
+            send_shift: 0,
+            receive_shift: window_shift(self.config.receive_window),
+            duplicate_acks: 0,
+            retries: 0,
+            backoff: 0,
+            retransmit_at: None,
+            ack_at: None,
+            linger_at: None,
+            sent_at: now.tick(),
+            keep_alive: 0,
+            link: Link::new(),
+            listener: NO_LISTENER,
+        }
+    }
+
+    pub(crate) fn initial_window(&self, mss: u32) -> u32 {
+        match self.config.initial_window {
+            0 => Reno::initial_window(mss),
+            bytes => bytes.max(mss),
+        }
+    }
+
+    /// RFC 6528 section 3: a 4 µs clock plus a keyed hash of the tuple.
+    pub(crate) fn initial_sequence(
+        &self,
+        flows: &Flows,
+        now: Instant,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> u32 {
+        let hash = flows.hash(local, remote).0;
+        // The table uses the low bits; the sequence number shows others.
+        ((hash >> 32) as u32).wrapping_add((now.as_micros() >> 2) as u32)
+    }
+
+    /// Queues an answer that belongs to no flow.
+    pub(crate) fn answer(&mut self, answer: Answer) {
+        if self.answers.len() < MAX_ANSWERS {
+            self.answers.push_back(answer);
+        } else {
+            self.counters.drop_control_queue += 1;
+        }
+    }
+}
+
+/// The least shift that lets 16 bits tell `window` (RFC 7323 section 2.2).
+fn window_shift(window: u32) -> u8 {
+    let mut shift = 0;
+    while window >> shift > 0xffff {
+        shift += 1;
+    }
+    shift
+}

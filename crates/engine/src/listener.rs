@@ -1,0 +1,86 @@
+//! Listeners and their backlogs.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use std::collections::BTreeMap;
+
+use crate::owner::{Error, ListenerId};
+
+/// Half-open connections that a listener holds at least, whatever its backlog.
+const MIN_HALF_OPEN: u32 = 256;
+
+#[derive(Debug)]
+pub(crate) struct Listener {
+    local: SocketAddrV4,
+    backlog: u32,
+    /// SYN received, handshake not finished.
+    half_open: u32,
+    /// Established and not yet accepted by the owner.
+    unaccepted: u32,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Listeners {
+    by_id: BTreeMap<u32, Listener>,
+    by_address: BTreeMap<SocketAddrV4, u32>,
+    next: u32,
+}
+
+impl Listeners {
+    pub(crate) fn open(&mut self, local: SocketAddrV4, backlog: u32) -> Result<ListenerId, Error> {
+        if self.by_address.contains_key(&local) {
+            return Err(Error::AddressInUse);
+        }
+        let id = self.next;
+        self.next += 1;
+        self.by_address.insert(local, id);
+        self.by_id.insert(id, Listener { local, backlog: backlog.max(1), half_open: 0, unaccepted: 0 });
+        Ok(ListenerId(id))
+    }
+
+    pub(crate) fn close(&mut self, id: ListenerId) {
+        if let Some(listener) = self.by_id.remove(&id.0) {
+            self.by_address.remove(&listener.local);
+        }
+    }
+
+    pub(crate) fn is_open(&self, id: u32) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// The listener for a SYN to `local`: the exact address before the wildcard.
+    pub(crate) fn find(&self, local: SocketAddrV4) -> Option<u32> {
+        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+        self.by_address.get(&local).or_else(|| self.by_address.get(&any)).copied()
+    }
+
+    /// Whether there is room for one more half-open connection.
+    pub(crate) fn has_room(&self, id: u32) -> bool {
+        self.by_id.get(&id).is_some_and(|listener| {
+            listener.unaccepted < listener.backlog && listener.half_open < listener.backlog.max(MIN_HALF_OPEN)
+        })
+    }
+
+    pub(crate) fn half_opened(&mut self, id: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.half_open += 1;
+        }
+    }
+
+    pub(crate) fn half_open_ended(&mut self, id: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.half_open -= 1;
+        }
+    }
+
+    pub(crate) fn established(&mut self, id: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.unaccepted += 1;
+        }
+    }
+
+    pub(crate) fn accepted(&mut self, id: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.unaccepted -= 1;
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The engine's other side: who writes what flows send, and takes what they receive.
+
+use core::fmt;
+
+/// One connection. Dense: an owner keeps its own state in a vector indexed by [`FlowId::index`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct FlowId(pub(crate) u32);
+
+impl FlowId {
+    /// The position of this flow's state in an owner's vector.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// One listener. Never reused within an engine.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ListenerId(pub(crate) u32);
+
+/// What happened to a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// A peer connected to a listener. The flow counts against the backlog until [`crate::Engine::accepted`].
+    Incoming {
+        /// The listener that the peer connected to.
+        listener: ListenerId,
+    },
+    /// An active open succeeded.
+    Connected,
+    /// Stream bytes below `offset` have been acknowledged: they are never asked for again.
+    Acknowledged {
+        /// Offset in the sent stream.
+        offset: u64,
+    },
+    /// The peer's FIN arrived, and all data before it has been delivered.
+    RemoteClosed,
+    /// The flow is gone. [`Event::Released`] follows at once.
+    Failed(Failure),
+    /// The engine does not call back about this flow again. Its id returns only with a new flow.
+    Released,
+}
+
+/// Why a flow is gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Failure {
+    /// The peer answered our SYN with RST.
+    Refused,
+    /// The peer sent RST.
+    Reset,
+    /// The peer did not acknowledge in time.
+    TimedOut,
+}
+
+/// Owns the payload of flows. Callbacks run inside [`crate::Engine::receive`], [`crate::Engine::advance`] and
+/// [`crate::Engine::transmit`], and cannot call the engine: they note what is to be done, and the caller does it afterwards.
+pub trait Owner {
+    /// Something happened to `flow`.
+    fn event(&mut self, flow: FlowId, event: Event);
+
+    /// In-order payload, straight from the frame. Returns how many of these bytes are consumed at once; the others
+    /// count against the receive window until [`crate::Engine::consumed`].
+    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize;
+
+    /// Writes the stream bytes `[offset, offset + buffer.len())` that [`crate::Engine::send`] promised into a frame, for
+    /// the first time or again.
+    fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]);
+}
+
+/// The engine could not do what its caller asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Error {
+    /// All control blocks are in use: raise `max_flows`, or close flows.
+    NoFlows,
+    /// A flow between the same two addresses and ports exists: choose another local port.
+    TupleInUse,
+    /// Another listener has this address and port.
+    AddressInUse,
+    /// The next hop's hardware address is unknown: tell the engine with `set_neighbor`.
+    NoNeighbor,
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoFlows => "all control blocks are in use: raise max_flows or close flows",
+            Self::TupleInUse => "a flow between these addresses and ports exists: choose another local port",
+            Self::AddressInUse => "another listener has this address and port",
+            Self::NoNeighbor => "the next hop's hardware address is unknown: set_neighbor first",
+        })
+    }
+}
+
+impl core::error::Error for Error {}

@@ -1,0 +1,81 @@
+//! Round-trip time and retransmission timeout (RFC 6298).
+
+/// The estimator of one flow; times in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rtt {
+    /// Zero until the first sample.
+    smoothed: u32,
+    variation: u32,
+    rto: u32,
+}
+
+/// RFC 6298 section 2.1: until there is a sample.
+const INITIAL_RTO: u32 = 1_000_000;
+/// Below RFC 6298's one second, as Linux has it: the granularity of delayed ACKs bounds it from below.
+const MIN_RTO: u32 = 200_000;
+/// RFC 6298 section 2.5.
+const MAX_RTO: u32 = 60_000_000;
+
+impl Rtt {
+    pub(crate) const fn new() -> Self {
+        Self { smoothed: 0, variation: 0, rto: INITIAL_RTO }
+    }
+
+    /// RFC 6298 sections 2.2 and 2.3.
+    pub(crate) fn sample(&mut self, rtt_us: u64) {
+        let rtt = u32::try_from(rtt_us).unwrap_or(MAX_RTO).clamp(1, MAX_RTO);
+        if self.smoothed == 0 {
+            self.smoothed = rtt;
+            self.variation = rtt / 2;
+        } else {
+            self.variation = self.variation - self.variation / 4 + self.smoothed.abs_diff(rtt) / 4;
+            self.smoothed = self.smoothed - self.smoothed / 8 + rtt / 8;
+        }
+        self.rto = (self.smoothed + (4 * self.variation).max(1024)).clamp(MIN_RTO, MAX_RTO);
+    }
+
+    /// The timeout after `backoff` doublings (RFC 6298 section 5.5).
+    pub(crate) fn timeout_us(&self, backoff: u8) -> u64 {
+        (u64::from(self.rto) << backoff.min(10)).min(u64::from(MAX_RTO))
+    }
+
+    pub(crate) const fn smoothed_us(&self) -> u32 {
+        self.smoothed
+    }
+
+    pub(crate) const fn variation_us(&self) -> u32 {
+        self.variation
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_sample_sets_three_times_the_rtt() {
+        let mut rtt = Rtt::new();
+        assert_eq!(rtt.timeout_us(0), 1_000_000);
+        rtt.sample(100_000);
+        assert_eq!(rtt.timeout_us(0), 300_000);
+        assert_eq!(rtt.smoothed_us(), 100_000);
+    }
+
+    #[test]
+    fn timeout_doubles_up_to_a_minute() {
+        let mut rtt = Rtt::new();
+        rtt.sample(50);
+        assert_eq!(rtt.timeout_us(0), 200_000);
+        assert_eq!(rtt.timeout_us(1), 400_000);
+        assert_eq!(rtt.timeout_us(200), 60_000_000);
+    }
+
+    #[test]
+    fn absurd_samples_stay_in_range() {
+        let mut rtt = Rtt::new();
+        rtt.sample(u64::MAX);
+        rtt.sample(0);
+        rtt.sample(u64::MAX);
+        assert!(rtt.timeout_us(0) <= 60_000_000);
+    }
+}

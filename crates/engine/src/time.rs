@@ -1,0 +1,69 @@
+//! Time as the engine sees it: the caller passes it in.
+
+use core::ops::{Add, Sub};
+use core::time::Duration;
+
+/// A point in time: microseconds since an epoch that the caller chooses once per engine, never going back.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
+pub struct Instant(u64);
+
+impl Instant {
+    /// The point `micros` microseconds after the caller's epoch.
+    #[must_use]
+    pub const fn from_micros(micros: u64) -> Self {
+        Self(micros)
+    }
+
+    /// Microseconds since the caller's epoch.
+    #[must_use]
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The timer wheel's and the timestamp option's unit: 1.024 ms, which RFC 7323 section 5.4 allows (1 ms to 1 s).
+    pub(crate) const fn tick(self) -> Tick {
+        Tick((self.0 >> TICK_SHIFT) as u32)
+    }
+}
+
+impl Add<Duration> for Instant {
+    type Output = Self;
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0 + duration.as_micros() as u64)
+    }
+}
+
+impl Sub for Instant {
+    type Output = Duration;
+    /// Saturates at zero.
+    fn sub(self, earlier: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+/// log2 of a tick in microseconds.
+pub(crate) const TICK_SHIFT: u32 = 10;
+
+/// A count of 1.024 ms ticks that wraps after 50 days; compared as sequence numbers are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Tick(pub(crate) u32);
+
+impl Tick {
+    pub(crate) const fn after(self, ticks: u32) -> Self {
+        Self(self.0.wrapping_add(ticks))
+    }
+
+    pub(crate) const fn is_before(self, other: Self) -> bool {
+        (self.0.wrapping_sub(other.0) as i32) < 0
+    }
+
+    /// Ticks from `earlier` to this one.
+    pub(crate) const fn since(self, earlier: Self) -> u32 {
+        self.0.wrapping_sub(earlier.0)
+    }
+}
+
+/// Microseconds to ticks, rounded up, so that a timer never fires early.
+pub(crate) const fn ticks(micros: u64) -> u32 {
+    (micros.div_ceil(1 << TICK_SHIFT)) as u32
+}
