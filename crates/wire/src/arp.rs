@@ -59,12 +59,7 @@ impl Packet {
     /// [`Malformed::ArpShort`], [`Malformed::ArpKind`].
     pub fn parse(bytes: &[u8]) -> Result<Packet, Malformed> {
         let (layout, _padding) = Layout::ref_from_prefix(bytes).map_err(|_| Malformed::ArpShort)?;
-        let kind = (
-            layout.hardware.into(),
-            layout.protocol.into(),
-            layout.hardware_len,
-            layout.protocol_len,
-        );
+        let kind = (layout.hardware.into(), layout.protocol.into(), layout.hardware_len, layout.protocol_len);
         if kind != (HARDWARE_ETHERNET, ethernet::ETHERTYPE_IPV4, 6, 4) {
             return Err(Malformed::ArpKind);
         }

@@ -9,6 +9,8 @@ const LOW: u64 = 0xffff_ffff;
 /// A ones' complement sum of 16-bit words, under way.
 ///
 /// Words are summed as they lie in memory and swapped once at the end (RFC 1071 section 2 B), many to an addition (2 C).
+///
+/// Carries gather in the upper half of 64 bits, which has room for those of 16 GiB.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Sum(u64);
@@ -27,19 +29,19 @@ impl Sum {
             return self.short(bytes);
         }
         let (wide, rest) = bytes.as_chunks::<STRIDE>();
-        self.add(wide_sum(wide)).short(rest)
+        Sum(self.0 + wide_sum(wide)).short(rest)
     }
 
     /// Adds one 16-bit word, given in host order.
     #[inline]
     pub fn add_u16(self, word: u16) -> Sum {
-        self.add(u64::from(word.to_be()))
+        Sum(self.0 + u64::from(word.to_be()))
     }
 
     /// Adds two 16-bit words, given as one number in host order.
     #[inline]
     pub fn add_u32(self, words: u32) -> Sum {
-        self.add(u64::from(words.to_be()))
+        Sum(self.0 + u64::from(words.to_be()))
     }
 
     /// The sum folded to 16 bits in host order, not complemented: what a `CHECKSUM_PARTIAL` frame carries.
@@ -48,7 +50,6 @@ impl Sum {
     pub fn fold(self) -> u16 {
         let sum = (self.0 >> 32) + (self.0 & LOW);
         let sum = (sum >> 32) + (sum & LOW);
-        let sum = (sum >> 16) + (sum & 0xffff);
         let sum = (sum >> 16) + (sum & 0xffff);
         let sum = (sum >> 16) + (sum & 0xffff);
         u16::from_be(sum as u16)
@@ -62,17 +63,10 @@ impl Sum {
         !self.fold()
     }
 
-    /// Adds with the carry brought around, so that no length overflows.
-    #[inline]
-    fn add(self, value: u64) -> Sum {
-        let (sum, carry) = self.0.overflowing_add(value);
-        Sum(sum + u64::from(carry))
-    }
-
     #[inline]
     fn short(self, bytes: &[u8]) -> Sum {
         let (words, rest) = bytes.as_chunks::<8>();
-        let mut sum = 0;
+        let mut sum = self.0;
         for word in words {
             let word = u64::from_ne_bytes(*word);
             sum += (word & LOW) + (word >> 32);
@@ -87,7 +81,7 @@ impl Sum {
         for (place, byte) in tail.iter_mut().zip(rest) {
             *place = *byte;
         }
-        self.add(sum + u64::from(u32::from_ne_bytes(tail)))
+        Sum(sum + u64::from(u32::from_ne_bytes(tail)))
     }
 }
 
@@ -104,7 +98,6 @@ fn wide_sum(strides: &[[u8; STRIDE]]) -> u64 {
             high[lane] += word >> 32;
         }
     }
-    // No lane reaches 2^58 below 2^32 strides, and no slice that a packet can be is longer.
     low.iter().chain(&high).sum()
 }
 

@@ -79,8 +79,7 @@ impl Header {
     /// [`Malformed::EthernetShort`].
     #[inline]
     pub fn parse(frame: &[u8]) -> Result<(Header, &[u8]), Malformed> {
-        let (layout, payload) =
-            Layout::ref_from_prefix(frame).map_err(|_| Malformed::EthernetShort)?;
+        let (layout, payload) = Layout::ref_from_prefix(frame).map_err(|_| Malformed::EthernetShort)?;
         let header = Header {
             destination: layout.destination,
             source: layout.source,
@@ -95,11 +94,8 @@ impl Header {
     /// If `buffer` is shorter.
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) {
-        let layout = Layout {
-            destination: self.destination,
-            source: self.source,
-            ethertype: self.ethertype.into(),
-        };
+        let layout =
+            Layout { destination: self.destination, source: self.source, ethertype: self.ethertype.into() };
         buffer[..HEADER_LEN].copy_from_slice(layout.as_bytes());
     }
 }

@@ -59,12 +59,7 @@ impl<'a> Echo<'a> {
             (TYPE_ECHO_REPLY, 0) => Kind::Reply,
             _ => return Err(Malformed::IcmpKind),
         };
-        Ok(Echo {
-            kind,
-            identifier: layout.identifier.into(),
-            sequence: layout.sequence.into(),
-            data,
-        })
+        Ok(Echo { kind, identifier: layout.identifier.into(), sequence: layout.sequence.into(), data })
     }
 
     /// Writes header, checksum and data to the start of `buffer`; returns the bytes written.
@@ -82,11 +77,7 @@ impl<'a> Echo<'a> {
             identifier: self.identifier.into(),
             sequence: self.sequence.into(),
         };
-        layout.checksum = Sum::new()
-            .bytes(layout.as_bytes())
-            .bytes(self.data)
-            .finish()
-            .into();
+        layout.checksum = Sum::new().bytes(layout.as_bytes()).bytes(self.data).finish().into();
         let length = HEADER_LEN + self.data.len();
         let (header, data) = buffer[..length].split_at_mut(HEADER_LEN);
         header.copy_from_slice(layout.as_bytes());

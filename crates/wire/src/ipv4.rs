@@ -69,9 +69,7 @@ impl<'a> Packet<'a> {
         if total_length < header_len {
             return Err(Malformed::Ipv4TotalLength);
         }
-        let packet = bytes
-            .get(..total_length)
-            .ok_or(Malformed::Ipv4TotalLength)?;
+        let packet = bytes.get(..total_length).ok_or(Malformed::Ipv4TotalLength)?;
         let (options, payload) = packet[HEADER_LEN..].split_at(header_len - HEADER_LEN);
         if Sum::new().bytes(layout.as_bytes()).bytes(options).finish() != 0 {
             return Err(Malformed::Ipv4Checksum);

@@ -109,11 +109,7 @@ impl fmt::Debug for Flags {
                 separator = "|";
             }
         }
-        if self.0 == 0 {
-            formatter.write_str("-")
-        } else {
-            Ok(())
-        }
+        if self.0 == 0 { formatter.write_str("-") } else { Ok(()) }
     }
 }
 
@@ -151,15 +147,8 @@ impl<'a> Segment<'a> {
         let options_len = (usize::from(layout.data_offset >> 4) * 4)
             .checked_sub(HEADER_LEN)
             .ok_or(Malformed::TcpDataOffset)?;
-        let (options, payload) = rest
-            .split_at_checked(options_len)
-            .ok_or(Malformed::TcpDataOffset)?;
-        Ok(Segment {
-            layout,
-            bytes,
-            options,
-            payload,
-        })
+        let (options, payload) = rest.split_at_checked(options_len).ok_or(Malformed::TcpDataOffset)?;
+        Ok(Segment { layout, bytes, options, payload })
     }
 
     /// Port of the sender.
@@ -271,8 +260,7 @@ impl<'a> Segment<'a> {
     #[inline]
     #[must_use]
     pub fn checksum_holds(&self, source: Ipv4Addr, destination: Ipv4Addr) -> bool {
-        self.pseudo_header(source, destination)
-            .is_some_and(|pseudo| pseudo.bytes(self.bytes).finish() == 0)
+        self.pseudo_header(source, destination).is_some_and(|pseudo| pseudo.bytes(self.bytes).finish() == 0)
     }
 
     /// `None` for a segment that is longer than any IP packet.
@@ -328,10 +316,8 @@ impl Header {
     #[inline]
     pub fn emit(&self, buffer: &mut [u8]) -> usize {
         if let Some(timestamps) = self.options.only_timestamps() {
-            let header = TimestampedLayout {
-                layout: self.layout(TIMESTAMPED_LEN),
-                timestamps: timestamps.into(),
-            };
+            let header =
+                TimestampedLayout { layout: self.layout(TIMESTAMPED_LEN), timestamps: timestamps.into() };
             buffer[..TIMESTAMPED_LEN].copy_from_slice(header.as_bytes());
             return TIMESTAMPED_LEN;
         }
@@ -366,11 +352,9 @@ impl Header {
 /// If `segment` is shorter than a header or longer than 65,535 bytes.
 #[inline]
 pub fn write_checksum(segment: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr) {
-    let length = u16::try_from(segment.len())
-        .expect("a TCP segment holds at most 65,535 bytes: send less at once");
+    let length =
+        u16::try_from(segment.len()).expect("a TCP segment holds at most 65,535 bytes: send less at once");
     segment[CHECKSUM].fill(0);
-    let checksum = pseudo_ipv4(source, destination, PROTOCOL_TCP, length)
-        .bytes(segment)
-        .finish();
+    let checksum = pseudo_ipv4(source, destination, PROTOCOL_TCP, length).bytes(segment).finish();
     segment[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
 }

@@ -46,9 +46,7 @@ impl Header {
     ) -> Result<(Header, &[u8]), Malformed> {
         let (layout, _) = Layout::ref_from_prefix(bytes).map_err(|_| Malformed::UdpShort)?;
         let length = u16::from(layout.length);
-        let datagram = bytes
-            .get(..usize::from(length))
-            .ok_or(Malformed::UdpLength)?;
+        let datagram = bytes.get(..usize::from(length)).ok_or(Malformed::UdpLength)?;
         let payload = datagram.get(HEADER_LEN..).ok_or(Malformed::UdpLength)?;
         let checksum = u16::from(layout.checksum);
         if checksum != 0 {

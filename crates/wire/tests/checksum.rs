@@ -12,10 +12,7 @@ use strategies::{address, bytes, config};
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
-        sum += u32::from(u16::from_be_bytes([
-            pair[0],
-            pair.get(1).copied().unwrap_or(0),
-        ]));
+        sum += u32::from(u16::from_be_bytes([pair[0], pair.get(1).copied().unwrap_or(0)]));
         sum = (sum & 0xffff) + (sum >> 16);
     }
     sum as u16
@@ -23,17 +20,11 @@ fn naive(bytes: &[u8]) -> u16 {
 
 #[test]
 fn every_length_and_alignment_up_to_512_is_as_the_naive_sum() {
-    let buffer: Vec<u8> = (0..600u32)
-        .map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8)
-        .collect();
+    let buffer: Vec<u8> = (0..600u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
     for start in 0..16 {
         for length in 0..=512 {
             let part = &buffer[start..start + length];
-            assert_eq!(
-                Sum::new().bytes(part).fold(),
-                naive(part),
-                "start {start}, length {length}"
-            );
+            assert_eq!(Sum::new().bytes(part).fold(), naive(part), "start {start}, length {length}");
         }
     }
 }
@@ -42,22 +33,13 @@ fn every_length_and_alignment_up_to_512_is_as_the_naive_sum() {
 fn all_ones_carry_around() {
     for length in [1, 2, 63, 64, 65, 127, 128, 129, 1448, 65_535, 1 << 20] {
         let ones = vec![0xff; length];
-        assert_eq!(
-            Sum::new().bytes(&ones).fold(),
-            naive(&ones),
-            "length {length}"
-        );
+        assert_eq!(Sum::new().bytes(&ones).fold(), naive(&ones), "length {length}");
     }
 }
 
 #[test]
 fn rfc_1071_section_3_example() {
-    assert_eq!(
-        Sum::new()
-            .bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7])
-            .fold(),
-        0xddf2
-    );
+    assert_eq!(Sum::new().bytes(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]).fold(), 0xddf2);
 }
 
 #[test]
@@ -69,10 +51,7 @@ fn nothing_sums_to_zero() {
 #[test]
 fn a_pseudo_header_is_never_zero() {
     // So a CHECKSUM_PARTIAL field, its folded sum, can be told from "no checksum".
-    assert_eq!(
-        pseudo_ipv4(Ipv4Addr::BROADCAST, Ipv4Addr::BROADCAST, 6, 0xfff9).fold(),
-        0xffff
-    );
+    assert_eq!(pseudo_ipv4(Ipv4Addr::BROADCAST, Ipv4Addr::BROADCAST, 6, 0xfff9).fold(), 0xffff);
 }
 
 proptest! {

@@ -6,9 +6,8 @@ use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
 use etherparse::{
-    ArpOperation, ArpPacket, Ethernet2Header, IcmpEchoHeader, Icmpv4Header, Icmpv4Type, IpDscp,
-    IpEcn, IpFragOffset, IpNumber, Ipv4Header, Ipv4Options, PacketBuilder, SlicedPacket,
-    TransportSlice, UdpHeader,
+    ArpOperation, ArpPacket, Ethernet2Header, IcmpEchoHeader, Icmpv4Header, Icmpv4Type, IpDscp, IpEcn,
+    IpFragOffset, IpNumber, Ipv4Header, Ipv4Options, PacketBuilder, SlicedPacket, TransportSlice, UdpHeader,
 };
 use overfly_wire::checksum::pseudo_ipv4;
 use overfly_wire::icmpv4::{Echo, Kind};
@@ -19,8 +18,8 @@ use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     ArpOperation as SmolOperation, ArpPacket as SmolArp, ArpRepr, EthernetAddress, EthernetFrame,
-    EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr,
-    UdpPacket, UdpRepr,
+    EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket,
+    UdpRepr,
 };
 use strategies::{address, bytes, config, mac, tcp_header};
 
@@ -35,11 +34,7 @@ fn ethernet_header() -> impl Strategy<Value = ethernet::Header> {
 fn arp_packet() -> impl Strategy<Value = arp::Packet> {
     (any::<bool>(), mac(), address(), mac(), address()).prop_map(
         |(request, sender_mac, sender_ip, target_mac, target_ip)| arp::Packet {
-            operation: if request {
-                arp::Operation::Request
-            } else {
-                arp::Operation::Reply
-            },
+            operation: if request { arp::Operation::Request } else { arp::Operation::Reply },
             sender_mac,
             sender_ip,
             target_mac,
@@ -49,21 +44,10 @@ fn arp_packet() -> impl Strategy<Value = arp::Packet> {
 }
 
 fn ipv4_header(payload_len: u16) -> impl Strategy<Value = Header> {
-    (address(), address(), any::<(u8, u8, u8, u16, bool)>()).prop_map(
-        move |(source, destination, fields)| {
-            let (protocol, ttl, tos, identification, dont_fragment) = fields;
-            Header {
-                source,
-                destination,
-                protocol,
-                ttl,
-                tos,
-                identification,
-                dont_fragment,
-                payload_len,
-            }
-        },
-    )
+    (address(), address(), any::<(u8, u8, u8, u16, bool)>()).prop_map(move |(source, destination, fields)| {
+        let (protocol, ttl, tos, identification, dont_fragment) = fields;
+        Header { source, destination, protocol, ttl, tos, identification, dont_fragment, payload_len }
+    })
 }
 
 /// A header and the payload that it announces.
@@ -192,7 +176,8 @@ proptest! {
 
     #[test]
     fn ipv4_that_others_build_is_parsed(
-        (header, payload) in ipv4_packet(), options in 0..=10usize, offset in 0..=0x1fffu16, more: bool, byte: u8,
+        (header, payload) in ipv4_packet(), options in 0..=10usize, more: bool, byte: u8,
+        offset in prop_oneof![Just(0), 0..=0x1fffu16],
     ) {
         let mut theirs = Ipv4Header {
             dscp: IpDscp::try_new(header.tos >> 2).unwrap(),
@@ -403,16 +388,10 @@ fn ipv4_lengths_and_versions() {
         Packet::parse(&bytes).err()
     };
     for length in 0..20 {
-        assert_eq!(
-            Packet::parse(&good[..length]).err(),
-            Some(Malformed::Ipv4Short)
-        );
+        assert_eq!(Packet::parse(&good[..length]).err(), Some(Malformed::Ipv4Short));
     }
     for length in 20..24 {
-        assert_eq!(
-            Packet::parse(&good[..length]).err(),
-            Some(Malformed::Ipv4TotalLength)
-        );
+        assert_eq!(Packet::parse(&good[..length]).err(), Some(Malformed::Ipv4TotalLength));
     }
     for version in (0..16).filter(|version| *version != 4) {
         assert_eq!(refused(0, version << 4 | 5), Some(Malformed::Ipv4Version));
@@ -438,9 +417,8 @@ fn a_sound_icmp_message_that_is_no_echo() {
 #[test]
 fn udp_lengths() {
     let address = Ipv4Addr::LOCALHOST;
-    let parse = |bytes: &[u8]| {
-        udp::Header::parse(bytes, address, address, false).map(|(_, payload)| payload.len())
-    };
+    let parse =
+        |bytes: &[u8]| udp::Header::parse(bytes, address, address, false).map(|(_, payload)| payload.len());
     assert_eq!(parse(&[0; 7]), Err(Malformed::UdpShort));
     for (length, expected) in [
         (0, Err(Malformed::UdpLength)),
@@ -449,21 +427,26 @@ fn udp_lengths() {
         (10, Ok(2)),
         (11, Err(Malformed::UdpLength)),
     ] {
-        assert_eq!(
-            parse(&[0, 1, 0, 2, 0, length, 0, 0, 9, 9]),
-            expected,
-            "length {length}"
-        );
+        assert_eq!(parse(&[0, 1, 0, 2, 0, length, 0, 0, 9, 9]), expected, "length {length}");
     }
+}
+
+#[test]
+fn a_udp_checksum_that_comes_to_zero_is_sent_as_all_ones() {
+    let address = Ipv4Addr::LOCALHOST;
+    let header = udp::Header { source_port: 1, destination_port: 2 };
+    let mut bytes = [0; 10];
+    header.emit(&mut bytes, address, address);
+    bytes.copy_within(6..8, 8);
+    header.emit(&mut bytes, address, address);
+    assert_eq!(bytes[6..8], [0xff, 0xff]);
+    assert_eq!(udp::Header::parse(&bytes, address, address, false), Ok((header, &bytes[8..])));
 }
 
 #[test]
 fn mac_addresses_read_as_everybody_writes_them() {
     let mac = MacAddr([0, 0x1b, 0x21, 0xff, 0x0a, 9]);
-    assert_eq!(
-        format!("{mac} {mac:?}"),
-        "00:1b:21:ff:0a:09 00:1b:21:ff:0a:09"
-    );
+    assert_eq!(format!("{mac} {mac:?}"), "00:1b:21:ff:0a:09 00:1b:21:ff:0a:09");
     assert_eq!(MacAddr::BROADCAST.to_string(), "ff:ff:ff:ff:ff:ff");
 }
 
@@ -471,10 +454,7 @@ fn mac_addresses_read_as_everybody_writes_them() {
 fn every_reason_has_its_own_name_and_index() {
     let names: HashSet<_> = Malformed::ALL.iter().map(|reason| reason.name()).collect();
     let texts: HashSet<_> = Malformed::ALL.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        (names.len(), texts.len()),
-        (Malformed::ALL.len(), Malformed::ALL.len())
-    );
+    assert_eq!((names.len(), texts.len()), (Malformed::ALL.len(), Malformed::ALL.len()));
     for (index, reason) in Malformed::ALL.iter().enumerate() {
         assert_eq!(*reason as usize, index);
     }

@@ -52,10 +52,9 @@ impl Random {
             mss: self.chance(3).then(|| self.next() as u16),
             window_scale: self.chance(3).then(|| self.below(15) as u8),
             sack_permitted: self.chance(3),
-            timestamps: self.chance(2).then(|| Timestamps {
-                value: self.next() as u32,
-                echo: self.next() as u32,
-            }),
+            timestamps: self
+                .chance(2)
+                .then(|| Timestamps { value: self.next() as u32, echo: self.next() as u32 }),
             sack: Sacks::EMPTY,
         };
         // Two blocks fit beside all of the others.
@@ -80,11 +79,7 @@ fn sound_frame(random: &mut Random) -> Vec<u8> {
     let (ethertype, length) = match random.below(8) {
         0 => {
             let packet = arp::Packet {
-                operation: if random.chance(2) {
-                    arp::Operation::Request
-                } else {
-                    arp::Operation::Reply
-                },
+                operation: if random.chance(2) { arp::Operation::Request } else { arp::Operation::Reply },
                 sender_mac: random.mac(),
                 sender_ip: source,
                 target_mac: random.mac(),
@@ -96,83 +91,37 @@ fn sound_frame(random: &mut Random) -> Vec<u8> {
         }
         1 => {
             let data = random.bytes(64);
-            let kind = if random.chance(2) {
-                Kind::Request
-            } else {
-                Kind::Reply
-            };
-            let echo = Echo {
-                kind,
-                identifier: random.next() as u16,
-                sequence: random.next() as u16,
-                data: &data,
-            };
+            let kind = if random.chance(2) { Kind::Request } else { Kind::Reply };
+            let echo =
+                Echo { kind, identifier: random.next() as u16, sequence: random.next() as u16, data: &data };
             let length = echo.emit(&mut frame[TRANSPORT..]);
             assert_eq!(Echo::parse(&frame[TRANSPORT..TRANSPORT + length]), Ok(echo));
-            emit_ipv4(
-                random,
-                &mut frame,
-                source,
-                destination,
-                ipv4::PROTOCOL_ICMP,
-                length,
-            )
+            emit_ipv4(random, &mut frame, source, destination, ipv4::PROTOCOL_ICMP, length)
         }
         2 => {
             let payload = random.bytes(64);
-            let header = udp::Header {
-                source_port: random.next() as u16,
-                destination_port: random.next() as u16,
-            };
+            let header =
+                udp::Header { source_port: random.next() as u16, destination_port: random.next() as u16 };
             let length = udp::HEADER_LEN + payload.len();
             let datagram = &mut frame[TRANSPORT..TRANSPORT + length];
             datagram[udp::HEADER_LEN..].copy_from_slice(&payload);
             header.emit(datagram, source, destination);
-            assert_eq!(
-                udp::Header::parse(datagram, source, destination, false),
-                Ok((header, &payload[..]))
-            );
-            emit_ipv4(
-                random,
-                &mut frame,
-                source,
-                destination,
-                ipv4::PROTOCOL_UDP,
-                length,
-            )
+            assert_eq!(udp::Header::parse(datagram, source, destination, false), Ok((header, &payload[..])));
+            emit_ipv4(random, &mut frame, source, destination, ipv4::PROTOCOL_UDP, length)
         }
         _ => {
             let length = emit_segment(random, &mut frame[TRANSPORT..], source, destination);
-            emit_ipv4(
-                random,
-                &mut frame,
-                source,
-                destination,
-                ipv4::PROTOCOL_TCP,
-                length,
-            )
+            emit_ipv4(random, &mut frame, source, destination, ipv4::PROTOCOL_TCP, length)
         }
     };
-    let header = ethernet::Header {
-        destination: random.mac(),
-        source: random.mac(),
-        ethertype,
-    };
+    let header = ethernet::Header { destination: random.mac(), source: random.mac(), ethertype };
     header.emit(&mut frame);
-    assert_eq!(
-        ethernet::Header::parse(&frame).map(|(header, _)| header),
-        Ok(header)
-    );
+    assert_eq!(ethernet::Header::parse(&frame).map(|(header, _)| header), Ok(header));
     frame.truncate(length);
     frame
 }
 
-fn emit_segment(
-    random: &mut Random,
-    buffer: &mut [u8],
-    source: Ipv4Addr,
-    destination: Ipv4Addr,
-) -> usize {
+fn emit_segment(random: &mut Random, buffer: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr) -> usize {
     let most = if random.chance(8) { 1_400 } else { 32 };
     let payload = random.bytes(most);
     let header = tcp::Header {
@@ -228,29 +177,19 @@ fn emit_ipv4(
     };
     header.emit(&mut frame[IP..]);
     let packet = ipv4::Packet::parse(&frame[IP..]).expect("what is emitted is parsed");
-    assert_eq!(
-        (packet.source(), packet.destination(), packet.protocol()),
-        (source, destination, protocol)
-    );
+    assert_eq!((packet.source(), packet.destination(), packet.protocol()), (source, destination, protocol));
     assert_eq!(
         (packet.ttl(), packet.tos(), packet.identification()),
         (header.ttl, header.tos, header.identification)
     );
-    assert_eq!(
-        (packet.dont_fragment(), packet.payload().len()),
-        (header.dont_fragment, length)
-    );
+    assert_eq!((packet.dont_fragment(), packet.payload().len()), (header.dont_fragment, length));
     (ethernet::ETHERTYPE_IPV4, TRANSPORT + length)
 }
 
 /// Damages a frame in one to four places, most of them in the headers.
 fn damage(random: &mut Random, frame: &mut Vec<u8>) {
     for _ in 0..=random.below(4) {
-        let reach = if random.chance(4) {
-            frame.len()
-        } else {
-            frame.len().min(TRANSPORT + 60)
-        };
+        let reach = if random.chance(4) { frame.len() } else { frame.len().min(TRANSPORT + 60) };
         let place = random.below(reach);
         match random.below(6) {
             0 => frame.truncate(place),
@@ -310,10 +249,7 @@ fn mend_transport(header: &[u8], payload: &mut [u8]) {
         }
         (ipv4::PROTOCOL_UDP, 8..) => {
             let ports = [0, 2].map(|at| u16::from_be_bytes([payload[at], payload[at + 1]]));
-            let header = udp::Header {
-                source_port: ports[0],
-                destination_port: ports[1],
-            };
+            let header = udp::Header { source_port: ports[0], destination_port: ports[1] };
             header.emit(payload, source, destination);
         }
         (ipv4::PROTOCOL_TCP, 20..) => tcp::write_checksum(payload, source, destination),
@@ -353,17 +289,9 @@ fn receive_ipv4(packet: &ipv4::Packet<'_>, bytes: &[u8]) -> Result<(), Malformed
         }
         ipv4::PROTOCOL_TCP => {
             let segment = Segment::parse(payload)?;
-            assert_eq!(
-                segment.header_len() + segment.payload().len(),
-                payload.len()
-            );
+            assert_eq!(segment.header_len() + segment.payload().len(), payload.len());
             let header = header_of(&segment)?;
-            assert!(
-                header
-                    .options
-                    .window_scale
-                    .is_none_or(|shift| shift <= tcp::MAX_WINDOW_SCALE)
-            );
+            assert!(header.options.window_scale.is_none_or(|shift| shift <= tcp::MAX_WINDOW_SCALE));
             emit_again(&header);
             if segment.verify(source, destination) == ChecksumState::Invalid {
                 return Err(Malformed::TcpChecksum);
@@ -378,20 +306,10 @@ fn receive_ipv4(packet: &ipv4::Packet<'_>, bytes: &[u8]) -> Result<(), Malformed
 fn emit_again(header: &tcp::Header) {
     let mut buffer = [0; tcp::MAX_HEADER_LEN];
     let length = header.emit(&mut buffer);
-    let again =
-        header_of(&Segment::parse(&buffer[..length]).expect("parsed")).expect("options parsed");
+    let again = header_of(&Segment::parse(&buffer[..length]).expect("parsed")).expect("options parsed");
     let sack = header.options.sack;
     assert!(sack.as_slice().starts_with(again.options.sack.as_slice()));
-    assert_eq!(
-        tcp::Header {
-            options: Options {
-                sack,
-                ..again.options
-            },
-            ..again
-        },
-        *header
-    );
+    assert_eq!(tcp::Header { options: Options { sack, ..again.options }, ..again }, *header);
 }
 
 #[test]
@@ -425,14 +343,7 @@ fn damaged_frames_are_refused_by_name_or_hold_together() {
     println!("accepted: {accepted}");
     for (reason, count) in Malformed::ALL.iter().zip(&refused) {
         println!("{}: {count}", reason.name());
-        assert!(
-            *count > 0,
-            "OVERFLY_SEED={seed}: no frame was refused as {}",
-            reason.name()
-        );
+        assert!(*count > 0, "OVERFLY_SEED={seed}: no frame was refused as {}", reason.name());
     }
-    assert!(
-        accepted > 0,
-        "OVERFLY_SEED={seed}: no damaged frame was accepted"
-    );
+    assert!(accepted > 0, "OVERFLY_SEED={seed}: no damaged frame was accepted");
 }

@@ -8,14 +8,10 @@ use etherparse::{TcpHeader, TcpOptionElement};
 use overfly_wire::Malformed;
 use overfly_wire::checksum::pseudo_ipv4;
 use overfly_wire::ipv4::PROTOCOL_TCP;
-use overfly_wire::tcp::{
-    ChecksumState, Flags, Header, Options, Sacks, Segment, Timestamps, write_checksum,
-};
+use overfly_wire::tcp::{ChecksumState, Flags, Header, Options, Sacks, Segment, Timestamps, write_checksum};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{
-    IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr,
-};
+use smoltcp::wire::{IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
 use strategies::{address, bytes, config, options, tcp_header};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -69,16 +65,10 @@ fn smoltcp_options(mut bytes: &[u8]) -> Result<Options, ()> {
             TcpOption::SackPermitted => options.sack_permitted = true,
             TcpOption::SackRange(blocks) => {
                 options.sack = Sacks::EMPTY;
-                blocks
-                    .iter()
-                    .flatten()
-                    .for_each(|&(left, right)| assert!(options.sack.push(left, right)));
+                blocks.iter().flatten().for_each(|&(left, right)| assert!(options.sack.push(left, right)));
             }
             TcpOption::TimeStamp { tsval, tsecr } => {
-                options.timestamps = Some(Timestamps {
-                    value: tsval,
-                    echo: tsecr,
-                });
+                options.timestamps = Some(Timestamps { value: tsval, echo: tsecr });
             }
             TcpOption::Unknown { kind: 8, .. } => return Err(()),
             TcpOption::NoOperation | TcpOption::Unknown { .. } => {}
@@ -121,10 +111,8 @@ fn etherparse_options(header: &TcpHeader) -> Options {
 }
 
 fn etherparse_flags(header: &TcpHeader) -> Flags {
-    let bits = [
-        header.fin, header.syn, header.rst, header.psh, header.ack, header.urg, header.ece,
-        header.cwr,
-    ];
+    let bits =
+        [header.fin, header.syn, header.rst, header.psh, header.ack, header.urg, header.ece, header.cwr];
     Flags::from_bits((0..8).map(|bit| u8::from(bits[bit]) << bit).sum())
 }
 
@@ -358,10 +346,7 @@ fn a_syn_as_linux_lays_it_out() {
         mss: Some(1460),
         window_scale: Some(7),
         sack_permitted: true,
-        timestamps: Some(Timestamps {
-            value: 0x0102_0304,
-            echo: 0,
-        }),
+        timestamps: Some(Timestamps { value: 0x0102_0304, echo: 0 }),
         sack: Sacks::EMPTY,
     };
     let header = Header {
@@ -383,25 +368,19 @@ fn a_syn_as_linux_lays_it_out() {
 }
 
 #[test]
+fn a_checksum_written_twice_is_the_same() {
+    let mut bytes = emitted(&Header::default(), b"payload", SOURCE, DESTINATION);
+    let once = bytes.clone();
+    write_checksum(&mut bytes, SOURCE, DESTINATION);
+    assert_eq!(bytes, once);
+}
+
+#[test]
 fn a_window_scale_above_14_is_14() {
     for shift in [15, 64, 255] {
-        assert_eq!(
-            parse_options(&[3, 3, shift]).unwrap().window_scale,
-            Some(14)
-        );
-        let options = Options {
-            window_scale: Some(shift),
-            ..Options::NONE
-        };
-        let bytes = emitted(
-            &Header {
-                options,
-                ..Header::default()
-            },
-            &[],
-            SOURCE,
-            DESTINATION,
-        );
+        assert_eq!(parse_options(&[3, 3, shift]).unwrap().window_scale, Some(14));
+        let options = Options { window_scale: Some(shift), ..Options::NONE };
+        let bytes = emitted(&Header { options, ..Header::default() }, &[], SOURCE, DESTINATION);
         assert_eq!(bytes[20..], [1, 3, 3, 14]);
     }
 }
@@ -439,30 +418,17 @@ fn options_of_a_wrong_length_are_refused() {
 fn unknown_options_and_what_follows_the_end_are_stepped_over() {
     // Multipath, TCP Fast Open, an experiment, and then MSS.
     let options = parse_options(&[30, 4, 0, 0, 34, 2, 254, 6, 1, 2, 3, 4, 2, 4, 5, 0xb4]).unwrap();
-    assert_eq!(
-        options,
-        Options {
-            mss: Some(1460),
-            ..Options::NONE
-        }
-    );
+    assert_eq!(options, Options { mss: Some(1460), ..Options::NONE });
     assert_eq!(parse_options(&[0, 2, 0, 0]), Ok(Options::NONE));
     assert_eq!(parse_options(&[]), Ok(Options::NONE));
-    assert_eq!(
-        parse_options(&[2, 4, 1, 1, 2, 4, 5, 0xb4]).unwrap().mss,
-        Some(1460),
-        "the last counts"
-    );
+    assert_eq!(parse_options(&[2, 4, 1, 1, 2, 4, 5, 0xb4]).unwrap().mss, Some(1460), "the last counts");
 }
 
 #[test]
 fn data_offsets_and_lengths() {
     let mut bytes = [0; 24];
     for length in 0..20 {
-        assert_eq!(
-            Segment::parse(&bytes[..length]).err(),
-            Some(Malformed::TcpShort)
-        );
+        assert_eq!(Segment::parse(&bytes[..length]).err(), Some(Malformed::TcpShort));
     }
     for words in 0..16u8 {
         bytes[12] = words << 4 | 0xf;
@@ -499,8 +465,5 @@ fn sacks_hold_four() {
     assert!(sacks.is_empty());
     assert!((0..4).all(|at| sacks.push(at, at + 1)));
     assert!(!sacks.push(9, 9));
-    assert_eq!(
-        (sacks.len(), sacks.as_slice()),
-        (4, &[(0, 1), (1, 2), (2, 3), (3, 4)][..])
-    );
+    assert_eq!((sacks.len(), sacks.as_slice()), (4, &[(0, 1), (1, 2), (2, 3), (3, 4)][..]));
 }

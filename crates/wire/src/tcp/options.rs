@@ -65,10 +65,7 @@ impl Sacks {
     /// Most blocks that fit into a header.
     pub const CAPACITY: usize = 4;
     /// No block.
-    pub const EMPTY: Sacks = Sacks {
-        blocks: [(0, 0); Sacks::CAPACITY],
-        count: 0,
-    };
+    pub const EMPTY: Sacks = Sacks { blocks: [(0, 0); Sacks::CAPACITY], count: 0 };
 
     /// Adds the block of sequence numbers from `left` up to, and without, `right`. False if there are four already.
     #[inline]
@@ -85,9 +82,7 @@ impl Sacks {
     #[inline]
     #[must_use]
     pub fn as_slice(&self) -> &[(u32, u32)] {
-        self.blocks
-            .get(..usize::from(self.count))
-            .unwrap_or(&self.blocks)
+        self.blocks.get(..usize::from(self.count)).unwrap_or(&self.blocks)
     }
 
     /// How many blocks.
@@ -145,14 +140,8 @@ impl Options {
         if let Ok(layout) = TimestampsLayout::ref_from_bytes(bytes)
             && layout.prefix == NOP_NOP_TIMESTAMPS
         {
-            let timestamps = Timestamps {
-                value: layout.value.into(),
-                echo: layout.echo.into(),
-            };
-            return Ok(Options {
-                timestamps: Some(timestamps),
-                ..Options::NONE
-            });
+            let timestamps = Timestamps { value: layout.value.into(), echo: layout.echo.into() };
+            return Ok(Options { timestamps: Some(timestamps), ..Options::NONE });
         }
         Options::parse_any(bytes)
     }
@@ -171,12 +160,8 @@ impl Options {
             }
             // The length counts kind and length too (RFC 9293 section 3.2).
             let (&length, rest) = rest.split_first().ok_or(Malformed::TcpOption)?;
-            let value_len = usize::from(length)
-                .checked_sub(2)
-                .ok_or(Malformed::TcpOption)?;
-            let (value, rest) = rest
-                .split_at_checked(value_len)
-                .ok_or(Malformed::TcpOption)?;
+            let value_len = usize::from(length).checked_sub(2).ok_or(Malformed::TcpOption)?;
+            let (value, rest) = rest.split_at_checked(value_len).ok_or(Malformed::TcpOption)?;
             options.read(kind, value)?;
             bytes = rest;
         }
@@ -189,16 +174,11 @@ impl Options {
             (KIND_WINDOW_SCALE, &[shift]) => self.window_scale = Some(shift.min(MAX_WINDOW_SCALE)),
             (KIND_SACK_PERMITTED, []) => self.sack_permitted = true,
             (KIND_TIMESTAMPS, value) => {
-                let [value, echo] =
-                    *<[U32; 2]>::ref_from_bytes(value).map_err(|_| Malformed::TcpOption)?;
-                self.timestamps = Some(Timestamps {
-                    value: value.into(),
-                    echo: echo.into(),
-                });
+                let [value, echo] = *<[U32; 2]>::ref_from_bytes(value).map_err(|_| Malformed::TcpOption)?;
+                self.timestamps = Some(Timestamps { value: value.into(), echo: echo.into() });
             }
             (KIND_SACK, value) => {
-                let blocks =
-                    <[[U32; 2]]>::ref_from_bytes(value).map_err(|_| Malformed::TcpOption)?;
+                let blocks = <[[U32; 2]]>::ref_from_bytes(value).map_err(|_| Malformed::TcpOption)?;
                 if blocks.is_empty() {
                     return Err(Malformed::TcpOption);
                 }
@@ -218,10 +198,8 @@ impl Options {
     /// The timestamps, if nothing else is there.
     #[inline]
     pub(super) fn only_timestamps(&self) -> Option<Timestamps> {
-        let alone = self.mss.is_none()
-            && self.window_scale.is_none()
-            && !self.sack_permitted
-            && self.sack.is_empty();
+        let alone =
+            self.mss.is_none() && self.window_scale.is_none() && !self.sack_permitted && self.sack.is_empty();
         if alone { self.timestamps } else { None }
     }
 
@@ -260,11 +238,7 @@ impl Options {
             writer.word([KIND_MSS, 4, high, low]);
         }
         if let Some(timestamps) = self.timestamps {
-            let lead = if self.sack_permitted {
-                [KIND_SACK_PERMITTED, 2]
-            } else {
-                [KIND_NOP, KIND_NOP]
-            };
+            let lead = if self.sack_permitted { [KIND_SACK_PERMITTED, 2] } else { [KIND_NOP, KIND_NOP] };
             writer.word([lead[0], lead[1], KIND_TIMESTAMPS, 10]);
             writer.word(timestamps.value.to_be_bytes());
             writer.word(timestamps.echo.to_be_bytes());

@@ -47,18 +47,8 @@ pub(crate) fn options() -> impl Strategy<Value = Options> {
     )
         .prop_map(|(mss, window_scale, sack_permitted, timestamps, blocks)| {
             let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
-            let mut options = Options {
-                mss,
-                window_scale,
-                sack_permitted,
-                timestamps,
-                sack: Sacks::EMPTY,
-            };
-            let used = Header {
-                options,
-                ..Header::default()
-            }
-            .header_len();
+            let mut options = Options { mss, window_scale, sack_permitted, timestamps, sack: Sacks::EMPTY };
+            let used = Header { options, ..Header::default() }.header_len();
             let room = (60 - used).saturating_sub(4) / 8;
             for (left, right) in blocks.into_iter().take(room) {
                 options.sack.push(left, right);
@@ -79,14 +69,6 @@ pub(crate) fn tcp_header() -> impl Strategy<Value = Header> {
     (any::<(u16, u16, u32, u32, u8, u16)>(), options).prop_map(|(fields, options)| {
         let (source_port, destination_port, sequence, acknowledgment, flags, window) = fields;
         let flags = Flags::from_bits(flags);
-        Header {
-            source_port,
-            destination_port,
-            sequence,
-            acknowledgment,
-            flags,
-            window,
-            options,
-        }
+        Header { source_port, destination_port, sequence, acknowledgment, flags, window, options }
     })
 }
