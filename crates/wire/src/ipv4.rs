@@ -1,5 +1,6 @@
 //! IPv4 (RFC 791). Options are stepped over; fragments are named by [`Packet::is_fragment`] and not put together.
 
+use core::fmt;
 use core::net::Ipv4Addr;
 
 use zerocopy::byteorder::network_endian::U16;
@@ -138,6 +139,19 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn payload(&self) -> &'a [u8] {
         self.payload
+    }
+}
+
+impl fmt::Debug for Packet<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Packet")
+            .field("source", &self.source())
+            .field("destination", &self.destination())
+            .field("protocol", &self.protocol())
+            .field("is_fragment", &self.is_fragment())
+            .field("payload_len", &self.payload.len())
+            .finish_non_exhaustive()
     }
 }
 

@@ -271,6 +271,22 @@ impl<'a> Segment<'a> {
     }
 }
 
+impl fmt::Debug for Segment<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Segment")
+            .field("source_port", &self.source_port())
+            .field("destination_port", &self.destination_port())
+            .field("sequence", &self.sequence())
+            .field("acknowledgment", &self.acknowledgment())
+            .field("flags", &self.flags())
+            .field("window", &self.window())
+            .field("options", &self.options())
+            .field("payload_len", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
 /// What a segment to be sent says. The urgent pointer is always 0 (RFC 6093 section 5: not to be used).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
