@@ -1,0 +1,304 @@
+//! What a run counts. Each thread has its own [`Record`]; merging them loses nothing.
+
+use hdrhistogram::Histogram;
+
+use crate::response::Malformed;
+
+/// Longest latency told apart, in ns: one hour. Anything longer is counted as this.
+const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The server answered the SYN with a reset.
+    ConnectRefused,
+    /// The connection was reset while it was being made.
+    ConnectReset,
+    /// Nobody answered the SYN in time.
+    ConnectTimeout,
+    /// No connection for another reason: no port free, host or network unreachable.
+    ConnectOther,
+    /// Reading failed: mostly a reset on an open connection.
+    Read,
+    /// Writing failed.
+    Write,
+    /// No complete response in time on an open connection.
+    Timeout,
+    /// A complete response with another status than expected.
+    WrongStatus,
+    /// A complete response with another content size than expected.
+    WrongSize,
+    /// What came is not HTTP/1.x.
+    Malformed,
+    /// The server closed before the response was complete.
+    ClosedEarly,
+}
+
+impl Failure {
+    /// Every kind, in the order of its index.
+    pub const ALL: [Failure; 11] = [
+        Failure::ConnectRefused,
+        Failure::ConnectReset,
+        Failure::ConnectTimeout,
+        Failure::ConnectOther,
+        Failure::Read,
+        Failure::Write,
+        Failure::Timeout,
+        Failure::WrongStatus,
+        Failure::WrongSize,
+        Failure::Malformed,
+        Failure::ClosedEarly,
+    ];
+
+    /// The name used in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Failure::ConnectRefused => "connect_refused",
+            Failure::ConnectReset => "connect_reset",
+            Failure::ConnectTimeout => "connect_timeout",
+            Failure::ConnectOther => "connect_other",
+            Failure::Read => "read",
+            Failure::Write => "write",
+            Failure::Timeout => "timeout",
+            Failure::WrongStatus => "wrong_status",
+            Failure::WrongSize => "wrong_size",
+            Failure::Malformed => "malformed",
+            Failure::ClosedEarly => "closed_early",
+        }
+    }
+
+    /// Whether no connection came about.
+    #[must_use]
+    pub fn is_connect(self) -> bool {
+        matches!(
+            self,
+            Failure::ConnectRefused | Failure::ConnectReset | Failure::ConnectTimeout | Failure::ConnectOther
+        )
+    }
+}
+
+/// Processor time of one thread, or of several added up.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct CpuTime {
+    /// In user mode, s.
+    pub user_s: f64,
+    /// In the kernel on the thread's behalf, s.
+    pub system_s: f64,
+}
+
+impl CpuTime {
+    /// The calling thread's time since it started.
+    ///
+    /// The sum is exact (CLOCK_THREAD_CPUTIME_ID); how it splits into user and system is what the
+    /// kernel says in `/proc/thread-self/stat`, fields 14 and 15, to 10 ms.
+    #[must_use]
+    pub fn of_this_thread() -> CpuTime {
+        let clock = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let total_s = clock.tv_sec as f64 + clock.tv_nsec as f64 * 1e-9;
+        let (user, system) = thread_ticks().unwrap_or((1, 0));
+        let share = if user + system == 0 { 1.0 } else { user as f64 / (user + system) as f64 };
+        CpuTime { user_s: total_s * share, system_s: total_s * (1.0 - share) }
+    }
+
+    /// Both kinds together, s.
+    #[must_use]
+    pub fn total_s(self) -> f64 {
+        self.user_s + self.system_s
+    }
+}
+
+impl std::ops::Sub for CpuTime {
+    type Output = CpuTime;
+    fn sub(self, earlier: CpuTime) -> CpuTime {
+        // Each snapshot splits its own sum, so a part may seem to run backwards by a tick.
+        let total_s = (self.total_s() - earlier.total_s()).max(0.0);
+        let user_s = (self.user_s - earlier.user_s).clamp(0.0, total_s);
+        CpuTime { user_s, system_s: total_s - user_s }
+    }
+}
+
+impl std::ops::AddAssign for CpuTime {
+    fn add_assign(&mut self, other: CpuTime) {
+        self.user_s += other.user_s;
+        self.system_s += other.system_s;
+    }
+}
+
+/// utime and stime of the calling thread, in clock ticks (proc_pid_stat(5)).
+fn thread_ticks() -> Option<(u64, u64)> {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
+}
+
+/// What one thread has counted.
+#[derive(Debug, Clone)]
+pub struct Record {
+    /// Requests with a complete and expected response.
+    pub succeeded: u64,
+    failures: [u64; Failure::ALL.len()],
+    malformed: [u64; Malformed::ALL.len()],
+    /// Start of the request to the last byte of its response, ns. Successes only.
+    pub latency_ns: Histogram<u64>,
+    /// SYN to established, ns.
+    pub connect_ns: Histogram<u64>,
+    /// Stream bytes received, heads included.
+    pub bytes_in: u64,
+    /// Stream bytes sent.
+    pub bytes_out: u64,
+    /// Largest number of connections that were open at once over all threads.
+    pub open_max: u64,
+    /// Processor time of the measured part.
+    pub cpu: CpuTime,
+}
+
+impl Default for Record {
+    fn default() -> Self {
+        Record::new()
+    }
+}
+
+impl Record {
+    /// Nothing counted yet.
+    #[must_use]
+    pub fn new() -> Record {
+        let histogram = || {
+            Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
+                .expect("bounds and digits are constants that hdrhistogram accepts")
+        };
+        Record {
+            succeeded: 0,
+            failures: [0; Failure::ALL.len()],
+            malformed: [0; Malformed::ALL.len()],
+            latency_ns: histogram(),
+            connect_ns: histogram(),
+            bytes_in: 0,
+            bytes_out: 0,
+            open_max: 0,
+            cpu: CpuTime::default(),
+        }
+    }
+
+    /// Forgets everything but the connections that are open: the warm-up is over.
+    pub fn restart(&mut self) {
+        self.succeeded = 0;
+        self.failures = [0; Failure::ALL.len()];
+        self.malformed = [0; Malformed::ALL.len()];
+        self.latency_ns.reset();
+        self.connect_ns.reset();
+        self.bytes_in = 0;
+        self.bytes_out = 0;
+    }
+
+    /// One more success that took `latency_ns`.
+    #[inline]
+    pub fn succeed(&mut self, latency_ns: u64) {
+        self.succeeded += 1;
+        self.latency_ns.saturating_record(latency_ns.max(1));
+    }
+
+    /// One more failure.
+    pub fn fail(&mut self, failure: Failure) {
+        self.failures[failure as usize] += 1;
+    }
+
+    /// One more failure because of a malformed response.
+    pub fn fail_malformed(&mut self, kind: Malformed) {
+        self.fail(Failure::Malformed);
+        self.malformed[kind as usize] += 1;
+    }
+
+    /// How many requests failed in this way.
+    #[must_use]
+    pub fn failures(&self, failure: Failure) -> u64 {
+        self.failures[failure as usize]
+    }
+
+    /// How many responses were malformed in this way.
+    #[must_use]
+    pub fn malformed(&self, kind: Malformed) -> u64 {
+        self.malformed[kind as usize]
+    }
+
+    /// How many requests failed.
+    #[must_use]
+    pub fn failed(&self) -> u64 {
+        self.failures.iter().sum()
+    }
+
+    /// How many requests ended, either way.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.succeeded + self.failed()
+    }
+
+    /// Adds what another thread counted.
+    pub fn merge(&mut self, other: &Record) {
+        self.succeeded += other.succeeded;
+        for (sum, more) in self.failures.iter_mut().zip(other.failures) {
+            *sum += more;
+        }
+        for (sum, more) in self.malformed.iter_mut().zip(other.malformed) {
+            *sum += more;
+        }
+        self.latency_ns += &other.latency_ns;
+        self.connect_ns += &other.connect_ns;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+        // Each thread notes the sum over all threads when it opens one: the largest note is exact.
+        self.open_max = self.open_max.max(other.open_max);
+        self.cpu += other.cpu;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merging_is_the_same_as_counting_in_one_place() {
+        let (mut one, mut two, mut both) = (Record::new(), Record::new(), Record::new());
+        for i in 1..10_000u64 {
+            let part = if i % 3 == 0 { &mut one } else { &mut two };
+            for record in [part, &mut both] {
+                record.succeed(i * i);
+                if i % 7 == 0 {
+                    record.fail(Failure::ALL[(i % 11) as usize]);
+                }
+                if i % 100 == 0 {
+                    record.fail_malformed(Malformed::ALL[(i / 100 % 10) as usize]);
+                }
+                record.bytes_in += i;
+                record.open_max = record.open_max.max(i);
+            }
+        }
+        one.merge(&two);
+        assert_eq!(one.requests(), both.requests());
+        assert_eq!(one.failures, both.failures);
+        assert_eq!(one.malformed, both.malformed);
+        assert_eq!(one.latency_ns, both.latency_ns);
+        assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
+    }
+
+    #[test]
+    fn names_follow_the_index() {
+        for (index, failure) in Failure::ALL.into_iter().enumerate() {
+            assert_eq!(failure as usize, index);
+        }
+        for (index, malformed) in Malformed::ALL.into_iter().enumerate() {
+            assert_eq!(malformed as usize, index);
+        }
+    }
+
+    #[test]
+    fn the_processor_time_of_this_thread_grows() {
+        let before = CpuTime::of_this_thread();
+        let mut sum = 0u64;
+        while (CpuTime::of_this_thread() - before).total_s() < 0.02 {
+            sum = std::hint::black_box(sum + 1);
+        }
+        let spent = CpuTime::of_this_thread() - before;
+        assert!(spent.user_s >= 0.0 && spent.system_s >= 0.0 && spent.total_s() < 10.0);
+    }
+}

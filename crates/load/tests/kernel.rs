@@ -1,0 +1,327 @@
+//! The generator over kernel sockets, against servers in this process, good and bad.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use overfly_load::http::{Report, Settings, Target, run};
+
+/// Serves each connection with `serve` in a thread of its own; says how many it accepted.
+fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> (SocketAddr, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepted = Arc::new(AtomicU64::new(0));
+    let count = accepted.clone();
+    let serve = Arc::new(serve);
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            count.fetch_add(1, Ordering::Relaxed);
+            let serve = serve.clone();
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    (address, accepted)
+}
+
+/// Reads one request head; false at the end of the stream.
+fn read_request(stream: &mut TcpStream) -> bool {
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    while !head.ends_with(b"\r\n\r\n") {
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return false,
+            Ok(received) => head.extend_from_slice(&buffer[..received]),
+        }
+    }
+    assert!(head.starts_with(b"GET /x HTTP/1.1\r\nHost: 127.0.0.1"));
+    true
+}
+
+/// Answers every request with these bytes.
+fn answer(response: &'static [u8]) -> impl Fn(TcpStream) + Send + Sync + 'static {
+    move |mut stream| {
+        while read_request(&mut stream) && stream.write_all(response).is_ok() {}
+    }
+}
+
+/// Answers one request with these bytes, then closes.
+fn answer_once(response: &'static [u8]) -> impl Fn(TcpStream) + Send + Sync + 'static {
+    move |mut stream| {
+        if read_request(&mut stream) {
+            let _ = stream.write_all(response);
+        }
+    }
+}
+
+fn settings(server: SocketAddr) -> Settings {
+    let mut settings = Settings::new(Target::parse(&format!("http://{server}/x")).unwrap());
+    settings.duration = None;
+    settings.requests = Some(100);
+    settings.connections = 4;
+    settings
+}
+
+fn load(server: SocketAddr, change: impl FnOnce(&mut Settings)) -> Report {
+    let mut settings = settings(server);
+    change(&mut settings);
+    run(&settings, |_| {}).unwrap()
+}
+
+fn only(report: &Report, kind: &str) -> u64 {
+    assert_eq!(report.failed[kind], report.failed_total, "{:?}", report.failed);
+    assert_eq!(report.succeeded + report.failed_total, report.requests);
+    report.failed_total
+}
+
+const HELLO: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+#[test]
+fn keep_alive() {
+    let (address, accepted) = server(answer(HELLO));
+    let report = load(address, |_| {});
+    assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+    assert_eq!(report.bytes_in, 100 * HELLO.len() as u64);
+    assert_eq!(report.connections_open_max, 4);
+    assert_eq!((report.connections_made, accepted.load(Ordering::Relaxed)), (4, 4));
+    assert!(report.latency_us.min > 0.0 && report.latency_us.p50 <= report.latency_us.max);
+}
+
+#[test]
+fn a_new_connection_each() {
+    for response in [HELLO, b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"] {
+        let (address, accepted) = server(answer_once(response));
+        let report = load(address, |settings| settings.close = true);
+        assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+        assert_eq!((report.connections_made, accepted.load(Ordering::Relaxed)), (100, 100));
+        assert!(report.connections_open_max <= 4);
+        assert!(report.connect_us.p50 <= report.latency_us.max);
+    }
+}
+
+#[test]
+fn several_threads_share_the_requests_and_the_connections() {
+    let (address, accepted) = server(answer(HELLO));
+    let report = load(address, |settings| {
+        settings.threads = 3;
+        settings.connections = 7;
+        settings.requests = Some(1001);
+    });
+    assert_eq!((report.requests, report.succeeded), (1001, 1001));
+    assert!(report.connections_open_max <= 7 && accepted.load(Ordering::Relaxed) <= 7);
+}
+
+#[test]
+fn a_duration_with_a_warm_up() {
+    let (address, _) = server(answer(HELLO));
+    let start = Instant::now();
+    let report = load(address, |settings| {
+        settings.requests = None;
+        settings.warmup = Duration::from_millis(200);
+        settings.duration = Some(Duration::from_millis(300));
+    });
+    assert!((0.5..2.0).contains(&start.elapsed().as_secs_f64()));
+    assert!((0.29..0.6).contains(&report.duration_s), "{}", report.duration_s);
+    assert!(report.succeeded > 0 && report.failed_total == 0);
+    assert_eq!((report.connections_made, report.connections_open_max), (0, 4));
+    assert!(report.cpu_s > 0.0);
+}
+
+#[test]
+fn bodies_of_every_framing_and_size() {
+    let chunked: &[u8] =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";
+    let until_close: &[u8] = b"HTTP/1.1 200 OK\r\n\r\nhello";
+    let old: &[u8] = b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+    for (response, connections) in [(chunked, 4), (until_close, 100), (old, 100)] {
+        let (address, accepted) =
+            server(
+                move |stream| {
+                    if connections == 4 { answer(response)(stream) } else { answer_once(response)(stream) }
+                },
+            );
+        let report = load(address, |settings| settings.expect_size = Some(5));
+        assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+        assert_eq!(accepted.load(Ordering::Relaxed), connections);
+    }
+    let (address, _) = server(|mut stream| {
+        while read_request(&mut stream) {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5000000\r\n\r\n");
+            let _ = stream.write_all(&vec![b'x'; 5_000_000]);
+        }
+    });
+    let report = load(address, |settings| settings.expect_size = Some(5_000_000));
+    assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+}
+
+#[test]
+fn a_response_in_single_bytes() {
+    let (address, _) = server(|mut stream| {
+        stream.set_nodelay(true).unwrap();
+        while read_request(&mut stream) {
+            for byte in HELLO {
+                if stream.write_all(&[*byte]).is_err() {
+                    return;
+                }
+            }
+        }
+    });
+    let report = load(address, |_| {});
+    assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+}
+
+#[test]
+fn wrong_status_and_wrong_size() {
+    let (address, _) = server(answer(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"));
+    assert_eq!(only(&load(address, |_| {}), "wrong_status"), 100);
+    let report = load(address, |settings| settings.expect_status = Some(404));
+    assert_eq!(report.succeeded, 100);
+    let report = load(address, |settings| {
+        settings.expect_status = Some(404);
+        settings.expect_size = Some(1);
+    });
+    assert_eq!(only(&report, "wrong_size"), 100);
+}
+
+#[test]
+fn nobody_listens() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let report = load(address, |settings| settings.requests = Some(20));
+    assert_eq!(only(&report, "connect_refused"), 20);
+    assert_eq!((report.succeeded, report.connections_open_max), (0, 0));
+}
+
+#[test]
+fn nobody_answers_the_syn() {
+    // A backlog of one that is full: further SYNs are dropped.
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket};
+    let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    bind(&listener, &"127.0.0.1:0".parse::<SocketAddr>().unwrap()).unwrap();
+    listen(&listener, 0).unwrap();
+    let address = SocketAddr::try_from(rustix::net::getsockname(&listener).unwrap()).unwrap();
+    let _full: Vec<_> =
+        (0..2).map(|_| TcpStream::connect_timeout(&address, Duration::from_millis(100))).collect();
+    let report = load(address, |settings| {
+        settings.requests = Some(4);
+        settings.timeout = Duration::from_millis(100);
+    });
+    assert_eq!(only(&report, "connect_timeout"), 4);
+}
+
+#[test]
+fn a_server_that_stalls() {
+    let (address, _) = server(|mut stream| {
+        read_request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Le");
+        std::thread::sleep(Duration::from_secs(10));
+    });
+    let start = Instant::now();
+    let report = load(address, |settings| {
+        settings.requests = Some(8);
+        settings.timeout = Duration::from_millis(100);
+    });
+    assert_eq!(only(&report, "timeout"), 8);
+    assert!(start.elapsed() < Duration::from_secs(5));
+}
+
+#[test]
+fn a_server_that_resets() {
+    let (address, _) = server(|mut stream| {
+        let mut byte = [0];
+        let _ = stream.read(&mut byte);
+        // Closing with unread data: RST.
+    });
+    assert_eq!(only(&load(address, |_| {}), "read"), 100);
+}
+
+#[test]
+fn a_server_that_closes_early() {
+    for part in [&b""[..], b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello"] {
+        let (address, _) = server(answer_once(part));
+        assert_eq!(only(&load(address, |_| {}), "closed_early"), 100);
+    }
+}
+
+#[test]
+fn a_server_that_sends_garbage_or_lies_about_the_length() {
+    let (address, _) = server(answer(b"220 mail ESMTP\r\n"));
+    let report = load(address, |_| {});
+    assert_eq!((only(&report, "malformed"), report.malformed["status_line"]), (100, 100));
+
+    let (address, _) = server(answer(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhello"));
+    let report = load(address, |_| {});
+    assert_eq!((only(&report, "malformed"), report.malformed["unsolicited"]), (100, 100));
+}
+
+#[test]
+fn a_server_that_never_closes_what_it_promised_to_close() {
+    let (address, _) = server(|mut stream| {
+        read_request(&mut stream);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n");
+        let mut rest = Vec::new();
+        let _ = stream.read_to_end(&mut rest);
+    });
+    let report = load(address, |settings| {
+        settings.requests = Some(12);
+        settings.timeout = Duration::from_millis(50);
+        settings.close = true;
+    });
+    assert_eq!((report.requests, report.succeeded), (12, 12));
+}
+
+#[test]
+fn some_succeed_while_others_fail() {
+    let turn = AtomicU64::new(0);
+    let (address, _) = server(move |mut stream| {
+        let bad = turn.fetch_add(1, Ordering::Relaxed) % 2 == 1;
+        if read_request(&mut stream) && !bad {
+            let _ = stream.write_all(HELLO);
+            let _ = stream.shutdown(Shutdown::Write);
+        }
+    });
+    let report = load(address, |settings| settings.close = true);
+    assert_eq!((report.requests, report.succeeded + report.failed["closed_early"]), (100, 100));
+    assert!(report.succeeded >= 40 && report.failed_total >= 40, "{report}");
+}
+
+#[test]
+fn no_route_and_no_such_processor_are_said_before_the_run() {
+    let settings_to = |url: &str| Settings::new(Target::parse(url).unwrap());
+    let error = run(&settings_to("http://255.255.255.255/"), |_| {}).unwrap_err();
+    assert!(!error.is_usage() && error.to_string().starts_with("no route to"), "{error}");
+    let mut settings = settings_to("http://127.0.0.1/");
+    settings.cpus = vec![1000];
+    let error = run(&settings, |_| {}).unwrap_err();
+    assert!(error.is_usage() && error.to_string().starts_with("--cpus 1000"), "{error}");
+    settings.cpus.clear();
+    settings.connections = 70_000;
+    let error = run(&settings, |_| {}).unwrap_err();
+    assert!(error.is_usage() && error.to_string().starts_with("-c 70000"), "{error}");
+}
+
+#[test]
+fn the_json_has_what_the_bench_reads() {
+    let (address, _) = server(answer(HELLO));
+    let report = load(address, |_| {});
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+    for key in [
+        "requests",
+        "succeeded",
+        "failed",
+        "duration_s",
+        "requests_per_s",
+        "bytes_in",
+        "bytes_out",
+        "cpu_s",
+        "cpu_us_per_request",
+        "connections_open_max",
+        "link",
+    ] {
+        assert!(!json[key].is_null(), "{key}");
+    }
+    for key in ["p50", "p90", "p99", "p99_9", "max"] {
+        assert!(json["latency_us"][key].is_number(), "{key}");
+    }
+    assert_eq!(json["failed"]["connect_refused"], 0);
+}
