@@ -57,11 +57,7 @@ impl fmt::Display for Error {
                  remove it (`ip netns del {name}`) or choose other names with --prefix"
             ),
             Error::Tool { command, output } => {
-                write!(
-                    f,
-                    "`{command}` failed: {}",
-                    output.trim().replace('\n', "; ")
-                )
+                write!(f, "`{command}` failed: {}", output.trim().replace('\n', "; "))
             }
             Error::Kernel { action, source } => write!(f, "cannot {action}: {source}"),
         }

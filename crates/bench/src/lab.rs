@@ -63,14 +63,8 @@ impl Lab {
     /// [`Error::Machine`] without root or iproute2; [`Error::Tool`], [`Error::Kernel`] otherwise.
     pub fn new(overfly: impl Into<PathBuf>) -> Result<Lab, Error> {
         require_root("making network namespaces")?;
-        let lab = Lab {
-            sides: vec![Side::new("server")?, Side::new("client")?],
-            overfly: overfly.into(),
-        };
-        lab.join(
-            ("server", DEVICE, SERVER, 16),
-            ("client", DEVICE, CLIENT, 16),
-        )?;
+        let lab = Lab { sides: vec![Side::new("server")?, Side::new("client")?], overfly: overfly.into() };
+        lab.join(("server", DEVICE, SERVER, 16), ("client", DEVICE, CLIENT, 16))?;
         Ok(lab)
     }
 
@@ -83,53 +77,22 @@ impl Lab {
     pub fn routed(overfly: impl Into<PathBuf>) -> Result<Lab, Error> {
         require_root("making network namespaces")?;
         let lab = Lab {
-            sides: vec![
-                Side::new("server")?,
-                Side::new("middle")?,
-                Side::new("client")?,
-            ],
+            sides: vec![Side::new("server")?, Side::new("middle")?, Side::new("client")?],
             overfly: overfly.into(),
         };
-        let [server_router, client_router] =
-            [Ipv4Addr::new(10, 77, 1, 254), Ipv4Addr::new(10, 77, 2, 254)];
-        lab.join(
-            ("server", "eth0", ROUTED_SERVER, 24),
-            ("middle", "eth0", server_router, 24),
-        )?;
-        lab.join(
-            ("client", "eth0", ROUTED_CLIENT, 24),
-            ("middle", "eth1", client_router, 24),
-        )?;
+        let [server_router, client_router] = [Ipv4Addr::new(10, 77, 1, 254), Ipv4Addr::new(10, 77, 2, 254)];
+        lab.join(("server", "eth0", ROUTED_SERVER, 24), ("middle", "eth0", server_router, 24))?;
+        lab.join(("client", "eth0", ROUTED_CLIENT, 24), ("middle", "eth1", client_router, 24))?;
         lab.within("middle", || write_sysctl("net/ipv4/ip_forward", "1"))??;
         for (side, router) in [("server", server_router), ("client", client_router)] {
             lab.within(side, || {
-                tool(
-                    "ip",
-                    [
-                        "route",
-                        "add",
-                        "default",
-                        "via",
-                        &router.to_string(),
-                        "dev",
-                        DEVICE,
-                    ],
-                )
+                tool("ip", ["route", "add", "default", "via", &router.to_string(), "dev", DEVICE])
             })??;
         }
-        for (side, device) in [
-            ("server", "eth0"),
-            ("middle", "eth0"),
-            ("middle", "eth1"),
-            ("client", "eth0"),
-        ] {
+        for (side, device) in [("server", "eth0"), ("middle", "eth0"), ("middle", "eth1"), ("client", "eth0")]
+        {
             lab.within(side, || {
-                tool(
-                    "ethtool",
-                    [
-                        "-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off",
-                    ],
-                )
+                tool("ethtool", ["-K", device, "tx", "off", "tso", "off", "gso", "off", "gro", "off"])
             })??;
         }
         Ok(lab)
@@ -156,13 +119,7 @@ impl Lab {
         self.entry_command(side, program.as_ref(), cpu, true)
     }
 
-    fn entry_command(
-        &self,
-        side: &str,
-        program: &OsStr,
-        cpu: Option<usize>,
-        contained: bool,
-    ) -> Command {
+    fn entry_command(&self, side: &str, program: &OsStr, cpu: Option<usize>, contained: bool) -> Command {
         let side = self.side(side);
         let owner = std::process::id();
         let mut command = Command::new(&self.overfly);
@@ -222,11 +179,7 @@ impl Lab {
             .unwrap_or_else(|| panic!("this lab has no side named {name}"))
     }
 
-    fn join(
-        &self,
-        one: (&str, &str, Ipv4Addr, u8),
-        other: (&str, &str, Ipv4Addr, u8),
-    ) -> Result<(), Error> {
+    fn join(&self, one: (&str, &str, Ipv4Addr, u8), other: (&str, &str, Ipv4Addr, u8)) -> Result<(), Error> {
         let queues = queue_count().to_string();
         let far = descriptor_path(&self.side(other.0).net);
         self.within(one.0, || {
@@ -240,16 +193,7 @@ impl Lab {
         })??;
         for (side, device, address, prefix_len) in [one, other] {
             self.within(side, || -> Result<(), Error> {
-                tool(
-                    "ip",
-                    [
-                        "addr",
-                        "add",
-                        &format!("{address}/{prefix_len}"),
-                        "dev",
-                        device,
-                    ],
-                )?;
+                tool("ip", ["addr", "add", &format!("{address}/{prefix_len}"), "dev", device])?;
                 tool("ip", ["link", "set", device, "up"])
             })??;
         }
@@ -270,11 +214,7 @@ impl Side {
                     .map(OwnedFd::from)
                     .map_err(Error::kernel(format!("open the new {kind} namespace")))
             };
-            let side = Side {
-                name,
-                net: open("net")?,
-                mounts: open("mnt")?,
-            };
+            let side = Side { name, net: open("net")?, mounts: open("mnt")? };
             tool("ip", ["link", "set", "lo", "up"])?;
             tune_kernel_stack();
             Ok(side)
@@ -285,8 +225,7 @@ impl Side {
         on_thread(|| {
             // Another mount namespace can be entered only by a thread whose root and working
             // folder are its own.
-            unshare(UnshareFlags::FS)
-                .map_err(Error::kernel("give a thread its own root folder"))?;
+            unshare(UnshareFlags::FS).map_err(Error::kernel("give a thread its own root folder"))?;
             move_into_link_name_space(self.net.as_fd(), Some(LinkNameSpaceType::Network))
                 .and_then(|()| move_into_link_name_space(self.mounts.as_fd(), None))
                 .map_err(|errno| Error::Kernel {
@@ -306,10 +245,7 @@ fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<
     })
 }
 
-#[expect(
-    deprecated,
-    reason = "its unsafe successor is about CLONE_FILES, which is never asked for here"
-)]
+#[expect(deprecated, reason = "its unsafe successor is about CLONE_FILES, which is never asked for here")]
 fn unshare(flags: UnshareFlags) -> std::io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
     rustix::thread::unshare(flags).map_err(Into::into)
@@ -322,9 +258,7 @@ fn descriptor_path(descriptor: &OwnedFd) -> String {
 
 /// Transmit and receive queues of a lab's devices: one for each core.
 pub fn queue_count() -> usize {
-    thread::available_parallelism()
-        .map_or(1, usize::from)
-        .max(online_cores())
+    thread::available_parallelism().map_or(1, usize::from).max(online_cores())
 }
 
 /// Cores of the machine, even where this process may run on some only.
@@ -362,10 +296,8 @@ fn tune_kernel_stack() {
 }
 
 fn write_sysctl(name: &str, value: &str) -> Result<(), Error> {
-    fs::write(format!("/proc/sys/{name}"), value).map_err(Error::kernel(format!(
-        "set {} to {value}",
-        name.replace('/', ".")
-    )))
+    fs::write(format!("/proc/sys/{name}"), value)
+        .map_err(Error::kernel(format!("set {} to {value}", name.replace('/', "."))))
 }
 
 /// Runs a system tool to its end.
@@ -375,14 +307,9 @@ fn tool<I: IntoIterator<Item: AsRef<OsStr>>>(program: &str, arguments: I) -> Res
     let output = command.output().map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
             let package = if program == "ip" { "iproute2" } else { program };
-            Error::Machine(format!(
-                "`{program}` is not installed: type `apt-get install {package}`"
-            ))
+            Error::Machine(format!("`{program}` is not installed: type `apt-get install {package}`"))
         } else {
-            Error::Kernel {
-                action: format!("start `{program}`"),
-                source: error,
-            }
+            Error::Kernel { action: format!("start `{program}`"), source: error }
         }
     })?;
     if output.status.success() {
@@ -390,10 +317,7 @@ fn tool<I: IntoIterator<Item: AsRef<OsStr>>>(program: &str, arguments: I) -> Res
     }
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     Err(Error::Tool {
-        command: words
-            .map(OsStr::to_string_lossy)
-            .collect::<Vec<_>>()
-            .join(" "),
+        command: words.map(OsStr::to_string_lossy).collect::<Vec<_>>().join(" "),
         output: String::from_utf8_lossy(&output.stderr).into_owned(),
     })
 }
@@ -403,7 +327,5 @@ pub(crate) fn require_root(what: &str) -> Result<(), Error> {
     if rustix::process::geteuid().is_root() {
         return Ok(());
     }
-    Err(Error::Machine(format!(
-        "{what} needs root: try again with sudo"
-    )))
+    Err(Error::Machine(format!("{what} needs root: try again with sudo")))
 }

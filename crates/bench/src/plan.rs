@@ -1,1 +1,435 @@
-//! placeholder
+//! Plans: what to measure. `cookbooks/README.md` documents the format.
+
+use std::fmt;
+use std::fs;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// A plan that has been read and found to be right.
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// Heading of the report.
+    pub title: String,
+    /// What carries the server's connections, in the order of the report.
+    pub modes: Vec<Mode>,
+    /// What carries the generator's.
+    #[serde(default = "only_xdp")]
+    pub links: Vec<Link>,
+    /// Sizes of the file that is asked for.
+    pub payload_bytes: Vec<u64>,
+    /// Ways to use connections.
+    pub connections: Vec<Connection>,
+    /// Runs of each mode in each cell.
+    pub repeats: u32,
+    /// Before requests are counted.
+    pub warmup_s: f64,
+    /// While they are.
+    pub duration_s: f64,
+    /// For `overfly run -p`.
+    #[serde(default = "performance")]
+    pub profile: String,
+    /// Payloads above this are also measured with kernel sockets at both ends: about one segment.
+    #[serde(default = "one_segment")]
+    pub kernel_sockets_above_bytes: u64,
+    /// The server.
+    pub server: Server,
+    /// The generator.
+    pub client: Client,
+    /// The plan's own text, for the report.
+    #[serde(skip)]
+    pub source: Source,
+}
+
+/// Where a plan came from.
+#[derive(Debug, Clone, Default)]
+pub struct Source {
+    /// Path, as it was given.
+    pub file: PathBuf,
+    /// What the server's configuration is made from.
+    pub config_template: String,
+}
+
+/// `[server]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Server {
+    /// Found through PATH.
+    pub program: String,
+    /// `@ROOT@` and `@CONFIG@` are replaced.
+    pub arguments: Vec<String>,
+    /// Path of the template, relative to the plan.
+    pub config: PathBuf,
+    /// Replaces `@WORKERS@` in the template.
+    #[serde(default = "one")]
+    pub workers: u32,
+    /// Where it listens.
+    #[serde(default = "port_80")]
+    pub port: u16,
+    /// The core that all of it runs on.
+    pub cpu: usize,
+}
+
+/// `[client]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// Connections that are kept busy.
+    pub connections: u32,
+    /// Threads, all on one core.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// The core.
+    pub cpu: usize,
+}
+
+/// What carries the server's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// The kernel's TCP.
+    Kernel,
+    /// `overfly run`.
+    Overfly,
+}
+
+/// What carries the generator's connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Link {
+    /// A stack of its own over AF_XDP.
+    Xdp,
+    /// Kernel sockets.
+    Kernel,
+}
+
+/// How connections are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Connection {
+    /// A new one for each request.
+    Close,
+    /// All stay open.
+    Keepalive,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Kernel => "kernel",
+            Mode::Overfly => "overfly",
+        })
+    }
+}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Link::Xdp => "xdp",
+            Link::Kernel => "kernel",
+        })
+    }
+}
+
+impl fmt::Display for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Connection::Close => "close",
+            Connection::Keepalive => "keepalive",
+        })
+    }
+}
+
+fn only_xdp() -> Vec<Link> {
+    vec![Link::Xdp]
+}
+
+fn performance() -> String {
+    "performance".to_owned()
+}
+
+/// Payload of a full segment with timestamps on Ethernet.
+fn one_segment() -> u64 {
+    1448
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn port_80() -> u16 {
+    80
+}
+
+/// Where a metric is compared between modes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cell {
+    /// Size of the file.
+    pub payload_bytes: u64,
+    /// How connections are used.
+    pub connection: Connection,
+    /// What carries the generator's connections.
+    pub link: Link,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} B {} over {}", self.payload_bytes, self.connection, self.link)
+    }
+}
+
+/// One run of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Case {
+    /// Index into [`Plan::cells`].
+    pub cell: usize,
+    /// What carries the server's connections.
+    pub mode: Mode,
+    /// What carries the generator's: the cell's link, or kernel sockets for the second look at a
+    /// kernel server.
+    pub generator: Link,
+    /// Counts from 1.
+    pub repeat: u32,
+}
+
+impl Plan {
+    /// Reads and checks the plan in `file`, and the template that it names.
+    ///
+    /// # Errors
+    /// [`Error::Plan`], naming the key and what was expected.
+    pub fn read(file: &Path) -> Result<Plan, Error> {
+        let text = fs::read_to_string(file).map_err(|error| wrong(file, error.to_string()))?;
+        let mut plan = Plan::parse(file, &text)?;
+        let config = file.parent().unwrap_or(Path::new(".")).join(&plan.server.config);
+        plan.source.config_template = fs::read_to_string(&config).map_err(|error| {
+            wrong(
+                file,
+                format!(
+                    "server.config = \"{}\": {error}; expected a file, relative to the plan",
+                    plan.server.config.display()
+                ),
+            )
+        })?;
+        Ok(plan)
+    }
+
+    fn parse(file: &Path, text: &str) -> Result<Plan, Error> {
+        let mut plan: Plan = toml::from_str(text).map_err(|error| {
+            let place = error.span().map(|span| line_at(text, span.start));
+            let message = error.message().replace('\n', ", ");
+            match place {
+                Some((number, line)) if !line.is_empty() => {
+                    wrong(file, format!("line {number}, `{line}`: {message}"))
+                }
+                _ => wrong(file, message),
+            }
+        })?;
+        plan.source.file = file.to_owned();
+        plan.check().map_err(|message| wrong(file, message))?;
+        Ok(plan)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        for (key, empty) in [
+            ("modes", self.modes.is_empty()),
+            ("links", self.links.is_empty()),
+            ("payload_bytes", self.payload_bytes.is_empty()),
+            ("connections", self.connections.is_empty()),
+        ] {
+            if empty {
+                return Err(format!("{key} = []: expected at least one"));
+            }
+        }
+        no_twin("modes", &self.modes)?;
+        no_twin("links", &self.links)?;
+        no_twin("payload_bytes", &self.payload_bytes)?;
+        no_twin("connections", &self.connections)?;
+        for &bytes in &self.payload_bytes {
+            within("payload_bytes", bytes, 0..=104_857_600)?;
+        }
+        within("repeats", self.repeats, 1..=100)?;
+        within("warmup_s", self.warmup_s, 0.0..=60.0)?;
+        within("duration_s", self.duration_s, 0.2..=600.0)?;
+        within("server.workers", self.server.workers, 1..=1024)?;
+        within("server.port", self.server.port, 1..=65_535)?;
+        within("client.connections", self.client.connections, 1..=100_000)?;
+        within("client.threads", self.client.threads, 1..=64)?;
+        let last = crate::lab::queue_count() - 1;
+        within("server.cpu", self.server.cpu, 0..=last)?;
+        within("client.cpu", self.client.cpu, 0..=last)?;
+        if self.client.connections < self.client.threads {
+            return Err(format!(
+                "client.connections = {}: expected at least one for each of {} threads",
+                self.client.connections, self.client.threads
+            ));
+        }
+        if self.server.program.is_empty() {
+            return Err("server.program = \"\": expected the name of a program".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Every cell, in the order of the report.
+    pub fn cells(&self) -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for &link in &self.links {
+            for &payload_bytes in &self.payload_bytes {
+                for &connection in &self.connections {
+                    cells.push(Cell { payload_bytes, connection, link });
+                }
+            }
+        }
+        cells
+    }
+
+    /// Every run, in the order of the report.
+    pub fn cases(&self) -> Vec<Case> {
+        let mut cases = Vec::new();
+        for (index, cell) in self.cells().into_iter().enumerate() {
+            for repeat in 1..=self.repeats {
+                for &mode in &self.modes {
+                    cases.push(Case { cell: index, mode, generator: cell.link, repeat });
+                    let second_look = mode == Mode::Kernel
+                        && cell.link == Link::Xdp
+                        && cell.payload_bytes > self.kernel_sockets_above_bytes;
+                    if second_look {
+                        cases.push(Case { cell: index, mode, generator: Link::Kernel, repeat });
+                    }
+                }
+            }
+        }
+        cases
+    }
+
+    /// The plan's name: that of its file, without the extension.
+    pub fn name(&self) -> String {
+        self.source
+            .file
+            .file_stem()
+            .map_or_else(|| "plan".to_owned(), |stem| stem.to_string_lossy().into_owned())
+    }
+}
+
+fn wrong(file: &Path, message: String) -> Error {
+    Error::Plan { file: file.display().to_string(), message }
+}
+
+fn within<T: PartialOrd + fmt::Display + Copy>(
+    key: &str,
+    value: T,
+    range: RangeInclusive<T>,
+) -> Result<(), String> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(format!("{key} = {value}: expected a number from {} to {}", range.start(), range.end()))
+}
+
+fn no_twin<T: PartialEq + fmt::Display>(key: &str, values: &[T]) -> Result<(), String> {
+    match values.iter().enumerate().find(|(index, value)| values[..*index].contains(value)) {
+        Some((_, twin)) => Err(format!("{key}: {twin} is there twice; expected each once")),
+        None => Ok(()),
+    }
+}
+
+/// Number (from 1) and text of the line at a byte offset.
+fn line_at(text: &str, offset: usize) -> (usize, &str) {
+    let offset = offset.min(text.len());
+    let before = &text.as_bytes()[..offset];
+    let number = before.iter().filter(|&&byte| byte == b'\n').count();
+    (number + 1, text.lines().nth(number).unwrap_or("").trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RIGHT: &str = r#"
+title = "t"
+modes = ["kernel", "overfly"]
+payload_bytes = [0, 10000]
+connections = ["close", "keepalive"]
+repeats = 3
+warmup_s = 0.5
+duration_s = 2
+[server]
+program = "nginx"
+arguments = []
+config = "nginx.conf"
+cpu = 0
+[client]
+connections = 64
+cpu = 0
+"#;
+
+    fn complaint(from: &str, to: &str) -> String {
+        assert!(RIGHT.contains(from), "{from}");
+        let text = RIGHT.replacen(from, to, 1);
+        let line = Plan::parse(Path::new("p.toml"), &text).unwrap_err().to_string();
+        assert!(!line.contains('\n'), "{line}");
+        assert!(line.starts_with("p.toml: "), "{line}");
+        line
+    }
+
+    #[test]
+    fn large_payloads_are_measured_with_kernel_sockets_too() {
+        let plan = Plan::parse(Path::new("p.toml"), RIGHT).unwrap();
+        assert_eq!(plan.name(), "p");
+        assert_eq!(plan.cells().len(), 4);
+        let cases = plan.cases();
+        assert_eq!(cases.len(), 4 * 2 * 3 + 2 * 3);
+        let second: Vec<_> = cases.iter().filter(|case| case.generator == Link::Kernel).collect();
+        assert_eq!(second.len(), 6);
+        assert!(
+            second
+                .iter()
+                .all(|case| case.mode == Mode::Kernel && plan.cells()[case.cell].payload_bytes == 10_000)
+        );
+    }
+
+    #[test]
+    fn an_unknown_key_is_named_with_the_known_ones() {
+        let line = complaint("repeats = 3", "repeat = 3");
+        assert!(line.contains("`repeat`") && line.contains("`repeats`"), "{line}");
+        let line = complaint("[client]", "[client]\ncolour = 1");
+        assert!(line.contains("`colour`") && line.contains("`threads`"), "{line}");
+    }
+
+    #[test]
+    fn a_value_that_is_not_as_expected_is_named_with_what_is() {
+        for (from, to, named) in [
+            ("repeats = 3", "repeats = 0", "repeats = 0: expected a number from 1 to 100"),
+            ("repeats = 3", "repeats = \"x\"", "repeats = \"x\""),
+            ("repeats = 3", "", "`repeats`"),
+            ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
+            ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
+            ("\"close\", \"keepalive\"", "\"maybe\"", "`maybe`"),
+            ("[0, 10000]", "[]", "payload_bytes = []: expected at least one"),
+            ("[0, 10000]", "[7, 7]", "payload_bytes: 7 is there twice"),
+            ("[0, 10000]", "[-1]", "payload_bytes = [-1]"),
+            ("cpu = 0", "cpu = 4096", "server.cpu = 4096: expected a number from 0 to"),
+            ("connections = 64", "connections = 64\nthreads = 0", "client.threads = 0: expected"),
+            ("connections = 64", "connections = 2\nthreads = 3", "client.connections = 2: expected"),
+            ("title = \"t\"", "title = ", "line 2"),
+        ] {
+            let line = complaint(from, to);
+            assert!(line.contains(named), "{to} -> {line}");
+        }
+    }
+
+    #[test]
+    fn a_missing_plan_or_template_is_named() {
+        let line = Plan::read(Path::new("/nowhere/p.toml")).unwrap_err();
+        assert_eq!(line.exit_status(), 2);
+        assert!(line.to_string().starts_with("/nowhere/p.toml: "), "{line}");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.toml");
+        fs::write(&path, RIGHT).unwrap();
+        let line = Plan::read(&path).unwrap_err().to_string();
+        assert!(line.contains("server.config = \"nginx.conf\""), "{line}");
+    }
+}

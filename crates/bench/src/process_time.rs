@@ -26,24 +26,17 @@ pub(crate) fn processes() -> Vec<Process> {
 
 /// Processes whose parent is `parent`.
 pub(crate) fn children(parent: u32) -> Vec<u32> {
-    processes()
-        .into_iter()
-        .filter(|process| process.parent == parent)
-        .map(|process| process.id)
-        .collect()
+    processes().into_iter().filter(|process| process.parent == parent).map(|process| process.id).collect()
 }
 
 /// `root` and all processes under it.
 pub(crate) fn tree(root: u32) -> Vec<Process> {
-    let (mut tree, mut rest): (Vec<_>, Vec<_>) = processes()
-        .into_iter()
-        .partition(|process| process.id == root);
+    let (mut tree, mut rest): (Vec<_>, Vec<_>) =
+        processes().into_iter().partition(|process| process.id == root);
     let mut next = 0;
     while next < tree.len() {
         let parent = tree[next].id;
-        let (children, others) = rest
-            .into_iter()
-            .partition(|process: &Process| process.parent == parent);
+        let (children, others) = rest.into_iter().partition(|process: &Process| process.parent == parent);
         tree.extend::<Vec<_>>(children);
         rest = others;
         next += 1;
@@ -84,10 +77,7 @@ impl CoreTime {
             return CoreTime::default();
         };
         // user nice system idle iowait irq softirq steal …
-        let ticks: Vec<u64> = line
-            .split_ascii_whitespace()
-            .map_while(|field| field.parse().ok())
-            .collect();
+        let ticks: Vec<u64> = line.split_ascii_whitespace().map_while(|field| field.parse().ok()).collect();
         let idle: u64 = ticks.iter().skip(3).take(2).sum();
         let all: u64 = ticks.iter().take(8).sum();
         CoreTime {
@@ -108,12 +98,8 @@ mod tests {
 
     #[test]
     fn a_name_may_hold_spaces_and_parentheses() {
-        let process =
-            parse("42 (a) (b c) S 7 1 1 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 9").unwrap();
-        assert_eq!(
-            (process.id, process.parent, process.name.as_str()),
-            (42, 7, "a) (b c")
-        );
+        let process = parse("42 (a) (b c) S 7 1 1 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 9").unwrap();
+        assert_eq!((process.id, process.parent, process.name.as_str()), (42, 7, "a) (b c"));
         assert_eq!(process.time, ticks_to_duration(200));
     }
 

@@ -1,1 +1,374 @@
-//! placeholder
+//! Medians, gains, the table, and what is written.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::environment::Environment;
+use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::trial::Trial;
+
+/// What a session came to. Its JSON form is `summary.json`.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    title: String,
+    plan: Plan,
+    seed: u64,
+    /// Of all runs together.
+    duration_s: f64,
+    environment: Environment,
+    /// In the order of the plan.
+    pub cells: Vec<CellReport>,
+}
+
+/// One cell of the comparison.
+#[derive(Debug, Clone, Serialize)]
+pub struct CellReport {
+    /// Size of the file.
+    pub payload_bytes: u64,
+    /// How connections were used.
+    pub connection: Connection,
+    /// What carried the generator's connections.
+    pub link: Link,
+    /// The kernel figure to beat: the better of the two below, if there are two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<Figure>,
+    /// The kernel server under the cell's link, where kernel sockets were tried too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_xdp: Option<Figure>,
+    /// The kernel server under a generator with kernel sockets, every offload on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_sockets: Option<Figure>,
+    /// Overfly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overfly: Option<Figure>,
+    /// Overfly's median over the kernel's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gain: Option<f64>,
+}
+
+/// The repeats of one mode in one cell. All but `points` and the errors are medians.
+#[derive(Debug, Clone, Serialize)]
+pub struct Figure {
+    /// Requests per second.
+    pub median: f64,
+    /// Requests per second of every run, in the order of the repeats; 0 where a run failed.
+    pub points: Vec<f64>,
+    /// Failed requests of all runs, and one for each run that failed.
+    pub errors: u64,
+    /// What went wrong, in words.
+    pub problems: Vec<String>,
+    /// What carried the generator's connections.
+    pub link: Link,
+    /// µs.
+    pub server_cpu_us_per_request: f64,
+    /// µs.
+    pub client_cpu_us_per_request: f64,
+    /// µs.
+    pub latency_p50_us: f64,
+    /// µs.
+    pub latency_p99_us: f64,
+    /// %.
+    pub server_core_busy_percent: f64,
+    /// %.
+    pub server_core_softirq_percent: f64,
+    /// %.
+    pub client_core_busy_percent: f64,
+    /// %.
+    pub client_core_softirq_percent: f64,
+    /// As it is typed inside the server's namespace.
+    pub server_command: String,
+    /// As it is typed inside the client's namespace.
+    pub client_command: String,
+}
+
+impl Report {
+    pub(crate) fn new(
+        plan: &Plan,
+        seed: u64,
+        environment: Environment,
+        duration: Duration,
+        trials: &[(Case, Trial)],
+    ) -> Report {
+        let cells = plan.cells().into_iter().enumerate();
+        let cells = cells.map(|(index, cell)| CellReport::new(index, cell, trials)).collect();
+        Report {
+            title: plan.title.clone(),
+            plan: plan.clone(),
+            seed,
+            duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
+            environment,
+            cells,
+        }
+    }
+
+    /// Failed runs and failed requests of all cells.
+    pub fn errors(&self) -> u64 {
+        self.cells.iter().flat_map(CellReport::figures).map(|figure| figure.errors).sum()
+    }
+
+    /// `summary.json`
+    pub fn to_json(&self) -> String {
+        // Numbers, strings and string keys only: there is nothing that JSON cannot hold.
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// The table for a terminal.
+    pub fn to_text(&self) -> String {
+        let head = [
+            "payload",
+            "connection",
+            "server",
+            "median req/s",
+            "gain",
+            "server µs/req",
+            "p99 µs",
+            "busy s/c %",
+            "errors",
+            "points",
+        ];
+        let mut rows = vec![head.map(str::to_owned).to_vec()];
+        for cell in &self.cells {
+            rows.extend(cell.rows());
+        }
+        let widths: Vec<usize> = (0..head.len())
+            .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
+            .collect();
+        let mut text = format!("{}\n\n", self.title);
+        for row in &rows {
+            for (column, (value, width)) in row.iter().zip(&widths).enumerate() {
+                // Words to the left, numbers to the right, and the last column free.
+                let _ = match column {
+                    0..3 => write!(text, "{value:<width$}  "),
+                    9 => write!(text, "{value}"),
+                    _ => write!(text, "{value:>width$}  "),
+                };
+            }
+            text.truncate(text.trim_end().len());
+            text.push('\n');
+        }
+        for problem in self.problems() {
+            let _ = writeln!(text, "! {problem}");
+        }
+        text
+    }
+
+    /// `report.md`
+    pub fn to_markdown(&self) -> String {
+        let mut text = format!("# {}\n\n", self.title);
+        let _ = writeln!(
+            text,
+            "Requests/s over {} repeats of {} s each, in random order (seed {}), {:.0} s in all. \
+             `overfly bench {}` makes this.\n",
+            self.plan.repeats,
+            self.plan.duration_s,
+            self.seed,
+            self.duration_s,
+            self.plan.source.file.display()
+        );
+        text.push_str("| payload | connection | server | median | gain | server CPU µs/request | p99 µs | server/client core busy % | errors | points |\n");
+        text.push_str("|---|---|---|---:|---:|---:|---:|---:|---:|---|\n");
+        for row in self.cells.iter().flat_map(CellReport::rows) {
+            let _ = writeln!(text, "| {} |", row.join(" | "));
+        }
+        text.push_str(
+            "\n*kernel (sockets)*: the same kernel server under a generator with kernel sockets, with all offloads on, \
+             since an XDP generator turns the server's segmentation offload off. The better of the two is compared.\n\
+             *busy*: a generator's core at 100 % beside a server's that is not means that the generator was the limit.\n",
+        );
+        let problems = self.problems();
+        if !problems.is_empty() {
+            text.push_str("\n## What went wrong\n\n");
+            for problem in problems {
+                let _ = writeln!(text, "- {problem}");
+            }
+        }
+        self.write_environment(&mut text);
+        text.push_str("\n## Commands, inside the namespaces of each run\n");
+        for cell in &self.cells {
+            for figure in cell.figures() {
+                let _ = writeln!(text, "\n    {}\n    {}", figure.server_command, figure.client_command);
+            }
+        }
+        text
+    }
+
+    fn write_environment(&self, text: &mut String) {
+        let environment = &self.environment;
+        let _ = writeln!(text, "\n## Environment\n\n| | |\n|---|---|");
+        for (name, value) in [
+            (
+                "CPU",
+                format!(
+                    "{}, {} cores, SMT {}, governor {}",
+                    environment.cpu_model, environment.cores, environment.smt, environment.governor
+                ),
+            ),
+            ("memory", format!("{} MiB", environment.memory_mib)),
+            ("kernel", environment.kernel.clone()),
+            ("kernel command line", format!("`{}`", environment.kernel_command_line)),
+            ("load average before", environment.load_average.clone()),
+            ("overfly", environment.overfly_version.clone()),
+            ("server", environment.server_version.clone()),
+            ("offloads on", environment.offloads_on.join(", ")),
+        ] {
+            let _ = writeln!(text, "| {name} | {value} |");
+        }
+        for (name, value) in environment.sysctls.iter().chain(&environment.mitigations) {
+            let _ = writeln!(text, "| {name} | {value} |");
+        }
+    }
+
+    fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        for cell in &self.cells {
+            for (name, figure) in cell.named_figures() {
+                let place = format!("{} B {}, {name}", cell.payload_bytes, cell.connection);
+                problems.extend(figure.problems.iter().map(|problem| format!("{place}: {problem}")));
+            }
+        }
+        problems
+    }
+}
+
+impl CellReport {
+    fn new(index: usize, cell: Cell, trials: &[(Case, Trial)]) -> CellReport {
+        let figure = |mode: Mode, generator: Link| {
+            let mut chosen: Vec<&(Case, Trial)> = trials
+                .iter()
+                .filter(|(case, _)| case.cell == index && case.mode == mode && case.generator == generator)
+                .collect();
+            chosen.sort_by_key(|(case, _)| case.repeat);
+            let trials: Vec<&Trial> = chosen.into_iter().map(|(_, trial)| trial).collect();
+            (!trials.is_empty()).then(|| Figure::new(generator, &trials))
+        };
+        let direct = figure(Mode::Kernel, cell.link);
+        let sockets = if cell.link == Link::Kernel { None } else { figure(Mode::Kernel, Link::Kernel) };
+        let overfly = figure(Mode::Overfly, cell.link);
+        let (kernel, kernel_xdp) = match (&direct, &sockets) {
+            (Some(direct), Some(sockets)) => {
+                let better = if sockets.median > direct.median { sockets } else { direct };
+                (Some(better.clone()), Some(direct.clone()))
+            }
+            _ => (direct, None),
+        };
+        let gain = match (&kernel, &overfly) {
+            (Some(kernel), Some(overfly)) if kernel.median > 0.0 => Some(overfly.median / kernel.median),
+            _ => None,
+        };
+        CellReport {
+            payload_bytes: cell.payload_bytes,
+            connection: cell.connection,
+            link: cell.link,
+            kernel,
+            kernel_xdp,
+            kernel_sockets: sockets,
+            overfly,
+            gain,
+        }
+    }
+
+    /// Every figure once, with the name it has in tables.
+    fn named_figures(&self) -> Vec<(&'static str, &Figure)> {
+        let direct = if self.kernel_sockets.is_some() { &self.kernel_xdp } else { &self.kernel };
+        [("kernel", direct), ("kernel (sockets)", &self.kernel_sockets), ("overfly", &self.overfly)]
+            .into_iter()
+            .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
+            .collect()
+    }
+
+    fn figures(&self) -> impl Iterator<Item = &Figure> {
+        self.named_figures().into_iter().map(|(_, figure)| figure)
+    }
+
+    fn rows(&self) -> Vec<Vec<String>> {
+        let rows = self.named_figures().into_iter().map(|(name, figure)| {
+            let gain = match self.gain {
+                Some(gain) if name == "overfly" => format!("{gain:.2}"),
+                _ => String::new(),
+            };
+            vec![
+                format!("{} B", self.payload_bytes),
+                self.connection.to_string(),
+                name.to_owned(),
+                thousands(figure.median),
+                gain,
+                format!("{:.2}", figure.server_cpu_us_per_request),
+                format!("{:.0}", figure.latency_p99_us),
+                format!("{:.0}/{:.0}", figure.server_core_busy_percent, figure.client_core_busy_percent),
+                figure.errors.to_string(),
+                figure.points.iter().map(|&point| thousands(point)).collect::<Vec<_>>().join(" "),
+            ]
+        });
+        rows.collect()
+    }
+}
+
+impl Figure {
+    fn new(link: Link, trials: &[&Trial]) -> Figure {
+        let points = || trials.iter().map(|trial| trial.requests_per_s);
+        // Only runs that worked say something about CPU and latency.
+        let of = |value: fn(&Trial) -> f64| {
+            median(trials.iter().filter(|trial| trial.requests_per_s > 0.0).map(|trial| value(trial)))
+        };
+        let mut problems: Vec<String> = trials.iter().flat_map(|trial| trial.problems.clone()).collect();
+        problems.extend(trials.iter().filter(|trial| trial.failed_requests > 0).map(|trial| failures(trial)));
+        let first = trials.first();
+        Figure {
+            median: median(points()),
+            points: points().map(|point| (point * 10.0).round() / 10.0).collect(),
+            errors: trials.iter().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
+            problems,
+            link,
+            server_cpu_us_per_request: of(|trial| trial.server_cpu_us_per_request),
+            client_cpu_us_per_request: of(|trial| trial.client_cpu_us_per_request),
+            latency_p50_us: of(|trial| trial.latency_p50_us),
+            latency_p99_us: of(|trial| trial.latency_p99_us),
+            server_core_busy_percent: of(|trial| trial.server_core_busy_percent),
+            server_core_softirq_percent: of(|trial| trial.server_core_softirq_percent),
+            client_core_busy_percent: of(|trial| trial.client_core_busy_percent),
+            client_core_softirq_percent: of(|trial| trial.client_core_softirq_percent),
+            server_command: first.map(|trial| trial.server_command.clone()).unwrap_or_default(),
+            client_command: first.map(|trial| trial.client_command.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// How many requests of a run failed, by kind.
+fn failures(trial: &Trial) -> String {
+    let kinds = trial.load.get("failed").and_then(serde_json::Value::as_object);
+    let kinds: Vec<String> = kinds
+        .into_iter()
+        .flatten()
+        .filter(|(_, count)| count.as_u64() != Some(0))
+        .map(|(kind, count)| format!("{} {count}", kind.replace('_', " ")))
+        .collect();
+    format!("{} requests failed ({})", trial.failed_requests, kinds.join(", "))
+}
+
+/// The middle value, or the mean of the two in the middle; 0 of nothing.
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    let value = match values.len() {
+        0 => 0.0,
+        len if len % 2 == 1 => values[middle],
+        _ => f64::midpoint(values[middle - 1], values[middle]),
+    };
+    (value * 1000.0).round() / 1000.0
+}
+
+/// `123,456`
+fn thousands(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

@@ -1,1 +1,214 @@
-//! placeholder
+//! All runs of a plan, in random order, with a progress line.
+
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::Error;
+use crate::environment::Environment;
+use crate::lab::{Lab, require_root};
+use crate::plan::{Case, Link, Mode, Plan};
+use crate::report::Report;
+use crate::trial::{Trial, carry_out};
+
+/// How to carry a plan out.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// The `overfly` command, for the server and the generator.
+    pub overfly: PathBuf,
+    /// Folder for the results.
+    pub output: PathBuf,
+    /// Determines the order of the runs.
+    pub seed: u64,
+}
+
+/// A run as it is kept under `raw/`.
+#[derive(Debug, Serialize)]
+struct RawRun<'a> {
+    order: usize,
+    payload_bytes: u64,
+    connection: crate::plan::Connection,
+    link: Link,
+    mode: Mode,
+    generator: Link,
+    repeat: u32,
+    trial: &'a Trial,
+}
+
+impl Session {
+    /// A seed that differs from run to run.
+    pub fn random_seed() -> u64 {
+        SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_micros() as u64 & 0xffff_ffff)
+    }
+
+    /// Carries out every run, writes the results, and returns what they come to. A run that fails
+    /// is in the report; the others go on.
+    ///
+    /// # Errors
+    /// If nothing could be run at all, or the results cannot be written.
+    pub fn run(&self, plan: &Plan) -> Result<Report, Error> {
+        require_root("`overfly bench`, which makes network namespaces and loads XDP programs,")?;
+        let raw = self.output.join("raw");
+        // Raw data of an earlier session would be taken for this one's.
+        let _ = fs::remove_dir_all(&raw);
+        fs::create_dir_all(&raw).map_err(Error::kernel(format!("make {}", raw.display())))?;
+        let environment = Environment::observe(&Lab::new(&self.overfly)?, &plan.server.program);
+
+        let mut cases = plan.cases();
+        shuffle(&mut cases, self.seed);
+        eprintln!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed);
+        let progress = Progress::new(plan, cases.len());
+        let started = Instant::now();
+        let mut trials = Vec::new();
+        for (index, &case) in cases.iter().enumerate() {
+            progress.before(index, plan, case);
+            let trial = carry_out(plan, &self.overfly, case);
+            self.keep(&raw, index, plan, case, &trial)?;
+            progress.after(index, plan, case, &trial);
+            trials.push((case, trial));
+        }
+        progress.finish();
+        let report = Report::new(plan, self.seed, environment, started.elapsed(), &trials);
+        for (name, text) in [("summary.json", report.to_json()), ("report.md", report.to_markdown())] {
+            let path = self.output.join(name);
+            fs::write(&path, text).map_err(Error::kernel(format!("write {}", path.display())))?;
+        }
+        Ok(report)
+    }
+
+    fn keep(&self, raw: &Path, index: usize, plan: &Plan, case: Case, trial: &Trial) -> Result<(), Error> {
+        let cell = plan.cells()[case.cell];
+        let generator =
+            if case.generator == cell.link { String::new() } else { format!("-{}-sockets", case.generator) };
+        let name = format!(
+            "{:03}-{}B-{}-{}-{}{generator}-{}.json",
+            index + 1,
+            cell.payload_bytes,
+            cell.connection,
+            cell.link,
+            case.mode,
+            case.repeat
+        );
+        let run = RawRun {
+            order: index + 1,
+            payload_bytes: cell.payload_bytes,
+            connection: cell.connection,
+            link: cell.link,
+            mode: case.mode,
+            generator: case.generator,
+            repeat: case.repeat,
+            trial,
+        };
+        let text = serde_json::to_string_pretty(&run).unwrap_or_default();
+        let path = raw.join(name);
+        fs::write(&path, text + "\n").map_err(Error::kernel(format!("write {}", path.display())))
+    }
+}
+
+/// One line that says how far we are: it rewrites itself on a terminal and is a line for each run
+/// elsewhere.
+struct Progress {
+    bar: ProgressBar,
+    terminal: bool,
+    started: Instant,
+    count: usize,
+    expected: Duration,
+}
+
+impl Progress {
+    fn new(plan: &Plan, count: usize) -> Progress {
+        let terminal = std::io::stderr().is_terminal();
+        let target = if terminal { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+        let bar = ProgressBar::with_draw_target(Some(count as u64), target);
+        // The template is a constant; without it the bar has its default look.
+        if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {
+            bar.set_style(style);
+        }
+        // Starting and stopping a server takes about half a second.
+        let expected = Duration::from_secs_f64(plan.warmup_s + plan.duration_s + 0.5);
+        Progress { bar, terminal, started: Instant::now(), count, expected }
+    }
+
+    fn left(&self, done: usize) -> u64 {
+        let each = if done == 0 {
+            self.expected
+        } else {
+            self.started.elapsed() / u32::try_from(done).unwrap_or(u32::MAX)
+        };
+        each.saturating_mul(u32::try_from(self.count - done).unwrap_or(u32::MAX)).as_secs_f64().ceil() as u64
+    }
+
+    fn before(&self, done: usize, plan: &Plan, case: Case) {
+        let cell = plan.cells()[case.cell];
+        self.bar.set_position(done as u64);
+        self.bar.set_message(format!(
+            "{} s left, now {}: {} B {}",
+            self.left(done),
+            case.mode,
+            cell.payload_bytes,
+            cell.connection
+        ));
+    }
+
+    fn after(&self, index: usize, plan: &Plan, case: Case, trial: &Trial) {
+        let cell = plan.cells()[case.cell];
+        let what = format!("{}, {} server, {} generator", cell, case.mode, case.generator);
+        if !trial.problems.is_empty() || trial.failed_requests > 0 {
+            let problems = trial.problems.join("; ");
+            let line = format!("{what}: {} failed requests; {problems}", trial.failed_requests);
+            if self.terminal { self.bar.println(line) } else { eprintln!("{line}") }
+        }
+        if !self.terminal {
+            eprintln!(
+                "{}/{} {what}: {:.0} requests/s, {} s left",
+                index + 1,
+                self.count,
+                trial.requests_per_s,
+                self.left(index + 1)
+            );
+        }
+    }
+
+    fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Fisher and Yates, with SplitMix64 (Steele, Lea, Flood 2014) for numbers.
+fn shuffle<T>(items: &mut [T], seed: u64) {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = state;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    };
+    for last in (1..items.len()).rev() {
+        let chosen = (next() % (last as u64 + 1)) as usize;
+        items.swap(last, chosen);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shuffle;
+
+    #[test]
+    fn a_seed_determines_the_order_and_loses_nothing() {
+        let shuffled = |seed| {
+            let mut items: Vec<u32> = (0..42).collect();
+            shuffle(&mut items, seed);
+            items
+        };
+        assert_eq!(shuffled(7), shuffled(7));
+        assert_ne!(shuffled(7), shuffled(8));
+        let mut sorted = shuffled(7);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..42).collect::<Vec<_>>());
+    }
+}

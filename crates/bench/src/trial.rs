@@ -1,1 +1,430 @@
-//! placeholder
+//! One run: a fresh lab, the server on its core, the generator on its, the clocks.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::lab::{DEVICE, Lab, SCRATCH, SERVER};
+use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::process_time::{CoreTime, tree};
+
+/// A server that does not answer by then does not work.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+/// A server that has not ended by then, after it was told to, does not work either.
+const STOP_DEADLINE: Duration = Duration::from_secs(5);
+/// What a generator may take beyond its warm-up and duration.
+const LOAD_SLACK: Duration = Duration::from_secs(10);
+
+/// What one run found out.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Trial {
+    /// Successes per second; 0 if the run failed.
+    pub(crate) requests_per_s: f64,
+    /// Requests that failed.
+    pub(crate) failed_requests: u64,
+    /// Start of a request to the end of its response, µs.
+    pub(crate) latency_p50_us: f64,
+    pub(crate) latency_p99_us: f64,
+    /// All processes of the server, user and system.
+    pub(crate) server_cpu_us_per_request: f64,
+    pub(crate) client_cpu_us_per_request: f64,
+    /// Share of the time that the cores were not idle, and that they spent in softirqs, %.
+    pub(crate) server_core_busy_percent: f64,
+    pub(crate) server_core_softirq_percent: f64,
+    pub(crate) client_core_busy_percent: f64,
+    pub(crate) client_core_softirq_percent: f64,
+    /// Why the run failed, or what else was not as it should be.
+    pub(crate) problems: Vec<String>,
+    /// The exact command lines, as they are typed inside the lab's namespaces.
+    pub(crate) server_command: String,
+    pub(crate) client_command: String,
+    /// The generator's own report.
+    pub(crate) load: Value,
+    /// What the server wrote to standard error.
+    pub(crate) server_log: String,
+}
+
+/// What is used of the generator's report; the whole of it is kept as it came.
+#[derive(Debug, Deserialize)]
+struct LoadReport {
+    requests_per_s: f64,
+    failed_total: u64,
+    succeeded: u64,
+    cpu_us_per_request: f64,
+    latency_us: LoadLatency,
+    connections_open_max: u64,
+    connections: u64,
+}
+
+#[derive(Debug, Deserialize)]
+struct LoadLatency {
+    p50: f64,
+    p99: f64,
+}
+
+/// Carries out one case of the plan. A failure is part of what is returned.
+pub(crate) fn carry_out(plan: &Plan, overfly: &Path, case: Case) -> Trial {
+    let cell = plan.cells()[case.cell];
+    let mut trial = Trial {
+        requests_per_s: 0.0,
+        failed_requests: 0,
+        latency_p50_us: 0.0,
+        latency_p99_us: 0.0,
+        server_cpu_us_per_request: 0.0,
+        client_cpu_us_per_request: 0.0,
+        server_core_busy_percent: 0.0,
+        server_core_softirq_percent: 0.0,
+        client_core_busy_percent: 0.0,
+        client_core_softirq_percent: 0.0,
+        problems: Vec::new(),
+        server_command: String::new(),
+        client_command: String::new(),
+        load: Value::Null,
+        server_log: String::new(),
+    };
+    if let Err(problem) = attempt(plan, overfly, case, cell, &mut trial) {
+        trial.problems.push(problem);
+    }
+    trial
+}
+
+fn attempt(plan: &Plan, overfly: &Path, case: Case, cell: Cell, trial: &mut Trial) -> Result<(), String> {
+    let lab = Lab::new(overfly).map_err(|error| error.to_string())?;
+    let mut server = Server::start(plan, &lab, overfly, case.mode, cell)?;
+    trial.server_command.clone_from(&server.line);
+    let result = server
+        .await_answer(&lab, plan, cell)
+        .and_then(|()| measure(plan, &lab, overfly, case, cell, &server, trial));
+    let stopped = server.stop();
+    trial.server_log = server.log();
+    // The first thing that went wrong is the one to tell; what the server said may explain it.
+    match result.and(stopped) {
+        Err(problem) if !trial.server_log.is_empty() => {
+            let last = trial.server_log.lines().last().unwrap_or("");
+            Err(format!("{problem} (the server's last words: {last})"))
+        }
+        other => other,
+    }
+}
+
+fn measure(
+    plan: &Plan,
+    lab: &Lab,
+    overfly: &Path,
+    case: Case,
+    cell: Cell,
+    server: &Server,
+    trial: &mut Trial,
+) -> Result<(), String> {
+    let arguments = load_arguments(plan, case, cell);
+    trial.client_command = line(overfly.as_os_str().to_owned(), &arguments);
+    let mut generator = lab
+        .contained("client", overfly, Some(plan.client.cpu))
+        .args(&arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("the generator could not be started: {error}"))?;
+    let started = Instant::now();
+    let (warmup, duration) =
+        (Duration::from_secs_f64(plan.warmup_s), Duration::from_secs_f64(plan.duration_s));
+
+    // The middle of the measured time, so that nothing of the generator's start and end is in it.
+    // It may itself take a moment to start: its own clock says when it was measuring.
+    let before =
+        wait_until(&mut generator, started + warmup + duration.mul_f64(0.2), || Clocks::read(plan, server));
+    let after =
+        wait_until(&mut generator, started + warmup + duration.mul_f64(0.9), || Clocks::read(plan, server));
+    let output = output_of(generator, started + warmup + duration + LOAD_SLACK)?;
+    let report: LoadReport = serde_json::from_str(&output.stdout).map_err(|error| {
+        let said = output.stderr.trim().replace('\n', "; ");
+        if said.is_empty() { format!("the generator's report is not understood: {error}") } else { said }
+    })?;
+    trial.load = serde_json::from_str(&output.stdout).unwrap_or(Value::Null);
+
+    trial.requests_per_s = report.requests_per_s;
+    trial.failed_requests = report.failed_total;
+    trial.latency_p50_us = report.latency_us.p50;
+    trial.latency_p99_us = report.latency_us.p99;
+    trial.client_cpu_us_per_request = report.cpu_us_per_request;
+    if let (Some(before), Some(after)) = (before, after) {
+        trial.add_clocks(before, after);
+    }
+    if report.succeeded == 0 {
+        return Err("not one request succeeded".to_owned());
+    }
+    if report.connections_open_max < report.connections && cell.connection == Connection::Keepalive {
+        trial.problems.push(format!(
+            "only {} of {} connections were ever open at once",
+            report.connections_open_max, report.connections
+        ));
+    }
+    Ok(())
+}
+
+impl Trial {
+    fn add_clocks(&mut self, before: Clocks, after: Clocks) {
+        let wall_s = (after.when - before.when).as_secs_f64();
+        let requests = self.requests_per_s * wall_s;
+        if wall_s <= 0.0 || requests <= 0.0 {
+            return;
+        }
+        let percent = |before: Duration, after: Duration| {
+            let share = after.saturating_sub(before).as_secs_f64() / wall_s;
+            (share * 1000.0).round() / 10.0
+        };
+        let server_s = after.server.saturating_sub(before.server).as_secs_f64();
+        self.server_cpu_us_per_request = server_s * 1e6 / requests;
+        self.server_core_busy_percent = percent(before.server_core.busy, after.server_core.busy);
+        self.server_core_softirq_percent = percent(before.server_core.softirq, after.server_core.softirq);
+        self.client_core_busy_percent = percent(before.client_core.busy, after.client_core.busy);
+        self.client_core_softirq_percent = percent(before.client_core.softirq, after.client_core.softirq);
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Clocks {
+    when: Instant,
+    server: Duration,
+    server_core: CoreTime,
+    client_core: CoreTime,
+}
+
+impl Clocks {
+    fn read(plan: &Plan, server: &Server) -> Clocks {
+        Clocks {
+            when: Instant::now(),
+            server: tree(server.guardian.id()).iter().map(|process| process.time).sum(),
+            server_core: CoreTime::of(plan.server.cpu),
+            client_core: CoreTime::of(plan.client.cpu),
+        }
+    }
+}
+
+/// What `look` sees at `when`, or None if the child has ended by then.
+fn wait_until<T>(child: &mut Child, when: Instant, look: impl FnOnce() -> T) -> Option<T> {
+    loop {
+        let left = when.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Some(look());
+        }
+        if !matches!(child.try_wait(), Ok(None)) {
+            return None;
+        }
+        thread::sleep(left.min(Duration::from_millis(100)));
+    }
+}
+
+fn load_arguments(plan: &Plan, case: Case, cell: Cell) -> Vec<OsString> {
+    let mut arguments: Vec<OsString> = ["load", "http", "--json", "-t"].map(OsString::from).into();
+    let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
+    add(&[&plan.client.threads.to_string(), "-c", &plan.client.connections.to_string()]);
+    add(&["--warmup", &format!("{}s", plan.warmup_s), "-d", &format!("{}s", plan.duration_s)]);
+    add(&["--cpus", &plan.client.cpu.to_string(), "--link", &case.generator.to_string()]);
+    if case.generator == Link::Xdp {
+        add(&["--interface", DEVICE]);
+    }
+    if cell.connection == Connection::Close {
+        add(&["--close"]);
+    }
+    add(&["--expect-status", "200", "--expect-size", &cell.payload_bytes.to_string()]);
+    add(&[&format!("http://{}:{}/{}", SERVER, plan.server.port, cell.payload_bytes)]);
+    arguments
+}
+
+/// The server of one run, under its guardian.
+struct Server {
+    guardian: Child,
+    line: String,
+    log: File,
+}
+
+impl Server {
+    fn start(plan: &Plan, lab: &Lab, overfly: &Path, mode: Mode, cell: Cell) -> Result<Server, String> {
+        let root = format!("{SCRATCH}/overfly");
+        let config = format!("{root}/server.conf");
+        let text = plan
+            .source
+            .config_template
+            .replace("@ROOT@", &root)
+            .replace("@WORKERS@", &plan.server.workers.to_string());
+        let payload: Vec<u8> = (0..cell.payload_bytes).map(|index| b'a' + (index % 26) as u8).collect();
+        lab.write("server", &config, text.as_bytes())
+            .and_then(|()| lab.write("server", format!("{root}/www/{}", cell.payload_bytes), &payload))
+            .map_err(|error| error.to_string())?;
+
+        let mut words: Vec<OsString> = Vec::new();
+        if mode == Mode::Overfly {
+            words.extend([
+                overfly.as_os_str().to_owned(),
+                "run".into(),
+                "--profile".into(),
+                plan.profile.clone().into(),
+            ]);
+            words.extend(["--interface".into(), DEVICE.into(), "--".into()]);
+        }
+        words.push(plan.server.program.clone().into());
+        words.extend(
+            plan.server
+                .arguments
+                .iter()
+                .map(|word| word.replace("@ROOT@", &root).replace("@CONFIG@", &config).into()),
+        );
+        let program = words.remove(0);
+        // Not a pipe, which would have to be emptied while the server runs.
+        let log = rustix::fs::memfd_create("server-log", rustix::fs::MemfdFlags::CLOEXEC)
+            .map(File::from)
+            .map_err(|error| format!("no memory for the server's messages: {error}"))?;
+        let copy = || log.try_clone().map_err(|error| error.to_string());
+        let guardian = lab
+            .contained("server", &program, Some(plan.server.cpu))
+            .args(&words)
+            // A comparison with the kernel under Overfly's name would be worse than none.
+            .env("EF_NO_FAIL", "0")
+            .stdin(Stdio::null())
+            .stdout(copy()?)
+            .stderr(copy()?)
+            .spawn()
+            .map_err(|error| format!("the server could not be started: {error}"))?;
+        Ok(Server { guardian, line: line(program, &words), log })
+    }
+
+    /// Asks for the file from the client's side until it comes.
+    fn await_answer(&mut self, lab: &Lab, plan: &Plan, cell: Cell) -> Result<(), String> {
+        let deadline = Instant::now() + START_DEADLINE;
+        let address = SocketAddr::from((SERVER, plan.server.port));
+        loop {
+            if let Ok(Some(status)) = self.guardian.try_wait() {
+                return Err(format!("the server ended at once: {status}"));
+            }
+            let answer = lab
+                .within("client", || request(address, cell.payload_bytes))
+                .map_err(|error| error.to_string())?;
+            match answer {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > deadline => {
+                    return Err(format!(
+                        "the server did not answer within {} s: {error}",
+                        START_DEADLINE.as_secs()
+                    ));
+                }
+                Err(_) => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    /// Tells the server to end in its own way, and waits for that.
+    fn stop(&mut self) -> Result<(), String> {
+        let inner = Lab::inner_process(self.guardian.id()).and_then(|id| Pid::from_raw(id.cast_signed()));
+        if let Some(inner) = inner {
+            let _ = kill_process(inner, Signal::QUIT);
+        }
+        let deadline = Instant::now() + STOP_DEADLINE;
+        loop {
+            match self.guardian.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => return Err(format!("the server ended with {status}")),
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                _ => break,
+            }
+        }
+        self.kill();
+        Err(format!("the server did not end within {} s of SIGQUIT", STOP_DEADLINE.as_secs()))
+    }
+
+    fn kill(&mut self) {
+        // Everything under the guardian dies with it.
+        let _ = self.guardian.kill();
+        let _ = self.guardian.wait();
+    }
+
+    fn log(&mut self) -> String {
+        use std::io::{Seek, SeekFrom};
+        let mut bytes = Vec::new();
+        let _ = self.log.seek(SeekFrom::Start(0)).and_then(|_| self.log.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// One plain request over kernel sockets: the status and the size must be right.
+fn request(address: SocketAddr, size: u64) -> Result<(), String> {
+    let timeout = Duration::from_millis(500);
+    let attempt = || -> std::io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect_timeout(&address, timeout)?;
+        stream.set_read_timeout(Some(timeout))?;
+        write!(stream, "GET /{size} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer)?;
+        Ok(answer)
+    };
+    let answer = attempt().map_err(|error| error.to_string())?;
+    let head_len = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(answer.len(), |at| at + 4);
+    let status = String::from_utf8_lossy(&answer).lines().next().unwrap_or("").to_owned();
+    if !status.contains(" 200 ") {
+        return Err(format!("it answered `{status}`"));
+    }
+    let body_len = (answer.len() - head_len) as u64;
+    if body_len != size {
+        return Err(format!("it sent {body_len} B of {size}"));
+    }
+    Ok(())
+}
+
+struct Output {
+    stdout: String,
+    stderr: String,
+}
+
+/// What a child with two pipes wrote, once it has ended; it is killed at the deadline.
+fn output_of(mut child: Child, deadline: Instant) -> Result<Output, String> {
+    fn read_all(pipe: Option<impl Read>) -> String {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            let _ = pipe.read_to_end(&mut bytes);
+        }
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+    thread::scope(|scope| {
+        let stdout = scope.spawn(|| read_all(stdout));
+        let stderr = scope.spawn(|| read_all(stderr));
+        let in_time = loop {
+            match child.try_wait() {
+                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                Ok(Some(_)) => break true,
+                _ => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break false;
+                }
+            }
+        };
+        let output =
+            Output { stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() };
+        if in_time { Ok(output) } else { Err("the generator did not end in time and was killed".to_owned()) }
+    })
+}
+
+/// A command line as one could type it.
+fn line(program: OsString, arguments: &[OsString]) -> String {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+}

@@ -31,17 +31,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn enter(arguments: Arguments) -> ExitCode {
     let death_signal = arguments.death_signal.and_then(Signal::from_named_raw);
-    let Arguments {
-        net,
-        mounts,
-        cpu,
-        die_with,
-        preload,
-        contained,
-        innermost,
-        command,
-        ..
-    } = arguments;
+    let Arguments { net, mounts, cpu, die_with, preload, contained, innermost, command, .. } = arguments;
     become_command(&Entry {
         net,
         mounts,

@@ -7,8 +7,7 @@ use std::fs;
 /// # Errors
 /// Says in words why none could be chosen.
 pub(crate) fn choose() -> Result<String, String> {
-    let table = fs::read_to_string("/proc/net/route")
-        .map_err(|error| format!("/proc/net/route: {error}"))?;
+    let table = fs::read_to_string("/proc/net/route").map_err(|error| format!("/proc/net/route: {error}"))?;
     choose_from(&table)
 }
 
@@ -72,16 +71,10 @@ mod tests {
         let one = route("eth0", "00004D0A", "0001", 0, "0000FFFF");
         assert_eq!(choose_from(&[HEAD, &one].concat()), Ok("eth0".to_owned()));
         let down = route("eth1", "0000580A", "0000", 0, "0000FFFF");
-        assert_eq!(
-            choose_from(&[HEAD, &one, &down].concat()),
-            Ok("eth0".to_owned())
-        );
+        assert_eq!(choose_from(&[HEAD, &one, &down].concat()), Ok("eth0".to_owned()));
         let two = route("eth1", "0000580A", "0001", 0, "0000FFFF");
         let error = choose_from(&[HEAD, &one, &two].concat()).unwrap_err();
-        assert!(
-            error.contains("--interface") && error.contains("eth0, eth1"),
-            "{error}"
-        );
+        assert!(error.contains("--interface") && error.contains("eth0, eth1"), "{error}");
         assert!(choose_from(HEAD).unwrap_err().contains("--interface"));
     }
 }

@@ -81,9 +81,7 @@ fn up(lab: &NamedLab, prefix: &str) -> Result<(), overfly_bench::Error> {
 fn down(lab: &NamedLab) -> Result<(), overfly_bench::Error> {
     let down = lab.down()?;
     for (id, name, namespace) in &down.left_running {
-        crate::complain(format_args!(
-            "process {id} ({name}) of {namespace} goes on, without a network"
-        ));
+        crate::complain(format_args!("process {id} ({name}) of {namespace} goes on, without a network"));
     }
     match down.removed.as_slice() {
         [] => println!("There was no lab."),

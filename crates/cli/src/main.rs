@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod acceleration;
+mod bench;
 mod enter;
 mod interface;
 mod lab;
@@ -10,11 +11,7 @@ mod one_line;
 /// The same table that the preloaded library reads. Not through the library's crate: linking that
 /// would put its socket hooks into this command.
 #[path = "../../sockets/src/options.rs"]
-#[allow(
-    dead_code,
-    unreachable_pub,
-    reason = "the rest of the file is for the library"
-)]
+#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
 mod options;
 mod profile;
 mod program;
@@ -24,16 +21,12 @@ mod supervise;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use overfly_load::http::{HttpArgs, main_http};
 
 /// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
 /// with the same engine, and a bench that compares both with the kernel.
 #[derive(Debug, Parser)]
-#[command(
-    name = "overfly",
-    version,
-    subcommand_required = true,
-    max_term_width = 100
-)]
+#[command(name = "overfly", version, subcommand_required = true, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -42,11 +35,20 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Bench(bench::Arguments),
     Lab(lab::Arguments),
+    #[command(subcommand)]
+    Load(Load),
     #[command(name = "__enter", hide = true)]
     Enter(enter::Arguments),
     #[command(name = "__warden", hide = true)]
     Warden(run::WardenArguments),
+}
+
+/// Load a server, over a user-level stack of the generator's own or over kernel sockets
+#[derive(Debug, Subcommand)]
+enum Load {
+    Http(HttpArgs),
 }
 
 fn main() -> ExitCode {
@@ -56,7 +58,9 @@ fn main() -> ExitCode {
     };
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
+        Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

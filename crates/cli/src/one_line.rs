@@ -6,10 +6,7 @@ use clap::error::ErrorKind;
 
 /// Prints clap's help as it is, its errors in one line. The exit status is 2 for an error.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
-    if matches!(
-        error.kind(),
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-    ) {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -47,10 +44,7 @@ mod tests {
     fn an_error_is_one_line_that_names_the_argument() {
         for (arguments, named) in [
             (&["overfly", "fly"][..], "'fly'"),
-            (
-                &["overfly", "run", "--interfaces", "eth0", "true"],
-                "'--interfaces'",
-            ),
+            (&["overfly", "run", "--interfaces", "eth0", "true"], "'--interfaces'"),
             (&["overfly", "run"], "<PROGRAM>"),
             (&["overfly", "lab", "exec", "server"], "<COMMAND>"),
         ] {

@@ -9,10 +9,7 @@ use crate::options::DEFINITIONS;
 /// The profiles that come with Overfly, for where its folder of profiles is not installed.
 const BUILT_IN: [(&str, &str); 2] = [
     ("balanced", include_str!("../../../profiles/balanced.opf")),
-    (
-        "performance",
-        include_str!("../../../profiles/performance.opf"),
-    ),
+    ("performance", include_str!("../../../profiles/performance.opf")),
 ];
 
 /// Who wrote something wrong in a profile or in the environment, and what.
@@ -47,18 +44,13 @@ impl Source {
     fn locate(name: &str, folders: &[PathBuf]) -> Result<Source, ProfileError> {
         if name.contains('/') || name.ends_with(".opf") {
             return Source::open(Path::new(name)).map_err(|error| {
-                ProfileError(format!(
-                    "profile {name}: {error}; expected the path of an .opf file"
-                ))
+                ProfileError(format!("profile {name}: {error}; expected the path of an .opf file"))
             });
         }
-        let file = folders
-            .iter()
-            .map(|folder| folder.join(format!("{name}.opf")))
-            .find(|path| path.is_file());
+        let file =
+            folders.iter().map(|folder| folder.join(format!("{name}.opf"))).find(|path| path.is_file());
         if let Some(path) = file {
-            return Source::open(&path)
-                .map_err(|error| ProfileError(format!("{}: {error}", path.display())));
+            return Source::open(&path).map_err(|error| ProfileError(format!("{}: {error}", path.display())));
         }
         if let Some((name, text)) = BUILT_IN.iter().find(|(its, _)| *its == name) {
             return Ok(Source {
@@ -67,10 +59,7 @@ impl Source {
                 text: (*text).to_owned(),
             });
         }
-        Err(ProfileError(format!(
-            "no such profile: {name}; expected {}",
-            known(folders)
-        )))
+        Err(ProfileError(format!("no such profile: {name}; expected {}", known(folders))))
     }
 
     fn open(path: &Path) -> std::io::Result<Source> {
@@ -81,21 +70,12 @@ impl Source {
         })
     }
 
-    fn read(
-        &self,
-        folders: &[PathBuf],
-        depth: u32,
-        values: &mut Values,
-    ) -> Result<(), ProfileError> {
+    fn read(&self, folders: &[PathBuf], depth: u32, values: &mut Values) -> Result<(), ProfileError> {
         if depth > 8 {
-            return Err(ProfileError(format!(
-                "{}: profiles import each other in a circle",
-                self.shown
-            )));
+            return Err(ProfileError(format!("{}: profiles import each other in a circle", self.shown)));
         }
         for (number, line) in self.text.lines().enumerate() {
-            let at =
-                |message: String| ProfileError(format!("{}:{}: {message}", self.shown, number + 1));
+            let at = |message: String| ProfileError(format!("{}:{}: {message}", self.shown, number + 1));
             let line = line.split('#').next().unwrap_or(line);
             let words: Vec<&str> = line.split_ascii_whitespace().collect();
             match words.as_slice() {
@@ -104,8 +84,7 @@ impl Source {
                 ["onload_import", other] => {
                     let beside = self.folder.join(other);
                     let imported = if beside.is_file() {
-                        Source::open(&beside)
-                            .map_err(|error| at(format!("{}: {error}", beside.display())))?
+                        Source::open(&beside).map_err(|error| at(format!("{}: {error}", beside.display())))?
                     } else {
                         Source::locate(other, folders).map_err(|error| at(error.0))?
                     };
@@ -129,16 +108,7 @@ fn known(folders: &[PathBuf]) -> String {
         .iter()
         .filter_map(|folder| fs::read_dir(folder).ok())
         .flatten()
-        .filter_map(|entry| {
-            Some(
-                entry
-                    .ok()?
-                    .file_name()
-                    .to_str()?
-                    .strip_suffix(".opf")?
-                    .to_owned(),
-            )
-        })
+        .filter_map(|entry| Some(entry.ok()?.file_name().to_str()?.strip_suffix(".opf")?.to_owned()))
         .chain(BUILT_IN.iter().map(|(name, _)| (*name).to_owned()))
         .collect();
     names.sort();
@@ -148,25 +118,15 @@ fn known(folders: &[PathBuf]) -> String {
 
 /// The option and its value, if both are right.
 fn check(name: &str, value: &str) -> Result<(&'static str, u64), String> {
-    let Some(definition) = DEFINITIONS
-        .iter()
-        .find(|definition| definition.name == name)
-    else {
-        let names: Vec<_> = DEFINITIONS
-            .iter()
-            .map(|definition| definition.name)
-            .collect();
-        return Err(format!(
-            "{name} {value}: no such option here; expected one of {}",
-            names.join(", ")
-        ));
+    let Some(definition) = DEFINITIONS.iter().find(|definition| definition.name == name) else {
+        let names: Vec<_> = DEFINITIONS.iter().map(|definition| definition.name).collect();
+        return Err(format!("{name} {value}: no such option here; expected one of {}", names.join(", ")));
     };
     match definition.parse(value) {
         Ok(number) => Ok((definition.name, number)),
-        Err(_) => Err(format!(
-            "{name} {value}: expected a number from {} to {}",
-            definition.low, definition.high
-        )),
+        Err(_) => {
+            Err(format!("{name} {value}: expected a number from {} to {}", definition.low, definition.high))
+        }
     }
 }
 
@@ -180,8 +140,8 @@ pub(crate) fn over_environment(
     let mut unread = Vec::new();
     for (name, value) in environment.filter(|(name, _)| name.starts_with("EF_")) {
         if DEFINITIONS.iter().any(|definition| definition.name == name) {
-            let checked = check(&name, &value)
-                .map_err(|message| ProfileError(format!("environment: {message}")))?;
+            let checked =
+                check(&name, &value).map_err(|message| ProfileError(format!("environment: {message}")))?;
             values.push(checked);
         } else {
             unread.push(name);
@@ -193,11 +153,7 @@ pub(crate) fn over_environment(
 
 /// The last value given for `name`.
 pub(crate) fn value(values: &Values, name: &str) -> Option<u64> {
-    values
-        .iter()
-        .rev()
-        .find(|(its, _)| *its == name)
-        .map(|&(_, value)| value)
+    values.iter().rev().find(|(its, _)| *its == name).map(|&(_, value)| value)
 }
 
 #[cfg(test)]
@@ -214,9 +170,7 @@ mod tests {
 
     fn complaint(text: &str) -> String {
         let folder = folder(&[("one.opf", text)]);
-        load("one", &[folder.path().to_owned()])
-            .unwrap_err()
-            .to_string()
+        load("one", &[folder.path().to_owned()]).unwrap_err().to_string()
     }
 
     #[test]
@@ -242,39 +196,22 @@ mod tests {
             "{line}"
         );
         let line = complaint("onload_set EF_POLL_USEC -1\n");
-        assert!(
-            line.contains("EF_POLL_USEC -1") && line.contains("from 0 to 4294967295"),
-            "{line}"
-        );
+        assert!(line.contains("EF_POLL_USEC -1") && line.contains("from 0 to 4294967295"), "{line}");
         let line = complaint("onload_set EF_WARP 9\n");
-        assert!(
-            line.contains("EF_WARP 9") && line.contains("EF_POLL_USEC"),
-            "{line}"
-        );
+        assert!(line.contains("EF_WARP 9") && line.contains("EF_POLL_USEC"), "{line}");
         let line = complaint("set EF_POLL_USEC 1\n");
-        assert!(
-            line.contains("`set EF_POLL_USEC 1`") && line.contains("onload_set NAME VALUE"),
-            "{line}"
-        );
+        assert!(line.contains("`set EF_POLL_USEC 1`") && line.contains("onload_set NAME VALUE"), "{line}");
         let line = complaint("onload_import one\n");
         assert!(line.contains("circle"), "{line}");
         let line = complaint("onload_import other\n");
-        assert!(
-            line.contains("one.opf:1") && line.contains("other"),
-            "{line}"
-        );
+        assert!(line.contains("one.opf:1") && line.contains("other"), "{line}");
     }
 
     #[test]
     fn an_unknown_profile_is_answered_with_the_known_ones() {
         let folder = folder(&[("mine.opf", "")]);
-        let line = load("fast", &[folder.path().to_owned()])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            line.contains("fast") && line.contains("balanced, mine, performance"),
-            "{line}"
-        );
+        let line = load("fast", &[folder.path().to_owned()]).unwrap_err().to_string();
+        assert!(line.contains("fast") && line.contains("balanced, mine, performance"), "{line}");
     }
 
     #[test]
@@ -294,12 +231,7 @@ mod tests {
         .unwrap();
         assert_eq!(value(&values, "EF_POLL_USEC"), Some(7));
         assert_eq!(unread, ["EF_PIO"]);
-        let error = over_environment(profile, environment(&[("EF_NO_FAIL", "2")]))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("EF_NO_FAIL 2") && error.contains("from 0 to 1"),
-            "{error}"
-        );
+        let error = over_environment(profile, environment(&[("EF_NO_FAIL", "2")])).unwrap_err().to_string();
+        assert!(error.contains("EF_NO_FAIL 2") && error.contains("from 0 to 1"), "{error}");
     }
 }

@@ -51,25 +51,16 @@ pub(crate) fn obstacle(path: &Path) -> Option<String> {
             Ok(Kind::Dynamic) => return None,
             Ok(Kind::Static) => return Some(format!("{} is statically linked", path.display())),
             Ok(Kind::Foreign) => {
-                return Some(format!(
-                    "{} is not a program for this machine's architecture",
-                    path.display()
-                ));
+                return Some(format!("{} is not a program for this machine's architecture", path.display()));
             }
             Ok(Kind::Script(interpreter)) => path = interpreter,
             Ok(Kind::Unknown) => {
-                return Some(format!(
-                    "{} is neither an ELF program nor a script",
-                    path.display()
-                ));
+                return Some(format!("{} is neither an ELF program nor a script", path.display()));
             }
             Err(error) => return Some(format!("{} cannot be read: {error}", path.display())),
         }
     }
-    Some(format!(
-        "{} is a script of a script of a script",
-        path.display()
-    ))
+    Some(format!("{} is a script of a script of a script", path.display()))
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -89,15 +80,8 @@ fn kind(path: &Path) -> std::io::Result<Kind> {
     let mut head = Vec::new();
     file.by_ref().take(256).read_to_end(&mut head)?;
     if let Some(line) = head.strip_prefix(b"#!") {
-        let line = line
-            .split(|&byte| byte == b'\n')
-            .next()
-            .unwrap_or(line)
-            .trim_ascii();
-        let interpreter = line
-            .split(|byte| byte.is_ascii_whitespace())
-            .next()
-            .unwrap_or(line);
+        let line = line.split(|&byte| byte == b'\n').next().unwrap_or(line).trim_ascii();
+        let interpreter = line.split(u8::is_ascii_whitespace).next().unwrap_or(line);
         return Ok(Kind::Script(PathBuf::from(OsStr::from_bytes(interpreter))));
     }
     if !head.starts_with(b"\x7fELF") {
@@ -111,16 +95,10 @@ fn kind(path: &Path) -> std::io::Result<Kind> {
     let entries = usize::from(u16::from_le_bytes([head[56], head[57]]));
     let mut headers = Vec::new();
     file.seek(SeekFrom::Start(table))?;
-    file.take((entry_len * entries) as u64)
-        .read_to_end(&mut headers)?;
-    let interpreted = headers
-        .chunks_exact(entry_len.max(4))
-        .any(|header| header[..4] == PT_INTERP.to_le_bytes());
-    Ok(if interpreted {
-        Kind::Dynamic
-    } else {
-        Kind::Static
-    })
+    file.take((entry_len * entries) as u64).read_to_end(&mut headers)?;
+    let interpreted =
+        headers.chunks_exact(entry_len.max(4)).any(|header| header[..4] == PT_INTERP.to_le_bytes());
+    Ok(if interpreted { Kind::Dynamic } else { Kind::Static })
 }
 
 fn kind_machine(head: &[u8]) -> u16 {
@@ -131,11 +109,7 @@ fn kind_machine(head: &[u8]) -> u16 {
 fn own_machine() -> u16 {
     const EM_X86_64: u16 = 62;
     const EM_AARCH64: u16 = 183;
-    if cfg!(target_arch = "aarch64") {
-        EM_AARCH64
-    } else {
-        EM_X86_64
-    }
+    if cfg!(target_arch = "aarch64") { EM_AARCH64 } else { EM_X86_64 }
 }
 
 #[cfg(test)]
@@ -145,10 +119,7 @@ mod tests {
     #[test]
     fn programs_are_found_as_a_shell_does() {
         assert!(find(OsStr::new("sh")).unwrap().ends_with("sh"));
-        assert_eq!(
-            find(OsStr::new("no-such-program-here")),
-            Err(Missing::NotFound)
-        );
+        assert_eq!(find(OsStr::new("no-such-program-here")), Err(Missing::NotFound));
         assert_eq!(find(OsStr::new("/etc/passwd")), Err(Missing::NotExecutable));
     }
 

@@ -65,41 +65,24 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     let accelerated = obstacle(&path)
-        .and_then(|()| {
-            arguments
-                .interface
-                .clone()
-                .map_or_else(interface::choose, Ok)
-        })
+        .and_then(|()| arguments.interface.clone().map_or_else(interface::choose, Ok))
         .and_then(|interface| Ok((library()?, acceleration::start(&interface)?)));
     match accelerated {
         Ok((library, acceleration)) => {
             for name in unread {
                 complain(format_args!("{name} has no effect in this version"));
             }
-            let status = supervise(
-                warden_command(&library, &acceleration, &values, arguments),
-                None,
-            );
+            let status = supervise(warden_command(&library, &acceleration, &values, arguments), None);
             drop(acceleration);
             finish(status)
         }
         Err(reason) if profile::value(&values, "EF_NO_FAIL") == Some(0) => {
-            complain(format_args!(
-                "{} was not run, since EF_NO_FAIL is 0: {reason}",
-                program.display()
-            ));
+            complain(format_args!("{} was not run, since EF_NO_FAIL is 0: {reason}", program.display()));
             ExitCode::FAILURE
         }
         Err(reason) => {
-            complain(format_args!(
-                "{} runs on the kernel: {reason}",
-                program.display()
-            ));
-            let error = Command::new(&path)
-                .arg0(program)
-                .args(&arguments.arguments)
-                .exec();
+            complain(format_args!("{} runs on the kernel: {reason}", program.display()));
+            let error = Command::new(&path).arg0(program).args(&arguments.arguments).exec();
             complain(format_args!("{}: {error}", path.display()));
             ExitCode::from(126)
         }
@@ -125,13 +108,9 @@ fn finish(status: std::io::Result<u8>) -> ExitCode {
 
 /// Where named profiles are looked for, in this order.
 fn profile_folders() -> Vec<PathBuf> {
-    let home =
-        std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/overfly/profiles"));
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/overfly/profiles"));
     let beside = executable_folder().map(|folder| folder.join("../../profiles"));
-    home.into_iter()
-        .chain(beside)
-        .chain([PathBuf::from("/usr/share/overfly/profiles")])
-        .collect()
+    home.into_iter().chain(beside).chain([PathBuf::from("/usr/share/overfly/profiles")]).collect()
 }
 
 fn executable_folder() -> Option<PathBuf> {
@@ -145,12 +124,7 @@ fn library() -> Result<PathBuf, String> {
         .into_iter()
         .map(|place| folder.join(place))
         .find(|path| path.is_file())
-        .ok_or_else(|| {
-            format!(
-                "liboverfly.so is not in {} (build it with `make build`)",
-                folder.display()
-            )
-        })
+        .ok_or_else(|| format!("liboverfly.so is not in {} (build it with `make build`)", folder.display()))
 }
 
 fn warden_command(
@@ -175,11 +149,7 @@ fn warden_command(
         .args(&arguments.arguments)
         .env_remove("LD_PRELOAD")
         .env("OVERFLY_BROKER", acceleration.environment())
-        .envs(
-            values
-                .iter()
-                .map(|(name, value)| (*name, value.to_string())),
-        );
+        .envs(values.iter().map(|(name, value)| (*name, value.to_string())));
     command
 }
 

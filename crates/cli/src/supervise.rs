@@ -6,9 +6,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpgid, getpid, kill_process, set_child_subreaper, wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpgid, getpid, kill_process, set_child_subreaper, wait};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
@@ -31,19 +29,12 @@ pub(crate) fn supervise(mut command: Command, parent: Option<Pid>) -> io::Result
     set_child_subreaper(Some(getpid()))?;
     // What we were told to ignore (nohup) the program is to ignore too: leave it alone.
     let ignored = ignored_signals();
-    let watched = FORWARDED
-        .into_iter()
-        .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let watched = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
     let mut signals = SignalsInfo::<WithOrigin>::new(watched.chain([SIGCHLD]))?;
     let program = command.spawn()?;
     let program = Pid::from_raw(program.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
 
-    let mut family = Family {
-        program,
-        program_ended: false,
-        status: 0,
-        terminating: false,
-    };
+    let mut family = Family { program, program_ended: false, status: 0, terminating: false };
     loop {
         if family.reap() {
             return Ok(family.status);
@@ -75,17 +66,11 @@ impl Family {
         loop {
             match wait(WaitOptions::NOHANG) {
                 Ok(Some((process, status))) => {
-                    let killed_by = status
-                        .terminating_signal()
-                        .and_then(|signal| u8::try_from(signal).ok());
+                    let killed_by = status.terminating_signal().and_then(|signal| u8::try_from(signal).ok());
                     let ours = process == self.program;
                     if ours && !self.terminating {
-                        let exit_status = status
-                            .exit_status()
-                            .and_then(|status| u8::try_from(status).ok());
-                        self.status = exit_status
-                            .or(killed_by.map(|signal| 128 + signal))
-                            .unwrap_or(1);
+                        let exit_status = status.exit_status().and_then(|status| u8::try_from(status).ok());
+                        self.status = exit_status.or(killed_by.map(|signal| 128 + signal)).unwrap_or(1);
                     }
                     // While the program lives, what became of a stray descendant is its business.
                     if let Some(signal) = killed_by
@@ -106,11 +91,7 @@ impl Family {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        let receivers = if self.program_ended {
-            children()
-        } else {
-            vec![self.program]
-        };
+        let receivers = if self.program_ended { children() } else { vec![self.program] };
         for process in receivers {
             // A key on the terminal has reached our whole process group already.
             let has_it = from_terminal && getpgid(Some(process)).ok() == getpgid(None).ok();
@@ -148,11 +129,7 @@ fn ignored_signals() -> u64 {
     fs::read_to_string("/proc/self/status")
         .ok()
         .and_then(|status| {
-            let mask = status
-                .lines()
-                .find_map(|line| line.strip_prefix("SigIgn:"))?
-                .trim()
-                .to_owned();
+            let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"))?.trim().to_owned();
             u64::from_str_radix(&mask, 16).ok()
         })
         .unwrap_or(0)
@@ -168,11 +145,7 @@ fn parentage() -> Vec<(i32, i32)> {
             let id = entry.ok()?.file_name().to_str()?.parse().ok()?;
             let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
             // The name before it is in parentheses and may hold anything.
-            let parent = stat[stat.rfind(')')? + 1..]
-                .split_ascii_whitespace()
-                .nth(1)?
-                .parse()
-                .ok()?;
+            let parent = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().nth(1)?.parse().ok()?;
             Some((id, parent))
         })
         .collect()
@@ -193,17 +166,8 @@ fn descendants() -> Vec<Pid> {
     let mut next = 0;
     while next < family.len() {
         let parent = family[next];
-        family.extend(
-            parentage
-                .iter()
-                .filter(|&&(_, its)| its == parent)
-                .map(|&(id, _)| id),
-        );
+        family.extend(parentage.iter().filter(|&&(_, its)| its == parent).map(|&(id, _)| id));
         next += 1;
     }
-    family
-        .into_iter()
-        .skip(1)
-        .filter_map(Pid::from_raw)
-        .collect()
+    family.into_iter().skip(1).filter_map(Pid::from_raw).collect()
 }

@@ -10,9 +10,7 @@ use std::process::{Command, ExitCode};
 
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use rustix::thread::{
-    CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space, sched_setaffinity,
-};
+use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space, sched_setaffinity};
 
 use super::{SCRATCH, unshare};
 use crate::Error;
@@ -62,8 +60,7 @@ impl Entry {
                 .map_err(|errno| Error::kernel("enter the network namespace")(errno.into()))?;
         }
         if let Some(mounts) = &self.mounts {
-            let mounts =
-                File::open(mounts).map_err(Error::kernel(format!("open {}", mounts.display())))?;
+            let mounts = File::open(mounts).map_err(Error::kernel(format!("open {}", mounts.display())))?;
             move_into_link_name_space(mounts.as_fd(), None)
                 .map_err(|errno| Error::kernel("enter the mount namespace")(errno.into()))?;
         } else if self.net.is_some() {
@@ -79,14 +76,8 @@ impl Entry {
         }
         if self.innermost {
             unshare(UnshareFlags::NEWNS).map_err(Error::kernel("make a mount namespace"))?;
-            mount(
-                "proc",
-                "/proc",
-                "proc",
-                MountFlags::NOSUID | MountFlags::NODEV,
-                None,
-            )
-            .map_err(|errno| Error::kernel("mount /proc")(errno.into()))?;
+            mount("proc", "/proc", "proc", MountFlags::NOSUID | MountFlags::NODEV, None)
+                .map_err(|errno| Error::kernel("mount /proc")(errno.into()))?;
         }
         if self.contained {
             unshare(UnshareFlags::NEWPID).map_err(Error::kernel("make a process namespace"))?;
@@ -112,15 +103,9 @@ impl Entry {
             .arg("--")
             .args(&self.command)
             .status()
-            .map_err(Error::kernel(
-                "start a process in the new process namespace",
-            ))?;
-        let code = status
-            .code()
-            .or_else(|| status.signal().map(|signal| 128 + signal));
-        Ok(ExitCode::from(
-            code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1),
-        ))
+            .map_err(Error::kernel("start a process in the new process namespace"))?;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+        Ok(ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
     }
 }
 
@@ -134,17 +119,12 @@ pub fn die_with(parent: u32, signal: Signal) -> Result<(), Error> {
         .map_err(|errno| Error::kernel("bind this process to its parent")(errno.into()))?;
     // Not getppid(): from within a new process namespace the parent would be 0. /proc is still
     // the outer one here and names it.
-    let status =
-        fs::read_to_string("/proc/self/status").map_err(Error::kernel("read /proc/self/status"))?;
-    let actual = status
-        .lines()
-        .find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok());
+    let status = fs::read_to_string("/proc/self/status").map_err(Error::kernel("read /proc/self/status"))?;
+    let actual = status.lines().find_map(|line| line.strip_prefix("PPid:")?.trim().parse::<u32>().ok());
     if actual == Some(parent) {
         return Ok(());
     }
-    Err(Error::Machine(
-        "the process that asked for this one has ended".to_owned(),
-    ))
+    Err(Error::Machine("the process that asked for this one has ended".to_owned()))
 }
 
 fn pin(cpu: usize) -> Result<(), Error> {
@@ -153,37 +133,20 @@ fn pin(cpu: usize) -> Result<(), Error> {
         return Err(Error::Machine(format!("there is no core {cpu}")));
     }
     set.set(cpu);
-    sched_setaffinity(None, &set)
-        .map_err(|errno| Error::kernel(format!("run on core {cpu}"))(errno.into()))
+    sched_setaffinity(None, &set).map_err(|errno| Error::kernel(format!("run on core {cpu}"))(errno.into()))
 }
 
 /// In a new mount namespace: keep our mounts to ourselves, and let `/sys` show the devices of
 /// the network namespace we are in (sysfs shows those of the namespace it was mounted from).
 pub(super) fn show_own_devices() -> Result<(), Error> {
     let kernel = |errno: rustix::io::Errno| Error::kernel("mount /sys")(io::Error::from(errno));
-    mount_change(
-        "/",
-        MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC,
-    )
-    .map_err(kernel)?;
-    mount(
-        "sysfs",
-        "/sys",
-        "sysfs",
-        MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
-        None,
-    )
-    .map_err(kernel)
+    mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(kernel)?;
+    mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
+        .map_err(kernel)
 }
 
 /// In a new mount namespace: an empty tmpfs that goes when the namespace does.
 pub(super) fn mount_scratch() -> Result<(), Error> {
-    mount(
-        "tmpfs",
-        SCRATCH,
-        "tmpfs",
-        MountFlags::NOSUID | MountFlags::NODEV,
-        None,
-    )
-    .map_err(|errno| Error::kernel(format!("mount a tmpfs on {SCRATCH}"))(errno.into()))
+    mount("tmpfs", SCRATCH, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, None)
+        .map_err(|errno| Error::kernel(format!("mount a tmpfs on {SCRATCH}"))(errno.into()))
 }

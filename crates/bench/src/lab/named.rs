@@ -52,9 +52,7 @@ impl NamedLab {
     /// The lab whose namespaces are `{prefix}server` and `{prefix}client`; the usual prefix is
     /// empty.
     pub fn new(prefix: &str) -> NamedLab {
-        NamedLab {
-            prefix: prefix.to_owned(),
-        }
+        NamedLab { prefix: prefix.to_owned() }
     }
 
     /// Makes the namespaces, unless they are there. Kill it anywhere: the next `up` or `down`
@@ -75,10 +73,8 @@ impl NamedLab {
             let inode = inode(super::descriptor_path(&side.net))
                 .map_err(Error::kernel("look at the new network namespace"))?;
             // The marker comes first: a namespace is never without it.
-            fs::write(self.marker(name), format!("{inode}\n")).map_err(Error::kernel(format!(
-                "write {}",
-                self.marker(name).display()
-            )))?;
+            fs::write(self.marker(name), format!("{inode}\n"))
+                .map_err(Error::kernel(format!("write {}", self.marker(name).display())))?;
             attach(side, name)?;
         }
         Ok(Up::Made)
@@ -117,11 +113,7 @@ impl NamedLab {
                 net.display()
             )));
         }
-        Ok(Entry {
-            net: Some(net),
-            command,
-            ..Entry::default()
-        })
+        Ok(Entry { net: Some(net), command, ..Entry::default() })
     }
 
     fn names(&self) -> [String; 2] {
@@ -148,9 +140,8 @@ impl NamedLab {
             .names()
             .into_iter()
             .map(|name| {
-                let marked = fs::read_to_string(self.marker(&name))
-                    .ok()
-                    .and_then(|text| text.trim().parse().ok());
+                let marked =
+                    fs::read_to_string(self.marker(&name)).ok().and_then(|text| text.trim().parse().ok());
                 let state = match inode(Path::new(NAMES).join(&name)) {
                     Err(_) => State::Absent,
                     Ok(actual) if Some(actual) == marked => State::Ours,
@@ -166,21 +157,16 @@ impl NamedLab {
     }
 
     fn remove(&self, states: &[(String, State)]) -> Result<Down, Error> {
-        let mut down = Down {
-            removed: Vec::new(),
-            left_running: Vec::new(),
-        };
+        let mut down = Down { removed: Vec::new(), left_running: Vec::new() };
         for (name, state) in states {
             if *state == State::Ours {
                 let file = Path::new(NAMES).join(name);
-                let inode =
-                    inode(&file).map_err(Error::kernel(format!("look at {}", file.display())))?;
+                let inode = inode(&file).map_err(Error::kernel(format!("look at {}", file.display())))?;
                 for process in processes() {
-                    let inside = self::inode(format!("/proc/{}/ns/net", process.id))
-                        .is_ok_and(|its| its == inode);
+                    let inside =
+                        self::inode(format!("/proc/{}/ns/net", process.id)).is_ok_and(|its| its == inode);
                     if inside {
-                        down.left_running
-                            .push((process.id, process.name, name.clone()));
+                        down.left_running.push((process.id, process.name, name.clone()));
                     }
                 }
                 // A process inside keeps the namespace alive without its name, but not its device.
