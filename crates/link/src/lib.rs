@@ -1,1 +1,14 @@
-//! placeholder
+//! How frames move between this machine's interfaces and an engine.
+//!
+//! * [`xdp`]: AF_XDP sockets. [`xdp::Pool`] is the privileged half (it makes the shared memory and the sockets),
+//!   [`xdp::XdpLink`] is the data path, in any process that was handed the sockets.
+//! * [`broker`]: what a program's process says to the broker that holds the privilege.
+//!
+//! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
+//! std's socket functions are that library's own hooks.
+
+pub mod broker;
+mod error;
+pub mod xdp;
+
+pub use error::Error;

@@ -1,1 +1,15 @@
-//! placeholder
+//! Which frames of an interface belong to which stack, and who may say so.
+//!
+//! * [`Attachment`]: the XDP program on one interface, with its maps, pools and sockets. Needs root.
+//! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
+
+mod attachment;
+mod device;
+mod error;
+mod groups;
+mod netlink;
+mod program;
+
+pub use attachment::{Attachment, Counters, Options};
+pub use error::Error;
+pub use overfly_link::broker::{Interface, Route};

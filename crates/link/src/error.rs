@@ -1,0 +1,96 @@
+use core::fmt;
+
+use rustix::io::Errno;
+
+/// What went wrong, and whose fault it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Error {
+    /// The administrator: the process lacks a capability.
+    NoPrivilege {
+        /// What was tried.
+        operation: &'static str,
+        /// The capability that allows it.
+        capability: &'static str,
+    },
+    /// The machine: its kernel was built without AF_XDP.
+    NoAfXdp,
+    /// The administrator: another AF_XDP socket is bound to the queue.
+    QueueTaken {
+        /// The queue of the interface, from 0.
+        queue: u32,
+    },
+    /// The caller: numbers that do not fit together.
+    Layout(&'static str),
+    /// The kernel refused a system call for another reason.
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The caller: the value of `OVERFLY_BROKER` is not `<name>:<32 hex digits>`.
+    BrokerAddress,
+    /// The broker does not answer (any more).
+    BrokerGone {
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's answer, if it was the kernel that said so.
+        errno: Option<Errno>,
+    },
+    /// The broker's answer makes no sense: it is another version of Overfly.
+    BrokerProtocol(&'static str),
+    /// The broker said no.
+    Refused {
+        /// Why, as a number.
+        refusal: crate::broker::Refusal,
+        /// Why, in words.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Names a failed system call, and recognises the failures that have a remedy.
+    pub(crate) fn system(operation: &'static str, errno: Errno) -> Error {
+        Error::System { operation, errno }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoPrivilege { operation, capability } => write!(
+                formatter,
+                "{operation} needs {capability}: run overfly as root, or give its binary that capability"
+            ),
+            Error::NoAfXdp => write!(
+                formatter,
+                "this kernel has no AF_XDP: use one built with CONFIG_XDP_SOCKETS=y (any distribution's since Linux 5.9)"
+            ),
+            Error::QueueTaken { queue } => write!(
+                formatter,
+                "another AF_XDP socket is bound to queue {queue}: end the program that holds it (`ss --xdp` names it)"
+            ),
+            Error::Layout(what) => write!(formatter, "impossible ring or pool sizes: {what}"),
+            Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),
+            Error::BrokerAddress => write!(
+                formatter,
+                "OVERFLY_BROKER must be <name>:<32 hex digits>, as `overfly run` sets it: start the program with `overfly run`"
+            ),
+            Error::BrokerGone { operation, errno: Some(errno) } => write!(
+                formatter,
+                "the broker of `overfly run` is gone ({operation}: {errno}): start the program again with `overfly run`"
+            ),
+            Error::BrokerGone { operation, errno: None } => write!(
+                formatter,
+                "the broker of `overfly run` closed the connection ({operation}): its counters and log say why"
+            ),
+            Error::BrokerProtocol(what) => write!(
+                formatter,
+                "the broker speaks another version of the protocol ({what}): use `overfly` and liboverfly.so of one build"
+            ),
+            Error::Refused { reason, .. } => write!(formatter, "the broker refused: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,512 @@
+//! The data path of one stack.
+
+use core::mem::MaybeUninit;
+use core::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use overfly_wire::FrameSink;
+use rustix::io::Errno;
+use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
+use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::process::{Pid, getpid};
+
+use super::memory::{Memory, PoolLayout, reap_completions, return_frames};
+use super::pool::shared_rings;
+use super::rings::{Consumer, Producer, Ring};
+use super::socket;
+use super::{BusyPoll, StackSockets};
+use crate::Error;
+
+/// Frames written before they are shown to the kernel, if nobody flushes earlier.
+const PUBLISH_BATCH: u32 = 32;
+/// Tries of a lock that another stack holds before its work is left for later (about 2 µs).
+const LOCK_ATTEMPTS: u32 = 64;
+
+/// What an [`XdpLink`] has done, and every reason for which it did not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames handed to the caller of [`XdpLink::receive`].
+    pub received_frames: u64,
+    /// Their bytes.
+    pub received_bytes: u64,
+    /// Received descriptors that point out of the pool, dropped. Something corrupted the ring.
+    pub receive_invalid: u64,
+    /// Frames committed.
+    pub sent_frames: u64,
+    /// Their bytes.
+    pub sent_bytes: u64,
+    /// Calls of `sendto`.
+    pub kicks: u64,
+    /// [`FrameSink::frame`] had no free frame.
+    pub transmit_full: u64,
+    /// `sendto` said EAGAIN and took no frame: the device's queue or the send buffer is full.
+    pub transmit_again: u64,
+    /// `sendto` said EBUSY: the device dropped a frame.
+    pub transmit_dropped: u64,
+    /// `sendto` said ENOBUFS: the kernel had no memory.
+    pub transmit_no_memory: u64,
+    /// `sendto` said ENETDOWN or ENXIO: the interface is down or gone.
+    pub transmit_interface_down: u64,
+    /// `sendto` said something else.
+    pub transmit_failed: u64,
+    /// Frames that the kernel has finished with, of any stack.
+    pub completed_frames: u64,
+    /// Completed addresses that are no frames. Something corrupted the ring.
+    pub completion_invalid: u64,
+    /// Times that another stack held the fill ring's lock, so that received frames went back later.
+    pub fill_deferred: u64,
+    /// Times that another stack held the completion ring's lock.
+    pub completion_deferred: u64,
+    /// Times that the fill ring had no room. Something corrupted it.
+    pub fill_full: u64,
+    /// Calls that polled a device's queue.
+    pub busy_polls: u64,
+}
+
+/// What the kernel counted for a stack's sockets (`XDP_STATISTICS`), all queues together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounters {
+    /// Frames dropped for any reason but a full ring: no frame to receive into, or longer than
+    /// [`super::RECEIVED_FRAME_LEN_MAX`].
+    pub receive_dropped: u64,
+    /// Frames dropped because the receive ring was full.
+    pub receive_ring_full: u64,
+    /// Times that the kernel found the fill ring empty (counted for the pool).
+    pub fill_ring_empty: u64,
+    /// Invalid addresses in the fill ring.
+    pub receive_invalid: u64,
+    /// Invalid descriptors in the transmit ring.
+    pub transmit_invalid: u64,
+    /// Times that the kernel found the transmit ring empty.
+    pub transmit_ring_empty: u64,
+}
+
+struct Queue {
+    receive: Consumer<XdpDesc>,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    memory: Memory,
+    /// A frame has come from here: the socket knows its device queue's NAPI.
+    carries_traffic: bool,
+    socket: OwnedFd,
+    /// Kept so that the link can be passed on; the mapping would live without it.
+    _pool: OwnedFd,
+}
+
+/// One stack's data path over its AF_XDP sockets: [`XdpLink::receive`], then write frames ([`FrameSink`]), then
+/// [`XdpLink::flush`].
+///
+/// It is safe to sleep on [`XdpLink::descriptors`] after a `receive` that returned 0.
+pub struct XdpLink {
+    queues: Vec<Queue>,
+    stack: u16,
+    layout: PoolLayout,
+    zero_copy: bool,
+    busy_poll: bool,
+    /// The process that owns the stack; a forked child must not use or close it.
+    process: Pid,
+    /// Where `receive` begins, so that no queue starves another.
+    first_queue: usize,
+
+    transmit: Producer<XdpDesc>,
+    transmit_queue: usize,
+    tx_base: u32,
+    /// Where the search for a free frame begins, counted from `tx_base`.
+    cursor: u32,
+    /// Frames committed since the completion ring was last looked at.
+    unreaped: u32,
+    /// The kernel maintains the transmit ring's wakeup flag (it was seen set): only then its absence means anything.
+    wakeup_flag_seen: bool,
+
+    counters: Counters,
+}
+
+impl XdpLink {
+    /// Maps everything. The sockets may come from this process or from the broker.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] if the parts do not fit together, or what the kernel said.
+    pub fn open(sockets: StackSockets) -> Result<XdpLink, Error> {
+        let StackSockets { stack, queues, layout, zero_copy, busy_poll } = sockets;
+        layout.check()?;
+        if u32::from(stack) >= layout.stacks {
+            return Err(Error::Layout("a stack's number beyond the pool's stacks"));
+        }
+        let transmit_queue = layout.transmit_queue(stack) as usize;
+        let mut transmit = None;
+        let mut opened = Vec::with_capacity(queues.len());
+        for (index, queue) in queues.into_iter().enumerate() {
+            let memory = Memory::map(queue.pool.as_fd(), layout)?;
+            let offsets = sockopt::xdp_mmap_offsets(&queue.socket)
+                .map_err(|errno| Error::system("XDP_MMAP_OFFSETS", errno))?;
+            let receive = Ring::map(queue.socket.as_fd(), XDP_PGOFF_RX_RING, &offsets.rx, layout.rx_ring)?;
+            let (fill, completion) = shared_rings(queue.socket.as_fd(), &layout)?;
+            if index == transmit_queue {
+                transmit = Some(Producer::new(Ring::map(
+                    queue.socket.as_fd(),
+                    XDP_PGOFF_TX_RING,
+                    &offsets.tx,
+                    layout.tx_ring(),
+                )?));
+            }
+            opened.push(Queue {
+                receive: Consumer::new(receive),
+                fill,
+                completion,
+                memory,
+                carries_traffic: false,
+                socket: queue.socket,
+                _pool: queue.pool,
+            });
+        }
+        Ok(XdpLink {
+            queues: opened,
+            stack,
+            layout,
+            zero_copy,
+            busy_poll: busy_poll.is_some(),
+            process: getpid(),
+            first_queue: 0,
+            transmit: transmit.ok_or(Error::Layout("no socket on the stack's transmit queue"))?,
+            transmit_queue,
+            tx_base: layout.tx_base(stack),
+            cursor: 0,
+            unreaped: 0,
+            wakeup_flag_seen: false,
+            counters: Counters::default(),
+        })
+    }
+
+    /// Hands up to `budget` received frames (Ethernet header first) to `each`, and gives their memory back to the kernel.
+    /// Returns how many. With busy polling, a call that finds nothing polls the device once.
+    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let count = self.receive_waiting(budget, &mut each);
+        if count > 0 || !self.busy_poll {
+            return count;
+        }
+        self.poll_device();
+        self.receive_waiting(budget, &mut each)
+    }
+
+    #[inline]
+    fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
+        let queues = self.queues.len();
+        let mut count = 0;
+        for offset in 0..queues {
+            let index = (self.first_queue + offset) % queues;
+            let queue = &mut self.queues[index];
+            count += queue.receive(budget - count, &mut self.counters, each);
+            if queue.receive.unreleased() > 0 {
+                queue.return_frames(self.stack, &mut self.counters);
+            }
+            if count == budget {
+                self.first_queue = (index + 1) % queues;
+                break;
+            }
+        }
+        count
+    }
+
+    /// Runs the NAPI of each queue that this stack has received from, on this core, now.
+    fn poll_device(&mut self) {
+        for queue in &self.queues {
+            if queue.carries_traffic {
+                self.counters.busy_polls += 1;
+                let nothing: &mut [MaybeUninit<u8>] = &mut [];
+                let _ = recv(&queue.socket, nothing, RecvFlags::DONTWAIT);
+            }
+        }
+    }
+
+    /// Shows all committed frames to the kernel and makes it take them. What the device cannot take now stays in the ring
+    /// for the next call; [`XdpLink::transmit_pending`] says so.
+    pub fn flush(&mut self) {
+        if self.transmit.unpublished() > 0 {
+            self.transmit.publish();
+        }
+        if self.transmit.outstanding() > 0 {
+            self.kick();
+        }
+        if self.unreaped >= self.layout.tx_frames / 4 {
+            self.reap();
+        }
+    }
+
+    /// Whether committed frames wait for the device: do not sleep for long, call [`XdpLink::flush`] again.
+    #[must_use]
+    pub fn transmit_pending(&self) -> bool {
+        self.transmit.unpublished() > 0 || self.transmit.outstanding() > 0
+    }
+
+    /// Calls `sendto` until the kernel has taken all published frames or makes no progress.
+    fn kick(&mut self) {
+        if self.zero_copy {
+            // The flag of a socket that joins a pool late is not set until the driver changes its mind once
+            // (xsk_set_tx_need_wakeup returns early when the pool's flag is set), so it counts only once it was seen.
+            let wanted = self.transmit.ring().needs_wakeup();
+            self.wakeup_flag_seen |= wanted;
+            if !wanted && self.wakeup_flag_seen {
+                return;
+            }
+        }
+        let mut outstanding = self.transmit.outstanding();
+        loop {
+            self.counters.kicks += 1;
+            let result = send(&self.queues[self.transmit_queue].socket, &[], SendFlags::DONTWAIT);
+            let left = self.transmit.outstanding();
+            let progress = left < outstanding;
+            outstanding = left;
+            match result {
+                Ok(_) if self.zero_copy || left == 0 || !progress => return,
+                Ok(_) => {}
+                // The budget of one call is used up, or the completion ring is full, or the device's queue.
+                Err(Errno::AGAIN | Errno::INTR) => {
+                    if !progress && self.reap() == 0 {
+                        self.counters.transmit_again += 1;
+                        return;
+                    }
+                }
+                Err(Errno::BUSY) => {
+                    self.counters.transmit_dropped += 1;
+                    if !progress {
+                        return;
+                    }
+                }
+                Err(Errno::NOBUFS | Errno::NOMEM) => {
+                    self.counters.transmit_no_memory += 1;
+                    return;
+                }
+                Err(Errno::NETDOWN | Errno::NXIO) => {
+                    self.counters.transmit_interface_down += 1;
+                    return;
+                }
+                Err(_) => {
+                    self.counters.transmit_failed += 1;
+                    return;
+                }
+            }
+            if left == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Marks frames free that the kernel has finished with. Returns how many, of any stack.
+    fn reap(&mut self) -> u32 {
+        let queue = &self.queues[self.transmit_queue];
+        let lock = queue.memory.completion_lock();
+        if !lock.try_lock(u32::from(self.stack), LOCK_ATTEMPTS) {
+            self.counters.completion_deferred += 1;
+            return 0;
+        }
+        let (freed, invalid) = reap_completions(&queue.memory, &queue.completion);
+        lock.unlock();
+        self.unreaped = 0;
+        self.counters.completed_frames += u64::from(freed);
+        self.counters.completion_invalid += u64::from(invalid);
+        freed
+    }
+
+    #[inline]
+    fn is_free(&self, frame: u32) -> bool {
+        self.queues[self.transmit_queue].memory.busy(self.tx_base + frame).load(Ordering::Acquire) == 0
+    }
+
+    /// Looks for a free frame from the cursor on, all around.
+    #[cold]
+    fn find_free(&mut self) -> bool {
+        for _ in 0..self.layout.tx_frames {
+            if self.is_free(self.cursor) {
+                return true;
+            }
+            self.cursor = self.after(self.cursor);
+        }
+        false
+    }
+
+    #[inline]
+    fn after(&self, frame: u32) -> u32 {
+        if frame + 1 == self.layout.tx_frames { 0 } else { frame + 1 }
+    }
+
+    /// Sockets to sleep on: readable when a frame has arrived.
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+
+    /// Which stack this is.
+    #[must_use]
+    pub fn stack(&self) -> u16 {
+        self.stack
+    }
+
+    /// Whether the driver moves frames without copying.
+    #[must_use]
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// What this link has done.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What the kernel counted. Costs a system call for each queue.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn kernel_counters(&self) -> Result<KernelCounters, Error> {
+        let mut sum = KernelCounters::default();
+        for queue in &self.queues {
+            let statistics = sockopt::xdp_statistics(&queue.socket)
+                .map_err(|errno| Error::system("XDP_STATISTICS", errno))?;
+            sum.receive_dropped += statistics.rx_dropped;
+            sum.receive_invalid += statistics.rx_invalid_descs;
+            sum.transmit_invalid += statistics.tx_invalid_descs;
+            sum.receive_ring_full += statistics.rx_ring_full.unwrap_or(0);
+            sum.fill_ring_empty += statistics.rx_fill_ring_empty_descs.unwrap_or(0);
+            sum.transmit_ring_empty += statistics.tx_ring_empty_descs.unwrap_or(0);
+        }
+        Ok(sum)
+    }
+
+    /// Makes the sockets poll the device themselves, and [`XdpLink::receive`] do so when nothing has arrived. It pays when
+    /// the device's `napi_defer_hard_irqs` and `gro_flush_timeout` are set, so that senders stop scheduling its NAPI.
+    /// Sockets from a broker come with this already done if it was asked for.
+    ///
+    /// # Errors
+    /// [`Error::NoPrivilege`] without CAP_NET_ADMIN.
+    pub fn enable_busy_poll(&mut self, busy_poll: BusyPoll) -> Result<(), Error> {
+        for queue in &self.queues {
+            socket::enable_busy_poll(queue.socket.as_fd(), busy_poll)?;
+        }
+        self.busy_poll = true;
+        Ok(())
+    }
+}
+
+impl Queue {
+    #[inline]
+    fn receive(&mut self, budget: usize, counters: &mut Counters, each: &mut impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        let mut bytes = 0;
+        while count < budget {
+            let Some(descriptor) = self.receive.take() else {
+                break;
+            };
+            if let Some(upcoming) = self.receive.upcoming() {
+                prefetch(&self.memory, &upcoming);
+            }
+            let Some(frame) = self.memory.received(&descriptor) else {
+                counters.receive_invalid += 1;
+                continue;
+            };
+            count += 1;
+            bytes += frame.len() as u64;
+            each(frame);
+        }
+        if count > 0 {
+            self.carries_traffic = true;
+            counters.received_frames += count as u64;
+            counters.received_bytes += bytes;
+        }
+        count
+    }
+
+    /// Gives frames back that were handed over; left for the next call if another stack is at it.
+    #[inline]
+    fn return_frames(&mut self, stack: u16, counters: &mut Counters) {
+        let lock = self.memory.fill_lock();
+        if !lock.try_lock(u32::from(stack), LOCK_ATTEMPTS) {
+            counters.fill_deferred += 1;
+            return;
+        }
+        if !return_frames(&mut self.receive, &self.fill, self.memory.stack(stack), || ()) {
+            counters.fill_full += 1;
+        }
+        lock.unlock();
+    }
+}
+
+impl FrameSink for XdpLink {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        if !self.is_free(self.cursor) {
+            if self.reap() == 0 {
+                // The kernel has not even been shown them, perhaps.
+                self.flush();
+                self.reap();
+            }
+            if !self.find_free() {
+                self.counters.transmit_full += 1;
+                return None;
+            }
+        }
+        let frame = self.tx_base + self.cursor;
+        let memory = &mut self.queues[self.transmit_queue].memory;
+        // SAFETY: the frame lies in this stack's range, and its busy byte says that the kernel has finished with it.
+        Some(unsafe { memory.transmit_frame(frame) })
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        let length = length.min(super::FRAME_LEN);
+        let memory = &self.queues[self.transmit_queue].memory;
+        let frame = self.tx_base + self.cursor;
+        memory.busy(frame).store(1, Ordering::Relaxed);
+        self.transmit.put(XdpDesc {
+            addr: memory.tx_address(frame),
+            len: length as u32,
+            options: XdpDescOptions::empty(),
+        });
+        self.cursor = self.after(self.cursor);
+        self.unreaped += 1;
+        self.counters.sent_frames += 1;
+        self.counters.sent_bytes += length as u64;
+        if self.transmit.unpublished() >= PUBLISH_BATCH {
+            self.transmit.publish();
+        }
+    }
+}
+
+/// Starts loading the first lines of a frame that comes next.
+#[inline]
+fn prefetch(memory: &Memory, descriptor: &XdpDesc) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(frame) = memory.received(descriptor) {
+        use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let pointer = frame.as_ptr().cast::<i8>();
+        // SAFETY: a prefetch reads nothing that a program can see and cannot fault, whatever the address.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(pointer);
+            _mm_prefetch::<_MM_HINT_T0>(pointer.wrapping_add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (memory, descriptor);
+}
+
+impl Drop for XdpLink {
+    fn drop(&mut self) {
+        // In a forked child the memory is not mapped, and the stack is the parent's.
+        if getpid() != self.process {
+            return;
+        }
+        for queue in &self.queues {
+            queue.memory.stack(self.stack).closed.store(1, Ordering::Release);
+        }
+    }
+}
+
+impl core::fmt::Debug for XdpLink {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter
+            .debug_struct("XdpLink")
+            .field("stack", &self.stack)
+            .field("queues", &self.queues.len())
+            .field("zero_copy", &self.zero_copy)
+            .field("counters", &self.counters)
+            .finish_non_exhaustive()
+    }
+}

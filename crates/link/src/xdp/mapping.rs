@@ -1,0 +1,62 @@
+//! Shared memory: mapped once, unmapped when dropped.
+
+use core::ffi::c_void;
+use core::ptr::NonNull;
+use std::os::fd::BorrowedFd;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use crate::Error;
+
+/// A shared, readable and writable mapping of a descriptor.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+impl Mapping {
+    /// Maps `length` bytes from `offset`, with all pages present. A forked child does not inherit the mapping: a stack
+    /// belongs to one process, and a child that went on using its parent's rings would corrupt them.
+    pub(crate) fn shared(
+        descriptor: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        operation: &'static str,
+    ) -> Result<Mapping, Error> {
+        // SAFETY: a new mapping at an address of the kernel's choice disturbs no memory of this process.
+        let base = unsafe {
+            mmap(
+                core::ptr::null_mut(),
+                length,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                descriptor,
+                offset,
+            )
+        }
+        .map_err(|errno| Error::system(operation, errno))?;
+        let mapping = Mapping {
+            base: NonNull::new(base.cast()).ok_or(Error::Layout("mmap returned address 0"))?,
+            length,
+        };
+        // SAFETY: the range was mapped above; DontFork only changes what a later fork copies.
+        unsafe { madvise(base, length, Advice::LinuxDontFork) }
+            .map_err(|errno| Error::system("madvise(MADV_DONTFORK)", errno))?;
+        Ok(mapping)
+    }
+
+    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    pub(crate) fn length(&self) -> usize {
+        self.length
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: exactly the range that `shared` mapped; whoever holds pointers into it owns this mapping and goes first.
+        let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
+    }
+}

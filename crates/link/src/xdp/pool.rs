@@ -1,0 +1,299 @@
+//! The privileged half: one queue's memory, its rings, and sockets on it for the stacks.
+
+use core::sync::atomic::Ordering;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+
+use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, reap_completions, recover_return};
+use super::rings::{Consumer, Ring};
+use super::socket::{self, BusyPoll};
+use crate::Error;
+
+/// The lock holder's number of whoever owns the pool.
+const OWNER: u32 = STACKS_MAX as u32;
+/// Tries of a lock that a stack may hold: far longer than any stack holds it while it runs.
+const ATTEMPTS: u32 = 1_000_000;
+
+/// How frames get between driver and pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// Zero-copy if the driver can, otherwise copy.
+    #[default]
+    Best,
+    /// Copy, also where the driver could do without.
+    Copy,
+}
+
+/// What was left in the rings of a stack that is gone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reclaimed {
+    /// Received frames that nobody had read; they are the kernel's again.
+    pub received_frames: u32,
+    /// Descriptors that pointed nowhere: the stack had corrupted its ring.
+    pub invalid_frames: u32,
+}
+
+/// One queue's UMEM, fill ring and completion ring, with the socket that registered them.
+///
+/// Needs CAP_NET_RAW (the sockets) and, for pools beyond `ulimit -l`, CAP_IPC_LOCK.
+pub struct Pool {
+    interface: u32,
+    queue: u32,
+    /// Holds the UMEM. It has a receive ring only because a socket needs one ring to be bound; nothing is sent to it.
+    root: OwnedFd,
+    descriptor: OwnedFd,
+    memory: Memory,
+    fill: Ring<u64>,
+    completion: Ring<u64>,
+    zero_copy: bool,
+}
+
+impl Pool {
+    /// Makes the pool of one queue and gives the kernel all frames to receive into.
+    ///
+    /// # Errors
+    /// [`Error::NoPrivilege`], [`Error::NoAfXdp`], [`Error::QueueTaken`], [`Error::Layout`], or what the kernel said.
+    pub fn create(interface: u32, queue: u32, layout: PoolLayout, mode: Mode) -> Result<Pool, Error> {
+        layout.check()?;
+        let system = Error::system;
+        let descriptor = memfd_create("overfly-pool", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
+            .map_err(|errno| system("memfd_create", errno))?;
+        ftruncate(&descriptor, layout.memory_len() as u64)
+            .map_err(|errno| system("ftruncate of a pool", errno))?;
+        // Nobody who shares the pool can cut the memory off under the others.
+        fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+            .map_err(|errno| system("sealing of a pool", errno))?;
+        let memory = Memory::map(descriptor.as_fd(), layout)?;
+
+        let root = af_xdp_socket()?;
+        sockopt::set_xdp_umem_reg(
+            &root,
+            XdpUmemReg {
+                addr: memory.base().as_ptr() as u64,
+                len: layout.umem_len() as u64,
+                chunk_size: FRAME_LEN as u32,
+                headroom: 0,
+                flags: XdpUmemRegFlags::empty(),
+                tx_metadata_len: 0,
+            },
+        )
+        .map_err(|errno| match errno {
+            Errno::NOBUFS | Errno::NOMEM => Error::NoPrivilege {
+                operation: "pinning a pool's memory (more than `ulimit -l` allows)",
+                capability: "CAP_IPC_LOCK",
+            },
+            errno => system("XDP_UMEM_REG", errno),
+        })?;
+        sockopt::set_xdp_umem_fill_ring_size(&root, layout.fill_ring())
+            .map_err(|errno| system("XDP_UMEM_FILL_RING", errno))?;
+        sockopt::set_xdp_umem_completion_ring_size(&root, layout.completion_ring())
+            .map_err(|errno| system("XDP_UMEM_COMPLETION_RING", errno))?;
+        sockopt::set_xdp_rx_ring_size(&root, 2).map_err(|errno| system("XDP_RX_RING", errno))?;
+        let (fill, completion) = shared_rings(root.as_fd(), &layout)?;
+        for frame in 0..layout.rx_frames {
+            fill.write(frame, u64::from(frame) * FRAME_LEN as u64);
+        }
+        fill.producer().store(layout.rx_frames, Ordering::Release);
+
+        // Neither XDP_COPY nor XDP_ZEROCOPY: the kernel tries zero-copy and falls back (net/xdp/xsk_buff_pool.c).
+        let flags = match mode {
+            Mode::Best => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
+            Mode::Copy => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | SocketAddrXdpFlags::XDP_COPY,
+        };
+        bind(&root, &SocketAddrXdp::new(flags, interface, queue)).map_err(|errno| match errno {
+            Errno::BUSY => Error::QueueTaken { queue },
+            errno => system("bind of an AF_XDP socket", errno),
+        })?;
+        let zero_copy = sockopt::xdp_options(&root)
+            .map_err(|errno| system("XDP_OPTIONS", errno))?
+            .contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok(Pool { interface, queue, root, descriptor, memory, fill, completion, zero_copy })
+    }
+
+    /// Whether the driver moves frames without copying.
+    #[must_use]
+    pub fn zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// The memory, to be handed to the stacks.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+
+    /// Makes a stack's socket on this queue; with a transmit ring if this is the queue that the stack sends on.
+    ///
+    /// # Errors
+    /// As [`Pool::create`].
+    pub fn open_socket(&self, stack: u16, busy_poll: Option<BusyPoll>) -> Result<OwnedFd, Error> {
+        let layout = self.memory.layout();
+        let socket = af_xdp_socket()?;
+        sockopt::set_xdp_rx_ring_size(&socket, layout.rx_ring)
+            .map_err(|errno| Error::system("XDP_RX_RING", errno))?;
+        if layout.transmit_queue(stack) == self.queue {
+            sockopt::set_xdp_tx_ring_size(&socket, layout.tx_ring())
+                .map_err(|errno| Error::system("XDP_TX_RING", errno))?;
+            // In copy mode every frame on its way counts against the send buffer, with the kernel's overhead.
+            sockopt::set_socket_send_buffer_size_force(&socket, layout.tx_frames as usize * 2 * FRAME_LEN)
+                .map_err(|errno| match errno {
+                    Errno::PERM => {
+                        Error::NoPrivilege { operation: "SO_SNDBUFFORCE", capability: "CAP_NET_ADMIN" }
+                    }
+                    errno => Error::system("SO_SNDBUFFORCE", errno),
+                })?;
+            socket::raise_transmit_budget(socket.as_fd(), layout.tx_ring());
+        }
+        bind(
+            &socket,
+            &SocketAddrXdpWithSharedUmem {
+                addr: SocketAddrXdp::new(SocketAddrXdpFlags::XDP_SHARED_UMEM, self.interface, self.queue),
+                shared_umem_fd: self.root.as_fd(),
+            },
+        )
+        .map_err(|errno| Error::system("bind of a shared AF_XDP socket", errno))?;
+        if let Some(busy_poll) = busy_poll {
+            socket::enable_busy_poll(socket.as_fd(), busy_poll)?;
+        }
+        Ok(socket)
+    }
+
+    /// Prepares the stack's place for a new owner. Frames that its last owner sent last may still be on their way; they
+    /// become free as they complete.
+    pub fn prepare(&self, stack: u16) {
+        self.memory.stack(stack).reset();
+    }
+
+    /// Whether the stack's process said that it no longer touches the rings.
+    #[must_use]
+    pub fn is_closed(&self, stack: u16) -> bool {
+        self.memory.stack(stack).closed.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes back what a stack held that is gone: finishes a return of frames that it was killed in, breaks its locks,
+    /// and gives its received frames to the kernel. Nothing may arrive at `socket` any more, and nobody else may use it.
+    ///
+    /// # Errors
+    /// What the kernel said about mapping the rings.
+    pub fn reclaim(&self, stack: u16, socket: BorrowedFd<'_>) -> Result<Reclaimed, Error> {
+        let layout = *self.memory.layout();
+        let offsets =
+            sockopt::xdp_mmap_offsets(socket).map_err(|errno| Error::system("XDP_MMAP_OFFSETS", errno))?;
+        let receive = Ring::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, layout.rx_ring)?;
+        let control = self.memory.stack(stack);
+        let mut reclaimed = Reclaimed::default();
+        if self.memory.fill_lock().is_held_by(u32::from(stack)) {
+            reclaimed.invalid_frames += u32::from(recover_return(&receive, &self.fill, control).is_err());
+            self.memory.fill_lock().unlock();
+        }
+        if self.memory.completion_lock().is_held_by(u32::from(stack)) {
+            self.memory.completion_lock().unlock();
+        }
+        let mut receive = Consumer::new(receive);
+        if self.memory.fill_lock().try_lock(OWNER, ATTEMPTS) {
+            let mut producer = self.fill.producer().load(Ordering::Relaxed);
+            for _ in 0..receive.ring().filled() {
+                let Some(descriptor) = receive.take() else {
+                    break;
+                };
+                if self.memory.received(&descriptor).is_none()
+                    || self.frames_to_fill() == self.fill.capacity()
+                {
+                    reclaimed.invalid_frames += 1;
+                    continue;
+                }
+                self.fill.write(producer, descriptor.addr & !(FRAME_LEN as u64 - 1));
+                producer = producer.wrapping_add(1);
+                self.fill.producer().store(producer, Ordering::Release);
+                reclaimed.received_frames += 1;
+            }
+            receive.ring().consumer().store(receive.next(), Ordering::Release);
+            self.memory.fill_lock().unlock();
+        }
+        self.reap();
+        Ok(reclaimed)
+    }
+
+    /// Marks completed frames free on behalf of stacks that are idle or gone.
+    pub fn reap(&self) {
+        if self.memory.completion_lock().try_lock(OWNER, 1000) {
+            reap_completions(&self.memory, &self.completion);
+            self.memory.completion_lock().unlock();
+        }
+    }
+
+    /// Frames of a stack that are on their way (or were lost with a killed process).
+    #[must_use]
+    pub fn frames_in_flight(&self, stack: u16) -> u32 {
+        self.transmit_range(stack)
+            .map(|frame| u32::from(self.memory.busy(frame).load(Ordering::Relaxed)))
+            .sum()
+    }
+
+    /// Declares all frames of a gone stack free. Only after the time that the slowest device takes to send them.
+    pub fn free_frames(&self, stack: u16) {
+        for frame in self.transmit_range(stack) {
+            self.memory.busy(frame).store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn transmit_range(&self, stack: u16) -> core::ops::Range<u32> {
+        let layout = self.memory.layout();
+        if layout.transmit_queue(stack) == self.queue {
+            layout.tx_base(stack)..layout.tx_base(stack) + layout.tx_frames
+        } else {
+            0..0
+        }
+    }
+
+    /// Frames that wait in the fill ring for something to receive. Together with those in the stacks' receive rings and in
+    /// the driver's hands they are all of `rx_frames`.
+    #[must_use]
+    pub fn frames_to_fill(&self) -> u32 {
+        self.fill.filled()
+    }
+}
+
+impl core::fmt::Debug for Pool {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter
+            .debug_struct("Pool")
+            .field("interface", &self.interface)
+            .field("queue", &self.queue)
+            .field("zero_copy", &self.zero_copy)
+            .finish_non_exhaustive()
+    }
+}
+
+fn af_xdp_socket() -> Result<OwnedFd, Error> {
+    socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(
+        |errno| match errno {
+            Errno::PERM => {
+                Error::NoPrivilege { operation: "creating an AF_XDP socket", capability: "CAP_NET_RAW" }
+            }
+            Errno::AFNOSUPPORT => Error::NoAfXdp,
+            errno => Error::system("creating an AF_XDP socket", errno),
+        },
+    )
+}
+
+/// The fill and completion ring behind a socket: its own before it is bound, its pool's afterwards.
+pub(crate) fn shared_rings(
+    socket: BorrowedFd<'_>,
+    layout: &PoolLayout,
+) -> Result<(Ring<u64>, Ring<u64>), Error> {
+    let offsets =
+        sockopt::xdp_mmap_offsets(socket).map_err(|errno| Error::system("XDP_MMAP_OFFSETS", errno))?;
+    Ok((
+        Ring::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, layout.fill_ring())?,
+        Ring::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, layout.completion_ring())?,
+    ))
+}

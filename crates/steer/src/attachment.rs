@@ -1,0 +1,576 @@
+//! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::{Interface, Route};
+use overfly_link::xdp::{
+    BusyPoll, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed, StackSockets,
+};
+use overfly_wire::ethernet;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use crate::device::{self, InterruptDeferral};
+use crate::error::Error;
+use crate::groups::Groups;
+use crate::netlink::Netlink;
+pub use crate::program::Counters;
+use crate::program::{Claim, FlowKey, Program};
+
+/// How long a next hop may take to answer ARP.
+pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_secs(1);
+/// After that time the frames of a stack that is gone count as sent, whether the device said so or not.
+const SETTLING: Duration = Duration::from_secs(2);
+/// Bounds the XSKMAP, and the descriptors that an attachment needs.
+const QUEUES_MAX: u32 = 256;
+
+/// How to attach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Use only the first queues of the interface; frames that arrive on the others are the kernel's. `None`: all.
+    pub queues: Option<u32>,
+    /// Stacks poll the device themselves, and the device is told to wait for them: `napi_defer_hard_irqs` and
+    /// `gro_flush_timeout` are set until the attachment is dropped.
+    pub busy_poll: bool,
+    /// Do not even try zero-copy.
+    pub force_copy: bool,
+    /// Stacks at most, at any time: 1 to 64. Each costs `tx_frames` of memory whether it is used or not.
+    pub stacks: u16,
+    /// Frames (2 KiB) to receive into, for each queue.
+    pub rx_frames: u32,
+    /// Entries of a stack's receive ring on each queue, a power of two.
+    pub rx_ring: u32,
+    /// Frames (2 KiB) to send from, for each stack; a multiple of 64.
+    pub tx_frames: u32,
+    /// Connections of listeners that are remembered; older ones are found by their hash.
+    pub flows: u32,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            queues: None,
+            busy_poll: false,
+            force_copy: false,
+            stacks: 32,
+            rx_frames: 8192,
+            rx_ring: 1024,
+            tx_frames: 512,
+            flows: 262_144,
+        }
+    }
+}
+
+/// A stack's place.
+#[derive(Debug)]
+enum Place {
+    /// Nobody's, since then.
+    Free(Option<Instant>),
+    /// Somebody's: the sockets, one for each queue.
+    Open(Vec<OwnedFd>),
+    /// Steering has forgotten it, its process may still use the rings.
+    Detached(Vec<OwnedFd>),
+}
+
+/// An XDP program on an interface, and everything that depends on it. All of it goes with this value, or with the process:
+/// nothing is pinned.
+///
+/// It belongs to the network namespace of the thread that calls [`Attachment::attach`]; call the other methods from threads
+/// of the same namespace.
+pub struct Attachment {
+    // Dropped in this order: no frame is redirected any more, then the sockets go, then the pools.
+    _attached: OwnedFd,
+    stacks: Vec<Place>,
+    pools: Vec<Pool>,
+    program: Program,
+    interface: Interface,
+    netlink: Netlink,
+    layout: PoolLayout,
+    busy_poll: Option<BusyPoll>,
+    groups: Groups,
+    connections: HashMap<FlowKey, u16>,
+    claims: BTreeMap<Ipv4Addr, Claim>,
+    /// What the device's settings were, if they were changed.
+    deferral_before: Option<InterruptDeferral>,
+    reclaimed: Reclaimed,
+}
+
+impl Attachment {
+    /// Attaches to an interface of this thread's network namespace.
+    ///
+    /// # Errors
+    /// What is missing, and what to do about it. Nothing is left behind.
+    pub fn attach(interface: &str, options: Options) -> Result<Attachment, Error> {
+        let mut netlink = Netlink::open().map_err(|errno| Error::system("netlink", errno))?;
+        let link = netlink
+            .link(interface)
+            .map_err(|errno| Error::system("reading the interface", errno))?
+            .ok_or_else(|| Error::NoInterface { name: interface.to_owned() })?;
+        let unfit = |lacks| Error::UnfitInterface { name: interface.to_owned(), lacks };
+        let mac = link.mac.ok_or_else(|| unfit("Ethernet address"))?;
+        let addresses =
+            netlink.addresses(link.index).map_err(|errno| Error::system("reading the addresses", errno))?;
+        if addresses.is_empty() {
+            return Err(unfit("IPv4 address"));
+        }
+        let (rx_queues, tx_queues) = device::queues(interface).unwrap_or((link.rx_queues, link.tx_queues));
+        let queues = options.queues.unwrap_or(rx_queues).min(rx_queues);
+        if !(1..=QUEUES_MAX).contains(&queues) {
+            return Err(Error::Options(format!(
+                "{interface} has {rx_queues} receive queues; from 1 to {QUEUES_MAX} can be used: see `ethtool -l {interface}`"
+            )));
+        }
+        let layout = PoolLayout {
+            rx_frames: options.rx_frames,
+            rx_ring: options.rx_ring,
+            tx_frames: options.tx_frames,
+            tx_queues: queues.min(tx_queues).max(1),
+            stacks: u32::from(options.stacks),
+        };
+        layout.check()?;
+
+        let mut key = [0; 8];
+        getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
+        let program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key))?;
+        let attached = program.attach(link.index)?.map_err(|errno| match errno {
+            Errno::BUSY | Errno::EXIST => {
+                Error::ProgramAttached { name: interface.to_owned(), id: link.xdp_program }
+            }
+            Errno::RANGE => Error::MtuTooBig { name: interface.to_owned(), mtu: link.mtu },
+            Errno::NOSPC => Error::TooFewQueues { name: interface.to_owned(), rx_queues },
+            Errno::OPNOTSUPP => Error::NoNativeXdp { name: interface.to_owned() },
+            Errno::PERM => {
+                Error::NoPrivilege { operation: "attaching the XDP program", capability: "CAP_NET_ADMIN" }
+            }
+            errno => Error::system("attaching the XDP program", errno),
+        })?;
+        let mode = if options.force_copy { Mode::Copy } else { Mode::Best };
+        let pools = (0..queues)
+            .map(|queue| Pool::create(link.index, queue, layout, mode))
+            .collect::<Result<Vec<_>, _>>()?;
+        let deferral_before = if options.busy_poll {
+            Some(
+                InterruptDeferral::BUSY_POLL
+                    .set(interface)
+                    .map_err(|errno| Error::system("setting gro_flush_timeout", errno))?,
+            )
+        } else {
+            None
+        };
+        let received_packet_max = RECEIVED_FRAME_LEN_MAX - ethernet::HEADER_LEN;
+        Ok(Attachment {
+            interface: Interface {
+                name: interface.to_owned(),
+                index: link.index,
+                mac,
+                mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX).min(received_packet_max as u16),
+                addresses,
+                partial_checksums: link.kind.as_deref() == Some("veth"),
+            },
+            program,
+            netlink,
+            layout,
+            busy_poll: options.busy_poll.then(BusyPoll::default),
+            stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
+            groups: Groups::default(),
+            connections: HashMap::new(),
+            claims: BTreeMap::new(),
+            deferral_before,
+            reclaimed: Reclaimed::default(),
+            _attached: attached,
+            pools,
+        })
+    }
+
+    /// The interface, with its addresses as they were last read.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Whether the driver moves frames without copying.
+    #[must_use]
+    pub fn zero_copy(&self) -> bool {
+        self.pools.iter().all(Pool::zero_copy)
+    }
+
+    /// Stacks that are open.
+    #[must_use]
+    pub fn open_stacks(&self) -> usize {
+        self.stacks.iter().filter(|place| matches!(place, Place::Open(_))).count()
+    }
+
+    /// What the XDP program has done with frames.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn counters(&self) -> Result<Counters, Error> {
+        self.program.counters()
+    }
+
+    /// What was taken back from stacks that are gone, all of them together.
+    #[must_use]
+    pub fn reclaimed(&self) -> Reclaimed {
+        self.reclaimed
+    }
+
+    /// Frames that wait to be received into, for each queue.
+    pub fn frames_to_fill(&self) -> impl Iterator<Item = u32> {
+        self.pools.iter().map(Pool::frames_to_fill)
+    }
+
+    /// Makes a stack's sockets. Frames reach them as soon as something is steered to the stack.
+    ///
+    /// # Errors
+    /// [`Error::NoStack`] if all are taken, or what the kernel said.
+    pub fn add_stack(&mut self) -> Result<StackSockets, Error> {
+        let stack = self.free_place().ok_or(Error::NoStack { stacks: self.stacks.len() as u16 })?;
+        let mut kept = Vec::with_capacity(self.pools.len());
+        let mut queues = Vec::with_capacity(self.pools.len());
+        for pool in &self.pools {
+            pool.prepare(stack);
+            let socket = pool.open_socket(stack, self.busy_poll)?;
+            let duplicate =
+                |descriptor| fcntl_dupfd_cloexec(descriptor, 3).map_err(|errno| Error::system("dup", errno));
+            queues.push(QueueSockets {
+                socket: duplicate(socket.as_fd())?,
+                pool: duplicate(pool.descriptor())?,
+            });
+            kept.push(socket);
+        }
+        let mut result = Ok(());
+        for (queue, socket) in (0_u32..).zip(&kept) {
+            result = result.and(self.program.set_socket(stack, queue, Some(socket.as_fd())));
+        }
+        self.stacks[usize::from(stack)] = Place::Open(kept);
+        if let Err(error) = result {
+            self.remove_stack(stack)?;
+            return Err(error);
+        }
+        Ok(StackSockets {
+            stack,
+            queues,
+            layout: self.layout,
+            zero_copy: self.zero_copy(),
+            busy_poll: self.busy_poll,
+        })
+    }
+
+    /// The place that has been free for longest. Frames that its last stack had on their way are declared sent once they
+    /// have had time to be.
+    fn free_place(&mut self) -> Option<u16> {
+        let (place, freed) = (0_u16..)
+            .zip(&self.stacks)
+            .filter_map(|(stack, place)| match place {
+                Place::Free(freed) => Some((stack, *freed)),
+                _ => None,
+            })
+            .min_by_key(|(_, freed)| *freed)?;
+        if freed.is_some_and(|freed| freed.elapsed() > SETTLING) {
+            for pool in &self.pools {
+                pool.reap();
+                pool.free_frames(place);
+            }
+        }
+        Some(place)
+    }
+
+    /// Nothing is steered to the stack any more. Its process may still be at its rings: call
+    /// [`Attachment::remove_stack`] when it is not ([`Attachment::is_closed`] says so, or its death does).
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], or what the kernel said.
+    pub fn detach_stack(&mut self, stack: u16) -> Result<(), Error> {
+        let place = self.stacks.get_mut(usize::from(stack)).ok_or(Error::UnknownStack(stack))?;
+        match std::mem::replace(place, Place::Free(None)) {
+            Place::Open(sockets) => *place = Place::Detached(sockets),
+            other => {
+                *place = other;
+                return Err(Error::UnknownStack(stack));
+            }
+        }
+        let mut result = Ok(());
+        for queue in 0..self.pools.len() as u32 {
+            result = result.and(self.program.set_socket(stack, queue, None));
+        }
+        self.groups.remove(stack);
+        result = result.and(self.install_listeners());
+        let theirs: Vec<FlowKey> =
+            self.connections.iter().filter_map(|(&flow, &owner)| (owner == stack).then_some(flow)).collect();
+        for flow in theirs {
+            self.connections.remove(&flow);
+            result = result.and(self.program.remove_connection(flow));
+        }
+        result
+    }
+
+    /// Whether the stack's process has dropped its [`overfly_link::xdp::XdpLink`].
+    #[must_use]
+    pub fn is_closed(&self, stack: u16) -> bool {
+        self.pools.iter().all(|pool| pool.is_closed(stack))
+    }
+
+    /// Undoes [`Attachment::add_stack`] and all that was steered to the stack; takes the frames back that it held. Its
+    /// `XdpLink` must be dropped or its process dead.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], or what the kernel said.
+    pub fn remove_stack(&mut self, stack: u16) -> Result<(), Error> {
+        let mut result = match self.stacks.get(usize::from(stack)) {
+            Some(Place::Open(_)) => self.detach_stack(stack),
+            Some(Place::Detached(_)) => Ok(()),
+            _ => return Err(Error::UnknownStack(stack)),
+        };
+        // A core may be at a frame for this stack right now. The barrier is a synchronize_rcu (kernel/sched/membarrier.c);
+        // where it is refused (nohz_full), wait for longer than a softirq runs.
+        if membarrier(MembarrierCommand::Global).is_err() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let place =
+            std::mem::replace(&mut self.stacks[usize::from(stack)], Place::Free(Some(Instant::now())));
+        if let Place::Detached(sockets) | Place::Open(sockets) = place {
+            for (pool, socket) in self.pools.iter().zip(&sockets) {
+                match pool.reclaim(stack, socket.as_fd()) {
+                    Ok(frames) => {
+                        self.reclaimed.received_frames += frames.received_frames;
+                        self.reclaimed.invalid_frames += frames.invalid_frames;
+                    }
+                    Err(error) => result = result.and(Err(error.into())),
+                }
+            }
+        }
+        result
+    }
+
+    fn check_open(&self, stack: u16) -> Result<(), Error> {
+        match self.stacks.get(usize::from(stack)) {
+            Some(Place::Open(_)) => Ok(()),
+            _ => Err(Error::UnknownStack(stack)),
+        }
+    }
+
+    /// New connections to the address go to the stack, or to one of those that listen there, chosen by hash. The address
+    /// 0.0.0.0 stands for all addresses of the interface, also those it gets later.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], [`Error::NotLocal`], or what the kernel said.
+    pub fn listen(&mut self, stack: u16, address: SocketAddrV4) -> Result<(), Error> {
+        self.check_open(stack)?;
+        if !address.ip().is_unspecified() && !self.is_local(*address.ip())? {
+            return Err(Error::NotLocal(*address.ip()));
+        }
+        self.groups.listen(stack, address);
+        self.install_listeners()
+    }
+
+    /// The stack gets no new connections there. Those that it has stay its own.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], or what the kernel said.
+    pub fn unlisten(&mut self, stack: u16, address: SocketAddrV4) -> Result<(), Error> {
+        self.check_open(stack)?;
+        self.groups.unlisten(stack, address);
+        self.install_listeners()
+    }
+
+    fn install_listeners(&mut self) -> Result<(), Error> {
+        let local: Vec<Ipv4Addr> = self.interface.addresses.iter().map(|(address, _)| *address).collect();
+        self.program.set_listeners(self.groups.expand(&local))
+    }
+
+    fn is_local(&mut self, address: Ipv4Addr) -> Result<bool, Error> {
+        let known = |interface: &Interface| interface.addresses.iter().any(|(a, _)| *a == address);
+        Ok(known(&self.interface) || (self.refresh_addresses()? && known(&self.interface)))
+    }
+
+    /// Reads the interface's addresses again, and lets listeners at all addresses follow. True if something changed.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn refresh_addresses(&mut self) -> Result<bool, Error> {
+        let addresses = self
+            .netlink
+            .addresses(self.interface.index)
+            .map_err(|errno| Error::system("reading the addresses", errno))?;
+        if addresses == self.interface.addresses {
+            return Ok(false);
+        }
+        self.interface.addresses = addresses;
+        self.install_listeners()?;
+        Ok(true)
+    }
+
+    /// Finds the way to `remote` and steers the connection's frames to the stack. `local` may be 0.0.0.0:port: the route
+    /// then says which address. Waits for the next hop to answer ARP, for 1 s at most.
+    ///
+    /// # Errors
+    /// [`Error::RouteElsewhere`] if the kernel must carry this connection; [`Error::TupleInUse`]; those of
+    /// [`Attachment::route`].
+    pub fn connect_flow(
+        &mut self,
+        stack: u16,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<Route, Error> {
+        let route = self.route(*remote.ip())?;
+        self.register_flow(stack, local, remote, route)
+    }
+
+    /// The second half of [`Attachment::connect_flow`], when the route is known.
+    pub(crate) fn register_flow(
+        &mut self,
+        stack: u16,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        mut route: Route,
+    ) -> Result<Route, Error> {
+        self.check_open(stack)?;
+        if !local.ip().is_unspecified() {
+            if !self.is_local(*local.ip())? {
+                return Err(Error::NotLocal(*local.ip()));
+            }
+            route.source = *local.ip();
+        }
+        let local = SocketAddrV4::new(route.source, local.port());
+        let flow = FlowKey::new(local, remote);
+        match self.connections.get(&flow) {
+            Some(&owner) if owner == stack => return Ok(route),
+            Some(_) => return Err(Error::TupleInUse { local, remote }),
+            None => {}
+        }
+        self.program.add_connection(flow, stack)?;
+        self.connections.insert(flow, stack);
+        Ok(route)
+    }
+
+    /// The connection is over.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], or what the kernel said. A connection that is not the stack's is left alone.
+    pub fn disconnect_flow(
+        &mut self,
+        stack: u16,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<(), Error> {
+        self.check_open(stack)?;
+        let flow = FlowKey::new(local, remote);
+        if self.connections.get(&flow) == Some(&stack) {
+            self.connections.remove(&flow);
+            self.program.remove_connection(flow)?;
+        }
+        Ok(())
+    }
+
+    /// All TCP frames to `address` and one of `ports` go to stack `first + port % count`: for generators that open more
+    /// connections than could be registered one by one. The address need not be the interface's. Replaces an earlier claim
+    /// of the same address; `count` 0 gives it up.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`] if one of the stacks is not open, or what the kernel said.
+    pub fn claim_ports(
+        &mut self,
+        address: Ipv4Addr,
+        ports: RangeInclusive<u16>,
+        first: u16,
+        count: u16,
+    ) -> Result<(), Error> {
+        for stack in first..first.saturating_add(count) {
+            self.check_open(stack)?;
+        }
+        let claim = (count > 0 && !ports.is_empty()).then_some(Claim {
+            port_low: *ports.start(),
+            port_high: *ports.end(),
+            first,
+            count,
+        });
+        match claim {
+            Some(claim) => self.claims.insert(address, claim),
+            None => self.claims.remove(&address),
+        };
+        self.program.set_claim(address, claim, self.claims.len() as u32)
+    }
+
+    /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to
+    /// answer ARP, for 1 s at most.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::RouteElsewhere`], [`Error::NoNeighbor`].
+    pub fn route(&mut self, destination: Ipv4Addr) -> Result<Route, Error> {
+        let begin = Instant::now();
+        let mut pause = Duration::from_micros(100);
+        let mut provoke = true;
+        loop {
+            match self.try_route(destination, std::mem::take(&mut provoke))? {
+                Ok(route) => return Ok(route),
+                Err(next_hop) if begin.elapsed() > NEIGHBOR_WAIT => {
+                    return Err(Error::NoNeighbor { next_hop });
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// One attempt of [`Attachment::route`]; `Err(next_hop)` inside if its hardware address is not known yet. With
+    /// `provoke` the kernel is made to ask for it.
+    pub(crate) fn try_route(
+        &mut self,
+        destination: Ipv4Addr,
+        provoke: bool,
+    ) -> Result<Result<Route, Ipv4Addr>, Error> {
+        let entry =
+            self.netlink.route(destination).map_err(|errno| Error::Unreachable { destination, errno })?;
+        if entry.local || entry.interface != self.interface.index {
+            return Err(Error::RouteElsewhere { destination });
+        }
+        let unreachable = |errno| Error::Unreachable { destination, errno };
+        if !entry.unicast {
+            return Err(unreachable(Errno::HOSTUNREACH));
+        }
+        let source = entry
+            .source
+            .or(self.interface.addresses.first().map(|(address, _)| *address))
+            .ok_or_else(|| unreachable(Errno::ADDRNOTAVAIL))?;
+        let next_hop = entry.gateway.unwrap_or(destination);
+        let neighbor = |netlink: &mut Netlink| {
+            netlink
+                .neighbor(entry.interface, next_hop)
+                .map_err(|errno| Error::system("reading a neighbour", errno))
+        };
+        if let Some(mac) = neighbor(&mut self.netlink)? {
+            return Ok(Ok(Route { source, next_hop: mac }));
+        }
+        if provoke {
+            self.netlink
+                .provoke_neighbor(entry.interface, next_hop)
+                .map_err(|errno| Error::system("asking for a neighbour", errno))?;
+        }
+        Ok(Err(next_hop))
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if let Some(before) = self.deferral_before {
+            // The interface may be gone, and its settings with it.
+            let _ = before.set(&self.interface.name);
+        }
+    }
+}
+
+impl std::fmt::Debug for Attachment {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter
+            .debug_struct("Attachment")
+            .field("interface", &self.interface)
+            .field("pools", &self.pools)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,92 @@
+//! What only sysfs says or takes about a network device.
+//!
+//! A mounted sysfs shows the devices of the network namespace it was mounted in, which need not be the caller's (a thread
+//! that called unshare or setns, `nsenter -n`). So it is mounted afresh, in a mount namespace that lives as long as one
+//! thread.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
+use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+/// Runs `work` with the folder of a device of the caller's network namespace.
+fn with_device<R: Send>(
+    interface: &str,
+    work: impl FnOnce(&Path) -> Result<R, Errno> + Send,
+) -> Result<R, Errno> {
+    let folder = PathBuf::from("/sys/class/net").join(interface);
+    std::thread::scope(|scope| {
+        scope
+            .spawn(move || {
+                // SAFETY: only the mount namespace (and with it root and working directory) is unshared, no descriptors.
+                unsafe { unshare_unsafe(UnshareFlags::NEWNS) }?;
+                mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)?;
+                mount(
+                    "sysfs",
+                    "/sys",
+                    "sysfs",
+                    MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
+                    None,
+                )?;
+                work(&folder)
+            })
+            .join()
+            .unwrap_or(Err(Errno::IO))
+    })
+}
+
+/// Queues in use, (receive, transmit): what `ethtool -L` set, of those that the driver allocated.
+pub(crate) fn queues(interface: &str) -> Result<(u32, u32), Errno> {
+    with_device(interface, |folder| {
+        let (mut receive, mut transmit) = (0, 0);
+        for entry in fs::read_dir(folder.join("queues")).map_err(|error| errno(&error))? {
+            let name = entry.map_err(|error| errno(&error))?.file_name();
+            receive += u32::from(name.as_encoded_bytes().starts_with(b"rx-"));
+            transmit += u32::from(name.as_encoded_bytes().starts_with(b"tx-"));
+        }
+        Ok((receive, transmit))
+    })
+}
+
+/// The device's settings that make busy polling worth it (Documentation/networking/napi.rst, "IRQ mitigation"): while they
+/// hold, a poll that found work postpones the device's own scheduling by `gro_flush_timeout_ns`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct InterruptDeferral {
+    pub(crate) napi_defer_hard_irqs: u32,
+    pub(crate) gro_flush_timeout_ns: u64,
+}
+
+impl InterruptDeferral {
+    pub(crate) const BUSY_POLL: InterruptDeferral =
+        InterruptDeferral { napi_defer_hard_irqs: 2, gro_flush_timeout_ns: 200_000 };
+
+    /// Sets them and returns what they were.
+    pub(crate) fn set(self, interface: &str) -> Result<InterruptDeferral, Errno> {
+        with_device(interface, move |folder| {
+            let defer = folder.join("napi_defer_hard_irqs");
+            let timeout = folder.join("gro_flush_timeout");
+            let before = InterruptDeferral {
+                napi_defer_hard_irqs: read(&defer)?,
+                gro_flush_timeout_ns: read(&timeout)?,
+            };
+            write(&defer, u64::from(self.napi_defer_hard_irqs))?;
+            write(&timeout, self.gro_flush_timeout_ns)?;
+            Ok(before)
+        })
+    }
+}
+
+fn read<T: std::str::FromStr>(path: &Path) -> Result<T, Errno> {
+    let text = fs::read_to_string(path).map_err(|error| errno(&error))?;
+    text.trim().parse().map_err(|_| Errno::BADMSG)
+}
+
+fn write(path: &Path, value: u64) -> Result<(), Errno> {
+    fs::write(path, value.to_string()).map_err(|error| errno(&error))
+}
+
+fn errno(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}

@@ -1,0 +1,189 @@
+use core::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use rustix::io::Errno;
+
+/// What went wrong, and whose fault it is.
+#[derive(Debug)]
+pub enum Error {
+    /// The caller: there is no such interface in this network namespace.
+    NoInterface {
+        /// What was asked for.
+        name: String,
+    },
+    /// The caller: this interface has no Ethernet frames or no IPv4 address.
+    UnfitInterface {
+        /// Its name.
+        name: String,
+        /// What it lacks.
+        lacks: &'static str,
+    },
+    /// The administrator: another XDP program is attached.
+    ProgramAttached {
+        /// The interface.
+        name: String,
+        /// The program's number, if the kernel says it.
+        id: Option<u32>,
+    },
+    /// The administrator: the MTU (of the interface or of its veth peer) is too big for native XDP.
+    MtuTooBig {
+        /// The interface.
+        name: String,
+        /// Its own MTU, in bytes.
+        mtu: u32,
+    },
+    /// The administrator: a veth peer has more transmit queues than the interface has receive queues.
+    TooFewQueues {
+        /// The interface.
+        name: String,
+        /// Its receive queues.
+        rx_queues: u32,
+    },
+    /// The machine: the driver has no native XDP.
+    NoNativeXdp {
+        /// The interface.
+        name: String,
+    },
+    /// The administrator: the process lacks a capability.
+    NoPrivilege {
+        /// What was tried.
+        operation: &'static str,
+        /// The capability that allows it.
+        capability: &'static str,
+    },
+    /// The kernel did not load the XDP program, or a map refused an entry.
+    Program(String),
+    /// The caller: options that do not fit together.
+    Options(String),
+    /// All stacks are taken.
+    NoStack {
+        /// How many there are.
+        stacks: u16,
+    },
+    /// The caller: no stack of that number is open.
+    UnknownStack(u16),
+    /// The caller: the address belongs to this machine, but not to this interface.
+    NotLocal(Ipv4Addr),
+    /// Another stack has this connection.
+    TupleInUse {
+        /// The local end.
+        local: SocketAddrV4,
+        /// The remote end.
+        remote: SocketAddrV4,
+    },
+    /// The administrator: the kernel's routes say no.
+    Unreachable {
+        /// Where to.
+        destination: Ipv4Addr,
+        /// What the kernel said.
+        errno: Errno,
+    },
+    /// The destination is not behind this interface; the kernel must carry this connection.
+    RouteElsewhere {
+        /// Where to.
+        destination: Ipv4Addr,
+    },
+    /// The network: nobody answers for the next hop.
+    NoNeighbor {
+        /// The next hop.
+        next_hop: Ipv4Addr,
+    },
+    /// A ring, pool or socket could not be made.
+    Link(overfly_link::Error),
+    /// The kernel refused a system call for another reason.
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// Names a failed system call.
+    pub(crate) fn system(operation: &'static str, errno: Errno) -> Error {
+        Error::System { operation, errno }
+    }
+}
+
+impl From<overfly_link::Error> for Error {
+    fn from(error: overfly_link::Error) -> Error {
+        Error::Link(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoInterface { name } => write!(
+                formatter,
+                "there is no interface {name} in this network namespace: `ip link` lists those that are"
+            ),
+            Error::UnfitInterface { name, lacks } => {
+                write!(formatter, "interface {name} has no {lacks}: choose another with `ip -br address`")
+            }
+            Error::ProgramAttached { name, id } => {
+                write!(formatter, "another XDP program ")?;
+                if let Some(id) = id {
+                    write!(formatter, "(id {id}) ")?;
+                }
+                write!(
+                    formatter,
+                    "is attached to {name}: end the program that attached it, or detach it with `ip link set dev {name} xdp off`"
+                )
+            }
+            Error::MtuTooBig { name, mtu } => write!(
+                formatter,
+                "the MTU of {name} ({mtu}) or of its peer is too big for native XDP: `ip link set dev {name} mtu 1500`, on both ends"
+            ),
+            Error::TooFewQueues { name, rx_queues } => write!(
+                formatter,
+                "the veth peer of {name} has more transmit queues than {name} has receive queues ({rx_queues}): make them equal with `ethtool -L {name} rx N` or on the peer with `ethtool -L PEER tx {rx_queues}`"
+            ),
+            Error::NoNativeXdp { name } => write!(
+                formatter,
+                "the driver of {name} has no native XDP (`ethtool -i {name}` names it), and generic XDP would be slower than the kernel's own TCP: use another interface"
+            ),
+            Error::NoPrivilege { operation, capability } => write!(
+                formatter,
+                "{operation} needs {capability}: run overfly as root, or give its binary that capability"
+            ),
+            Error::Program(what) => write!(formatter, "the XDP program: {what}"),
+            Error::Options(what) => write!(formatter, "{what}"),
+            Error::NoStack { stacks } => write!(
+                formatter,
+                "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"
+            ),
+            Error::UnknownStack(stack) => write!(formatter, "stack {stack} is not open"),
+            Error::NotLocal(address) => {
+                write!(formatter, "{address} is no address of this interface: the kernel must serve it")
+            }
+            Error::TupleInUse { local, remote } => {
+                write!(formatter, "another stack has the connection {local} - {remote}")
+            }
+            Error::Unreachable { destination, errno } => write!(
+                formatter,
+                "no route to {destination} ({errno}): `ip route get {destination}` shows what the kernel would do"
+            ),
+            Error::RouteElsewhere { destination } => write!(
+                formatter,
+                "the route to {destination} does not leave through this interface: the kernel must carry this connection"
+            ),
+            Error::NoNeighbor { next_hop } => write!(
+                formatter,
+                "{next_hop} does not answer ARP: `ip neigh` and `ping {next_hop}` show whether it is there"
+            ),
+            Error::Link(error) => error.fmt(formatter),
+            Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Link(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,426 @@
+//! Just enough of rtnetlink: links, addresses, routes, neighbours. Synchronous, one request at a time.
+//!
+//! Sources: include/uapi/linux/{netlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use overfly_wire::MacAddr;
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+};
+
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_CREATE: u16 = 0x400;
+const RTM_NEWLINK: u16 = 16;
+const RTM_GETLINK: u16 = 18;
+const RTM_NEWADDR: u16 = 20;
+const RTM_GETADDR: u16 = 22;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_GETNEIGH: u16 = 30;
+/// Multicast group of IPv4 address changes, as a mask.
+const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const AF_INET: u8 = 2;
+
+const IFLA_ADDRESS: u16 = 1;
+const IFLA_IFNAME: u16 = 3;
+const IFLA_MTU: u16 = 4;
+const IFLA_LINKINFO: u16 = 18;
+const IFLA_INFO_KIND: u16 = 1;
+const IFLA_NUM_TX_QUEUES: u16 = 31;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_XDP: u16 = 43;
+const IFLA_XDP_PROG_ID: u16 = 4;
+const IFA_LOCAL: u16 = 2;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+const RTA_GATEWAY: u16 = 5;
+const RTA_PREFSRC: u16 = 7;
+const RTN_UNICAST: u8 = 1;
+const RTN_LOCAL: u8 = 2;
+const NDA_DST: u16 = 1;
+const NDA_LLADDR: u16 = 2;
+const NTF_USE: u8 = 1;
+/// NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT: states whose address may be used.
+const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
+
+/// What the kernel says about an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub(crate) index: u32,
+    pub(crate) mac: Option<MacAddr>,
+    pub(crate) mtu: u32,
+    pub(crate) kind: Option<String>,
+    pub(crate) rx_queues: u32,
+    pub(crate) tx_queues: u32,
+    pub(crate) xdp_program: Option<u32>,
+}
+
+/// Where the kernel would send a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RouteEntry {
+    pub(crate) interface: u32,
+    pub(crate) gateway: Option<Ipv4Addr>,
+    pub(crate) source: Option<Ipv4Addr>,
+    /// The destination is this machine.
+    pub(crate) local: bool,
+    /// One host, as opposed to broadcast, multicast, or a route that says no.
+    pub(crate) unicast: bool,
+}
+
+/// A socket that asks the kernel.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    socket: OwnedFd,
+    sequence: u32,
+    buffer: Vec<u8>,
+}
+
+impl Netlink {
+    pub(crate) fn open() -> Result<Netlink, Errno> {
+        let socket = route_socket(0)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(2)))?;
+        Ok(Netlink { socket, sequence: 0, buffer: vec![0; 65536] })
+    }
+
+    /// The interface of that name, `None` if there is none.
+    pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Errno> {
+        let mut request = Request::new(RTM_GETLINK, 0, &[0; 16]);
+        request.attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+        let mut found = None;
+        let result = self.exchange(request, |kind, body| {
+            if kind == RTM_NEWLINK {
+                found = parse_link(body).or(found.take());
+            }
+        });
+        match result {
+            Err(Errno::NODEV | Errno::RANGE | Errno::INVAL) => Ok(None),
+            other => other.map(|()| found),
+        }
+    }
+
+    /// IPv4 addresses of an interface with their prefix lengths, in the kernel's order (the primary one first).
+    pub(crate) fn addresses(&mut self, interface: u32) -> Result<Vec<(Ipv4Addr, u8)>, Errno> {
+        let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[AF_INET, 0, 0, 0, 0, 0, 0, 0]);
+        let mut found = Vec::new();
+        self.exchange(request, |kind, body| {
+            if kind == RTM_NEWADDR
+                && let Some((index, address, prefix)) = parse_address(body)
+                && index == interface
+            {
+                found.push((address, prefix));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The kernel's route to an address.
+    pub(crate) fn route(&mut self, destination: Ipv4Addr) -> Result<RouteEntry, Errno> {
+        let mut request = Request::new(RTM_GETROUTE, 0, &[AF_INET, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        request.attribute(RTA_DST, &destination.octets());
+        let mut found = None;
+        self.exchange(request, |kind, body| {
+            if kind == RTM_NEWROUTE {
+                found = parse_route(body);
+            }
+        })?;
+        found.ok_or(Errno::HOSTUNREACH)
+    }
+
+    /// The hardware address of a neighbour, if the kernel knows it.
+    pub(crate) fn neighbor(&mut self, interface: u32, address: Ipv4Addr) -> Result<Option<MacAddr>, Errno> {
+        let mut request = Request::new(RTM_GETNEIGH, 0, &neighbor_header(interface, 0));
+        request.attribute(NDA_DST, &address.octets());
+        let mut found = None;
+        let result = self.exchange(request, |kind, body| {
+            if kind == RTM_NEWNEIGH {
+                found = parse_neighbor(body);
+            }
+        });
+        match result {
+            Err(Errno::NOENT) => Ok(None),
+            other => other.map(|()| found),
+        }
+    }
+
+    /// Makes the kernel ask for a neighbour's address, as if it had a packet for it (needs CAP_NET_ADMIN).
+    pub(crate) fn provoke_neighbor(&mut self, interface: u32, address: Ipv4Addr) -> Result<(), Errno> {
+        let mut request =
+            Request::new(RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE, &neighbor_header(interface, NTF_USE));
+        request.attribute(NDA_DST, &address.octets());
+        self.exchange(request, |_, _| ())
+    }
+
+    /// Sends a request and hands every message of the answer to `each`.
+    fn exchange(&mut self, mut request: Request, mut each: impl FnMut(u16, &[u8])) -> Result<(), Errno> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let dump = request.flags & NLM_F_DUMP == NLM_F_DUMP;
+        let bytes = request.finish(self.sequence);
+        sendto(&self.socket, &bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+        loop {
+            let (length, _) = recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
+            for message in messages(&self.buffer[..length]) {
+                if message.sequence != self.sequence {
+                    continue; // the late answer to a request that timed out
+                }
+                match message.kind {
+                    NLMSG_DONE => return Ok(()),
+                    NLMSG_ERROR => {
+                        let code = i32::from_ne_bytes(array(message.body, 0).ok_or(Errno::BADMSG)?);
+                        return if code == 0 {
+                            Ok(())
+                        } else {
+                            Err(Errno::from_raw_os_error(code.wrapping_neg()))
+                        };
+                    }
+                    kind => each(kind, message.body),
+                }
+                if !dump {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+/// Says when the IPv4 addresses of the namespace change.
+#[derive(Debug)]
+pub(crate) struct AddressMonitor(OwnedFd);
+
+impl AddressMonitor {
+    pub(crate) fn open() -> Result<AddressMonitor, Errno> {
+        route_socket(RTMGRP_IPV4_IFADDR).map(AddressMonitor)
+    }
+
+    /// Reads what has arrived; true if something did (or was lost, which counts as a change).
+    pub(crate) fn changed(&self) -> bool {
+        let mut buffer = [0; 8192];
+        let mut changed = false;
+        loop {
+            match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
+                Ok(_) | Err(Errno::NOBUFS) => changed = true,
+                Err(Errno::INTR) => {}
+                Err(_) => return changed,
+            }
+        }
+    }
+}
+
+impl AsFd for AddressMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn route_socket(groups: u32) -> Result<OwnedFd, Errno> {
+    let socket = socket_with(
+        AddressFamily::NETLINK,
+        SocketType::RAW,
+        SocketFlags::CLOEXEC,
+        None, // protocol 0 is NETLINK_ROUTE
+    )?;
+    bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+    Ok(socket)
+}
+
+/// A message under construction.
+struct Request {
+    kind: u16,
+    flags: u16,
+    bytes: Vec<u8>,
+}
+
+impl Request {
+    fn new(kind: u16, flags: u16, header: &[u8]) -> Request {
+        let mut bytes = vec![0; 16];
+        bytes.extend_from_slice(header);
+        Request { kind, flags, bytes }
+    }
+
+    fn attribute(&mut self, kind: u16, value: &[u8]) {
+        let length = u16::try_from(value.len() + 4).expect("attributes here are short");
+        self.bytes.extend_from_slice(&length.to_ne_bytes());
+        self.bytes.extend_from_slice(&kind.to_ne_bytes());
+        self.bytes.extend_from_slice(value);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+    }
+
+    fn finish(&mut self, sequence: u32) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        let length = u32::try_from(bytes.len()).expect("requests here are short");
+        bytes[0..4].copy_from_slice(&length.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.kind.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&(self.flags | NLM_F_REQUEST).to_ne_bytes());
+        bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
+        bytes
+    }
+}
+
+fn neighbor_header(interface: u32, flags: u8) -> [u8; 12] {
+    let mut header = [0; 12];
+    header[0] = AF_INET;
+    header[4..8].copy_from_slice(&interface.to_ne_bytes());
+    header[10] = flags;
+    header
+}
+
+struct Message<'a> {
+    kind: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+/// The messages in one datagram; stops at the first that is cut off.
+fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let length = u32::from_ne_bytes(array(bytes, 0)?) as usize;
+        let message = Message {
+            kind: u16::from_ne_bytes(array(bytes, 4)?),
+            sequence: u32::from_ne_bytes(array(bytes, 8)?),
+            body: bytes.get(16..length)?,
+        };
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some(message)
+    })
+}
+
+/// The attributes in a message; stops at the first that is cut off.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(array(bytes, 0)?));
+        let kind = u16::from_ne_bytes(array(bytes, 2)?) & 0x3fff; // without NLA_F_NESTED, NLA_F_NET_BYTEORDER
+        let value = bytes.get(4..length)?;
+        bytes = bytes.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..at + N)?.try_into().ok()
+}
+
+fn number(value: &[u8]) -> Option<u32> {
+    array(value, 0).map(u32::from_ne_bytes)
+}
+
+fn ipv4(value: &[u8]) -> Option<Ipv4Addr> {
+    array::<4>(value, 0).map(Ipv4Addr::from)
+}
+
+fn text(value: &[u8]) -> String {
+    let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
+    String::from_utf8_lossy(&value[..end]).into_owned()
+}
+
+fn parse_link(body: &[u8]) -> Option<Link> {
+    let mut link = Link {
+        index: u32::from_ne_bytes(array(body, 4)?),
+        mac: None,
+        mtu: 0,
+        kind: None,
+        rx_queues: 1,
+        tx_queues: 1,
+        xdp_program: None,
+    };
+    for (kind, value) in attributes(body.get(16..)?) {
+        match kind {
+            IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
+            IFLA_MTU => link.mtu = number(value)?,
+            IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
+            IFLA_NUM_TX_QUEUES => link.tx_queues = number(value)?,
+            IFLA_LINKINFO => {
+                link.kind =
+                    attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND).map(|(_, kind)| text(kind));
+            }
+            IFLA_XDP => {
+                link.xdp_program = attributes(value)
+                    .find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)
+                    .and_then(|(_, id)| number(id));
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+fn parse_address(body: &[u8]) -> Option<(u32, Ipv4Addr, u8)> {
+    let (family, prefix) = (*body.first()?, *body.get(1)?);
+    let index = u32::from_ne_bytes(array(body, 4)?);
+    let local = attributes(body.get(8..)?).find(|(kind, _)| *kind == IFA_LOCAL)?;
+    (family == AF_INET).then_some((index, ipv4(local.1)?, prefix))
+}
+
+fn parse_route(body: &[u8]) -> Option<RouteEntry> {
+    let kind = *body.get(7)?;
+    let mut entry = RouteEntry {
+        interface: 0,
+        gateway: None,
+        source: None,
+        local: kind == RTN_LOCAL,
+        unicast: kind == RTN_UNICAST,
+    };
+    for (kind, value) in attributes(body.get(12..)?) {
+        match kind {
+            RTA_OIF => entry.interface = number(value)?,
+            RTA_GATEWAY => entry.gateway = ipv4(value),
+            RTA_PREFSRC => entry.source = ipv4(value),
+            _ => {}
+        }
+    }
+    Some(entry)
+}
+
+fn parse_neighbor(body: &[u8]) -> Option<MacAddr> {
+    let state = u16::from_ne_bytes(array(body, 8)?);
+    if state & NUD_VALID == 0 {
+        return None;
+    }
+    let (_, value) = attributes(body.get(12..)?).find(|(kind, _)| *kind == NDA_LLADDR)?;
+    if value.len() == 6 { array(value, 0).map(MacAddr) } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_off_messages_and_attributes_end_the_iteration() {
+        let mut request = Request::new(RTM_GETLINK, 0, &[0; 16]);
+        request.attribute(IFLA_IFNAME, b"lo\0");
+        request.attribute(IFLA_MTU, &7_u32.to_ne_bytes());
+        let bytes = request.finish(3);
+        let all: Vec<_> = messages(&bytes).collect();
+        assert_eq!((all.len(), all[0].kind, all[0].sequence), (1, RTM_GETLINK, 3));
+        let found: Vec<_> = attributes(&all[0].body[16..]).collect();
+        assert_eq!(found, [(IFLA_IFNAME, &b"lo\0"[..]), (IFLA_MTU, &[7, 0, 0, 0][..])]);
+        for length in 0..bytes.len() {
+            assert_eq!(messages(&bytes[..length]).count(), 0);
+            let _ = parse_link(&bytes[..length]);
+            let _ = parse_route(&bytes[..length]);
+            let _ = parse_neighbor(&bytes[..length]);
+            let _ = parse_address(&bytes[..length]);
+        }
+        // A length of 0 must not loop for ever.
+        assert_eq!(messages(&[0; 64]).count(), 0);
+        assert_eq!(attributes(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    fn loopback_is_there() {
+        let mut netlink = Netlink::open().unwrap();
+        let link = netlink.link("lo").unwrap().unwrap();
+        assert_eq!(link.index, 1);
+        assert!(netlink.link("no-such-if0").unwrap().is_none());
+        assert!(netlink.link("a name that is far too long").unwrap().is_none());
+    }
+}

@@ -1,0 +1,361 @@
+//! The XDP program (`bpf/steer.bpf.c`) and its maps.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::programs::{ProgramError, Xdp};
+use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
+use overfly_link::xdp::STACKS_MAX;
+use rustix::io::Errno;
+
+use crate::error::Error;
+
+/// `BPF_LINK_CREATE` of `bpf(2)`.
+const BPF_LINK_CREATE: libc::c_int = 28;
+/// `BPF_XDP` of `enum bpf_attach_type`.
+const BPF_XDP: u32 = 37;
+/// `XDP_FLAGS_DRV_MODE`: in the driver or not at all.
+const XDP_FLAGS_DRV_MODE: u32 = 4;
+
+/// `struct config` of the program.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Config {
+    listeners: u32,
+    connections: u32,
+    claims: u32,
+    unused: u32,
+}
+
+/// `struct counters` of the program: what became of the frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Counters {
+    /// Frames for a listener or its connections.
+    pub to_listener: u64,
+    /// Frames of connections that a stack opened.
+    pub to_connection: u64,
+    /// Frames for claimed ports.
+    pub to_claim: u64,
+    /// New connections of listeners.
+    pub flows_recorded: u64,
+    /// IPv4 TCP fragments: the kernel's.
+    pub passed_fragment: u64,
+    /// All other frames that passed to the kernel.
+    pub passed_other: u64,
+}
+
+/// `struct listener_key`: network byte order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+struct ListenerKey {
+    address: [u8; 4],
+    port: [u8; 2],
+    zero: u16,
+}
+
+/// `struct group` of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Group {
+    members: u64,
+    count: u32,
+    changed: u32,
+    stacks: [u16; STACKS_MAX as usize],
+}
+
+impl Group {
+    pub(crate) fn new(accepting: &[u16], changed: bool) -> Group {
+        let mut stacks = [0; STACKS_MAX as usize];
+        let count = accepting.len().min(stacks.len());
+        stacks[..count].copy_from_slice(&accepting[..count]);
+        Group {
+            members: accepting.iter().fold(0, |members, &stack| members | 1 << (stack % STACKS_MAX)),
+            count: count as u32,
+            changed: u32::from(changed),
+            stacks,
+        }
+    }
+}
+
+/// `struct flow_key`: network byte order, local is this side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
+pub(crate) struct FlowKey {
+    local_address: [u8; 4],
+    remote_address: [u8; 4],
+    local_port: [u8; 2],
+    remote_port: [u8; 2],
+}
+
+impl FlowKey {
+    pub(crate) fn new(local: SocketAddrV4, remote: SocketAddrV4) -> FlowKey {
+        FlowKey {
+            local_address: local.ip().octets(),
+            remote_address: remote.ip().octets(),
+            local_port: local.port().to_be_bytes(),
+            remote_port: remote.port().to_be_bytes(),
+        }
+    }
+}
+
+/// `struct claim` of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub(crate) struct Claim {
+    pub(crate) port_low: u16,
+    pub(crate) port_high: u16,
+    pub(crate) first: u16,
+    pub(crate) count: u16,
+}
+
+// SAFETY (all): repr(C) of integers without padding, so every byte may be read and every bit pattern is a value.
+unsafe impl Pod for Config {}
+// SAFETY: as above.
+unsafe impl Pod for Counters {}
+// SAFETY: as above.
+unsafe impl Pod for ListenerKey {}
+// SAFETY: as above.
+unsafe impl Pod for Group {}
+// SAFETY: as above.
+unsafe impl Pod for FlowKey {}
+// SAFETY: as above.
+unsafe impl Pod for Claim {}
+
+/// The loaded program, with typed access to its maps.
+pub(crate) struct Program {
+    queues: u32,
+    config: Array<MapData, Config>,
+    counters: PerCpuArray<MapData, Counters>,
+    listeners: HashMap<MapData, ListenerKey, Group>,
+    connections: HashMap<MapData, FlowKey, u32>,
+    claims: HashMap<MapData, [u8; 4], Claim>,
+    xsks: XskMap<MapData>,
+    installed: BTreeMap<SocketAddrV4, Group>,
+    sizes: Config,
+    /// Holds the program and the maps that are only the program's own.
+    ebpf: Ebpf,
+}
+
+impl Program {
+    /// Loads the program for an interface with that many queues; `flows` connections of listeners are remembered.
+    pub(crate) fn load(queues: u32, flows: u32, hash_key: u64) -> Result<Program, Error> {
+        let mut ebpf = EbpfLoader::new()
+            .override_global("QUEUES", &queues, true)
+            .override_global("HASH_KEY", &hash_key, true)
+            .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
+            .map_max_entries("flows", flows)
+            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
+            .map_err(loading)?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut("overfly_steer")
+            .ok_or_else(|| Error::Program("overfly_steer is not in its object".to_owned()))?
+            .try_into()
+            .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
+        xdp.load().map_err(|error| match &error {
+            ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
+            error => Error::Program(error.to_string()),
+        })?;
+        fn take<M: TryFrom<aya::maps::Map, Error = MapError>>(
+            ebpf: &mut Ebpf,
+            name: &str,
+        ) -> Result<M, Error> {
+            ebpf.take_map(name)
+                .ok_or_else(|| Error::Program(format!("map {name} is not in its object")))?
+                .try_into()
+                .map_err(|error: MapError| Error::Program(format!("map {name}: {error}")))
+        }
+        Ok(Program {
+            queues,
+            config: take(&mut ebpf, "config")?,
+            counters: take(&mut ebpf, "counters")?,
+            listeners: take(&mut ebpf, "listeners")?,
+            connections: take(&mut ebpf, "connections")?,
+            claims: take(&mut ebpf, "claims")?,
+            xsks: take(&mut ebpf, "xsks")?,
+            installed: BTreeMap::new(),
+            sizes: Config::default(),
+            ebpf,
+        })
+    }
+
+    fn xdp(&self) -> Result<&Xdp, Error> {
+        self.ebpf
+            .program("overfly_steer")
+            .and_then(|program| program.try_into().ok())
+            .ok_or_else(|| Error::Program("overfly_steer is not loaded".to_owned()))
+    }
+
+    /// Attaches the program in the driver. It stays as long as the returned link is open anywhere, and not longer.
+    ///
+    /// aya's own attach falls back to netlink, which would outlive this process.
+    pub(crate) fn attach(&self, interface: u32) -> Result<Result<OwnedFd, Errno>, Error> {
+        let xdp = self.xdp()?;
+        let program = xdp.fd().map_err(|error| Error::Program(error.to_string()))?;
+        Ok(link_create(program.as_fd(), interface))
+    }
+
+    /// Installs exactly these listeners.
+    pub(crate) fn set_listeners(&mut self, wanted: BTreeMap<SocketAddrV4, Group>) -> Result<(), Error> {
+        let key = |address: &SocketAddrV4| ListenerKey {
+            address: address.ip().octets(),
+            port: address.port().to_be_bytes(),
+            zero: 0,
+        };
+        let mut result = Ok(());
+        for (address, group) in &wanted {
+            if self.installed.get(address) != Some(group) {
+                result = result.and(self.listeners.insert(key(address), group, 0));
+            }
+        }
+        let obsolete: Vec<_> =
+            self.installed.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
+        for address in obsolete {
+            result = result.and(absent_is_fine(self.listeners.remove(&key(&address))));
+        }
+        self.sizes.listeners = wanted.len() as u32;
+        self.installed = wanted;
+        result.map_err(map_error("listeners"))?;
+        self.publish_sizes()
+    }
+
+    pub(crate) fn add_connection(&mut self, flow: FlowKey, stack: u16) -> Result<(), Error> {
+        self.connections.insert(flow, u32::from(stack), 0).map_err(map_error("connections"))?;
+        self.sizes.connections += 1;
+        if self.sizes.connections == 1 {
+            self.publish_sizes()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_connection(&mut self, flow: FlowKey) -> Result<(), Error> {
+        absent_is_fine(self.connections.remove(&flow)).map_err(map_error("connections"))?;
+        self.sizes.connections = self.sizes.connections.saturating_sub(1);
+        if self.sizes.connections == 0 {
+            self.publish_sizes()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn set_claim(
+        &mut self,
+        address: Ipv4Addr,
+        claim: Option<Claim>,
+        claims: u32,
+    ) -> Result<(), Error> {
+        match claim {
+            Some(claim) => self.claims.insert(address.octets(), claim, 0),
+            None => absent_is_fine(self.claims.remove(&address.octets())),
+        }
+        .map_err(map_error("claims"))?;
+        self.sizes.claims = claims;
+        self.publish_sizes()
+    }
+
+    pub(crate) fn set_socket(
+        &mut self,
+        stack: u16,
+        queue: u32,
+        socket: Option<BorrowedFd<'_>>,
+    ) -> Result<(), Error> {
+        let index = u32::from(stack) * self.queues + queue;
+        match socket {
+            Some(socket) => self.xsks.set(index, socket.as_raw_fd(), 0),
+            None => absent_is_fine(self.xsks.unset(index)),
+        }
+        .map_err(map_error("xsks"))
+    }
+
+    /// Sums over the cores.
+    pub(crate) fn counters(&self) -> Result<Counters, Error> {
+        let each = self.counters.get(&0, 0).map_err(map_error("counters"))?;
+        Ok(each.iter().fold(Counters::default(), |sum, core| Counters {
+            to_listener: sum.to_listener + core.to_listener,
+            to_connection: sum.to_connection + core.to_connection,
+            to_claim: sum.to_claim + core.to_claim,
+            flows_recorded: sum.flows_recorded + core.flows_recorded,
+            passed_fragment: sum.passed_fragment + core.passed_fragment,
+            passed_other: sum.passed_other + core.passed_other,
+        }))
+    }
+
+    fn publish_sizes(&mut self) -> Result<(), Error> {
+        self.config.set(0, self.sizes, 0).map_err(map_error("config"))
+    }
+
+    /// Runs the program on a frame as if it had arrived on queue 0, and returns its verdict (an `XDP_*` action).
+    #[cfg(test)]
+    fn test_run(&self, frame: &[u8]) -> u32 {
+        use aya::programs::{TestRun as _, TestRunOptions};
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(frame);
+        self.xdp().unwrap().test_run(options).unwrap().return_value
+    }
+}
+
+fn loading(error: EbpfError) -> Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+    while let Some(current) = cause {
+        if current.downcast_ref::<std::io::Error>().is_some_and(is_permission) {
+            return no_privilege();
+        }
+        cause = current.source();
+    }
+    Error::Program(error.to_string())
+}
+
+fn is_permission(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+fn no_privilege() -> Error {
+    Error::NoPrivilege { operation: "loading the XDP program", capability: "CAP_BPF and CAP_NET_ADMIN" }
+}
+
+fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
+    match result {
+        Err(MapError::KeyNotFound) => Ok(()),
+        Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn map_error(map: &'static str) -> impl FnOnce(MapError) -> Error {
+    move |error| {
+        if let MapError::SyscallError(call) = &error
+            && call.io_error.raw_os_error() == Some(libc::E2BIG)
+        {
+            return Error::Program(format!("map {map} is full"));
+        }
+        Error::Program(format!("map {map}: {error}"))
+    }
+}
+
+/// `bpf(BPF_LINK_CREATE)` (include/uapi/linux/bpf.h): target_ifindex, native XDP.
+fn link_create(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd, Errno> {
+    #[repr(C)]
+    struct LinkCreate {
+        program: i32,
+        interface: u32,
+        attach_type: u32,
+        flags: u32,
+    }
+    let attributes = LinkCreate {
+        program: program.as_raw_fd(),
+        interface,
+        attach_type: BPF_XDP,
+        flags: XDP_FLAGS_DRV_MODE,
+    };
+    // SAFETY: the kernel reads size_of::<LinkCreate>() bytes of `attributes` (the beginning of its union; what is beyond
+    // counts as zero) and writes nothing.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attributes, size_of::<LinkCreate>())
+    };
+    match i32::try_from(result) {
+        // SAFETY: a new descriptor that nobody else knows.
+        Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}

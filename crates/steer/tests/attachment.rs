@@ -1,0 +1,160 @@
+//! One process, real frames: the kernel is on the other side of a veth pair.
+
+mod lab;
+
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::xdp::XdpLink;
+use overfly_steer::{Attachment, Error, Options};
+use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
+
+const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
+
+/// Starts a kernel connection that nobody here answers.
+fn knock(lab: &Lab, to: SocketAddrV4) -> u16 {
+    let socket = lab.client.within(|| {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
+        let socket = socket_with(
+            AddressFamily::INET,
+            SocketType::STREAM,
+            SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        bind(&socket, &SocketAddrV4::new(CLIENT, 0)).unwrap();
+        let port = SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap().port();
+        let _ = connect(&socket, &to);
+        (socket, port)
+    });
+    // The SYN has left inside connect(): veth delivers at once.
+    socket.1
+}
+
+/// Receives until `wanted` finds something in a frame, for a second at most.
+fn receive_until<T>(link: &mut XdpLink, mut wanted: impl FnMut(&[u8]) -> Option<T>) -> Option<T> {
+    let begin = Instant::now();
+    let mut found = None;
+    while found.is_none() && begin.elapsed() < Duration::from_secs(1) {
+        link.receive(64, |frame| found = found.take().or_else(|| wanted(frame)));
+    }
+    found
+}
+
+fn syn_ports(frame: &[u8]) -> Option<(u16, u16)> {
+    let (_, bytes) = ethernet::Header::parse(frame).ok()?;
+    let packet = ipv4::Packet::parse(bytes).ok()?;
+    let segment = tcp::Segment::parse(packet.payload()).ok()?;
+    (segment.flags().contains(tcp::Flags::SYN)).then(|| (segment.source_port(), segment.destination_port()))
+}
+
+#[test]
+fn a_kernel_connect_shows_up_as_a_syn_and_everything_else_passes() {
+    let lab = Lab::new(2);
+    lab.server.enter();
+    let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    assert!(lab.server.has_xdp());
+    assert!(attachment.interface().partial_checksums);
+    assert_eq!(attachment.interface().addresses, [(SERVER, 24)]);
+    let sockets = attachment.add_stack().unwrap();
+    let stack = sockets.stack;
+    let mut link = XdpLink::open(sockets).unwrap();
+    attachment.listen(stack, HTTP).unwrap();
+
+    for _ in 0..20 {
+        let port = knock(&lab, HTTP);
+        let seen = receive_until(&mut link, |frame| syn_ports(frame).filter(|ports| ports.0 == port));
+        assert_eq!(seen, Some((port, 8080)));
+    }
+    // Another port is the kernel's own.
+    let kernel = TcpListener::bind(SocketAddrV4::new(SERVER, 8081)).unwrap();
+    lab.client.within(|| TcpStream::connect(SocketAddrV4::new(SERVER, 8081)).unwrap());
+    kernel.accept().unwrap();
+    // As is UDP to the same one.
+    let udp = UdpSocket::bind(SocketAddrV4::new(SERVER, 8080)).unwrap();
+    lab.client.within(|| UdpSocket::bind((CLIENT, 0)).unwrap().send_to(b"x", HTTP).unwrap());
+    udp.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+    udp.recv_from(&mut [0; 8]).unwrap();
+
+    let counters = attachment.counters().unwrap();
+    assert!(counters.to_listener >= 20 && counters.flows_recorded >= 20, "{counters:?}");
+    assert!(counters.passed_other > 0);
+    assert_eq!(link.kernel_counters().unwrap().receive_dropped, 0);
+    drop(link);
+    attachment.remove_stack(stack).unwrap();
+    drop(attachment);
+    assert!(!lab.server.has_xdp());
+}
+
+#[test]
+fn a_raw_frame_reaches_the_peer() {
+    let lab = Lab::new(2);
+    lab.server.enter();
+    let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    let (first, second) = (attachment.add_stack().unwrap(), attachment.add_stack().unwrap());
+    for sockets in [first, second] {
+        let peer = lab.client.within(|| {
+            use rustix::net::sockopt::{Timeout, set_socket_timeout};
+            use rustix::net::{AddressFamily, Protocol, RawProtocol, SocketFlags, SocketType, socket_with};
+            let every = RawProtocol::new(u32::from(0x88b5_u16.to_be())).unwrap();
+            let socket = socket_with(
+                AddressFamily::PACKET,
+                SocketType::RAW,
+                SocketFlags::CLOEXEC,
+                Some(Protocol::from_raw(every)),
+            )
+            .unwrap();
+            set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(1))).unwrap();
+            socket
+        });
+        let mut link = XdpLink::open(sockets).unwrap();
+        // More than the stack has frames: completions must come back.
+        for number in 0..2000_u32 {
+            let frame = link.frame().expect("veth takes frames as fast as they are flushed");
+            let header = ethernet::Header {
+                destination: MacAddr::BROADCAST,
+                source: MacAddr([2, 0, 0, 0, 0, 1]),
+                ethertype: 0x88b5, // local experimental (IEEE 802)
+            };
+            header.emit(frame);
+            frame[14..18].copy_from_slice(&number.to_be_bytes());
+            link.commit(64);
+            link.flush();
+            let mut received = [0; 2048];
+            let (length, _) =
+                rustix::net::recv(&peer, &mut received[..], rustix::net::RecvFlags::empty()).unwrap();
+            assert_eq!(length, 64);
+            assert_eq!(received[14..18], number.to_be_bytes());
+        }
+        assert_eq!(link.counters().sent_frames, 2000);
+        assert_eq!(link.counters().transmit_full, 0);
+        assert!(!link.transmit_pending());
+    }
+}
+
+#[test]
+fn routes_and_neighbours_are_the_kernels() {
+    let lab = Lab::new(1);
+    lab.server.run(&format!("route add 10.200.0.0/16 via {CLIENT}"));
+    lab.server.run("route add 10.201.0.0/16 dev lo");
+    lab.server.run("route add blackhole 10.202.0.0/16");
+    lab.server.enter();
+    let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    let direct = attachment.route(CLIENT).unwrap();
+    assert_eq!(direct.source, SERVER);
+    let mac = lab.client.command("ip", &["link", "show", INTERFACE]);
+    assert!(mac.contains(&direct.next_hop.to_string()), "{mac}");
+    assert_eq!(attachment.route(Ipv4Addr::new(10, 200, 1, 1)).unwrap(), direct);
+    for elsewhere in [Ipv4Addr::new(10, 201, 0, 1), SERVER, Ipv4Addr::LOCALHOST] {
+        assert!(matches!(attachment.route(elsewhere), Err(Error::RouteElsewhere { .. })));
+    }
+    for unreachable in
+        [Ipv4Addr::new(10, 202, 0, 1), Ipv4Addr::new(10, 203, 0, 1), Ipv4Addr::new(10, 99, 0, 255)]
+    {
+        assert!(matches!(attachment.route(unreachable), Err(Error::Unreachable { .. })), "{unreachable}");
+    }
+    let begin = Instant::now();
+    assert!(matches!(attachment.route(Ipv4Addr::new(10, 99, 0, 77)), Err(Error::NoNeighbor { .. })));
+    assert!(begin.elapsed() < Duration::from_millis(1500));
+}

@@ -1,0 +1,101 @@
+//! Two network namespaces joined by veth, for tests and examples. The namespaces have no names: they are held by
+//! descriptors of this process, and vanish with it however it ends.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::fs::File;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+/// The end that Overfly attaches to.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
+/// The other end.
+pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+/// The interface's name in both namespaces.
+pub(crate) const INTERFACE: &str = "veth0";
+
+/// The two ends.
+pub(crate) struct Lab {
+    pub(crate) server: Namespace,
+    pub(crate) client: Namespace,
+}
+
+impl Lab {
+    /// Each end with that many queues.
+    pub(crate) fn new(queues: u32) -> Lab {
+        let lab = Lab { server: Namespace::new(), client: Namespace::new() };
+        let peer = format!("/proc/{}/fd/{}", std::process::id(), lab.client.0.as_raw_fd());
+        lab.server.run(&format!(
+            "link add {INTERFACE} numtxqueues {queues} numrxqueues {queues} type veth \
+             peer name {INTERFACE} netns {peer} numtxqueues {queues} numrxqueues {queues}"
+        ));
+        for (namespace, address) in [(&lab.server, SERVER), (&lab.client, CLIENT)] {
+            namespace.run("link set lo up");
+            namespace.run(&format!("address add {address}/24 dev {INTERFACE}"));
+            namespace.run(&format!("link set {INTERFACE} up"));
+        }
+        lab
+    }
+}
+
+/// A network namespace.
+pub(crate) struct Namespace(OwnedFd);
+
+impl Namespace {
+    fn new() -> Namespace {
+        let thread = std::thread::spawn(|| {
+            // SAFETY: no descriptors are unshared.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }
+                .expect("these tests make network namespaces: run them as root");
+            File::open("/proc/thread-self/ns/net").unwrap().into()
+        });
+        Namespace(thread.join().unwrap())
+    }
+
+    /// Moves the calling thread in.
+    pub(crate) fn enter(&self) {
+        move_into_link_name_space(self.0.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+    }
+
+    /// Runs `work` on a thread of its own inside.
+    pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                self.enter();
+                work()
+            });
+            match thread.join() {
+                Ok(result) => result,
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        })
+    }
+
+    /// Runs `ip ARGUMENTS` inside, which must succeed.
+    pub(crate) fn run(&self, arguments: &str) {
+        self.command("ip", &arguments.split_whitespace().collect::<Vec<_>>());
+    }
+
+    /// Runs a command inside, which must succeed; returns what it said.
+    pub(crate) fn command(&self, program: &str, arguments: &[&str]) -> String {
+        let output = self.within(|| Command::new(program).args(arguments).output().unwrap());
+        assert!(
+            output.status.success(),
+            "{program} {arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A path that another process can open while this one lives.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// Whether an XDP program is attached to the interface inside.
+    pub(crate) fn has_xdp(&self) -> bool {
+        self.command("ip", &["-d", "link", "show", INTERFACE]).contains("prog/xdp")
+    }
+}
