@@ -33,15 +33,16 @@ pub(crate) struct Arguments {
     /// The network interface to accelerate [default: that of the default route, else the only one]
     #[arg(short, long, value_name = "NAME")]
     interface: Option<String>,
-    /// The program
-    program: OsString,
-    /// Its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-    arguments: Vec<OsString>,
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let program = &arguments.program;
+    let [program, program_arguments @ ..] = arguments.command.as_slice() else {
+        complain("no program to run was given");
+        return ExitCode::from(2);
+    };
     let environment = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     let read = profile::load(&arguments.profile, &profile_folders())
@@ -82,7 +83,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
         Err(reason) => {
             complain(format_args!("{} runs on the kernel: {reason}", program.display()));
-            let error = Command::new(&path).arg0(program).args(&arguments.arguments).exec();
+            let error = Command::new(&path).arg0(program).args(program_arguments).exec();
             complain(format_args!("{}: {error}", path.display()));
             ExitCode::from(126)
         }
@@ -145,8 +146,7 @@ fn warden_command(
         .arg("--preload")
         .arg(preload)
         .arg("--")
-        .arg(&arguments.program)
-        .args(&arguments.arguments)
+        .args(&arguments.command)
         .env_remove("LD_PRELOAD")
         .env("OVERFLY_BROKER", acceleration.environment())
         .envs(values.iter().map(|(name, value)| (*name, value.to_string())));

@@ -1,0 +1,170 @@
+//! `overfly bench`.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use super::{
+    Guard, alive, assert_refused, descendants, eventually, network_of, outcome, overfly, processes, signal,
+};
+
+/// A folder with a plan for nginx on the kernel under a generator with kernel sockets.
+struct Workplace {
+    folder: tempfile::TempDir,
+}
+
+impl Workplace {
+    fn new(change: impl FnOnce(String) -> String) -> Workplace {
+        let folder = tempfile::tempdir().unwrap();
+        let template = concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads/nginx/nginx.conf");
+        fs::copy(template, folder.path().join("nginx.conf")).unwrap();
+        let plan = r#"
+title = "a test"
+modes = ["kernel"]
+links = ["kernel"]
+payload_bytes = [1024]
+connections = ["keepalive"]
+repeats = 1
+warmup_s = 0.1
+duration_s = 0.5
+[server]
+program = "nginx"
+arguments = ["-e", "stderr", "-p", "@ROOT@", "-c", "@CONFIG@"]
+config = "nginx.conf"
+cpu = 0
+[client]
+connections = 4
+cpu = 0
+"#;
+        fs::write(folder.path().join("plan.toml"), change(plan.to_owned())).unwrap();
+        Workplace { folder }
+    }
+
+    fn bench(&self) -> Command {
+        let mut command = overfly();
+        command.args(["bench", "plan.toml"]).current_dir(self.folder.path());
+        command
+    }
+
+    fn summary(&self) -> Value {
+        let text = fs::read_to_string(self.folder.path().join("results/plan/summary.json")).unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    fn raw(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.folder.path().join("results/plan/raw"))
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+#[test]
+fn a_plan_is_carried_out_and_everything_is_written() {
+    let workplace = Workplace::new(|plan| plan.replace("[\"keepalive\"]", "[\"keepalive\", \"close\"]"));
+    let output = workplace.bench().args(["--seed", "5"]).output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("seed 5"), "{said}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("1024 B") && table.contains("keepalive") && table.contains("close"), "{table}");
+
+    let summary = workplace.summary();
+    let cells = summary["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for cell in cells {
+        assert_eq!(cell["payload_bytes"], 1024);
+        assert_eq!(cell["link"], "kernel");
+        let kernel = &cell["kernel"];
+        assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
+        assert_eq!(kernel["points"].as_array().unwrap().len(), 1);
+        assert_eq!(kernel["errors"], 0);
+        assert!(kernel["server_cpu_us_per_request"].as_f64().unwrap() > 0.0, "{kernel}");
+        assert!(kernel["client_command"].as_str().unwrap().contains("load http --json"));
+    }
+    assert!(summary["environment"]["server_version"].as_str().unwrap().contains("nginx"));
+    assert_eq!(workplace.raw().len(), 2);
+    let report = fs::read_to_string(workplace.folder.path().join("results/plan/report.md")).unwrap();
+    assert!(report.contains("| 1024 B | close | kernel |"), "{report}");
+}
+
+#[test]
+fn a_run_that_fails_is_in_the_report() {
+    let workplace = Workplace::new(|plan| plan.replace("\"nginx\"", "\"false\""));
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(1), "{said}");
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert_eq!(kernel["errors"], 1);
+    assert_eq!(kernel["points"][0], 0.0);
+    assert!(kernel["problems"][0].as_str().unwrap().contains("ended at once"), "{kernel}");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("! 1024 B keepalive, kernel: the server ended at once"), "{table}");
+}
+
+#[test]
+fn failed_requests_are_errors() {
+    // One byte more than the generator expects.
+    let workplace = Workplace::new(|plan| plan);
+    let config = workplace.folder.path().join("nginx.conf");
+    let text = fs::read_to_string(&config).unwrap();
+    let text =
+        text.replace("root @ROOT@/www;", "root @ROOT@/www; if ($http_connection != close) { return 404; }");
+    fs::write(&config, text).unwrap();
+    let output = workplace.bench().output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert!(kernel["errors"].as_u64().unwrap() > 1, "{kernel}");
+    assert!(kernel["problems"].to_string().contains("wrong status"), "{kernel}");
+}
+
+#[test]
+fn a_wrong_plan_is_refused_in_one_line() {
+    let with = |from: &str, to: &str| Workplace::new(|plan| plan.replacen(from, to, 1));
+    let workplace = with("repeats = 1", "repeat = 1");
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "`repeat`", "`repeats`"]);
+    let workplace = with("repeats = 1", "repeats = 0");
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "repeats = 0", "from 1 to 100"]);
+    let workplace = with("\"nginx.conf\"", "\"apache.conf\"");
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "server.config", "apache.conf"]);
+    let workplace = with("title", "title title");
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "line 2"]);
+    assert_refused(overfly().args(["bench", "/nowhere.toml"]), 2, &["/nowhere.toml"]);
+    assert_refused(overfly().args(["bench"]), 2, &["<PLAN>"]);
+}
+
+/// Starts a long run and waits until server and generator are both there; returns every process
+/// under it and the lab's network namespaces.
+fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
+    let mut command = workplace.bench();
+    let bench = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    let ours = network_of(std::process::id()).unwrap();
+    let mut networks = HashSet::new();
+    eventually("server and generator run", || {
+        networks =
+            descendants(bench.0.id()).into_iter().filter_map(network_of).filter(|&its| its != ours).collect();
+        networks.len() == 2
+    });
+    let family = descendants(bench.0.id());
+    assert!(family.len() >= 5, "guardians, nginx, its worker, the generator: {family:?}");
+    (bench, family, networks)
+}
+
+#[test]
+fn killed_in_the_middle_it_leaves_nothing() {
+    for name in ["KILL", "TERM", "INT"] {
+        let workplace = Workplace::new(|plan| plan.replace("duration_s = 0.5", "duration_s = 60"));
+        let (mut bench, family, networks) = long_run(&workplace);
+        signal(bench.0.id(), name);
+        assert!(!bench.0.wait().unwrap().success());
+        eventually("every process has ended", || !family.iter().any(|&id| alive(id)));
+        let inside = processes()
+            .into_iter()
+            .filter_map(|(id, _, _)| network_of(id))
+            .any(|its| networks.contains(&its));
+        assert!(!inside, "nobody is left in the lab");
+    }
+}

@@ -1,0 +1,106 @@
+//! The command as people use it: `overfly` is run as a process. Needs root.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod lab;
+mod run;
+
+use std::collections::HashSet;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The command under test.
+fn overfly() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_overfly"));
+    command.stdin(Stdio::null());
+    // What the machine's user may have set is no part of a test.
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("EF_") || name == "OVERFLY_LAB_PREFIX" {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Exit status, and what was said on standard error.
+fn outcome(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+/// Fails unless the command was refused with `status` and one line that holds every one of `words`.
+#[track_caller]
+fn assert_refused(command: &mut Command, status: i32, words: &[&str]) {
+    let output = command.output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(status), "{said}");
+    assert_eq!(said.lines().count(), 1, "expected one line: {said}");
+    for word in words {
+        assert!(said.contains(word), "{word} is not in: {said}");
+    }
+}
+
+/// Waits until `condition` holds.
+#[track_caller]
+fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within 20 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// (process, parent, first letter of its state) of every process.
+fn processes() -> Vec<(u32, u32, char)> {
+    let entries = fs::read_dir("/proc").unwrap();
+    entries
+        .filter_map(|entry| {
+            let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+            let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+            let state = fields.next()?.chars().next()?;
+            Some((id, fields.next()?.parse().ok()?, state))
+        })
+        .collect()
+}
+
+/// All processes under `root`, without it.
+fn descendants(root: u32) -> HashSet<u32> {
+    let processes = processes();
+    let mut family = vec![root];
+    let mut next = 0;
+    while next < family.len() {
+        let parent = family[next];
+        family.extend(processes.iter().filter(|process| process.1 == parent).map(|process| process.0));
+        next += 1;
+    }
+    family.into_iter().skip(1).collect()
+}
+
+/// Whether a process is there and is more than a corpse that nobody has buried yet.
+fn alive(id: u32) -> bool {
+    processes().iter().any(|&(its, _, state)| its == id && state != 'Z')
+}
+
+/// The network namespace that a process is in.
+fn network_of(id: u32) -> Option<u64> {
+    fs::metadata(format!("/proc/{id}/ns/net")).ok().map(|metadata| metadata.ino())
+}
+
+/// Sends a signal by name.
+fn signal(id: u32, name: &str) {
+    let status = Command::new("kill").args([&format!("-{name}"), &id.to_string()]).status().unwrap();
+    assert!(status.success());
+}
+
+/// A child that does not outlive the test.
+struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

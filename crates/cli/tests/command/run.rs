@@ -1,0 +1,169 @@
+//! `overfly run`: what does not need a link, and the watch over a program.
+
+use std::fs;
+use std::io::Read;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::{Guard, alive, assert_refused, descendants, eventually, outcome, overfly, signal};
+
+/// The warden alone, as `overfly run` starts it, with nothing preloaded.
+fn warden(script: &str) -> Command {
+    let mut command = overfly();
+    command.args([
+        "__warden",
+        "--parent",
+        &std::process::id().to_string(),
+        "--preload",
+        "",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ]);
+    command
+}
+
+/// A program that cannot be accelerated, since there is no such interface.
+fn run(words: &[&str]) -> Command {
+    let mut command = overfly();
+    command.args(["run", "--interface", "nosuch0"]).args(words);
+    command
+}
+
+#[test]
+fn what_cannot_be_accelerated_runs_on_the_kernel_after_one_warning() {
+    let output = run(&["sh", "-c", "echo it ran; exit 5"]).output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(5));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "it ran\n");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("sh runs on the kernel"), "{said}");
+}
+
+#[test]
+fn with_no_fail_0_it_does_not_run() {
+    assert_refused(
+        run(&["--", "echo", "it ran"]).env("EF_NO_FAIL", "0"),
+        1,
+        &["echo was not run", "EF_NO_FAIL"],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("strict.opf");
+    fs::write(&profile, "onload_set EF_NO_FAIL 0\n").unwrap();
+    assert_refused(&mut run(&["-p", profile.to_str().unwrap(), "echo", "it ran"]), 1, &["echo was not run"]);
+    // The environment wins.
+    let output =
+        run(&["-p", profile.to_str().unwrap(), "echo", "it ran"]).env("EF_NO_FAIL", "1").output().unwrap();
+    assert_eq!(output.stdout, b"it ran\n");
+}
+
+#[test]
+fn wrong_options_and_profiles_get_one_line_and_status_2() {
+    assert_refused(&mut run(&["-p", "warp", "true"]), 2, &["warp", "balanced, performance"]);
+    assert_refused(&mut run(&["--speed", "9", "true"]), 2, &["'--speed'"]);
+    assert_refused(&mut run(&[]), 2, &["<PROGRAM>"]);
+    assert_refused(
+        run(&["true"]).env("EF_POLL_USEC", "soon"),
+        2,
+        &["EF_POLL_USEC soon", "from 0 to 4294967295"],
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let profile = folder.path().join("mine.opf");
+    for (text, words) in [
+        ("onload_set EF_TCP_TCONST_MSL 0\n", &["mine.opf:1", "EF_TCP_TCONST_MSL 0", "from 1 to 255"][..]),
+        ("\nonload_set EF_TELEPATHY 1\n", &["mine.opf:2", "EF_TELEPATHY 1", "EF_POLL_USEC"]),
+        ("onload_set EF_NO_FAIL\n", &["mine.opf:1", "onload_set NAME VALUE"]),
+    ] {
+        fs::write(&profile, text).unwrap();
+        assert_refused(&mut run(&["-p", profile.to_str().unwrap(), "true"]), 2, words);
+    }
+}
+
+#[test]
+fn a_missing_program_has_a_shells_statuses() {
+    assert_refused(&mut run(&["no-such-program"]), 127, &["no-such-program"]);
+    assert_refused(&mut run(&["/etc/passwd"]), 126, &["/etc/passwd"]);
+}
+
+#[test]
+fn the_programs_arguments_are_its_own() {
+    let output = run(&["echo", "-p", "--interface", "-x"]).output().unwrap();
+    assert_eq!(output.stdout, b"-p --interface -x\n");
+}
+
+#[test]
+fn exit_status_and_signals_pass_through() {
+    assert_eq!(warden("exit 3").status().unwrap().code(), Some(3));
+    assert_eq!(warden("kill -9 $$").status().unwrap().code(), Some(128 + 9));
+    for (name, status) in [("TERM", 11), ("INT", 12), ("QUIT", 13), ("HUP", 14), ("USR1", 15), ("USR2", 16)] {
+        let script = format!("trap 'exit {status}' {name}; echo ready; while :; do sleep 0.05; done");
+        let mut child = Guard(warden(&script).stdout(Stdio::piped()).spawn().unwrap());
+        let mut ready = [0; 6];
+        child.0.stdout.take().unwrap().read_exact(&mut ready).unwrap();
+        signal(child.0.id(), name);
+        assert_eq!(child.0.wait().unwrap().code(), Some(status), "{name}");
+    }
+}
+
+#[test]
+fn what_was_ignored_stays_ignored() {
+    // nohup(1)
+    let mut command = Command::new("sh");
+    let line = format!(
+        "trap '' HUP; exec {} __warden --parent {} --preload '' -- sh -c 'kill -HUP $$; exit 4'",
+        env!("CARGO_BIN_EXE_overfly"),
+        std::process::id()
+    );
+    assert_eq!(command.args(["-c", &line]).status().unwrap().code(), Some(4));
+}
+
+#[test]
+fn a_program_that_goes_into_the_background_is_waited_for() {
+    let started = Instant::now();
+    assert_eq!(warden("setsid sleep 0.7 & exit 6").status().unwrap().code(), Some(6));
+    assert!(started.elapsed() >= Duration::from_millis(700));
+
+    // And told to end.
+    let mut child = Guard(warden("setsid sleep 60 & exit 0").spawn().unwrap());
+    let id = child.0.id();
+    let name = |id: &u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
+    eventually("only sleep is left", || {
+        let family = descendants(id);
+        family.len() == 1 && family.iter().all(|id| name(id).trim() == "sleep")
+    });
+    signal(id, "TERM");
+    assert_eq!(child.0.wait().unwrap().code(), Some(128 + 15));
+}
+
+/// A server of three processes: a master and two workers, one of which does not listen to SIGTERM.
+const MASTER: &str = "sleep 60 & sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & wait";
+
+fn family_of(id: u32, size: usize) -> Vec<u32> {
+    eventually("the family is complete", || descendants(id).len() >= size);
+    descendants(id).into_iter().collect()
+}
+
+#[test]
+fn when_the_program_is_killed_its_workers_end_too() {
+    let mut child = Guard(warden(MASTER).spawn().unwrap());
+    let family = family_of(child.0.id(), 3);
+    let master = *family.iter().min().unwrap();
+    signal(master, "KILL");
+    assert_eq!(child.0.wait().unwrap().code(), Some(128 + 9));
+    assert!(!family.iter().any(|&id| alive(id)));
+}
+
+#[test]
+fn when_the_supervisor_is_killed_the_program_ends() {
+    let line = format!(
+        "{} __warden --parent $$ --preload '' -- sh -c '{}' & wait",
+        env!("CARGO_BIN_EXE_overfly"),
+        MASTER.replace('\'', r"'\''")
+    );
+    let mut parent = Guard(Command::new("sh").args(["-c", &line]).spawn().unwrap());
+    let family = family_of(parent.0.id(), 4);
+    parent.0.kill().unwrap();
+    parent.0.wait().unwrap();
+    eventually("everything has ended", || !family.iter().any(|&id| alive(id)));
+}
