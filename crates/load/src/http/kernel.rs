@@ -3,7 +3,7 @@
 //! A keep-alive request costs two system calls, send and recv, and a share of an epoll_wait;
 //! epoll is told of a socket once, when it is made.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -166,10 +166,11 @@ impl Shard<'_> {
                 self.handle(index, flags)?;
             }
         }
+        self.tally.stop(self.tally.now_ns());
         for index in 0..self.slots.len() {
             self.close(index);
         }
-        Ok(self.tally.finish())
+        Ok(self.tally.into_outcome(BTreeMap::new()))
     }
 
     /// Begins a connection and its first request, if there is a request left.

@@ -9,6 +9,8 @@ mod kernel;
 mod report;
 mod run;
 mod settings;
+mod shard;
+mod xdp;
 
 pub use args::{HttpArgs, main_http};
 pub use report::{Latency, Report};

@@ -101,12 +101,16 @@ pub struct Report {
 }
 
 impl Report {
-    pub(super) fn new(settings: &Settings, outcomes: &[Outcome]) -> Report {
+    pub(crate) fn new(settings: &Settings, outcomes: &[Outcome]) -> Report {
         let from_ns = outcomes.iter().map(|outcome| outcome.measured_from_ns).min().unwrap_or(0);
         let until_ns = outcomes.iter().map(|outcome| outcome.ended_ns).max().unwrap_or(0);
         let mut record = Record::new();
+        let mut counters = BTreeMap::new();
         for outcome in outcomes {
             record.merge(&outcome.record);
+            for (name, count) in &outcome.counters {
+                *counters.entry(name.clone()).or_insert(0) += count;
+            }
         }
         let duration_s = until_ns.saturating_sub(from_ns) as f64 * 1e-9;
         let per_s = |count: u64| if duration_s > 0.0 { count as f64 / duration_s } else { 0.0 };
@@ -140,7 +144,7 @@ impl Report {
             cpu_system_s: record.cpu.system_s,
             cpu_us_per_request: if requests > 0 { cpu_s * 1e6 / requests as f64 } else { 0.0 },
             connections_open_max: record.open_max,
-            counters: BTreeMap::new(),
+            counters,
         }
     }
 

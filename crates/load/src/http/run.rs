@@ -1,5 +1,6 @@
 //! What both kinds of connections share: threads, the clock, the budget of requests, the tally.
 
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::report::Report;
-use super::{Error, Link, Settings, kernel};
+use super::{Error, Link, Settings, kernel, xdp};
 use crate::record::{CpuTime, Failure, Record};
 use crate::response::{Malformed, Response};
 
@@ -94,6 +95,8 @@ pub(crate) struct Outcome {
     pub(crate) record: Record,
     pub(crate) measured_from_ns: u64,
     pub(crate) ended_ns: u64,
+    /// Counters of the stack and its link, by name.
+    pub(crate) counters: BTreeMap<String, u64>,
 }
 
 /// One thread's side of the accounts.
@@ -108,6 +111,7 @@ pub(crate) struct Tally<'a> {
     held: u64,
     measuring: bool,
     measured_from_ns: u64,
+    ended_ns: u64,
     cpu_before: CpuTime,
 }
 
@@ -123,6 +127,7 @@ impl<'a> Tally<'a> {
             held: 0,
             measuring: false,
             measured_from_ns: 0,
+            ended_ns: 0,
             cpu_before: CpuTime::of_this_thread(),
         }
     }
@@ -135,6 +140,11 @@ impl<'a> Tally<'a> {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.shared.now_ns()
+    }
+
+    /// Whoever tells the time of this run.
+    pub(crate) fn clock(&self) -> &'a Shared {
+        self.shared
     }
 
     /// Once a loop. Ends the warm-up when it is over; false when the run is.
@@ -219,16 +229,24 @@ impl<'a> Tally<'a> {
         self.shared.open.0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn finish(mut self) -> Outcome {
-        let ended_ns = self.now_ns();
+    /// The run is over: nothing is counted from here on.
+    pub(crate) fn stop(&mut self, now_ns: u64) {
         self.record.cpu = CpuTime::of_this_thread() - self.cpu_before;
         if !self.measuring {
             self.record.restart();
+            self.measured_from_ns = now_ns;
         }
+        self.measuring = false;
+        self.ended_ns = now_ns;
+    }
+
+    /// What this thread brings home, after [`Tally::stop`].
+    pub(crate) fn into_outcome(self, counters: BTreeMap<String, u64>) -> Outcome {
         Outcome {
             record: self.record,
-            measured_from_ns: if self.measuring { self.measured_from_ns } else { ended_ns },
-            ended_ns,
+            measured_from_ns: self.measured_from_ns,
+            ended_ns: self.ended_ns,
+            counters,
         }
     }
 }
@@ -255,7 +273,13 @@ pub fn run(settings: &Settings, progress: impl FnMut(&Progress)) -> Result<Repor
             let workers = kernel::workers(settings, address, local)?;
             drive(settings, workers, progress)
         }
-        Link::Xdp => Err(Error::machine("--link xdp", "not in this build")),
+        Link::Xdp => {
+            let (workers, attachment) = xdp::workers(settings, address)?;
+            let report = drive(settings, workers, progress);
+            // The program stays until the last frame of the last thread is out.
+            drop(attachment);
+            report
+        }
     }
 }
 

@@ -1,0 +1,450 @@
+//! A shard against an HTTP server on another engine, on virtual time, over a link that loses.
+
+use std::cell::RefCell;
+use std::net::Ipv4Addr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use overfly_engine::{Config, ListenerId};
+use overfly_wire::MacAddr;
+
+use super::super::report::Report;
+use super::super::run::Shared;
+use super::super::{Settings, Target};
+use super::*;
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+/// One way, on the virtual clock.
+const DELAY_NS: u64 = 50_000;
+const STEP_NS: u64 = 25_000;
+
+/// SplitMix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+}
+
+/// Both directions: frames under way with the time of their arrival.
+struct Network {
+    now_ns: u64,
+    random: Random,
+    loss_per_mille: u64,
+    under_way: [VecDeque<(u64, Vec<u8>)>; 2],
+}
+
+/// One end: sends into direction `out`, receives from the other.
+struct End {
+    network: Rc<RefCell<Network>>,
+    out: usize,
+    frame: Vec<u8>,
+}
+
+impl FrameSink for End {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.frame)
+    }
+
+    fn commit(&mut self, length: usize) {
+        let mut network = self.network.borrow_mut();
+        let loss = network.loss_per_mille;
+        if network.random.below(1000) >= loss {
+            let arrival_ns = network.now_ns + DELAY_NS;
+            network.under_way[self.out].push_back((arrival_ns, self.frame[..length].to_vec()));
+        }
+    }
+}
+
+impl Wire for End {
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        for count in 0..budget {
+            let mut network = self.network.borrow_mut();
+            let now_ns = network.now_ns;
+            let inbound = &mut network.under_way[1 - self.out];
+            match inbound.front() {
+                Some((arrival_ns, _)) if *arrival_ns <= now_ns => {}
+                _ => return count,
+            }
+            let frame = inbound.pop_front();
+            drop(network);
+            if let Some((_, frame)) = frame {
+                each(&frame);
+            }
+        }
+        budget
+    }
+
+    fn flush(&mut self) {}
+
+    fn count(&self, counters: &mut BTreeMap<String, u64>) {
+        counters.insert("link.mtu".to_string(), 1500);
+    }
+}
+
+/// How the server answers a request.
+#[derive(Clone)]
+struct Manner {
+    response: Vec<u8>,
+    /// Closes after each response.
+    closes: bool,
+    /// Resets instead of answering.
+    resets: bool,
+}
+
+fn answers(response: impl Into<Vec<u8>>) -> Manner {
+    Manner { response: response.into(), closes: false, resets: false }
+}
+
+fn content(length: usize, connection: &str) -> Vec<u8> {
+    let mut response =
+        format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: {connection}\r\n\r\n")
+            .into_bytes();
+    response.resize(response.len() + length, b'x');
+    response
+}
+
+struct Site {
+    manner: Manner,
+    request: Vec<u8>,
+    /// By flow: how far into a request its stream is.
+    progress: Vec<usize>,
+    asked: Vec<FlowId>,
+    ended: Vec<FlowId>,
+    incoming: Vec<FlowId>,
+    requests: u64,
+}
+
+impl Owner for Site {
+    fn event(&mut self, flow: FlowId, event: Event) {
+        match event {
+            Event::Incoming { .. } => {
+                let places = self.progress.len().max(flow.index() + 1);
+                self.progress.resize(places, 0);
+                self.progress[flow.index()] = 0;
+                self.incoming.push(flow);
+            }
+            Event::RemoteClosed => self.ended.push(flow),
+            Event::Released => {
+                self.ended.retain(|other| *other != flow);
+                self.asked.retain(|other| *other != flow);
+                self.incoming.retain(|other| *other != flow);
+            }
+            _ => {}
+        }
+    }
+
+    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
+        let at = &mut self.progress[flow.index()];
+        for byte in data {
+            assert_eq!(*byte, self.request[*at], "the request arrives as it was written");
+            *at += 1;
+            if *at == self.request.len() {
+                *at = 0;
+                self.requests += 1;
+                self.asked.push(flow);
+            }
+        }
+        data.len()
+    }
+
+    fn fill(&mut self, _flow: FlowId, offset: u64, buffer: &mut [u8]) {
+        let length = self.manner.response.len() as u64;
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = self.manner.response[((offset + index as u64) % length) as usize];
+        }
+    }
+}
+
+/// The run's report, the server's flows that are left over, and the requests it saw.
+struct Result {
+    report: Report,
+    server_flows: usize,
+    server_requests: u64,
+    virtual_s: f64,
+}
+
+struct Case {
+    settings: Settings,
+    manner: Option<Manner>,
+    loss_per_mille: u64,
+    seed: u64,
+}
+
+fn case(manner: impl Into<Option<Manner>>) -> Case {
+    let mut settings = Settings::new(Target::parse("http://10.0.0.1/x").unwrap());
+    settings.connections = 8;
+    settings.duration = None;
+    settings.requests = Some(500);
+    settings.timeout = Duration::from_secs(30);
+    Case { settings, manner: manner.into(), loss_per_mille: 0, seed: 1 }
+}
+
+impl Case {
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Case {
+        change(&mut self.settings);
+        self
+    }
+
+    fn run(self) -> Result {
+        let Case { settings, manner, loss_per_mille, seed } = self;
+        println!("seed {seed}, loss {loss_per_mille} per mille");
+        let network = Rc::new(RefCell::new(Network {
+            now_ns: 0,
+            random: Random(seed),
+            loss_per_mille,
+            under_way: Default::default(),
+        }));
+        let end = |out| End { network: network.clone(), out, frame: vec![0; 2048] };
+        let config =
+            |mac, address| Config { max_flows: 4096, max_time_wait: 1024, ..Config::new(mac, address, 24) };
+        let mut engine = Engine::new(config(CLIENT_MAC, CLIENT)).unwrap();
+        engine.set_neighbor(SERVER, SERVER_MAC);
+        let mut server = Engine::new(config(SERVER_MAC, SERVER)).unwrap();
+        server.set_neighbor(CLIENT, CLIENT_MAC);
+        let mut server_end = end(1);
+        let request = settings.request();
+        let listens = manner.is_some();
+        let mut site = Site {
+            manner: manner.unwrap_or_else(|| answers("")),
+            request: request.clone(),
+            progress: Vec::new(),
+            asked: Vec::new(),
+            ended: Vec::new(),
+            incoming: Vec::new(),
+            requests: 0,
+        };
+        let _listener: Option<ListenerId> =
+            listens.then(|| server.listen(SocketAddrV4::new(SERVER, 80), 1024).unwrap());
+
+        let ends = Ends {
+            local: CLIENT,
+            ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
+            server: SocketAddrV4::new(SERVER, 80),
+            request: request.into(),
+            connections: settings.connections,
+            timeout_ns: settings.timeout.as_nanos() as u64,
+        };
+        let shared = Shared::new(&settings);
+        let tally = Tally::new(&settings, &shared, 0);
+        let mut shard = Shard::new(engine, end(0), ends, tally);
+
+        let mut serve = |now_ns: u64| {
+            let now = Instant::from_micros(now_ns / 1000);
+            server_end.receive(usize::MAX, |frame| server.receive(now, frame, &mut site));
+            server.advance(now, &mut site);
+            for flow in std::mem::take(&mut site.incoming) {
+                server.accepted(flow);
+            }
+            for flow in std::mem::take(&mut site.asked) {
+                if site.manner.resets {
+                    server.abort(flow);
+                    site.ended.retain(|other| *other != flow);
+                    continue;
+                }
+                server.send(flow, site.manner.response.len());
+                if site.manner.closes {
+                    server.shutdown(flow);
+                }
+            }
+            for flow in std::mem::take(&mut site.ended) {
+                server.close(flow);
+            }
+            server.transmit(now, &mut site, &mut server_end);
+            (server.flows() - server.time_wait_flows(), site.requests)
+        };
+
+        let mut now_ns = 0;
+        loop {
+            now_ns += STEP_NS;
+            assert!(now_ns < 3_600_000_000_000, "an hour went by");
+            network.borrow_mut().now_ns = now_ns;
+            if !shard.step(now_ns) {
+                break;
+            }
+            serve(now_ns);
+        }
+        let virtual_s = now_ns as f64 * 1e-9;
+        shard.client.tally.stop(now_ns);
+        shard.reset_all();
+        network.borrow_mut().loss_per_mille = 0;
+        let deadline_ns = now_ns + 20_000_000_000;
+        let mut left = serve(now_ns);
+        while now_ns < deadline_ns && (left.0 > 0 || !shard.is_wound_up()) {
+            now_ns += STEP_NS;
+            network.borrow_mut().now_ns = now_ns;
+            shard.settle(now_ns);
+            left = serve(now_ns);
+        }
+        assert!(shard.is_wound_up());
+        let mut counters = BTreeMap::new();
+        shard.wire.count(&mut counters);
+        let outcome = shard.client.tally.into_outcome(counters);
+        let report = Report::new(&settings, &[outcome]);
+        println!("{virtual_s} s\n{report}");
+        Result { report, server_flows: left.0, server_requests: left.1, virtual_s }
+    }
+}
+
+fn only(result: &Result, kind: &str) -> u64 {
+    let report = &result.report;
+    assert_eq!(report.failed[kind], report.failed_total, "{:?}", report.failed);
+    assert_eq!(report.succeeded + report.failed_total, report.requests);
+    report.failed_total
+}
+
+#[test]
+fn keep_alive() {
+    let result = case(answers(content(5, "keep-alive"))).run();
+    assert_eq!((result.report.requests, result.report.succeeded), (500, 500));
+    assert_eq!(result.report.connections_made, 8);
+    assert_eq!(result.report.connections_open_max, 8);
+    assert_eq!((result.server_requests, result.server_flows), (500, 0));
+    // One round trip each, and never a wait for a delayed ACK. (The histogram has three digits.)
+    let round_trip_us = 1.998 * DELAY_NS as f64 / 1000.0;
+    assert!(result.report.latency_us.min >= round_trip_us);
+    assert!(result.report.latency_us.max < 3.0 * round_trip_us);
+}
+
+#[test]
+fn a_new_connection_each_closed_by_the_server() {
+    let manner = Manner { closes: true, ..answers(content(5, "close")) };
+    let result = case(manner).with(|settings| settings.close = true).run();
+    assert_eq!((result.report.requests, result.report.succeeded), (500, 500));
+    assert_eq!(result.report.connections_made, 500);
+    assert!(result.report.connections_open_max <= 8);
+    assert_eq!((result.server_requests, result.server_flows), (500, 0));
+    let round_trip_us = 1.998 * DELAY_NS as f64 / 1000.0;
+    assert!(result.report.latency_us.min >= 2.0 * round_trip_us);
+    assert!(result.report.connect_us.p50 >= round_trip_us);
+}
+
+#[test]
+fn a_new_connection_each_closed_by_us_over_few_ports() {
+    // 1,000 ports, 3,000 connections: our own TIME-WAIT gives way.
+    let result = case(answers(content(5, "keep-alive")))
+        .with(|settings| {
+            settings.close = true;
+            settings.requests = Some(3000);
+        })
+        .run();
+    assert_eq!((result.report.requests, result.report.succeeded), (3000, 3000));
+    assert_eq!(result.server_flows, 0);
+}
+
+#[test]
+fn nothing_is_lost_when_frames_are() {
+    for seed in 1..=10 {
+        for (length, close) in [(0, false), (10_000, false), (100_000, false), (1000, true)] {
+            let connection = if close { "close" } else { "keep-alive" };
+            let manner = Manner { closes: close, ..answers(content(length, connection)) };
+            let mut case = case(manner).with(|settings| {
+                settings.close = close;
+                settings.requests = Some(300);
+                settings.expect_size = Some(length as u64);
+                settings.timeout = Duration::from_secs(300);
+            });
+            case.loss_per_mille = 30;
+            case.seed = seed;
+            let result = case.run();
+            assert_eq!((result.report.requests, result.report.succeeded), (300, 300));
+            assert_eq!((result.server_requests, result.server_flows), (300, 0));
+        }
+    }
+}
+
+#[test]
+fn until_the_connection_ends() {
+    let manner = Manner { closes: true, ..answers("HTTP/1.1 200 OK\r\n\r\nhello") };
+    let result = case(manner).with(|settings| settings.expect_size = Some(5)).run();
+    assert_eq!((result.report.requests, result.report.succeeded), (500, 500));
+    assert_eq!(result.server_flows, 0);
+}
+
+#[test]
+fn wrong_responses() {
+    let result = case(answers("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")).run();
+    assert_eq!(only(&result, "wrong_status"), 500);
+    let result = case(answers(content(5, "keep-alive"))).with(|s| s.expect_size = Some(6)).run();
+    assert_eq!(only(&result, "wrong_size"), 500);
+    let result = case(answers("220 mail\r\n")).run();
+    assert_eq!((only(&result, "malformed"), result.server_flows), (500, 0));
+    let result = case(answers("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhello")).run();
+    assert_eq!((only(&result, "malformed"), result.report.malformed["unsolicited"]), (500, 500));
+}
+
+#[test]
+fn servers_that_close_early_reset_stall_or_do_not_listen() {
+    let manner = Manner { closes: true, ..answers("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello") };
+    let result = case(manner).run();
+    assert_eq!((only(&result, "closed_early"), result.server_flows), (500, 0));
+
+    let result = case(Manner { resets: true, ..answers("") }).run();
+    assert_eq!((only(&result, "read"), result.server_flows), (500, 0));
+
+    let stalls = answers("HTTP/1.1 200 OK\r\nContent-Len");
+    let result = case(stalls)
+        .with(|settings| {
+            settings.requests = Some(16);
+            settings.timeout = Duration::from_millis(100);
+        })
+        .run();
+    assert_eq!((only(&result, "timeout"), result.server_flows), (16, 0));
+
+    let result = case(None).with(|settings| settings.requests = Some(20)).run();
+    assert_eq!(only(&result, "connect_refused"), 20);
+    assert_eq!(result.report.connections_open_max, 0);
+}
+
+#[test]
+fn nobody_answers() {
+    let mut case = case(answers("")).with(|settings| {
+        settings.requests = Some(16);
+        settings.timeout = Duration::from_millis(100);
+    });
+    case.loss_per_mille = 1000;
+    let result = case.run();
+    assert_eq!(only(&result, "connect_timeout"), 16);
+    assert!(result.virtual_s < 1.0);
+}
+
+#[test]
+fn a_duration_ends_with_requests_under_way_and_the_server_is_left_clean() {
+    let result = case(answers(content(20_000, "keep-alive")))
+        .with(|settings| {
+            settings.connections = 300;
+            settings.requests = None;
+            settings.warmup = Duration::from_millis(50);
+            settings.duration = Some(Duration::from_millis(100));
+        })
+        .run();
+    assert!((0.149..0.152).contains(&result.virtual_s));
+    assert!(result.report.succeeded > 300 && result.report.failed_total == 0);
+    assert_eq!((result.report.connections_open_max, result.server_flows), (300, 0));
+}
+
+#[test]
+fn each_shard_has_ports_of_its_own() {
+    for (range, count) in [(10_000..=32_000, 1), (10_000..=32_000, 3), (10_001..=10_010, 4)] {
+        let mut seen = BTreeMap::new();
+        for index in 0..count {
+            let mut ports = Ports::of_shard(&range, index, count);
+            for turn in 0..2 * ports.len() {
+                let port = ports.take();
+                assert!(range.contains(&port) && usize::from(port) % count == index);
+                if turn < ports.len() {
+                    assert_eq!(seen.insert(port, index), None, "as late as possible");
+                }
+            }
+        }
+        assert_eq!(seen.len(), range.len());
+    }
+}

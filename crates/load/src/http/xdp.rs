@@ -1,0 +1,213 @@
+//! Connections over AF_XDP: one stack a thread, all behind one XDP program.
+//!
+//! The program is told a range of local ports; a frame goes to stack `port % threads`, so each
+//! thread connects from the ports that lead back to it and nobody is told of connections.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+
+use overfly_engine::{Config, Engine};
+use overfly_link::xdp::XdpLink;
+use overfly_steer::{Attachment, Options};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::run::{Outcome, Tally, Worker};
+use super::shard::{Ends, Ports, Shard, Wire};
+use super::{Error, Settings};
+
+/// Frames to receive into for each connection, before the ring is as large as it gets.
+const FRAMES_A_CONNECTION: u32 = 8;
+
+/// One worker a thread, and what must outlive them: the program goes with it.
+pub(super) fn workers(
+    settings: &Settings,
+    server: SocketAddr,
+) -> Result<(Vec<XdpWorker>, Attachment), Error> {
+    let SocketAddr::V4(server) = server else {
+        return Err(Error::usage(
+            "URL",
+            settings.target.url(),
+            "an IPv4 address with --link xdp: the user-level stack has no IPv6; or --link kernel",
+        ));
+    };
+    let name = match &settings.interface {
+        Some(name) => name.clone(),
+        None => interface_to(*server.ip()).ok_or_else(|| {
+            Error::machine(format!("no interface on the way to {}", server.ip()), "name one with --interface")
+        })?,
+    };
+    let threads = settings.threads as u16;
+    let share = settings.connections_of(0) as u32;
+    let rx_ring = (share * FRAMES_A_CONNECTION).next_power_of_two().clamp(512, 8192);
+    let options = Options {
+        busy_poll: true,
+        stacks: threads,
+        rx_ring,
+        rx_frames: 2 * rx_ring * u32::from(threads),
+        ..Options::default()
+    };
+    let refused = |error: overfly_steer::Error| match error {
+        overfly_steer::Error::NoInterface { .. } => Error::usage("--interface", &name, error.to_string()),
+        error => Error::machine(format!("--link xdp on {name}"), error),
+    };
+    let mut attachment = Attachment::attach(&name, options).map_err(refused)?;
+    let route = attachment.route(*server.ip()).map_err(refused)?;
+    let mut links = Vec::new();
+    let mut first = None;
+    for index in 0..threads {
+        let sockets = attachment.add_stack().map_err(refused)?;
+        let first = *first.get_or_insert(sockets.stack);
+        if sockets.stack != first + index {
+            return Err(Error::machine(
+                format!("--link xdp on {name}"),
+                "its stacks are not numbered in a row: this is a fault of overfly",
+            ));
+        }
+        links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
+    }
+    attachment
+        .claim_ports(route.source, settings.ports.clone(), first.unwrap_or(0), threads)
+        .map_err(refused)?;
+
+    let request: Arc<[u8]> = settings.request().into();
+    let interface = attachment.interface();
+    let mut workers = Vec::new();
+    for (index, link) in links.into_iter().enumerate() {
+        let ports = Ports::of_shard(&settings.ports, index, settings.threads);
+        let connections = settings.connections_of(index);
+        settings.check_ports(ports.len() * settings.threads)?;
+        let mut hash_key = [0; 16];
+        getrandom(&mut hash_key, GetRandomFlags::empty())
+            .map_err(|error| Error::machine("asking the kernel for random bytes", error))?;
+        let flows = ports.len() as u32;
+        let config = Config {
+            mtu: interface.mtu,
+            partial_checksums: interface.partial_checksums,
+            // One server: there are never more flows than ports.
+            max_flows: flows,
+            max_time_wait: flows,
+            hash_key,
+            ..Config::new(interface.mac, route.source, 32)
+        };
+        let mut engine =
+            Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
+        engine.set_neighbor(*server.ip(), route.next_hop);
+        let ends = Ends {
+            local: route.source,
+            ports,
+            server: SocketAddrV4::new(*server.ip(), server.port()),
+            request: request.clone(),
+            connections,
+            timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
+        };
+        workers.push(XdpWorker { engine, link, ends });
+    }
+    Ok((workers, attachment))
+}
+
+/// The device of the most specific route in the kernel's main table, of those the least metric
+/// (`/proc/net/route`: addresses are hexadecimal, in the machine's byte order).
+fn interface_to(destination: Ipv4Addr) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/net/route").ok()?;
+    most_specific(&table, destination)
+}
+
+fn most_specific(table: &str, destination: Ipv4Addr) -> Option<String> {
+    const UP: u32 = 1;
+    let address = u32::from_ne_bytes(destination.octets());
+    let mut found: Option<((u32, u32), &str)> = None;
+    for line in table.lines().skip(1) {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let hexadecimal = |index: usize| u32::from_str_radix(fields.get(index)?, 16).ok();
+        let (Some(network), Some(flags), Some(mask)) = (hexadecimal(1), hexadecimal(3), hexadecimal(7))
+        else {
+            continue;
+        };
+        let metric = fields.get(6).and_then(|metric| metric.parse().ok()).unwrap_or(0);
+        let rank = (mask.count_ones(), u32::MAX - metric);
+        let fits = flags & UP != 0 && address & mask == network;
+        if fits && found.is_none_or(|(best, _)| rank > best) {
+            found = Some((rank, fields[0]));
+        }
+    }
+    found.map(|(_, name)| name.to_string())
+}
+
+/// One thread's stack before it runs.
+pub(super) struct XdpWorker {
+    engine: Engine,
+    link: XdpLink,
+    ends: Ends,
+}
+
+impl Worker for XdpWorker {
+    fn run(self, tally: Tally<'_>) -> Result<Outcome, Error> {
+        Ok(Shard::new(self.engine, self.link, self.ends, tally).run())
+    }
+}
+
+impl Wire for XdpLink {
+    #[inline]
+    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
+        XdpLink::receive(self, budget, each)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        XdpLink::flush(self);
+    }
+
+    fn count(&self, counters: &mut BTreeMap<String, u64>) {
+        let link = self.counters();
+        let named = [
+            ("received_frames", link.received_frames),
+            ("received_bytes", link.received_bytes),
+            ("receive_invalid", link.receive_invalid),
+            ("sent_frames", link.sent_frames),
+            ("sent_bytes", link.sent_bytes),
+            ("kicks", link.kicks),
+            ("busy_polls", link.busy_polls),
+            ("transmit_full", link.transmit_full),
+            ("transmit_again", link.transmit_again),
+            ("transmit_dropped", link.transmit_dropped),
+            ("transmit_no_memory", link.transmit_no_memory),
+            ("transmit_interface_down", link.transmit_interface_down),
+            ("transmit_failed", link.transmit_failed),
+            ("fill_deferred", link.fill_deferred),
+            ("completion_deferred", link.completion_deferred),
+        ];
+        for (name, count) in named {
+            counters.insert(format!("link.{name}"), count);
+        }
+        if let Ok(kernel) = self.kernel_counters() {
+            for (name, count) in [
+                ("receive_dropped", kernel.receive_dropped),
+                ("receive_ring_full", kernel.receive_ring_full),
+                ("fill_ring_empty", kernel.fill_ring_empty),
+            ] {
+                counters.insert(format!("kernel.{name}"), count);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interface_of_the_most_specific_route() {
+        let table = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n\
+            eth0\t00000000\t0101A8C0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n\
+            wlan0\t00000000\t0101A8C0\t0003\t0\t0\t600\t00000000\t0\t0\t0\n\
+            eth1\t00004D0A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0\n\
+            down\t00004D0A\t00000000\t0000\t0\t0\t0\t00FFFFFF\t0\t0\t0\n";
+        if cfg!(target_endian = "little") {
+            let to = |address: [u8; 4]| most_specific(table, address.into());
+            assert_eq!(to([10, 77, 0, 1]).as_deref(), Some("eth1"));
+            assert_eq!(to([10, 78, 0, 1]).as_deref(), Some("eth0"));
+        }
+        assert_eq!(most_specific("Iface\nnonsense\n", Ipv4Addr::LOCALHOST), None);
+    }
+}
