@@ -1,8 +1,22 @@
 //! What a program's process says to the broker.
+//!
+//! `overfly run` sets `OVERFLY_BROKER=<name>:<32 hex digits>` for the program that it starts: the name of an abstract Unix
+//! socket in the network namespace, and a secret.
+
+mod client;
+pub mod message;
+
+pub use client::{Client, Leash};
 
 use core::net::Ipv4Addr;
 
 use overfly_wire::MacAddr;
+
+use crate::Error;
+use message::Token;
+
+/// The environment variable that names the broker.
+pub const ENVIRONMENT: &str = "OVERFLY_BROKER";
 
 /// The interface that frames go through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +48,91 @@ pub struct Route {
 /// Why a broker refuses, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
+    /// The request makes no sense here.
+    BadRequest = 1,
+    /// The client has no stack yet, or has one already.
+    StackState = 2,
+    /// All stacks are taken.
+    NoStack = 3,
+    /// The address is not the interface's.
+    NotLocal = 4,
+    /// Another stack has the connection.
+    TupleInUse = 5,
+    /// There is no route.
+    Unreachable = 6,
+    /// The route leaves through another interface: the kernel must carry the connection.
+    RouteElsewhere = 7,
+    /// The next hop does not answer ARP.
+    NoNeighbor = 8,
     /// Something else; the words say what.
-    Other,
+    Other = 9,
+}
+
+impl Refusal {
+    fn from_number(number: u16) -> Refusal {
+        [
+            Refusal::BadRequest,
+            Refusal::StackState,
+            Refusal::NoStack,
+            Refusal::NotLocal,
+            Refusal::TupleInUse,
+            Refusal::Unreachable,
+            Refusal::RouteElsewhere,
+            Refusal::NoNeighbor,
+        ]
+        .into_iter()
+        .find(|&refusal| refusal as u16 == number)
+        .unwrap_or(Refusal::Other)
+    }
+}
+
+/// The value of [`ENVIRONMENT`] for a broker.
+#[must_use]
+pub fn environment(name: &str, token: Token) -> String {
+    let hex: String = token.0.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{name}:{hex}")
+}
+
+/// Name and secret out of the value of [`ENVIRONMENT`].
+fn parse_environment(value: &str) -> Result<(&str, Token), Error> {
+    let (name, hex) = value.rsplit_once(':').ok_or(Error::BrokerAddress)?;
+    if name.is_empty()
+        || name.len() > 100
+        || hex.len() != 32
+        || !hex.bytes().all(|digit| digit.is_ascii_hexdigit())
+    {
+        return Err(Error::BrokerAddress);
+    }
+    let mut token = [0; 16];
+    for (byte, digits) in token.iter_mut().zip(hex.as_bytes().chunks(2)) {
+        let digits = core::str::from_utf8(digits).map_err(|_| Error::BrokerAddress)?;
+        *byte = u8::from_str_radix(digits, 16).map_err(|_| Error::BrokerAddress)?;
+    }
+    Ok((name, Token(token)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_names_broker_and_secret() {
+        let token = Token([0xa5; 16]);
+        let value = environment("overfly-1-2", token);
+        assert_eq!(value, format!("overfly-1-2:{}", "a5".repeat(16)));
+        let (name, parsed) = parse_environment(&value).unwrap();
+        assert!(name == "overfly-1-2" && parsed == token);
+        let zeros = "0".repeat(32);
+        for broken in [
+            "",
+            "x",
+            "x:12",
+            &format!(":{zeros}"),
+            &format!("x:{zeros}0"),
+            &format!("x:+{}", "0".repeat(31)),
+            &format!("x:{}é", "0".repeat(30)),
+        ] {
+            assert_eq!(parse_environment(broken).err(), Some(Error::BrokerAddress), "{broken}");
+        }
+    }
 }

@@ -1,0 +1,266 @@
+//! The program's end of the connection.
+
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, recvmsg, send, socket_with,
+};
+use zerocopy::IntoBytes;
+
+use super::message::{
+    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome,
+};
+use super::{Interface, Route, parse_environment};
+use crate::Error;
+use crate::xdp::{QueueSockets, StackSockets};
+
+/// Longer than the broker ever takes: a next hop may take a second to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// `fcntl` command (include/uapi/asm-generic/fcntl.h).
+const F_SETSIG: c_int = 10;
+const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+
+/// A process's connection to the broker. When it is closed, by whatever means, all that was asked for over it is undone.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    interface: Interface,
+}
+
+impl Client {
+    /// Connects, given the value of `OVERFLY_BROKER`.
+    ///
+    /// # Errors
+    /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn connect(environment: &str) -> Result<Client, Error> {
+        let socket = dial(environment, Role::Client)?;
+        let interface = hear(socket.as_fd(), Welcome::parse)?;
+        Ok(Client { socket, interface })
+    }
+
+    /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Asks for the interface's addresses again.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn refresh_interface(&mut self) -> Result<&Interface, Error> {
+        self.say(Kind::Interface, NOWHERE, NOWHERE)?;
+        self.interface = hear(self.socket.as_fd(), Welcome::parse)?;
+        Ok(&self.interface)
+    }
+
+    /// Gets this process's stack. There is one for each client.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if all are taken, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn open_stack(&mut self) -> Result<StackSockets, Error> {
+        self.say(Kind::OpenStack, NOWHERE, NOWHERE)?;
+        let mut queues = Vec::new();
+        loop {
+            let (part, descriptors) = hear_with_descriptors(self.socket.as_fd(), StackPart::parse)?;
+            let [Some(socket), Some(pool)] = descriptors else {
+                return Err(Error::BrokerProtocol("a stack without its descriptors"));
+            };
+            if usize::from(part.queue) != queues.len() {
+                return Err(Error::BrokerProtocol("a stack's queues out of order"));
+            }
+            queues.push(QueueSockets { socket, pool });
+            if queues.len() == usize::from(part.queues) {
+                return Ok(StackSockets {
+                    stack: part.stack,
+                    queues,
+                    layout: part.layout,
+                    zero_copy: part.zero_copy,
+                    busy_poll: part.busy_poll,
+                });
+            }
+        }
+    }
+
+    /// New connections to the address come to this process's stack (or to one of those that listen there).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the address is not the interface's, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn listen(&mut self, address: SocketAddrV4) -> Result<(), Error> {
+        self.ask(Kind::Listen, address, NOWHERE).map(|_| ())
+    }
+
+    /// No more of them. Connections that exist stay.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn unlisten(&mut self, address: SocketAddrV4) -> Result<(), Error> {
+        self.ask(Kind::Unlisten, address, NOWHERE).map(|_| ())
+    }
+
+    /// Finds the way to `remote` and has the connection's frames come to this process's stack. Waits for up to a second if
+    /// the next hop is asleep.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `RouteElsewhere` means that the kernel must carry this connection. [`Error::BrokerGone`],
+    /// [`Error::BrokerProtocol`].
+    pub fn connect_flow(&mut self, local_port: u16, remote: SocketAddrV4) -> Result<Route, Error> {
+        self.connect_flow_from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local_port), remote)
+    }
+
+    /// As [`Client::connect_flow`], from a local address that the program chose.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn connect_flow_from(&mut self, local: SocketAddrV4, remote: SocketAddrV4) -> Result<Route, Error> {
+        self.ask(Kind::Connect, local, remote)
+    }
+
+    /// The connection is over.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn disconnect_flow(&mut self, local_port: u16, remote: SocketAddrV4) -> Result<(), Error> {
+        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local_port);
+        self.ask(Kind::Disconnect, local, remote).map(|_| ())
+    }
+
+    /// The connection itself: it hangs up when the broker ends.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn ask(&mut self, kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Result<Route, Error> {
+        self.say(kind, local, remote)?;
+        hear(self.socket.as_fd(), Reply::parse)
+    }
+
+    fn say(&mut self, kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Result<(), Error> {
+        let request = Request::new(kind, local, remote);
+        tell(self.socket.as_fd(), request.as_bytes())
+    }
+}
+
+/// A connection that makes the kernel kill this process (SIGKILL) when the broker ends: a program whose frames nobody
+/// steers any more must not live on as if it served.
+#[derive(Debug)]
+pub struct Leash(OwnedFd);
+
+impl Leash {
+    /// Connects, given the value of `OVERFLY_BROKER`, and ties the calling process. A forked child is not tied by it.
+    ///
+    /// # Errors
+    /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`], or what the kernel said.
+    pub fn connect(environment: &str) -> Result<Leash, Error> {
+        let socket = dial(environment, Role::Leash)?;
+        // The answer is read before the leash is tied: whatever happens on the connection afterwards is the broker's end.
+        hear(socket.as_fd(), Reply::parse)?;
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let descriptor = socket.as_fd();
+        control(descriptor, libc::F_SETOWN, process, "F_SETOWN")?;
+        control(descriptor, F_SETSIG, libc::SIGKILL, "F_SETSIG")?;
+        let flags = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| Error::system("F_GETFL", errno))?;
+        control(descriptor, libc::F_SETFL, flags.bits() as c_int | libc::O_ASYNC, "F_SETFL")?;
+        // It may have ended in between.
+        match rustix::net::recv(descriptor, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
+            Err(Errno::AGAIN) => Ok(Leash(socket)),
+            result => Err(Error::BrokerGone { operation: "leash", errno: result.err() }),
+        }
+    }
+
+    /// The connection itself.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// `fcntl` with an integer: rustix has no F_SETOWN and F_SETSIG, and libc's fcntl is our own hook in the preloaded library.
+fn control(
+    descriptor: BorrowedFd<'_>,
+    command: c_int,
+    value: c_int,
+    operation: &'static str,
+) -> Result<(), Error> {
+    // SAFETY: these commands take an integer and touch no memory.
+    let result = unsafe { libc::syscall(libc::SYS_fcntl, descriptor.as_raw_fd(), command, value) };
+    if result >= 0 {
+        Ok(())
+    } else {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+        Err(Error::system(operation, errno))
+    }
+}
+
+fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| Error::BrokerGone { operation, errno: Some(errno) }
+}
+
+fn dial(environment: &str, role: Role) -> Result<OwnedFd, Error> {
+    let (name, token) = parse_environment(environment)?;
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        .map_err(|errno| Error::system("creating a Unix socket", errno))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
+        .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)))
+        .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
+    loop {
+        match connect(&socket, &address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(gone("connect")(errno)),
+        }
+    }
+    tell(socket.as_fd(), Hello::new(role, token).as_bytes())?;
+    Ok(socket)
+}
+
+fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
+    loop {
+        match send(socket, bytes, SendFlags::NOSIGNAL) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(gone("send")(errno)),
+        }
+    }
+}
+
+fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
+    hear_with_descriptors(socket, parse).map(|(message, _)| message)
+}
+
+fn hear_with_descriptors<T>(
+    socket: BorrowedFd<'_>,
+    parse: impl FnOnce(&[u8]) -> Result<T, Error>,
+) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
+    let mut bytes = [0; MESSAGE_LEN_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let length = loop {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+            Ok(message) => break message.bytes,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(gone("receive")(errno)),
+        }
+    };
+    let mut descriptors = [const { None }; DESCRIPTORS_MAX];
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(received) = message {
+            for (place, descriptor) in descriptors.iter_mut().zip(received) {
+                *place = Some(descriptor);
+            }
+        }
+    }
+    if length == 0 {
+        return Err(Error::BrokerGone { operation: "receive", errno: None });
+    }
+    Ok((parse(&bytes[..length])?, descriptors))
+}

@@ -1,0 +1,443 @@
+//! The messages between a client and the broker: one per datagram of an abstract `SOCK_SEQPACKET` Unix socket, each of a
+//! fixed length, little-endian.
+//!
+//! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
+//! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
+//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not. A leash says
+//! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+
+use overfly_wire::MacAddr;
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{Interface, Refusal, Route};
+use crate::Error;
+use crate::xdp::{BusyPoll, PoolLayout};
+
+/// "OVFB", and the version of the messages below.
+const MAGIC: [u8; 4] = *b"OVFB";
+const VERSION: u16 = 1;
+/// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
+const ADDRESSES_MAX: usize = 32;
+const NAME_MAX: usize = 16; // IFNAMSIZ
+const REASON_MAX: usize = 240;
+/// Longer than any message.
+pub const MESSAGE_LEN_MAX: usize = 512;
+/// Descriptors with one message at most.
+pub const DESCRIPTORS_MAX: usize = 2;
+
+/// The secret that `overfly run` and its program share.
+#[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(transparent)]
+pub struct Token(pub [u8; 16]);
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Requests will follow.
+    Client = 1,
+    /// Nothing will follow: the process wants to know when the broker ends.
+    Leash = 2,
+}
+
+/// The first message.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Hello {
+    magic: [u8; 4],
+    version: U16,
+    role: U16,
+    token: Token,
+}
+
+impl Hello {
+    /// What to say.
+    #[must_use]
+    pub fn new(role: Role, token: Token) -> Hello {
+        Hello { magic: MAGIC, version: U16::new(VERSION), role: U16::new(role as u16), token }
+    }
+
+    /// What somebody who has the token wants; `None` for everybody else.
+    #[must_use]
+    pub fn parse(bytes: &[u8], token: Token) -> Option<Role> {
+        let hello = Hello::read_from_bytes(bytes).ok()?;
+        // All bytes are compared, so that time does not tell how many were right.
+        let difference = (hello.token.0.iter().zip(&token.0)).fold(0, |sum, (a, b)| sum | (a ^ b));
+        if hello.magic != MAGIC || hello.version.get() != VERSION || difference != 0 {
+            return None;
+        }
+        match hello.role.get() {
+            1 => Some(Role::Client),
+            2 => Some(Role::Leash),
+            _ => None,
+        }
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The interface, as it is now.
+    Interface = 1,
+    /// A stack's sockets.
+    OpenStack = 2,
+    /// New connections to `local`.
+    Listen = 3,
+    /// No more of them.
+    Unlisten = 4,
+    /// The frames of a connection from `local` (0.0.0.0: whatever the route says) to `remote`.
+    Connect = 5,
+    /// No more of them.
+    Disconnect = 6,
+}
+
+impl Kind {
+    const ALL: [Kind; 6] =
+        [Kind::Interface, Kind::OpenStack, Kind::Listen, Kind::Unlisten, Kind::Connect, Kind::Disconnect];
+}
+
+/// Every later message of a client.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Request {
+    kind: U16,
+    local_port: U16,
+    local_address: [u8; 4],
+    remote_address: [u8; 4],
+    remote_port: U16,
+    zero: U16,
+}
+
+impl Request {
+    /// A request about an address or a pair of them; those that do not matter are 0.0.0.0:0.
+    #[must_use]
+    pub fn new(kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Request {
+        Request {
+            kind: U16::new(kind as u16),
+            local_port: U16::new(local.port()),
+            local_address: local.ip().octets(),
+            remote_address: remote.ip().octets(),
+            remote_port: U16::new(remote.port()),
+            zero: U16::new(0),
+        }
+    }
+
+    /// Kind, local and remote address, or `None` if this is no request.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<(Kind, SocketAddrV4, SocketAddrV4)> {
+        let request = Request::read_from_bytes(bytes).ok()?;
+        let kind = (Kind::ALL.into_iter()).find(|&kind| kind as u16 == request.kind.get())?;
+        let address = |ip: [u8; 4], port: U16| SocketAddrV4::new(Ipv4Addr::from(ip), port.get());
+        Some((
+            kind,
+            address(request.local_address, request.local_port),
+            address(request.remote_address, request.remote_port),
+        ))
+    }
+}
+
+/// Says which of the broker's messages this is.
+const REPLY: u16 = 1;
+const WELCOME: u16 = 2;
+const STACK_PART: u16 = 3;
+
+/// Yes, with a route if one was asked for, or no and why.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Reply {
+    message: U16,
+    /// 0, or a [`Refusal`].
+    refusal: U16,
+    source: [u8; 4],
+    next_hop: MacAddr,
+    reason_len: U16,
+    reason: [u8; REASON_MAX],
+}
+
+impl Reply {
+    /// Yes.
+    #[must_use]
+    pub fn yes(route: Option<Route>) -> Reply {
+        let mut reply = Reply::new_zeroed();
+        reply.message = U16::new(REPLY);
+        if let Some(route) = route {
+            reply.source = route.source.octets();
+            reply.next_hop = route.next_hop;
+        }
+        reply
+    }
+
+    /// No, and why. A long reason is cut.
+    #[must_use]
+    pub fn no(refusal: Refusal, reason: &str) -> Reply {
+        let mut reply = Reply::yes(None);
+        let mut length = reason.len().min(REASON_MAX);
+        while !reason.is_char_boundary(length) {
+            length -= 1;
+        }
+        reply.refusal = U16::new(refusal as u16);
+        reply.reason_len = U16::new(length as u16);
+        reply.reason[..length].copy_from_slice(&reason.as_bytes()[..length]);
+        reply
+    }
+
+    /// # Errors
+    /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is no reply.
+    pub fn parse(bytes: &[u8]) -> Result<Route, Error> {
+        let reply = Reply::read_from_bytes(bytes)
+            .ok()
+            .filter(|reply| reply.message.get() == REPLY)
+            .ok_or(Error::BrokerProtocol("not a reply"))?;
+        if reply.refusal.get() == 0 {
+            return Ok(Route { source: Ipv4Addr::from(reply.source), next_hop: reply.next_hop });
+        }
+        let reason = reply.reason.get(..usize::from(reply.reason_len.get())).unwrap_or_default();
+        Err(Error::Refused {
+            refusal: Refusal::from_number(reply.refusal.get()),
+            reason: String::from_utf8_lossy(reason).into_owned(),
+        })
+    }
+}
+
+/// The interface.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Welcome {
+    message: U16,
+    mtu: U16,
+    index: U32,
+    mac: MacAddr,
+    partial_checksums: u8,
+    address_count: u8,
+    name: [u8; NAME_MAX],
+    addresses: [[u8; 4]; ADDRESSES_MAX],
+    prefix_lens: [u8; ADDRESSES_MAX],
+}
+
+impl Welcome {
+    /// Of addresses beyond 32, none is said.
+    #[must_use]
+    pub fn new(interface: &Interface) -> Welcome {
+        let mut welcome = Welcome::new_zeroed();
+        welcome.message = U16::new(WELCOME);
+        welcome.mtu = U16::new(interface.mtu);
+        welcome.index = U32::new(interface.index);
+        welcome.mac = interface.mac;
+        welcome.partial_checksums = u8::from(interface.partial_checksums);
+        let name = interface.name.as_bytes();
+        let length = name.len().min(NAME_MAX);
+        welcome.name[..length].copy_from_slice(&name[..length]);
+        for ((address, prefix_len), (to, to_prefix)) in
+            (interface.addresses.iter()).zip(welcome.addresses.iter_mut().zip(&mut welcome.prefix_lens))
+        {
+            *to = address.octets();
+            *to_prefix = *prefix_len;
+            welcome.address_count += 1;
+        }
+        welcome
+    }
+
+    /// # Errors
+    /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is neither.
+    pub fn parse(bytes: &[u8]) -> Result<Interface, Error> {
+        let Some(welcome) =
+            (Welcome::read_from_bytes(bytes).ok()).filter(|welcome| welcome.message.get() == WELCOME)
+        else {
+            Reply::parse(bytes)?;
+            return Err(Error::BrokerProtocol("a yes instead of the interface"));
+        };
+        let name_len = (welcome.name.iter().position(|&byte| byte == 0)).unwrap_or(NAME_MAX);
+        Ok(Interface {
+            name: String::from_utf8_lossy(&welcome.name[..name_len]).into_owned(),
+            index: welcome.index.get(),
+            mac: welcome.mac,
+            mtu: welcome.mtu.get(),
+            addresses: (welcome.addresses.into_iter().map(Ipv4Addr::from))
+                .zip(welcome.prefix_lens)
+                .take(usize::from(welcome.address_count))
+                .collect(),
+            partial_checksums: welcome.partial_checksums != 0,
+        })
+    }
+}
+
+/// A stack's socket on one queue; its descriptors come beside it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct StackPart {
+    message: U16,
+    stack: U16,
+    queue: U16,
+    queues: U16,
+    zero_copy: U16,
+    busy_poll: U16,
+    busy_poll_duration_us: U32,
+    busy_poll_budget: U32,
+    rx_frames: U32,
+    rx_ring: U32,
+    tx_frames: U32,
+    tx_queues: U32,
+    stacks: U32,
+}
+
+/// A [`StackPart`] in this process's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Which stack.
+    pub stack: u16,
+    /// Which of its queues this is.
+    pub queue: u16,
+    /// How many there are.
+    pub queues: u16,
+    /// As in [`crate::xdp::StackSockets`].
+    pub zero_copy: bool,
+    /// As in [`crate::xdp::StackSockets`].
+    pub busy_poll: Option<BusyPoll>,
+    /// As in [`crate::xdp::StackSockets`].
+    pub layout: PoolLayout,
+}
+
+impl StackPart {
+    /// What to say.
+    #[must_use]
+    pub fn new(part: &Part) -> StackPart {
+        let busy_poll = part.busy_poll.unwrap_or(BusyPoll { duration_us: 0, budget: 0 });
+        StackPart {
+            message: U16::new(STACK_PART),
+            stack: U16::new(part.stack),
+            queue: U16::new(part.queue),
+            queues: U16::new(part.queues),
+            zero_copy: U16::new(u16::from(part.zero_copy)),
+            busy_poll: U16::new(u16::from(part.busy_poll.is_some())),
+            busy_poll_duration_us: U32::new(busy_poll.duration_us),
+            busy_poll_budget: U32::new(busy_poll.budget),
+            rx_frames: U32::new(part.layout.rx_frames),
+            rx_ring: U32::new(part.layout.rx_ring),
+            tx_frames: U32::new(part.layout.tx_frames),
+            tx_queues: U32::new(part.layout.tx_queues),
+            stacks: U32::new(part.layout.stacks),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is neither.
+    pub fn parse(bytes: &[u8]) -> Result<Part, Error> {
+        let Some(part) =
+            (StackPart::read_from_bytes(bytes).ok()).filter(|part| part.message.get() == STACK_PART)
+        else {
+            Reply::parse(bytes)?;
+            return Err(Error::BrokerProtocol("a yes instead of a stack"));
+        };
+        Ok(Part {
+            stack: part.stack.get(),
+            queue: part.queue.get(),
+            queues: part.queues.get(),
+            zero_copy: part.zero_copy.get() != 0,
+            busy_poll: (part.busy_poll.get() != 0).then_some(BusyPoll {
+                duration_us: part.busy_poll_duration_us.get(),
+                budget: part.busy_poll_budget.get(),
+            }),
+            layout: PoolLayout {
+                rx_frames: part.rx_frames.get(),
+                rx_ring: part.rx_ring.get(),
+                tx_frames: part.tx_frames.get(),
+                tx_queues: part.tx_queues.get(),
+                stacks: part.stacks.get(),
+            },
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TOKEN: Token = Token([7; 16]);
+
+    fn interface() -> Interface {
+        Interface {
+            name: "a-name-15-bytes".to_owned(),
+            index: 70_000,
+            mac: MacAddr([1, 2, 3, 4, 5, 6]),
+            mtu: 1500,
+            addresses: vec![(Ipv4Addr::new(10, 0, 0, 1), 8), (Ipv4Addr::new(10, 0, 0, 2), 32)],
+            partial_checksums: true,
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_heard() {
+        assert_eq!(Hello::parse(Hello::new(Role::Leash, TOKEN).as_bytes(), TOKEN), Some(Role::Leash));
+        assert_eq!(Hello::parse(Hello::new(Role::Client, Token([8; 16])).as_bytes(), TOKEN), None);
+        let (local, remote) = (
+            SocketAddrV4::new(Ipv4Addr::new(1, 2, 3, 4), 5),
+            SocketAddrV4::new(Ipv4Addr::new(6, 7, 8, 9), 65535),
+        );
+        for kind in Kind::ALL {
+            let bytes = Request::new(kind, local, remote);
+            assert_eq!(Request::parse(bytes.as_bytes()), Some((kind, local, remote)));
+        }
+        assert_eq!(Welcome::parse(Welcome::new(&interface()).as_bytes()), Ok(interface()));
+        let route = Route { source: Ipv4Addr::new(9, 8, 7, 6), next_hop: MacAddr([6, 5, 4, 3, 2, 1]) };
+        assert_eq!(Reply::parse(Reply::yes(Some(route)).as_bytes()), Ok(route));
+        let part = Part {
+            stack: 3,
+            queue: 1,
+            queues: 2,
+            zero_copy: false,
+            busy_poll: Some(BusyPoll::default()),
+            layout: PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 },
+        };
+        assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));
+    }
+
+    #[test]
+    fn a_no_is_a_no_in_place_of_any_answer() {
+        let long = "é".repeat(REASON_MAX);
+        let no = Reply::no(Refusal::NoStack, &long);
+        for heard in [
+            Reply::parse(no.as_bytes()).unwrap_err(),
+            Welcome::parse(no.as_bytes()).unwrap_err(),
+            StackPart::parse(no.as_bytes()).unwrap_err(),
+        ] {
+            let Error::Refused { refusal, reason } = heard else {
+                panic!("{heard}");
+            };
+            assert_eq!((refusal, reason.len()), (Refusal::NoStack, REASON_MAX));
+        }
+    }
+
+    /// Every length and some hundred thousand random contents: nothing panics, little is understood.
+    #[test]
+    fn bad_messages_are_refused() {
+        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+        println!("SEED={seed}");
+        let mut state = seed;
+        let mut random = move || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state
+        };
+        let mut bytes = [0_u8; MESSAGE_LEN_MAX];
+        for _ in 0..200_000 {
+            for chunk in bytes[..64].chunks_mut(8) {
+                chunk.copy_from_slice(&random().to_le_bytes());
+            }
+            bytes[0] = random() as u8 & 3;
+            bytes[1] = 0;
+            let length = random() as usize % MESSAGE_LEN_MAX;
+            let message = &bytes[..length];
+            assert_eq!(Hello::parse(message, TOKEN), None);
+            let _ = Request::parse(message);
+            let _ = Reply::parse(message);
+            let _ = Welcome::parse(message);
+            let _ = StackPart::parse(message);
+        }
+        for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>()] {
+            assert!(length <= MESSAGE_LEN_MAX);
+        }
+    }
+}
