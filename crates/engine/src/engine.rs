@@ -340,7 +340,10 @@ impl Engine {
     /// When [`Engine::advance`] should be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.wheel.next().map(|tick| Instant::from_micros(u64::from(tick.0) << TICK_SHIFT))
+        // Ticks wrap; instants do not.
+        let ticks = self.wheel.next()?.since(self.now.tick());
+        let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
+        Some(Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT))
     }
 
     /// Takes note of the time.

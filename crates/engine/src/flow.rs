@@ -214,7 +214,7 @@ pub(crate) struct Flow {
 }
 
 impl Flow {
-    /// The sequence number after the last promised byte: the FIN's, once it is wanted.
+    /// The sequence number after the last promised byte: the FIN's, once it is wanted. Not once that was acknowledged.
     pub(crate) fn data_end(&self) -> u32 {
         self.first_data().wrapping_add((self.promised - self.una_offset) as u32)
     }

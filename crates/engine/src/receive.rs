@@ -583,6 +583,7 @@ impl Shared {
             }
             if window > 0 && flow.flags.take(Flags::PERSIST) {
                 flow.backoff = 0;
+                flow.flags.set(Flags::SEND_WANTED);
                 flow.retransmit_at =
                     (!flow.all_acknowledged()).then(|| now.tick().after(ticks(flow.rtt.timeout_us(0))));
             }

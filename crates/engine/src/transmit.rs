@@ -107,7 +107,7 @@ impl Shared {
             next_hop: flow.next_hop,
             local: flow.local,
             remote: flow.remote,
-            sequence: flow.send_next,
+            sequence: flow.send_max,
             acknowledgment: flow.receive_next,
             flags: TcpFlags::RST | TcpFlags::ACK,
             window: 0,
@@ -207,11 +207,12 @@ impl Shared {
             flow.flags.clear(Flags::PROBE_WANTED);
         }
         if flow.flags.has(Flags::ACK_NOW) {
-            self.send_ack(tick, id, flow, flow.send_next, owner, sink)?;
+            // SND.MAX: after a timeout SND.NXT is a number that the peer may have left behind, and would not accept.
+            self.send_ack(tick, id, flow, flow.send_max, owner, sink)?;
         }
         flow.flags.clear(Flags::SEND_WANTED);
         if flow.retransmit_at.is_none()
-            && flow.all_acknowledged()
+            && flow.in_flight() == 0
             && distance(flow.send_next, flow.data_end()) > 0
         {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
@@ -262,8 +263,7 @@ impl Shared {
             flow.flags.clear(Flags::TIMED);
         }
         flow.sent_at = now.tick();
-        flow.flags.clear(Flags::PERSIST);
-        if flow.retransmit_at.is_none() {
+        if flow.flags.take(Flags::PERSIST) || flow.retransmit_at.is_none() {
             // RFC 6298 section 5.1.
             flow.retransmit_at = Some(now.tick().after(ticks(flow.rtt.timeout_us(flow.backoff))));
         }
@@ -343,7 +343,7 @@ impl Shared {
             next_hop: flow.next_hop,
             local: flow.local,
             remote: flow.remote,
-            sequence: flow.send_next,
+            sequence: flow.send_max,
             acknowledgment: flow.receive_next,
             flags: TcpFlags::ACK,
             window: self.advertise(flow),
@@ -545,10 +545,8 @@ impl Shared {
         flow.flags.clear(Flags::TIMED);
         flow.flags.clear(Flags::RETRANSMIT);
         flow.send_next = flow.send_una;
-        if flow.send_window == 0 {
-            // A window that closed over data in flight: its first segment is the probe.
-            flow.flags.set(Flags::RETRANSMIT);
-        }
+        // A window that shrank over data in flight must not hold the retransmission back: silly or closed, it goes.
+        flow.flags.set(if flow.send_window == 0 { Flags::RETRANSMIT } else { Flags::FORCE });
         Verdict::Keep
     }
 
@@ -575,6 +573,10 @@ impl Shared {
 
 /// Length of the next segment that may be sent, and whether it carries FIN.
 fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
+    if matches!(flow.state, State::FinWait2 | State::TimeWait) {
+        // Our FIN was acknowledged: SND.UNA is beyond the stream.
+        return None;
+    }
     let end = flow.data_end();
     let unsent = distance(flow.send_next, end);
     let fin_pending = flow.flags.has(Flags::FIN_WANTED) && at_or_before(flow.send_next, end);

@@ -1,0 +1,363 @@
+//! Two engines on virtual time, with a link between them that loses, reorders, duplicates, corrupts and delays. Every
+//! random choice comes from one seed.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+#![allow(unreachable_pub, missing_docs, reason = "a module of tests")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use overfly_engine::{Config, Engine, Event, Failure, FlowId, Instant, ListenerId, Owner};
+use overfly_wire::tcp::Segment;
+use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4};
+
+/// SplitMix64: enough for tests, and a seed is one number.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.next() % bound.max(1)
+    }
+
+    /// True in `per_mille` of a thousand cases.
+    pub fn chance(&mut self, per_mille: u64) -> bool {
+        self.below(1000) < per_mille
+    }
+}
+
+/// What the link does to frames, in per mille; delays in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplication: u64,
+    pub corruption: u64,
+    pub reordering: u64,
+    pub delay_us: u64,
+    pub jitter_us: u64,
+}
+
+/// The byte at `offset` of the stream that the end named `seed` sends.
+pub fn pattern(seed: u64, offset: u64) -> u8 {
+    ((offset.wrapping_mul(0x9e37_79b9) ^ (offset >> 9) ^ seed.wrapping_mul(0x85eb_ca6b)) >> 3) as u8
+}
+
+/// A flow as its owner sees it.
+#[derive(Debug, Default, Clone)]
+pub struct Stream {
+    /// Names the stream that this end sends.
+    pub seed: u64,
+    pub received: Vec<u8>,
+    pub unread: usize,
+    pub acknowledged: u64,
+    pub promised: u64,
+    pub connected: bool,
+    pub remote_closed: bool,
+    pub failed: Option<Failure>,
+    pub released: bool,
+}
+
+/// An owner that remembers everything.
+#[derive(Default)]
+pub struct Recorder {
+    pub streams: BTreeMap<FlowId, Stream>,
+    pub incoming: VecDeque<(FlowId, ListenerId)>,
+    /// Finished flows whose ids may come again.
+    pub past: Vec<Stream>,
+    /// Deliveries are consumed at once, or held until the test reads them.
+    pub hold: bool,
+    pub next_seed: u64,
+}
+
+impl Owner for Recorder {
+    fn event(&mut self, flow: FlowId, event: Event) {
+        if let Event::Incoming { listener } = event {
+            self.next_seed += 1;
+            let stream = Stream { seed: self.next_seed, connected: true, ..Stream::default() };
+            assert!(self.streams.insert(flow, stream).is_none(), "{flow:?} comes while it is in use");
+            self.incoming.push_back((flow, listener));
+            return;
+        }
+        let stream = self.streams.get_mut(&flow).unwrap_or_else(|| panic!("{event:?} for unknown {flow:?}"));
+        assert!(!stream.released, "{event:?} after Released");
+        match event {
+            Event::Incoming { .. } => {}
+            Event::Connected => stream.connected = true,
+            Event::Acknowledged { offset } => {
+                assert!(offset > stream.acknowledged && offset <= stream.promised, "{offset} of {stream:?}");
+                stream.acknowledged = offset;
+            }
+            Event::RemoteClosed => {
+                assert!(!stream.remote_closed, "two FINs");
+                stream.remote_closed = true;
+            }
+            Event::Failed(failure) => stream.failed = Some(failure),
+            Event::Released => {
+                stream.released = true;
+                if let Some(stream) = self.streams.remove(&flow) {
+                    self.past.push(stream);
+                }
+            }
+        }
+    }
+
+    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
+        let stream = self.streams.get_mut(&flow).expect("a flow that this owner knows");
+        assert!(!stream.remote_closed && !stream.released, "data after the end");
+        stream.received.extend_from_slice(data);
+        if self.hold {
+            stream.unread += data.len();
+            0
+        } else {
+            data.len()
+        }
+    }
+
+    fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
+        let stream = &self.streams[&flow];
+        assert!(offset >= stream.acknowledged, "acknowledged bytes are asked for again");
+        assert!(offset + buffer.len() as u64 <= stream.promised, "bytes are asked for that nobody promised");
+        for (index, byte) in buffer.iter_mut().enumerate() {
+            *byte = pattern(stream.seed, offset + index as u64);
+        }
+    }
+}
+
+/// Frames that one side wrote.
+pub struct Outbox {
+    frame: Vec<u8>,
+    pub frames: VecDeque<Vec<u8>>,
+    pub room: usize,
+}
+
+impl Outbox {
+    pub fn new() -> Self {
+        Self { frame: vec![0xa5; 65_600], frames: VecDeque::new(), room: usize::MAX }
+    }
+}
+
+impl FrameSink for Outbox {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        (self.frames.len() < self.room).then_some(&mut self.frame[..])
+    }
+
+    fn commit(&mut self, length: usize) {
+        self.frames.push_back(self.frame[..length].to_vec());
+    }
+}
+
+/// One line about a frame, as packet scripts have it: for messages of failing tests.
+pub fn describe(frame: &[u8]) -> String {
+    let Ok((_, packet)) = ethernet::Header::parse(frame) else { return "not Ethernet".into() };
+    let Ok(packet) = ipv4::Packet::parse(packet) else { return "not IPv4".into() };
+    let Ok(segment) = Segment::parse(packet.payload()) else { return "not TCP".into() };
+    let (sequence, length) = (segment.sequence(), segment.payload().len());
+    let flags = segment.flags();
+    format!(
+        "{}>{} {flags:?} {sequence}:{}({length}) ack {} win {}",
+        segment.source_port(),
+        segment.destination_port(),
+        sequence.wrapping_add(length as u32),
+        segment.acknowledgment(),
+        segment.window(),
+    )
+}
+
+/// One engine with its owner.
+pub struct Host {
+    pub engine: Engine,
+    pub owner: Recorder,
+    pub outbox: Outbox,
+}
+
+impl Host {
+    pub fn new(config: Config) -> Self {
+        let next_seed = u64::from(config.address.to_bits()) << 20;
+        Self {
+            engine: Engine::new(config).expect("a valid configuration"),
+            owner: Recorder { next_seed, ..Recorder::default() },
+            outbox: Outbox::new(),
+        }
+    }
+
+    pub fn connect(&mut self, now: Instant, local: SocketAddrV4, remote: SocketAddrV4) -> FlowId {
+        let flow = self.engine.connect(now, local, remote).expect("connect");
+        self.owner.next_seed += 1;
+        let stream = Stream { seed: self.owner.next_seed, ..Stream::default() };
+        assert!(self.owner.streams.insert(flow, stream).is_none(), "{flow:?} is in use");
+        flow
+    }
+
+    pub fn send(&mut self, flow: FlowId, bytes: usize) {
+        self.owner.streams.get_mut(&flow).expect("a flow of ours").promised += bytes as u64;
+        self.engine.send(flow, bytes);
+    }
+
+    pub fn read_all(&mut self, flow: FlowId) {
+        let stream = self.owner.streams.get_mut(&flow).expect("a flow of ours");
+        let bytes = core::mem::take(&mut stream.unread);
+        if bytes > 0 {
+            self.engine.consumed(flow, bytes);
+        }
+    }
+
+    pub fn transmit(&mut self, now: Instant) {
+        self.engine.transmit(now, &mut self.owner, &mut self.outbox);
+    }
+}
+
+pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+pub fn config(address: Ipv4Addr) -> Config {
+    let last = address.octets()[3];
+    let mut config = Config::new(MacAddr([2, 0, 0, 0, 0, last]), address, 16);
+    config.arp = true;
+    config.max_flows = 4096;
+    config.hash_key = [last; 16];
+    config
+}
+
+/// Two hosts and the link between them.
+pub struct Network {
+    pub client: Host,
+    pub server: Host,
+    pub now: Instant,
+    pub random: Random,
+    pub faults: Faults,
+    /// Frames on their way: when they arrive, a tie breaker, to the server or not.
+    flying: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
+    serial: u64,
+    last_arrival: [Instant; 2],
+    pub carried: u64,
+    stalls: u32,
+    /// Print every frame.
+    pub trace: bool,
+}
+
+impl Network {
+    pub fn new(seed: u64) -> Self {
+        Self::with(seed, config(CLIENT), config(SERVER))
+    }
+
+    pub fn with(seed: u64, client: Config, server: Config) -> Self {
+        let mut random = Random(seed);
+        Self {
+            client: Host::new(client),
+            server: Host::new(server),
+            // Anywhere, also where ticks wrap.
+            now: Instant::from_micros(random.below(1 << 44)),
+            random,
+            faults: Faults { delay_us: 50, ..Faults::default() },
+            flying: BTreeMap::new(),
+            serial: 0,
+            last_arrival: [Instant::default(); 2],
+            carried: 0,
+            stalls: 0,
+            trace: std::env::var_os("OVERFLY_TRACE").is_some(),
+        }
+    }
+
+    fn launch(&mut self, to_server: bool, mut frame: Vec<u8>) {
+        self.carried += 1;
+        if self.trace {
+            eprintln!("{:>12} {}", self.now.as_micros(), describe(&frame));
+        }
+        let faults = self.faults;
+        if self.random.chance(faults.loss) {
+            return;
+        }
+        if self.random.chance(faults.corruption) {
+            // Behind the Ethernet header: nothing protects that one here (no FCS).
+            let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
+            frame[at] ^= 1 << self.random.below(8);
+        }
+        let copies = 1 + u64::from(self.random.chance(faults.duplication));
+        for _ in 0..copies {
+            let mut delay = faults.delay_us + self.random.below(faults.jitter_us + 1);
+            let reorder = self.random.chance(faults.reordering);
+            if reorder {
+                delay += faults.delay_us + self.random.below(3 * faults.delay_us + 100);
+            }
+            let mut arrival = self.now + Duration::from_micros(delay);
+            let last = &mut self.last_arrival[usize::from(to_server)];
+            if !reorder {
+                arrival = arrival.max(*last);
+                *last = arrival;
+            }
+            self.serial += 1;
+            self.flying.insert((arrival, self.serial), (to_server, frame.clone()));
+        }
+    }
+
+    /// Lets both sides send what they have.
+    pub fn transmit(&mut self) {
+        for to_server in [true, false] {
+            let now = self.now;
+            let host = if to_server { &mut self.client } else { &mut self.server };
+            host.transmit(now);
+            while let Some(frame) =
+                if to_server { &mut self.client } else { &mut self.server }.outbox.frames.pop_front()
+            {
+                self.launch(to_server, frame);
+            }
+        }
+    }
+
+    /// Goes on to whatever happens next, and lets it happen. False when nothing will.
+    pub fn step(&mut self) -> bool {
+        self.transmit();
+        let arrival = self.flying.keys().next().map(|&(at, _)| at);
+        let timers = [self.client.engine.next_deadline(), self.server.engine.next_deadline()];
+        let Some(next) = timers.into_iter().flatten().chain(arrival).min() else { return false };
+        if next <= self.now {
+            self.stalls += 1;
+            assert!(
+                self.stalls < 1000,
+                "time stands still at {next:?}: an engine wants to be called for nothing"
+            );
+        } else {
+            self.stalls = 0;
+        }
+        self.now = self.now.max(next);
+        while let Some(entry) = self.flying.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            let (to_server, frame) = entry.remove();
+            let host = if to_server { &mut self.server } else { &mut self.client };
+            host.engine.receive(self.now, &frame, &mut host.owner);
+        }
+        for host in [&mut self.client, &mut self.server] {
+            host.engine.advance(self.now, &mut host.owner);
+        }
+        self.transmit();
+        true
+    }
+
+    /// Steps until `done`, for at most `limit` of virtual time.
+    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        let end = self.now + limit;
+        while !done(self) {
+            if self.now > end || !self.step() {
+                return done(self);
+            }
+        }
+        true
+    }
+
+    /// Steps for `time` of virtual time.
+    pub fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while self.now < end && self.step() {}
+        self.now = self.now.max(end);
+    }
+}
