@@ -4,6 +4,7 @@
 
 mod acceleration;
 mod bench;
+mod doctor;
 mod enter;
 mod interface;
 mod lab;
@@ -36,6 +37,7 @@ struct Arguments {
 enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
+    Doctor(doctor::Arguments),
     Lab(lab::Arguments),
     #[command(subcommand)]
     Load(Load),
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),

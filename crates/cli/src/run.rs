@@ -119,7 +119,7 @@ fn executable_folder() -> Option<PathBuf> {
 }
 
 /// The library to preload: beside this command, or where an installation puts it.
-fn library() -> Result<PathBuf, String> {
+pub(crate) fn library() -> Result<PathBuf, String> {
     let folder = executable_folder().ok_or("the path of this command is not known")?;
     ["liboverfly.so", "../lib/overfly/liboverfly.so"]
         .into_iter()

@@ -1,7 +1,13 @@
-//! `overfly lab`.
+//! `overfly lab`, and the labs of tests and runs.
 
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use overfly_bench::lab::{Lab, ROUTED_SERVER, SERVER};
 
 use super::{Guard, assert_refused, eventually, outcome, overfly, signal};
 
@@ -146,4 +152,82 @@ fn down_tells_of_processes_inside_and_leaves_them_alone() {
 #[test]
 fn a_prefix_that_is_no_name_is_refused() {
     assert_refused(overfly().args(["lab", "--prefix", "../x", "up"]), 2, &["--prefix", "letters"]);
+}
+
+/// Sends a line from one side's socket to the other's.
+fn talk(lab: &Lab, server: Ipv4Addr) -> std::io::Result<String> {
+    let listener = lab.within("server", || TcpListener::bind((server, 7)).unwrap()).unwrap();
+    let address = listener.local_addr().unwrap();
+    let connect = || TcpStream::connect_timeout(&address, Duration::from_millis(700));
+    let mut stream = lab.within("client", connect).unwrap()?;
+    stream.write_all(b"hello")?;
+    drop(stream);
+    let mut said = String::new();
+    listener.accept()?.0.read_to_string(&mut said)?;
+    Ok(said)
+}
+
+#[test]
+fn an_anonymous_lab_connects_its_sides() {
+    let lab = Lab::new(env!("CARGO_BIN_EXE_overfly")).unwrap();
+    assert_eq!(talk(&lab, SERVER).unwrap(), "hello");
+    lab.write("server", "/dev/shm/folder/file", b"only here").unwrap();
+    let read =
+        |side| lab.command(side, "cat").arg("/dev/shm/folder/file").stderr(Stdio::null()).output().unwrap();
+    assert_eq!(read("server").stdout, b"only here");
+    assert!(!read("client").status.success());
+    let devices = lab.command("client", "ls").arg("/sys/class/net").output().unwrap();
+    assert_eq!(devices.stdout, b"eth0\nlo\n");
+}
+
+#[test]
+fn a_routed_lab_loses_what_its_middle_drops() {
+    let lab = Lab::routed(env!("CARGO_BIN_EXE_overfly")).unwrap();
+    assert_eq!(talk(&lab, ROUTED_SERVER).unwrap(), "hello");
+    let rules = "add table inet loss; add chain inet loss way { type filter hook forward priority 0; }; \
+                 add rule inet loss way iifname eth1 counter drop";
+    assert!(lab.command("middle", "nft").arg(rules).status().unwrap().success());
+    assert!(talk(&lab, ROUTED_SERVER).is_err());
+    let counted = lab.command("middle", "nft").args(["list", "ruleset"]).output().unwrap();
+    let counted = String::from_utf8_lossy(&counted.stdout).into_owned();
+    assert!(!counted.contains("packets 0 "), "{counted}");
+}
+
+#[test]
+fn a_contained_command_takes_its_descendants_along() {
+    let lab = Lab::new(env!("CARGO_BIN_EXE_overfly")).unwrap();
+    let script = "setsid sleep 60 & setsid sleep 60 & wait";
+    let mut guardian = Guard(lab.contained("server", "sh", Some(0)).args(["-c", script]).spawn().unwrap());
+    eventually("everything runs", || super::descendants(guardian.0.id()).len() == 3);
+    let family = super::descendants(guardian.0.id());
+    let shell = Lab::inner_process(guardian.0.id()).unwrap();
+    assert!(family.contains(&shell));
+    let allowed = std::fs::read_to_string(format!("/proc/{shell}/status")).unwrap();
+    assert!(allowed.contains("Cpus_allowed_list:\t0\n"), "{allowed}");
+    guardian.0.kill().unwrap();
+    guardian.0.wait().unwrap();
+    eventually("everything has ended", || !family.iter().any(|&id| super::alive(id)));
+
+    // Also when the program itself ends first, and its status comes out.
+    let status =
+        lab.contained("client", "sh", None).args(["-c", "setsid sleep 60 & exit 9"]).status().unwrap();
+    assert_eq!(status.code(), Some(9));
+}
+
+#[test]
+fn a_command_dies_with_the_thread_that_owns_it() {
+    let lab = Lab::new(env!("CARGO_BIN_EXE_overfly")).unwrap();
+    let child = std::thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            let child = lab.command("server", "sleep").arg("60").spawn().unwrap();
+            let id = child.id();
+            eventually("sleep runs", || {
+                std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sleep")
+            });
+            child
+        });
+        owner.join().unwrap()
+    });
+    let mut child = Guard(child);
+    assert_eq!(child.0.wait().unwrap().signal(), Some(9));
 }

@@ -167,3 +167,14 @@ fn when_the_supervisor_is_killed_the_program_ends() {
     parent.0.wait().unwrap();
     eventually("everything has ended", || !family.iter().any(|&id| alive(id)));
 }
+
+#[test]
+fn the_doctors_word_and_status_agree() {
+    let output = overfly().args(["doctor", "--json"]).output().unwrap();
+    let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.success(), diagnosis["works"].as_bool().unwrap());
+    assert_eq!(diagnosis["links"][0]["name"], "xdp");
+    assert_eq!(diagnosis["links"][0]["state"], "good", "the tests need it: {}", diagnosis["links"][0]);
+    let text = overfly().arg("doctor").output().unwrap();
+    assert!(String::from_utf8_lossy(&text.stdout).contains("not in this version"));
+}

@@ -1,0 +1,243 @@
+//! `overfly doctor`: what this machine can do, what it cannot, why, and what to type to change it.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use overfly_bench::lab::{DEVICE, Lab};
+use overfly_steer::{Attachment, Options};
+use rustix::net::{AddressFamily, SocketType};
+use rustix::process::{Resource, getrlimit};
+use serde::Serialize;
+
+/// Say what this machine can do, what it cannot, why, and what to type to change that
+///
+/// The exit status is 0 if `overfly run` can accelerate programs here.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Diagnosis {
+    /// Whether `overfly run` can accelerate programs.
+    works: bool,
+    links: Vec<Finding>,
+    machine: Vec<Finding>,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    name: &'static str,
+    state: State,
+    detail: String,
+    /// What to type to change it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remedy: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Good,
+    /// Something is slower or cannot be measured, the main job works.
+    Limited,
+    /// It does not work.
+    Missing,
+}
+
+pub(crate) fn doctor(arguments: &Arguments) -> ExitCode {
+    let diagnosis = Diagnosis::of_this_machine();
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&diagnosis).unwrap_or_default());
+    } else {
+        print!("{}", diagnosis.to_text());
+    }
+    if diagnosis.works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Diagnosis {
+    fn of_this_machine() -> Diagnosis {
+        let xdp = xdp();
+        let library = library();
+        let works = [&xdp, &library].iter().all(|finding| finding.state != State::Missing);
+        let later = |name| Finding::new(name, State::Limited, "not in this version");
+        let mut machine = vec![library, interface(), cores(), descriptors(), locked_memory()];
+        machine.extend(TOOLS.map(tool));
+        Diagnosis { works, links: vec![xdp, later("memif"), later("tap")], machine }
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for (heading, findings) in [("Links", &self.links), ("Machine", &self.machine)] {
+            text.push_str(heading);
+            text.push('\n');
+            for finding in findings {
+                let mark = match finding.state {
+                    State::Good => "yes ",
+                    State::Limited => "-   ",
+                    State::Missing => "NO  ",
+                };
+                text.push_str(&format!("  {mark} {:<14} {}\n", finding.name, finding.detail));
+                if let Some(remedy) = &finding.remedy {
+                    text.push_str(&format!("       {:<14} type: {remedy}\n", ""));
+                }
+            }
+        }
+        text.push_str(if self.works {
+            "`overfly run` works here.\n"
+        } else {
+            "`overfly run` cannot accelerate programs here: they would run on the kernel.\n"
+        });
+        text
+    }
+}
+
+impl Finding {
+    fn new(name: &'static str, state: State, detail: impl Into<String>) -> Finding {
+        Finding { name, state, detail: detail.into(), remedy: None }
+    }
+
+    fn remedy(mut self, remedy: impl Into<String>) -> Finding {
+        self.remedy = Some(remedy.into());
+        self
+    }
+}
+
+/// Tries it: an XDP program and AF_XDP sockets on a veth pair in namespaces that are thrown away.
+fn xdp() -> Finding {
+    let missing = |detail: String| Finding::new("xdp", State::Missing, detail);
+    if let Err(errno) = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None) {
+        return match errno {
+            rustix::io::Errno::AFNOSUPPORT => {
+                missing("this kernel was built without AF_XDP (CONFIG_XDP_SOCKETS)".to_owned())
+                    .remedy("apt-get install linux-image-amd64, and boot it")
+            }
+            rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => {
+                missing(format!("it needs {}", capabilities_missing().join(", ")))
+                    .remedy("sudo overfly doctor")
+            }
+            errno => missing(format!("no AF_XDP socket: {errno}")),
+        };
+    }
+    let without = capabilities_missing();
+    if !without.is_empty() {
+        return missing(format!("it needs {}", without.join(", "))).remedy("sudo overfly doctor");
+    }
+    // Nobody enters this lab through the command.
+    let tried =
+        Lab::new(PathBuf::new()).map_err(|error| format!("no lab to try it in: {error}")).and_then(|lab| {
+            lab.within("server", || {
+                let mut attachment =
+                    Attachment::attach(DEVICE, Options::default()).map_err(|error| error.to_string())?;
+                attachment.add_stack().map(drop).map_err(|error| error.to_string())
+            })
+            .map_err(|error| error.to_string())?
+        });
+    match tried {
+        Ok(()) => Finding::new("xdp", State::Good, "native XDP and AF_XDP, tried on a veth pair"),
+        Err(reason) => missing(reason),
+    }
+}
+
+/// Those that the XDP link needs and this process does not have.
+fn capabilities_missing() -> Vec<&'static str> {
+    // linux/capability.h
+    const NEEDED: [(u32, &str); 4] =
+        [(12, "CAP_NET_ADMIN"), (13, "CAP_NET_RAW"), (21, "CAP_SYS_ADMIN"), (39, "CAP_BPF")];
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let effective = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .unwrap_or(0);
+    NEEDED.into_iter().filter(|(bit, _)| effective & (1 << bit) == 0).map(|(_, name)| name).collect()
+}
+
+fn library() -> Finding {
+    match crate::run::library() {
+        Ok(path) => Finding::new("liboverfly.so", State::Good, path.display().to_string()),
+        Err(reason) => Finding::new("liboverfly.so", State::Missing, reason).remedy("make build"),
+    }
+}
+
+fn interface() -> Finding {
+    match crate::interface::choose() {
+        Ok(name) => {
+            let driver = fs::read_link(format!("/sys/class/net/{name}/device/driver"))
+                .ok()
+                .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+                .unwrap_or_else(|| "no device driver".to_owned());
+            let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
+            Finding::new("interface", State::Good, format!("{name} ({driver}, MTU {})", mtu.trim()))
+        }
+        Err(reason) => Finding::new("interface", State::Limited, reason)
+            .remedy("overfly lab up && overfly lab exec server -- overfly run -- PROGRAM"),
+    }
+}
+
+fn cores() -> Finding {
+    match overfly_bench::lab::queue_count() {
+        1 => Finding::new(
+            "cores",
+            State::Limited,
+            "1: a server and a generator share it, so figures mean little",
+        ),
+        cores => Finding::new("cores", State::Good, cores.to_string()),
+    }
+}
+
+fn descriptors() -> Finding {
+    const ENOUGH: u64 = 16_384;
+    let limit = getrlimit(Resource::Nofile);
+    let current = limit.current.unwrap_or(u64::MAX);
+    let shown = limit.current.map_or_else(|| "no limit".to_owned(), |current| current.to_string());
+    if current >= ENOUGH {
+        return Finding::new("open files", State::Good, shown);
+    }
+    Finding::new("open files", State::Limited, format!("{shown}: so many connections at most"))
+        .remedy(format!("ulimit -n {}", limit.maximum.unwrap_or(1_048_576).min(1_048_576)))
+}
+
+fn locked_memory() -> Finding {
+    const ENOUGH: u64 = 64 << 20;
+    const CAP_IPC_LOCK: u32 = 14;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let unlimited = status
+        .lines()
+        .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
+        .is_some_and(|effective| effective & (1 << CAP_IPC_LOCK) != 0);
+    match getrlimit(Resource::Memlock).current {
+        Some(_) if unlimited => Finding::new("locked memory", State::Good, "no limit (CAP_IPC_LOCK)"),
+        None => Finding::new("locked memory", State::Good, "no limit"),
+        Some(bytes) if bytes >= ENOUGH => {
+            Finding::new("locked memory", State::Good, format!("{} MiB", bytes >> 20))
+        }
+        Some(bytes) => Finding::new(
+            "locked memory",
+            State::Limited,
+            format!("{} KiB: too little for packet buffers", bytes >> 10),
+        )
+        .remedy("ulimit -l unlimited"),
+    }
+}
+
+/// Program, package, and what it is for.
+const TOOLS: [(&str, &str, &str); 6] = [
+    ("nginx", "nginx-light", "`make quickstart` and the tests"),
+    ("clang", "clang", "building"),
+    ("ip", "iproute2", "labs"),
+    ("ethtool", "ethtool", "the tests"),
+    ("nft", "nftables", "the tests"),
+    ("curl", "curl", "the tests"),
+];
+
+fn tool((program, package, purpose): (&'static str, &'static str, &'static str)) -> Finding {
+    match crate::program::find(program.as_ref()) {
+        Ok(path) => Finding::new(program, State::Good, path.display().to_string()),
+        Err(_) => Finding::new(program, State::Limited, format!("not installed; {purpose} need it"))
+            .remedy(format!("apt-get install {package}")),
+    }
+}
