@@ -265,6 +265,10 @@ pub(crate) struct Ends {
     pub(crate) request: Arc<[u8]>,
     pub(crate) connections: usize,
     pub(crate) timeout_ns: u64,
+    /// The machine's monotonic clock at the start of the run. The engine's time goes on from one
+    /// run to the next, and with it timestamps and initial sequence numbers: so a server takes a
+    /// SYN that meets the TIME-WAIT of an earlier run (RFC 6191).
+    pub(crate) epoch_ns: u64,
 }
 
 /// One thread's engine, link and connections.
@@ -326,7 +330,7 @@ impl<'a, W: Wire> Shard<'a, W> {
 
     #[inline]
     fn receive(&mut self, now_ns: u64) -> Instant {
-        let now = Instant::from_micros(now_ns / 1000);
+        let now = Instant::from_micros((self.ends.epoch_ns + now_ns) / 1000);
         self.client.now_ns = now_ns;
         let (engine, client) = (&mut self.engine, &mut self.client);
         self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, client));

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options};
-use rustix::rand::{GetRandomFlags, getrandom};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::run::{Outcome, Tally, Worker};
 use super::shard::{Ends, Ports, Shard, Wire};
@@ -70,6 +70,8 @@ pub(super) fn workers(
         .claim_ports(route.source, settings.ports.clone(), first.unwrap_or(0), threads)
         .map_err(refused)?;
 
+    let uptime = clock_gettime(ClockId::Monotonic);
+    let epoch_ns = uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64;
     let request: Arc<[u8]> = settings.request().into();
     let interface = attachment.interface();
     let mut workers = Vec::new();
@@ -77,9 +79,6 @@ pub(super) fn workers(
         let ports = Ports::of_shard(&settings.ports, index, settings.threads);
         let connections = settings.connections_of(index);
         settings.check_ports(ports.len() * settings.threads)?;
-        let mut hash_key = [0; 16];
-        getrandom(&mut hash_key, GetRandomFlags::empty())
-            .map_err(|error| Error::machine("asking the kernel for random bytes", error))?;
         let flows = ports.len() as u32;
         let config = Config {
             mtu: interface.mtu,
@@ -87,7 +86,7 @@ pub(super) fn workers(
             // One server: there are never more flows than ports.
             max_flows: flows,
             max_time_wait: flows,
-            hash_key,
+            hash_key: boot_key(),
             ..Config::new(interface.mac, route.source, 32)
         };
         let mut engine =
@@ -99,11 +98,20 @@ pub(super) fn workers(
             server: SocketAddrV4::new(*server.ip(), server.port()),
             request: request.clone(),
             connections,
+            epoch_ns,
             timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
         };
         workers.push(XdpWorker { engine, link, ends });
     }
     Ok((workers, attachment))
+}
+
+/// A key that no peer knows and that stays the same until the machine starts anew
+/// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Ends::epoch_ns`].
+fn boot_key() -> [u8; 16] {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(32).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
 }
 
 /// The device of the most specific route in the kernel's main table, of those the least metric

@@ -231,6 +231,7 @@ impl Case {
             server: SocketAddrV4::new(SERVER, 80),
             request: request.into(),
             connections: settings.connections,
+            epoch_ns: 0,
             timeout_ns: settings.timeout.as_nanos() as u64,
         };
         let shared = Shared::new(&settings);
