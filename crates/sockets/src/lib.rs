@@ -1,1 +1,48 @@
-//! placeholder
+//! `liboverfly.so`: the BSD sockets interface over the user-level TCP engine, preloaded into an unmodified program.
+//!
+//! * `hooks`: what stands before libc's functions. Thin, and where C's pointers become Rust's types.
+//! * `calls`: what the calls mean. They take the process's one lock, and wait outside it.
+//! * `process`: the one stack of the process, how it comes to be, forks and exits.
+//! * [`stack`]: sockets and epoll sets over an engine and a link. No system calls, no clock: tested in memory.
+//! * [`options`]: the EF_* options that the library reads.
+//!
+//! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
+//! end, `sys`, or the next symbol of a hook's own name.
+
+mod face;
+pub mod interest;
+pub mod options;
+mod ring;
+pub mod socket;
+pub mod stack;
+
+// What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
+// crate run without it, over the kernel as it is.
+#[cfg(not(test))]
+mod calls;
+#[cfg(not(test))]
+#[allow(
+    unreachable_pub,
+    missing_docs,
+    reason = "exported by name, not by path; the manual pages of the names document them"
+)]
+mod hooks;
+#[cfg(not(test))]
+mod kernel;
+#[cfg(not(test))]
+mod lock;
+#[cfg(not(test))]
+mod memory;
+#[cfg(not(test))]
+mod process;
+#[cfg(not(test))]
+mod signal;
+#[cfg(not(test))]
+mod statistics;
+#[cfg(not(test))]
+mod sys;
+#[cfg(not(test))]
+mod table;
+
+#[cfg(test)]
+mod tests;

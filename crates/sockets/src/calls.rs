@@ -1,0 +1,47 @@
+//! The socket calls, in Rust's types. A hook calls one of these for a descriptor of ours, and the kernel for the rest.
+
+pub(crate) mod data;
+pub(crate) mod life;
+pub(crate) mod options;
+pub(crate) mod wait;
+
+use overfly_engine::Instant;
+use rustix::io::Errno;
+
+use crate::process::Process;
+use crate::socket::{SocketId, State};
+
+/// Who does a call.
+#[derive(Debug)]
+pub(crate) enum Answer<T> {
+    /// Not ours: the kernel does it.
+    Kernel,
+    /// Done.
+    Done(Result<T, Errno>),
+}
+
+impl<T> Answer<T> {
+    pub(crate) const fn ok(value: T) -> Self {
+        Self::Done(Ok(value))
+    }
+
+    pub(crate) const fn error(error: Errno) -> Self {
+        Self::Done(Err(error))
+    }
+}
+
+/// The library's own descriptors, and those that it keeps, are not open as far as the program can see.
+pub(crate) const CLOSED: Errno = Errno::BADF;
+
+/// Until when a waiting call spins.
+fn spin_until(process: &Process, now: Instant) -> Instant {
+    now + core::time::Duration::from_micros(process.options.poll_usec)
+}
+
+/// The socket's data moves at user level.
+fn is_connection(process: &Process, id: SocketId) -> bool {
+    matches!(
+        process.stack.socket(id).state,
+        State::Connecting | State::Connected | State::Ended | State::Lost
+    )
+}

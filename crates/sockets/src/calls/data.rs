@@ -1,0 +1,280 @@
+//! read, write and their kin.
+
+use rustix::io::Errno;
+
+use super::{Answer, CLOSED, is_connection, spin_until};
+use crate::kernel::{self, now};
+use crate::memory::{Source, Target};
+use crate::process::{Process, Told, Woken, before_kernel_wait, process, wait};
+use crate::socket::{SocketId, State};
+use crate::sys::{self, Seen};
+use crate::table::{self, Entry};
+
+/// What a descriptor is to the data calls.
+enum Side {
+    Ours(SocketId),
+    Kernel,
+    Closed,
+}
+
+fn side(descriptor: i32) -> Side {
+    match table::lookup(descriptor) {
+        Entry::Socket(id) => Side::Ours(id),
+        Entry::Kept | Entry::Internal => Side::Closed,
+        Entry::Kernel | Entry::Set(_) => Side::Kernel,
+    }
+}
+
+/// Waits until a connection may have moved on. `Err` ends the call.
+fn wait_for(
+    mut guard: crate::lock::Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+    reading: bool,
+    started: overfly_engine::Instant,
+    since: Seen,
+) -> Result<crate::lock::Guard<'static, Process>, Errno> {
+    let settings = guard.stack.socket(id).settings;
+    let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
+    guard.event_loop = false;
+    let spin = spin_until(&guard, started);
+    let (guard, woken) =
+        wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
+    match woken {
+        Woken::Interrupted => Err(Errno::INTR),
+        Woken::TimedOut => Err(Errno::AGAIN),
+        // The program may have closed the descriptor in another thread.
+        Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => Err(CLOSED),
+        Woken::Look => Ok(guard),
+    }
+}
+
+/// recv() with MSG_* `flags`; read() has none.
+pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+    let id = match side(descriptor) {
+        Side::Ours(id) => id,
+        Side::Closed => return Answer::error(CLOSED),
+        Side::Kernel => {
+            before_kernel_wait();
+            return Answer::Kernel;
+        }
+    };
+    let mut guard = process();
+    if !is_connection(&guard, id) {
+        return Answer::Kernel;
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return Answer::error(Errno::INVAL);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        return Answer::error(Errno::AGAIN);
+    }
+    let since = sys::seen();
+    let wanted = target.length();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
+    let wait_all = flags & libc::MSG_WAITALL != 0 && !peek && !nonblocking;
+    let mut done = 0;
+    let mut started = None;
+    let mut pumped = false;
+    loop {
+        let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
+            // tcp(7): with MSG_TRUNC the bytes are dropped instead of copied.
+            Ok(if peek {
+                wanted.min(guard.stack.socket(id).receive.len())
+            } else {
+                guard.stack.consume(id, wanted)
+            })
+        } else if wanted == 0 {
+            Ok(0)
+        } else {
+            guard.stack.read(id, target.pieces(done), peek)
+        };
+        match outcome {
+            Ok(count) => {
+                done += count;
+                if count == 0 || !wait_all || done >= wanted {
+                    let told = Told(&mut guard);
+                    if told.0.stack.has_output() {
+                        // A window update: worth sending when a window's worth was read.
+                        told.0.output();
+                    }
+                    return Answer::ok(done);
+                }
+            }
+            Err(Errno::AGAIN) => {
+                if !pumped {
+                    pumped = true;
+                    guard.pump_before_waiting();
+                    continue;
+                }
+                if nonblocking {
+                    return Answer::error(Errno::AGAIN);
+                }
+                let started = *started.get_or_insert_with(now);
+                guard = match wait_for(guard, id, descriptor, true, started, since) {
+                    Ok(guard) => guard,
+                    Err(_) if done > 0 => return Answer::ok(done),
+                    Err(error) => return Answer::error(error),
+                };
+                guard.pump();
+            }
+            Err(_) if done > 0 => return Answer::ok(done),
+            Err(error) => return Answer::error(error),
+        }
+    }
+}
+
+/// A write to a connection that does not take any more raises SIGPIPE, unless MSG_NOSIGNAL says otherwise.
+fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answer<usize> {
+    drop(guard);
+    if flags & libc::MSG_NOSIGNAL == 0 {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::PIPE);
+    }
+    Answer::error(Errno::PIPE)
+}
+
+/// send() with MSG_* `flags`; write() has none.
+pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
+    let id = match side(descriptor) {
+        Side::Ours(id) => id,
+        Side::Closed => return Answer::error(CLOSED),
+        Side::Kernel => return Answer::Kernel,
+    };
+    let mut guard = process();
+    if !is_connection(&guard, id) {
+        return Answer::Kernel;
+    }
+    if flags & libc::MSG_OOB != 0 {
+        return Answer::error(Errno::OPNOTSUPP);
+    }
+    let since = sys::seen();
+    let wanted = source.length();
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
+    let mut done = 0;
+    let mut started = None;
+    loop {
+        match guard.stack.write(id, source.pieces(done)) {
+            Ok(count) => {
+                done += count;
+                if done >= wanted || nonblocking {
+                    Told(&mut guard).0.output();
+                    return Answer::ok(done);
+                }
+            }
+            Err(Errno::AGAIN) if nonblocking => {
+                guard.pump_before_waiting();
+                return match guard.stack.write(id, source.pieces(done)) {
+                    Ok(count) => {
+                        Told(&mut guard).0.output();
+                        Answer::ok(count)
+                    }
+                    Err(error) => Answer::error(error),
+                };
+            }
+            Err(Errno::AGAIN) => {
+                guard.pump();
+                if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
+                    continue;
+                }
+                let started = *started.get_or_insert_with(now);
+                guard = match wait_for(guard, id, descriptor, false, started, since) {
+                    Ok(guard) => guard,
+                    Err(_) if done > 0 => return Answer::ok(done),
+                    Err(error) => return Answer::error(error),
+                };
+                guard.pump();
+            }
+            Err(_) if done > 0 => return Answer::ok(done),
+            Err(Errno::PIPE) => return broken_pipe(guard, flags),
+            Err(error) => return Answer::error(error),
+        }
+    }
+}
+
+/// sendfile() from the file at `offset`, or from its position if there is none. The bytes go from the file straight into
+/// the send queue.
+pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, count: usize) -> Answer<usize> {
+    let id = match side(descriptor) {
+        Side::Ours(id) => id,
+        Side::Closed => return Answer::error(CLOSED),
+        Side::Kernel => return Answer::Kernel,
+    };
+    let mut guard = process();
+    if !is_connection(&guard, id) {
+        return Answer::Kernel;
+    }
+    let since = sys::seen();
+    let nonblocking = guard.stack.socket(id).nonblocking;
+    let mut position = match &offset {
+        Some(offset) => match u64::try_from(**offset) {
+            Ok(position) => Some(position),
+            Err(_) => return Answer::error(Errno::INVAL),
+        },
+        None => None,
+    };
+    let mut done = 0;
+    let mut started = None;
+    let outcome = loop {
+        let outcome = guard.stack.write_with(id, count - done, |space| {
+            let read = match &mut position {
+                Some(position) => {
+                    let read = rustix::io::pread(kernel::borrow(file), &mut *space, *position)?;
+                    *position += read as u64;
+                    read
+                }
+                None => rustix::io::read(kernel::borrow(file), &mut *space)?,
+            };
+            Ok(read)
+        });
+        match outcome {
+            Ok(0) => break Ok(()),
+            Ok(sent) => {
+                done += sent;
+                Told(&mut guard).0.output();
+                if done >= count || nonblocking {
+                    break Ok(());
+                }
+            }
+            Err(Errno::AGAIN) if !nonblocking => {
+                guard.pump();
+                if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
+                    continue;
+                }
+                let started = *started.get_or_insert_with(now);
+                guard = match wait_for(guard, id, descriptor, false, started, since) {
+                    Ok(guard) => guard,
+                    Err(error) => return if done > 0 { Answer::ok(done) } else { Answer::error(error) },
+                };
+                guard.pump();
+            }
+            Err(error) => break Err(error),
+        }
+    };
+    if let (Some(offset), Some(position)) = (offset, position) {
+        *offset = position as i64;
+    }
+    match outcome {
+        Err(Errno::PIPE) if done == 0 => broken_pipe(guard, 0),
+        Err(error) if done == 0 => Answer::error(error),
+        _ => Answer::ok(done),
+    }
+}
+
+/// FIONREAD, or SIOCOUTQ: bytes in the receive, or send, queue.
+pub(crate) fn queued(descriptor: i32, sending: bool) -> Answer<usize> {
+    let Side::Ours(id) = side(descriptor) else { return Answer::Kernel };
+    let mut process = process();
+    let socket = process.stack.socket(id);
+    match socket.state {
+        State::Free | State::Candidate => Answer::Kernel,
+        State::Listening => Answer::error(Errno::INVAL),
+        _ if sending => Answer::ok(socket.send.len()),
+        _ => {
+            if socket.receive.is_empty() {
+                process.pump_before_waiting();
+            }
+            Answer::ok(process.stack.socket(id).receive.len())
+        }
+    }
+}

@@ -1,0 +1,465 @@
+//! socket, listen, accept, connect, shutdown, close, dup: a socket's life.
+
+use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+
+use rustix::io::Errno;
+
+use super::{Answer, CLOSED, spin_until};
+use crate::kernel::{self, now};
+use crate::process::{KernelSet, Process, Told, Woken, is_active, private_listener, process, wait};
+use crate::socket::{SocketId, State};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// socket() in the kernel gave `descriptor`.
+pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
+    if !is_active() {
+        return;
+    }
+    forget_stale(descriptor);
+    let stream = kind & 0xf == libc::SOCK_STREAM;
+    if domain == libc::AF_INET && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+        let mut process = process();
+        let id = process.stack.open(descriptor, kind & libc::SOCK_NONBLOCK != 0);
+        if !table::enter(descriptor, Entry::Socket(id)) {
+            process.stack.leave_to_kernel(id);
+        }
+    }
+}
+
+/// The kernel gave a number that the table still has: it was closed past the library.
+pub(crate) fn forget_stale(descriptor: i32) {
+    match table::lookup(descriptor) {
+        Entry::Kernel => {}
+        Entry::Socket(id) => {
+            process().close_socket(id, descriptor);
+        }
+        Entry::Set(_) => {
+            let _ = close_set(&mut process(), descriptor);
+        }
+        Entry::Kept | Entry::Internal => process().give_up(descriptor),
+    }
+}
+
+/// The kernel has no descriptor left: gives it the cached ones. Returns whether to try again.
+pub(crate) fn descriptors_ran_out() -> bool {
+    is_active() && process().empty_cache()
+}
+
+/// epoll_create() in the kernel gave `descriptor`.
+pub(crate) fn set_opened(descriptor: i32) {
+    if !is_active() {
+        return;
+    }
+    forget_stale(descriptor);
+    let mut process = process();
+    let set = process.stack.open_set();
+    let record = KernelSet {
+        descriptor,
+        references: 1,
+        prepared: false,
+        looked: overfly_engine::Instant::from_micros(0),
+    };
+    let index = set.0 as usize;
+    if index < process.sets.len() {
+        process.sets[index] = record;
+    } else {
+        process.sets.push(record);
+    }
+    if !table::enter(descriptor, Entry::Set(set)) {
+        process.stack.close_set(set);
+    }
+}
+
+/// listen() in the kernel succeeded.
+pub(crate) fn listened(descriptor: i32, backlog: i32) {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return };
+    let mut process = process();
+    let local = kernel::local_address(descriptor);
+    if local.is_none_or(|local| local.ip().is_loopback()) {
+        leave_to_kernel(&mut process, id);
+        return;
+    }
+    // Linux takes a negative backlog as the largest.
+    let most = 65_535;
+    let backlog = u32::try_from(backlog)
+        .unwrap_or(most)
+        .min(most)
+        .max(process.options.acceptq_min_backlog as u32)
+        .max(1);
+    process.stack.listening(id, backlog);
+    // Sets that already watch the socket report it with the program's data; from now on with ours.
+    let mut registered = Vec::new();
+    process
+        .stack
+        .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    for (set, descriptor, events, data) in registered {
+        let epoll = process.sets[set.0 as usize].descriptor;
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+        let _ = process.stack.unwatch(set, id, descriptor);
+        let event = libc::epoll_event { events, u64: private_listener(id) };
+        if sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event).is_ok() {
+            let _ = process.stack.watch(set, id, descriptor, events, data, false);
+            watched(&mut process, id, 1);
+        }
+    }
+}
+
+/// One more, or one less, epoll set says when the kernel's listening socket is ready.
+pub(crate) fn watched(process: &mut Process, id: SocketId, change: i32) {
+    if let Some(listening) = &mut process.stack.socket_mut(id).listening {
+        listening.kernel_watched = listening.kernel_watched.saturating_add_signed(change);
+        if listening.kernel_watched == 0 {
+            listening.kernel_ready = false;
+        }
+    }
+}
+
+/// The socket and all its descriptors are the kernel's alone from now on. What watches a listener does so with the
+/// program's own data again.
+pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
+    if process.stack.socket(id).listening.is_some() {
+        let mut registered = Vec::new();
+        process
+            .stack
+            .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+        for (set, descriptor, events, data) in registered {
+            let epoll = process.sets[set.0 as usize].descriptor;
+            let event = libc::epoll_event { events, u64: data };
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+        }
+    }
+    for descriptor in 0..table::length() {
+        if table::lookup(descriptor) == Entry::Socket(id) {
+            table::enter(descriptor, Entry::Kernel);
+        }
+    }
+    process.stack.leave_to_kernel(id);
+}
+
+/// An accepted connection.
+pub(crate) struct Accepted {
+    pub(crate) descriptor: i32,
+    pub(crate) remote: SocketAddrV4,
+}
+
+/// accept4() with SOCK_NONBLOCK and SOCK_CLOEXEC in `flags`.
+pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Answer::error(Errno::INVAL);
+    }
+    let since = sys::seen();
+    let mut guard = process();
+    if guard.stack.socket(id).listening.is_none() {
+        return Answer::Kernel;
+    }
+    if !guard.join(id, descriptor) {
+        leave_to_kernel(&mut guard, id);
+        return Answer::Kernel;
+    }
+    let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
+    let started = now();
+    let mut pumped = false;
+    loop {
+        if guard.stack.can_accept(id) {
+            let taken = match guard.take_descriptor(close_on_exec) {
+                Ok(taken) => taken,
+                Err(error) => return Answer::error(error),
+            };
+            if let Some(accepted) = guard.stack.accept(id, taken, nonblocking) {
+                let socket = guard.stack.socket_mut(accepted);
+                socket.close_on_exec = close_on_exec;
+                let remote = socket.remote;
+                table::enter(taken, Entry::Socket(accepted));
+                return Answer::ok(Accepted { descriptor: taken, remote });
+            }
+            if !guard.keep_descriptor(taken, close_on_exec) {
+                sys::close(taken);
+            }
+        }
+        let socket = guard.stack.socket(id);
+        let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
+        let Some(listening) = &socket.listening else { return Answer::error(Errno::INVAL) };
+        if listening.kernel_ready || listening.kernel_watched == 0 {
+            match accept_from_kernel(descriptor, flags) {
+                Err(Errno::AGAIN) => {
+                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
+                        listening.kernel_ready = false;
+                    }
+                }
+                Ok(accepted) => {
+                    guard.statistics.kernel_accepts += 1;
+                    drop(guard);
+                    forget_stale(accepted.descriptor);
+                    return Answer::ok(accepted);
+                }
+                Err(error) => return Answer::error(error),
+            }
+        }
+        if !pumped {
+            pumped = true;
+            guard.pump_before_waiting();
+            if guard.stack.can_accept(id) {
+                continue;
+            }
+        }
+        if !waits {
+            return Answer::error(Errno::AGAIN);
+        }
+        guard.event_loop = false;
+        let spin = spin_until(&guard, started);
+        let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+        let (next, woken) = wait(
+            guard,
+            &mut kernel_side,
+            timeout.map(|timeout| started + timeout),
+            spin,
+            since,
+            timeout.is_none(),
+        );
+        guard = next;
+        match woken {
+            Woken::Interrupted => return Answer::error(Errno::INTR),
+            Woken::TimedOut => return Answer::error(Errno::AGAIN),
+            Woken::Look => {}
+        }
+        if table::lookup(descriptor) != Entry::Socket(id) {
+            return Answer::error(CLOSED);
+        }
+        if kernel_side[0].revents != 0
+            && let Some(listening) = &mut guard.stack.socket_mut(id).listening
+        {
+            listening.kernel_ready = true;
+        }
+        guard.pump();
+    }
+}
+
+fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
+    use std::os::fd::IntoRawFd;
+    let flags = rustix::net::SocketFlags::from_bits_retain(flags as u32);
+    let (accepted, remote) = rustix::net::acceptfrom_with(kernel::borrow(descriptor), flags)?;
+    let remote = match remote.and_then(|remote| SocketAddr::try_from(remote).ok()) {
+        Some(SocketAddr::V4(remote)) => remote,
+        _ => SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, 0),
+    };
+    Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
+}
+
+/// connect() to an IPv4 address.
+pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    let since = sys::seen();
+    let mut guard = process();
+    match guard.stack.socket(id).state {
+        State::Candidate => {}
+        State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
+        State::Connected => return Answer::error(Errno::ISCONN),
+        State::Ended => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
+        State::Listening | State::Free | State::Lost => return Answer::Kernel,
+    }
+    let IpAddr::V4(ip) = remote.ip() else { return Answer::Kernel };
+    match guard.connect(id, descriptor, SocketAddrV4::new(ip, remote.port())) {
+        Ok(true) => finish_connecting(guard, id, descriptor, since, false),
+        Ok(false) => {
+            guard.statistics.kernel_connects += 1;
+            leave_to_kernel(&mut guard, id);
+            Answer::Kernel
+        }
+        Err(error) => Answer::error(error),
+    }
+}
+
+/// The SYN is out: waits for the answer if the socket does.
+fn finish_connecting(
+    mut guard: crate::lock::Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+    since: sys::Seen,
+    again: bool,
+) -> Answer<()> {
+    let started = now();
+    let socket = guard.stack.socket(id);
+    let (waits, timeout) = (!socket.nonblocking, socket.settings.send_timeout);
+    if !waits {
+        return Answer::error(if again { Errno::ALREADY } else { Errno::INPROGRESS });
+    }
+    loop {
+        guard.pump();
+        match guard.stack.socket(id).state {
+            State::Connecting => {}
+            State::Connected => return Answer::ok(()),
+            _ => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
+        }
+        guard.event_loop = false;
+        let spin = spin_until(&guard, started);
+        let (next, woken) =
+            wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
+        guard = next;
+        match woken {
+            Woken::Interrupted => return Answer::error(Errno::INTR),
+            Woken::TimedOut => return Answer::error(Errno::INPROGRESS),
+            Woken::Look => {}
+        }
+        if table::lookup(descriptor) != Entry::Socket(id) {
+            return Answer::error(CLOSED);
+        }
+    }
+}
+
+/// shutdown().
+pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    let mut guard = process();
+    let told = Told(&mut guard);
+    if told.0.stack.socket(id).listening.is_some() {
+        // The kernel's listening socket stops listening; so does the stack's.
+        told.0.part(id);
+        return Answer::Kernel;
+    }
+    if !super::is_connection(told.0, id) {
+        return Answer::Kernel;
+    }
+    let (read, write) = match how {
+        libc::SHUT_RD => (true, false),
+        libc::SHUT_WR => (false, true),
+        libc::SHUT_RDWR => (true, true),
+        _ => return Answer::error(Errno::INVAL),
+    };
+    let outcome = told.0.stack.shutdown(id, read, write);
+    told.0.output();
+    Answer::Done(outcome)
+}
+
+/// close(). `Kernel`: the caller closes the descriptor in the kernel.
+pub(crate) fn close(descriptor: i32) -> Answer<()> {
+    match table::lookup(descriptor) {
+        Entry::Kernel => Answer::Kernel,
+        Entry::Socket(id) => {
+            let mut guard = process();
+            let told = Told(&mut guard);
+            // Two threads may close the same descriptor.
+            if table::lookup(descriptor) != Entry::Socket(id) {
+                return Answer::error(CLOSED);
+            }
+            if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
+        }
+        Entry::Set(_) => close_set(&mut process(), descriptor),
+        Entry::Kept | Entry::Internal => Answer::error(CLOSED),
+    }
+}
+
+fn close_set(process: &mut Process, descriptor: i32) -> Answer<()> {
+    let Entry::Set(set) = table::lookup(descriptor) else { return Answer::Kernel };
+    table::enter(descriptor, Entry::Kernel);
+    let record = &mut process.sets[set.0 as usize];
+    record.references = record.references.saturating_sub(1);
+    if record.references > 0 {
+        if record.descriptor == descriptor {
+            let other = (0..table::length()).find(|&other| table::lookup(other) == Entry::Set(set));
+            record.descriptor = other.unwrap_or(-1);
+        }
+    } else {
+        process.stack.close_set(set);
+    }
+    Answer::Kernel
+}
+
+/// `new` is about to become something else in the kernel (dup2, dup3): whatever of ours it was is closed. The library's
+/// own descriptors cannot be replaced.
+pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
+    match table::lookup(new) {
+        Entry::Kernel => {}
+        Entry::Socket(id) => {
+            let mut guard = process();
+            let told = Told(&mut guard);
+            if told.0.close_socket(id, new) {
+                told.0.give_up(new);
+            }
+        }
+        Entry::Set(_) => {
+            close_set(&mut process(), new);
+        }
+        Entry::Kept => process().give_up(new),
+        Entry::Internal => return Err(Errno::BUSY),
+    }
+    Ok(())
+}
+
+/// The kernel made `new` a duplicate of `old`.
+pub(crate) fn duplicated(old: i32, new: i32) {
+    if old == new {
+        return;
+    }
+    forget_stale(new);
+    match table::lookup(old) {
+        Entry::Socket(id) => {
+            let mut process = process();
+            process.stack.duplicate(id);
+            // Its descriptors may differ in FD_CLOEXEC now.
+            process.stack.socket_mut(id).customized = true;
+            table::enter(new, Entry::Socket(id));
+        }
+        Entry::Set(set) => {
+            let mut process = process();
+            process.sets[set.0 as usize].references += 1;
+            table::enter(new, Entry::Set(set));
+        }
+        Entry::Kernel | Entry::Kept | Entry::Internal => {}
+    }
+}
+
+/// The socket's two ends. `remote` asks for the peer's.
+pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddrV4> {
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    let process = process();
+    let socket = process.stack.socket(id);
+    match socket.state {
+        State::Connected => Answer::ok(if remote { socket.remote } else { socket.local }),
+        State::Connecting | State::Ended if remote => Answer::error(Errno::NOTCONN),
+        State::Connecting | State::Ended => Answer::ok(socket.local),
+        State::Lost if remote => Answer::ok(socket.remote),
+        State::Lost => Answer::ok(socket.local),
+        State::Free | State::Candidate | State::Listening => Answer::Kernel,
+    }
+}
+
+/// close_range() without CLOSE_RANGE_CLOEXEC: closes what is ours in it, and says which stretches the kernel may close.
+pub(crate) fn close_range(first: u32, last: u32, mut close_in_kernel: impl FnMut(u32, u32)) {
+    let end = table::length() as u32;
+    let mut from = first;
+    for descriptor in first..end.min(last.saturating_add(1)) {
+        let kept = match table::lookup(descriptor as i32) {
+            Entry::Kernel => false,
+            Entry::Kept | Entry::Internal => true,
+            Entry::Socket(_) | Entry::Set(_) => matches!(close(descriptor as i32), Answer::Done(Ok(()))),
+        };
+        if kept {
+            if from < descriptor {
+                close_in_kernel(from, descriptor - 1);
+            }
+            from = descriptor + 1;
+        }
+    }
+    if from <= last {
+        close_in_kernel(from, last);
+    }
+}

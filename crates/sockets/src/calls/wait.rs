@@ -1,0 +1,423 @@
+//! epoll, poll and select: user-level and kernel descriptors together.
+
+use core::time::Duration;
+
+use overfly_engine::Instant;
+use rustix::io::Errno;
+
+use super::life::{leave_to_kernel, watched};
+use super::{Answer, CLOSED, spin_until};
+use crate::interest::{SetId, bits};
+use crate::kernel::now;
+use crate::lock::Guard;
+use crate::process::{
+    PRIVATE_STACK, Process, Tag, Told, before_kernel_wait, is_active, private_listener, process, sleeping,
+    tag,
+};
+use crate::socket::{SocketId, State};
+use crate::sys::{self, Seen};
+use crate::table::{self, Entry};
+
+/// While user-level events keep coming, how often the kernel's part of a set is looked at.
+const KERNEL_LOOK_PAUSE: Duration = Duration::from_micros(100);
+/// Events taken from the kernel at once.
+const KERNEL_BATCH: usize = 64;
+
+/// The signal mask of epoll_pwait and its kin, for as long as the call lasts.
+struct Masked(Option<u64>);
+
+impl Masked {
+    fn new(mask: Option<u64>) -> Self {
+        Self(mask.map(sys::set_signal_mask))
+    }
+}
+
+impl Drop for Masked {
+    fn drop(&mut self) {
+        if let Some(before) = self.0 {
+            sys::set_signal_mask(before);
+        }
+    }
+}
+
+/// epoll_ctl().
+pub(crate) fn control(
+    epoll: i32,
+    operation: i32,
+    descriptor: i32,
+    event: Option<libc::epoll_event>,
+) -> Answer<()> {
+    let set = match table::lookup(epoll) {
+        Entry::Set(set) => set,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
+    };
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    let mut guard = process();
+    let told = Told(&mut guard);
+    match (operation, event) {
+        (libc::EPOLL_CTL_ADD, Some(event)) => add(told.0, set, epoll, id, descriptor, event),
+        (libc::EPOLL_CTL_MOD, Some(event)) => modify(told.0, set, epoll, id, descriptor, event),
+        (libc::EPOLL_CTL_DEL, _) => remove(told.0, set, epoll, id, descriptor),
+        _ => Answer::Kernel,
+    }
+}
+
+/// How the kernel's listening socket is watched for the program: one-shot is up to us.
+fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
+    libc::epoll_event { events: events & !bits::ONESHOT, u64: private_listener(id) }
+}
+
+fn add(
+    process: &mut Process,
+    set: SetId,
+    epoll: i32,
+    id: SocketId,
+    descriptor: i32,
+    event: libc::epoll_event,
+) -> Answer<()> {
+    let (events, data) = (event.events, event.u64);
+    match process.stack.socket(id).state {
+        State::Connecting | State::Connected | State::Ended => {
+            Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
+        }
+        State::Listening => {
+            if !process.join(id, descriptor) {
+                leave_to_kernel(process, id);
+                return Answer::Kernel;
+            }
+            let for_kernel = listener_event(id, events);
+            if let Err(error) =
+                sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const for_kernel)
+            {
+                return Answer::error(error);
+            }
+            watched(process, id, 1);
+            Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
+        }
+        State::Candidate => {
+            if let Err(error) = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event) {
+                return Answer::error(error);
+            }
+            Answer::Done(process.stack.watch(set, id, descriptor, events, data, true))
+        }
+        State::Free | State::Lost => Answer::Kernel,
+    }
+}
+
+fn modify(
+    process: &mut Process,
+    set: SetId,
+    epoll: i32,
+    id: SocketId,
+    descriptor: i32,
+    event: libc::epoll_event,
+) -> Answer<()> {
+    let in_kernel = match process.stack.rewatch(set, id, descriptor, event.events, event.u64) {
+        Ok(in_kernel) => in_kernel,
+        Err(error) => return Answer::error(error),
+    };
+    let for_kernel = match process.stack.socket(id).state {
+        State::Listening => listener_event(id, event.events),
+        _ if in_kernel => event,
+        _ => return Answer::ok(()),
+    };
+    Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const for_kernel))
+}
+
+fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descriptor: i32) -> Answer<()> {
+    let in_kernel = match process.stack.unwatch(set, id, descriptor) {
+        Ok(in_kernel) => in_kernel,
+        Err(error) => return Answer::error(error),
+    };
+    let listening = process.stack.socket(id).state == State::Listening;
+    if listening && !in_kernel {
+        watched(process, id, -1);
+    }
+    if listening || in_kernel {
+        return Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null()));
+    }
+    Answer::ok(())
+}
+
+/// Where epoll_wait() puts what it found.
+struct Found {
+    records: *mut libc::epoll_event,
+    room: usize,
+    count: usize,
+}
+
+impl Found {
+    fn put(&mut self, events: u32, data: u64) {
+        if self.count < self.room {
+            // SAFETY: `epoll_wait`'s caller answers for `room` records, and there is room.
+            unsafe { self.records.add(self.count).write_unaligned(libc::epoll_event { events, u64: data }) };
+            self.count += 1;
+        }
+    }
+
+    fn left(&self) -> usize {
+        self.room - self.count
+    }
+}
+
+/// epoll_wait(), for at most `timeout` (`None`: for ever), with a signal mask if there is one.
+///
+/// # Safety
+/// `records` must have room for `room` records.
+pub(crate) unsafe fn epoll_wait(
+    epoll: i32,
+    records: *mut libc::epoll_event,
+    room: i32,
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Answer<usize> {
+    let set = match table::lookup(epoll) {
+        Entry::Set(set) => set,
+        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
+    };
+    let mut guard = process();
+    if !guard.stack.is_running() {
+        return Answer::Kernel;
+    }
+    let Ok(room @ 1..) = usize::try_from(room) else { return Answer::error(Errno::INVAL) };
+    if records.is_null() {
+        return Answer::error(Errno::FAULT);
+    }
+    let since = sys::seen();
+    let _masked = Masked::new(mask);
+    prepare(&mut guard, set, epoll);
+    guard.event_loop = true;
+    let mut found = Found { records, room, count: 0 };
+    let mut started = None;
+    loop {
+        guard.pump();
+        let time = guard.pumped;
+        let started = *started.get_or_insert(time);
+        guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
+        let deadline = timeout.map(|timeout| started + timeout);
+        let over = deadline.is_some_and(|deadline| time >= deadline);
+        let pause = if found.count > 0 {
+            KERNEL_LOOK_PAUSE
+        } else {
+            Duration::from_micros(guard.options.poll_fast_usec)
+        };
+        let spins = !over && found.count == 0 && time < spin_until(&guard, started);
+        let due = time - guard.sets[set.0 as usize].looked >= pause;
+        if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
+            guard.sets[set.0 as usize].looked = time;
+            guard = look_at_kernel(guard, epoll, set, &mut found, Sleep::No, since);
+        }
+        if found.count > 0 || over {
+            return Answer::ok(found.count);
+        }
+        if sys::interrupted(since, false) {
+            return Answer::error(Errno::INTR);
+        }
+        if spins {
+            // Let other threads in.
+            guard.stack.take_news();
+            drop(guard);
+            core::hint::spin_loop();
+            guard = process();
+        } else {
+            guard = look_at_kernel(guard, epoll, set, &mut found, Sleep::Until(deadline), since);
+            let time = now();
+            if let Some(record) = guard.sets.get_mut(set.0 as usize) {
+                record.looked = time;
+            }
+        }
+        if table::lookup(epoll) != Entry::Set(set) {
+            return Answer::error(CLOSED);
+        }
+    }
+}
+
+/// The stack's own descriptors join a set of the program, so that frames end its sleep.
+fn prepare(process: &mut Process, set: SetId, epoll: i32) {
+    if process.sets[set.0 as usize].prepared {
+        return;
+    }
+    process.sets[set.0 as usize].prepared = true;
+    let event = libc::epoll_event { events: bits::IN, u64: PRIVATE_STACK };
+    for descriptor in process.wake_descriptors() {
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+    }
+}
+
+enum Sleep {
+    No,
+    Until(Option<Instant>),
+}
+
+/// Takes events from the kernel's part of a set: the program's own as they are, and those of listeners' kernel sockets as
+/// news of the listener.
+fn look_at_kernel(
+    mut guard: Guard<'static, Process>,
+    epoll: i32,
+    set: SetId,
+    found: &mut Found,
+    sleep: Sleep,
+    since: Seen,
+) -> Guard<'static, Process> {
+    let mut events = [libc::epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
+    // Our own records in the set take places too; they are few.
+    let room = KERNEL_BATCH.min(found.left() + 8);
+    let mut outcome = Ok(0);
+    match sleep {
+        Sleep::No => {
+            // SAFETY: `events` has room for `room` records.
+            outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, Some(0), since) };
+        }
+        Sleep::Until(deadline) => {
+            guard = sleeping(guard, deadline, false, |timeout_us| {
+                // SAFETY: as above.
+                outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_us, since) };
+            });
+        }
+    }
+    let Ok(count) = outcome else { return guard };
+    let mut listeners = false;
+    for event in &events[..count.min(KERNEL_BATCH)] {
+        let (bits, data) = (event.events, event.u64);
+        match tag(data) {
+            Tag::Program => found.put(bits, data),
+            Tag::Stack => {}
+            Tag::Listener(id) => {
+                guard.stack.kernel_ready(id);
+                listeners = true;
+            }
+        }
+    }
+    if listeners {
+        guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
+    }
+    guard
+}
+
+/// poll(), for at most `timeout` (`None`: for ever), with a signal mask if there is one.
+pub(crate) fn poll(
+    descriptors: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: Option<u64>,
+) -> Answer<usize> {
+    if !descriptors.iter().any(|descriptor| table::is_ours(descriptor.fd)) {
+        if is_active() {
+            before_kernel_wait();
+        }
+        return Answer::Kernel;
+    }
+    let since = sys::seen();
+    let _masked = Masked::new(mask);
+    let mut guard = process();
+    // Listeners join the stack of the process that polls them.
+    for descriptor in descriptors.iter() {
+        if let Entry::Socket(id) = table::lookup(descriptor.fd)
+            && guard.stack.socket(id).state == State::Listening
+            && !guard.join(id, descriptor.fd)
+        {
+            leave_to_kernel(&mut guard, id);
+        }
+    }
+    guard.event_loop = true;
+    let started = now();
+    let deadline = timeout.map(|timeout| started + timeout);
+    let mut for_kernel = Vec::with_capacity(descriptors.len() + 16);
+    let mut looked = Instant::from_micros(0);
+    loop {
+        guard.pump();
+        let time = now();
+        for_kernel.clear();
+        let mut ready = 0;
+        let mut kernel_side = false;
+        for descriptor in descriptors.iter_mut() {
+            let (revents, kernel_descriptor) = user_level(&guard, descriptor);
+            descriptor.revents = revents;
+            ready += usize::from(revents != 0);
+            kernel_side |= kernel_descriptor >= 0;
+            for_kernel.push(libc::pollfd { fd: kernel_descriptor, events: descriptor.events, revents: 0 });
+        }
+        let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
+        let spins = !over && time < spin_until(&guard, started);
+        if over
+            || (spins && kernel_side && time - looked >= Duration::from_micros(guard.options.poll_fast_usec))
+        {
+            looked = time;
+            if kernel_side && sys::poll(&mut for_kernel, Some(0), since).is_ok() {
+                ready = merge(&mut guard, descriptors, &for_kernel);
+            }
+            if over || ready > 0 {
+                return Answer::ok(ready);
+            }
+        }
+        if sys::interrupted(since, false) {
+            return Answer::error(Errno::INTR);
+        }
+        if spins {
+            drop(guard);
+            core::hint::spin_loop();
+            guard = process();
+            continue;
+        }
+        let own: Vec<libc::pollfd> = guard
+            .wake_descriptors()
+            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
+            .collect();
+        for_kernel.extend(own);
+        guard = sleeping(guard, deadline, false, |timeout_us| {
+            let _ = sys::poll(&mut for_kernel, timeout_us, since);
+        });
+        if merge(&mut guard, descriptors, &for_kernel) > 0 {
+            // Kernel descriptors are ready; one more look at ours, without sleeping.
+            guard.pump();
+            for descriptor in descriptors.iter_mut() {
+                let (revents, _) = user_level(&guard, descriptor);
+                descriptor.revents |= revents;
+            }
+            let ready = descriptors.iter().filter(|descriptor| descriptor.revents != 0).count();
+            return Answer::ok(ready);
+        }
+    }
+}
+
+/// What poll() says of a descriptor at user level, and the descriptor that the kernel must be asked about as well, or -1.
+fn user_level(process: &Process, descriptor: &libc::pollfd) -> (i16, i32) {
+    let always = libc::POLLERR | libc::POLLHUP;
+    match table::lookup(descriptor.fd) {
+        Entry::Kernel => (0, descriptor.fd),
+        Entry::Kept | Entry::Internal => (libc::POLLNVAL, -1),
+        Entry::Set(set) => {
+            let ready = process.stack.set_is_ready(set);
+            (if ready { libc::POLLIN & descriptor.events } else { 0 }, descriptor.fd)
+        }
+        Entry::Socket(id) => match process.stack.socket(id).state {
+            State::Free | State::Candidate => (0, descriptor.fd),
+            // The kernel's listening socket may have a connection too.
+            State::Listening => (process.stack.level(id) as i16 & descriptor.events, descriptor.fd),
+            _ => (process.stack.level(id) as i16 & (descriptor.events | always), -1),
+        },
+    }
+}
+
+/// Adds what the kernel found; returns how many descriptors are ready.
+fn merge(process: &mut Process, descriptors: &mut [libc::pollfd], from_kernel: &[libc::pollfd]) -> usize {
+    let mut ready = 0;
+    for (descriptor, kernel) in descriptors.iter_mut().zip(from_kernel) {
+        if kernel.fd >= 0 {
+            descriptor.revents |= kernel.revents;
+            if kernel.revents != 0
+                && let Entry::Socket(id) = table::lookup(descriptor.fd)
+                && process.stack.socket(id).state == State::Listening
+            {
+                process.stack.kernel_ready(id);
+            }
+        }
+        ready += usize::from(descriptor.revents != 0);
+    }
+    ready
+}

@@ -1,0 +1,328 @@
+//! The program's sockets as the engine's owner: takes what flows receive, gives what they send, and notes what is news.
+
+use core::net::SocketAddrV4;
+
+use overfly_engine::{Event, Failure, FlowId, ListenerId, Owner};
+use rustix::io::Errno;
+
+use crate::interest::{Interests, NONE, SetId, bits};
+use crate::socket::{Socket, SocketId, State};
+
+/// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT).
+pub(crate) struct Port {
+    pub(crate) local: SocketAddrV4,
+    pub(crate) listener: ListenerId,
+    pub(crate) members: Vec<SocketId>,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+impl Port {
+    pub(crate) fn new(local: SocketAddrV4, listener: ListenerId, member: SocketId) -> Self {
+        Self { local, listener, members: vec![member], turn: 0 }
+    }
+}
+
+/// What a callback noted, to be done when the engine may be called again.
+pub(crate) enum Chore {
+    /// A connection for a listener that has gone.
+    Abort(FlowId),
+    /// An active open's flow is over: the broker and the backing descriptor can let go.
+    Disconnected { local: SocketAddrV4, remote: SocketAddrV4, descriptor: i32 },
+}
+
+/// All sockets and epoll sets of the process.
+pub(crate) struct Face {
+    sockets: Vec<Socket>,
+    free: Vec<u32>,
+    /// Socket of each flow, by [`FlowId::index`].
+    by_flow: Vec<u32>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) interests: Interests,
+    pub(crate) chores: Vec<Chore>,
+    /// Something became ready since this was last cleared: threads that sleep should look.
+    pub(crate) news: bool,
+    /// Free sockets that keep their buffers, at most.
+    pub(crate) cache_limit: usize,
+}
+
+impl Face {
+    pub(crate) const fn new() -> Self {
+        Self {
+            sockets: Vec::new(),
+            free: Vec::new(),
+            by_flow: Vec::new(),
+            ports: Vec::new(),
+            interests: Interests::new(),
+            chores: Vec::new(),
+            news: false,
+            cache_limit: 4096,
+        }
+    }
+
+    pub(crate) fn at(&self, id: SocketId) -> &Socket {
+        &self.sockets[id.index()]
+    }
+
+    pub(crate) fn at_mut(&mut self, id: SocketId) -> &mut Socket {
+        &mut self.sockets[id.index()]
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = SocketId> + use<> {
+        (0..self.sockets.len() as u32).map(SocketId)
+    }
+
+    /// A free socket, with the buffers of the last one that was closed.
+    pub(crate) fn open(&mut self) -> SocketId {
+        match self.free.pop() {
+            Some(index) => SocketId(index),
+            None => {
+                self.sockets.push(Socket::new());
+                SocketId(self.sockets.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// The socket is nobody's any more.
+    pub(crate) fn release(&mut self, id: SocketId) {
+        let keeps_buffers = self.free.len() < self.cache_limit;
+        let socket = &mut self.sockets[id.index()];
+        if keeps_buffers {
+            socket.recycle();
+        } else {
+            *socket = Socket::new();
+        }
+        self.free.push(id.0);
+    }
+
+    pub(crate) fn bind_flow(&mut self, flow: FlowId, id: SocketId) {
+        if self.by_flow.len() <= flow.index() {
+            self.by_flow.resize(flow.index() + 1, NONE);
+        }
+        self.by_flow[flow.index()] = id.0;
+        self.sockets[id.index()].flow = Some(flow);
+    }
+
+    pub(crate) fn socket_of(&self, flow: FlowId) -> Option<SocketId> {
+        self.by_flow.get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
+    }
+
+    /// All flows are gone with their engine (after a fork).
+    pub(crate) fn forget_flows(&mut self) {
+        self.by_flow.clear();
+        self.ports.clear();
+        self.chores.clear();
+    }
+
+    /// The state of a socket in epoll's bits (tcp_poll() in Linux).
+    pub(crate) fn level(&self, id: SocketId) -> u32 {
+        level(&self.sockets[id.index()])
+    }
+
+    /// `news` happened to a socket.
+    pub(crate) fn wake(&mut self, id: SocketId, news: u32) {
+        let head = self.sockets[id.index()].interests;
+        self.news = true;
+        if head != NONE {
+            self.interests.wake(head, news);
+        }
+    }
+
+    pub(crate) fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
+        let sockets = &self.sockets;
+        self.interests.collect(set, max, |socket| level(&sockets[socket as usize]), report)
+    }
+
+    pub(crate) fn set_is_ready(&self, set: SetId) -> bool {
+        self.interests.is_ready(set, |socket| level(&self.sockets[socket as usize]))
+    }
+
+    /// Removes all interests in a socket; `each` sees their sets and descriptors first.
+    pub(crate) fn drop_interests(&mut self, id: SocketId) {
+        let mut head = self.sockets[id.index()].interests;
+        while head != NONE {
+            let first = head;
+            self.interests.remove(&mut head, first);
+        }
+        self.sockets[id.index()].interests = NONE;
+    }
+
+    fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
+        let Some(port) = self.ports.iter_mut().find(|port| port.listener == listener) else {
+            self.chores.push(Chore::Abort(flow));
+            return;
+        };
+        if port.turn >= port.members.len() {
+            port.turn = 0;
+        }
+        let Some(&member) = port.members.get(port.turn) else {
+            self.chores.push(Chore::Abort(flow));
+            return;
+        };
+        port.turn += 1;
+        let id = self.open();
+        self.bind_flow(flow, id);
+        let settings = self.at(member).settings;
+        let socket = self.at_mut(id);
+        socket.state = State::Connected;
+        socket.settings = settings;
+        socket.passive = true;
+        socket.queued = true;
+        socket.listener = member;
+        if let Some(listening) = &mut self.at_mut(member).listening {
+            listening.queue.push_back(id);
+        }
+        self.wake(member, bits::IN | bits::RDNORM);
+    }
+
+    /// A connection died while it waited for accept(). The engine bounds the living; the dead go when they are many.
+    fn bury(&mut self, id: SocketId) {
+        let listener = self.at(id).listener;
+        let Some(mut listening) = self.at_mut(listener).listening.take() else { return };
+        listening.dead += 1;
+        if listening.dead > 64 && listening.dead > listening.queue.len() / 2 {
+            listening.dead = 0;
+            listening.queue.retain(|&queued| {
+                let alive = self.at(queued).flow.is_some();
+                if !alive {
+                    self.release(queued);
+                }
+                alive
+            });
+        }
+        self.at_mut(listener).listening = Some(listening);
+    }
+
+    fn acknowledged(&mut self, id: SocketId, offset: u64) {
+        let socket = self.at_mut(id);
+        let count = offset.saturating_sub(socket.send_base);
+        socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
+        socket.send_base = socket.send_base.max(offset);
+        if socket.no_space && socket.has_space() {
+            socket.no_space = false;
+            self.wake(id, bits::OUT | bits::WRNORM);
+        }
+    }
+
+    fn failed(&mut self, id: SocketId, failure: Failure) {
+        let socket = self.at_mut(id);
+        socket.error = Some(match failure {
+            Failure::Refused => Errno::CONNREFUSED,
+            Failure::Reset if socket.remote_closed => Errno::PIPE,
+            Failure::Reset => Errno::CONNRESET,
+            Failure::TimedOut => Errno::TIMEDOUT,
+        });
+        // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
+        socket.send.recycle();
+    }
+
+    fn released(&mut self, flow: FlowId, id: SocketId) {
+        if let Some(slot) = self.by_flow.get_mut(flow.index()) {
+            *slot = NONE;
+        }
+        let socket = self.at_mut(id);
+        socket.flow = None;
+        socket.state = State::Ended;
+        let (local, remote) = (socket.local, socket.remote);
+        let chore = (!socket.passive).then_some(Chore::Disconnected {
+            local,
+            remote,
+            descriptor: if socket.is_orphan() { socket.descriptor } else { -1 },
+        });
+        self.chores.extend(chore);
+        let socket = self.at(id);
+        if socket.queued {
+            self.bury(id);
+        } else if socket.is_orphan() {
+            self.release(id);
+        } else {
+            self.wake(
+                id,
+                bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
+            );
+        }
+    }
+}
+
+/// tcp_poll() in Linux, net/ipv4/tcp.c.
+fn level(socket: &Socket) -> u32 {
+    let mut events = 0;
+    match socket.state {
+        State::Free | State::Candidate => return 0,
+        State::Listening => {
+            let ready = socket
+                .listening
+                .as_ref()
+                .is_some_and(|listening| !listening.queue.is_empty() || listening.kernel_ready);
+            return if ready { bits::IN | bits::RDNORM } else { 0 };
+        }
+        State::Connecting => {}
+        State::Connected => {
+            if !socket.receive.is_empty() {
+                events |= bits::IN | bits::RDNORM;
+            }
+            if socket.remote_closed || socket.read_shut {
+                events |= bits::IN | bits::RDNORM | bits::RDHUP;
+            }
+            if socket.write_shut || socket.has_space() {
+                events |= bits::OUT | bits::WRNORM;
+            }
+            if socket.write_shut && (socket.remote_closed || socket.read_shut) {
+                events |= bits::HUP;
+            }
+        }
+        State::Ended | State::Lost => {
+            events |= bits::IN | bits::OUT | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM
+        }
+    }
+    if socket.error.is_some() {
+        events |= bits::ERR;
+    }
+    events
+}
+
+impl Owner for Face {
+    fn event(&mut self, flow: FlowId, event: Event) {
+        if let Event::Incoming { listener } = event {
+            self.incoming(flow, listener);
+            return;
+        }
+        let Some(id) = self.socket_of(flow) else { return };
+        match event {
+            Event::Incoming { .. } => {}
+            Event::Connected => {
+                self.at_mut(id).state = State::Connected;
+                self.wake(id, bits::OUT | bits::WRNORM);
+            }
+            Event::Acknowledged { offset } => self.acknowledged(id, offset),
+            Event::RemoteClosed => {
+                self.at_mut(id).remote_closed = true;
+                self.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
+            }
+            Event::Failed(failure) => self.failed(id, failure),
+            Event::Released => self.released(flow, id),
+        }
+    }
+
+    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
+        let Some(id) = self.socket_of(flow) else { return data.len() };
+        let socket = self.at_mut(id);
+        if socket.is_orphan() {
+            return data.len();
+        }
+        socket.receive.push(data);
+        if !socket.queued {
+            self.wake(id, bits::IN | bits::RDNORM);
+        }
+        0
+    }
+
+    fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
+        if let Some(id) = self.socket_of(flow) {
+            let socket = self.at(id);
+            socket
+                .send
+                .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! What the library puts before libc's functions. Each hook turns C's arguments into Rust's, asks [`crate::calls`], and
+//! lets the next function of its name do what is not ours.
+//!
+//! Every hook is unsafe in the way that the function it stands for is: its pointers must be what that function's manual
+//! page asks for. Where a hook only hands its arguments on, that is the whole argument for its soundness.
+
+mod data;
+mod descriptors;
+mod events;
+mod next;
+mod processes;
+mod sockets;
+
+use core::ffi::c_int;
+
+use rustix::io::Errno;
+
+use crate::calls::Answer;
+
+fn set_errno(error: c_int) {
+    // SAFETY: the location is this thread's own.
+    unsafe { *libc::__errno_location() = error };
+}
+
+/// -1, and errno.
+fn fail(error: Errno) -> c_int {
+    set_errno(error.raw_os_error());
+    -1
+}
+
+/// C's result of a call that returns a count.
+fn count(outcome: Result<usize, Errno>) -> isize {
+    match outcome {
+        Ok(count) => count as isize,
+        Err(error) => fail(error) as isize,
+    }
+}
+
+/// C's result of a call that returns nothing.
+fn done(outcome: Result<(), Errno>) -> c_int {
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => fail(error),
+    }
+}
+
+/// C's result of a call that the kernel does if it is not ours.
+fn count_or(answer: Answer<usize>, kernel: impl FnOnce() -> isize) -> isize {
+    match answer {
+        Answer::Kernel => kernel(),
+        Answer::Done(outcome) => count(outcome),
+    }
+}

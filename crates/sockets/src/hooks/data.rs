@@ -1,0 +1,450 @@
+//! read, write and their kin.
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use rustix::io::Errno;
+
+use super::{count, count_or, next};
+use crate::calls::{Answer, data};
+use crate::memory::{Source, Target};
+use crate::process::before_kernel_wait;
+use crate::table::is_ours;
+
+/// IOV_MAX.
+const VECTORS_MAX: usize = 1024;
+
+/// # Safety
+/// As for recv(2).
+unsafe fn receive_one(descriptor: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Answer<usize> {
+    let vector = iovec { iov_base: buffer, iov_len: length };
+    // SAFETY: the program lends the buffer for the call.
+    data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags)
+}
+
+/// # Safety
+/// As for send(2).
+unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Answer<usize> {
+    let vector = iovec { iov_base: buffer.cast_mut(), iov_len: length };
+    // SAFETY: the program lends the buffer for the call.
+    data::send(descriptor, unsafe { Source::new(&raw const vector, 1) }, flags)
+}
+
+/// # Safety
+/// As for read(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe { count_or(receive_one(descriptor, buffer, length, 0), || next::read(descriptor, buffer, length)) }
+}
+
+/// # Safety
+/// As for read(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    room: size_t,
+) -> ssize_t {
+    check(length, room);
+    // SAFETY: the program's arguments, handed on.
+    unsafe { read(descriptor, buffer, length) }
+}
+
+/// The fortified forms end the program that would overrun its buffer, as glibc does.
+fn check(length: size_t, room: size_t) {
+    if length > room {
+        crate::kernel::complain("*** buffer overflow detected ***: terminated");
+        // SAFETY: abort() has no preconditions.
+        unsafe { libc::abort() };
+    }
+}
+
+/// # Safety
+/// As for recv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe {
+        count_or(receive_one(descriptor, buffer, length, flags), || {
+            next::recv(descriptor, buffer, length, flags)
+        })
+    }
+}
+
+/// # Safety
+/// As for recv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    check(length, room);
+    // SAFETY: the program's arguments, handed on.
+    unsafe { recv(descriptor, buffer, length, flags) }
+}
+
+/// # Safety
+/// As for recvfrom(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_length: *mut socklen_t,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    let answer = unsafe { receive_one(descriptor, buffer, length, flags) };
+    if let Answer::Done(Ok(_)) = answer
+        && !address.is_null()
+        && !address_length.is_null()
+    {
+        // A connected TCP socket names nobody (tcp_recvmsg() leaves msg_namelen at zero).
+        // SAFETY: the program lends the length.
+        unsafe { *address_length = 0 };
+    }
+    // SAFETY: the program's arguments, handed on.
+    count_or(answer, || unsafe { next::recvfrom(descriptor, buffer, length, flags, address, address_length) })
+}
+
+/// # Safety
+/// As for recvfrom(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_length: *mut socklen_t,
+) -> ssize_t {
+    check(length, room);
+    // SAFETY: the program's arguments, handed on.
+    unsafe { recvfrom(descriptor, buffer, length, flags, address, address_length) }
+}
+
+/// # Safety
+/// As for readv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+    if is_ours(descriptor) {
+        let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
+            return count(Err(Errno::INVAL));
+        };
+        // SAFETY: the program lends the vectors and their buffers for the call.
+        if let Answer::Done(outcome) = data::receive(descriptor, unsafe { Target::new(vectors, number) }, 0) {
+            return count(outcome);
+        }
+    } else {
+        before_kernel_wait();
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::readv(descriptor, vectors, number) }
+}
+
+/// # Safety
+/// As for recvmsg(2).
+unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int) -> Answer<usize> {
+    if message.is_null() {
+        return Answer::error(Errno::FAULT);
+    }
+    // SAFETY: the program lends the header for the call, and checked for null.
+    let message = unsafe { &mut *message };
+    if message.msg_iovlen > VECTORS_MAX {
+        return Answer::error(Errno::MSGSIZE);
+    }
+    // SAFETY: the program lends the vectors and their buffers for the call.
+    let answer =
+        data::receive(descriptor, unsafe { Target::new(message.msg_iov, message.msg_iovlen) }, flags);
+    if let Answer::Done(Ok(_)) = answer {
+        message.msg_namelen = 0;
+        message.msg_controllen = 0;
+        message.msg_flags = 0;
+    }
+    answer
+}
+
+/// # Safety
+/// As for recvmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if !is_ours(descriptor) {
+        before_kernel_wait();
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::recvmsg(descriptor, message, flags) };
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe {
+        count_or(receive_message(descriptor, message, flags), || next::recvmsg(descriptor, message, flags))
+    }
+}
+
+/// # Safety
+/// As for recvmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    descriptor: c_int,
+    messages: *mut mmsghdr,
+    number: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if !is_ours(descriptor) || number == 0 {
+        before_kernel_wait();
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) };
+    }
+    // A stream has no message boundaries: one record takes what there is.
+    // SAFETY: the program lends `number` records for the call.
+    let first = unsafe { &mut *messages };
+    // SAFETY: as above.
+    match unsafe { receive_message(descriptor, &raw mut first.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
+        // SAFETY: the program's arguments, handed on.
+        Answer::Kernel => unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) },
+        Answer::Done(Ok(length)) => {
+            first.msg_len = length as c_uint;
+            1
+        }
+        Answer::Done(Err(error)) => super::fail(error),
+    }
+}
+
+/// # Safety
+/// As for write(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(descriptor: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe { count_or(send_one(descriptor, buffer, length, 0), || next::write(descriptor, buffer, length)) }
+}
+
+/// # Safety
+/// As for send(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(
+    descriptor: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe {
+        count_or(send_one(descriptor, buffer, length, flags), || {
+            next::send(descriptor, buffer, length, flags)
+        })
+    }
+}
+
+/// # Safety
+/// As for sendto(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    descriptor: c_int,
+    buffer: *const c_void,
+    length: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_length: socklen_t,
+) -> ssize_t {
+    // The address of a connected TCP socket is ignored (send(2)). TCP Fast Open's connecting sendto is the kernel's.
+    // SAFETY: the program's arguments, handed on.
+    unsafe {
+        count_or(send_one(descriptor, buffer, length, flags), || {
+            next::sendto(descriptor, buffer, length, flags, address, address_length)
+        })
+    }
+}
+
+/// # Safety
+/// As for writev(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+    if is_ours(descriptor) {
+        let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
+            return count(Err(Errno::INVAL));
+        };
+        // SAFETY: the program lends the vectors and their buffers for the call.
+        if let Answer::Done(outcome) = data::send(descriptor, unsafe { Source::new(vectors, number) }, 0) {
+            return count(outcome);
+        }
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::writev(descriptor, vectors, number) }
+}
+
+/// # Safety
+/// As for sendmsg(2).
+unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) -> Answer<usize> {
+    if message.is_null() {
+        return Answer::error(Errno::FAULT);
+    }
+    // SAFETY: the program lends the header for the call, and checked for null.
+    let message = unsafe { &*message };
+    if message.msg_iovlen > VECTORS_MAX {
+        return Answer::error(Errno::MSGSIZE);
+    }
+    // SAFETY: the program lends the vectors and their buffers for the call.
+    data::send(descriptor, unsafe { Source::new(message.msg_iov, message.msg_iovlen) }, flags)
+}
+
+/// # Safety
+/// As for sendmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    if !is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::sendmsg(descriptor, message, flags) };
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe {
+        count_or(send_message(descriptor, message, flags), || next::sendmsg(descriptor, message, flags))
+    }
+}
+
+/// # Safety
+/// As for sendmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(
+    descriptor: c_int,
+    messages: *mut mmsghdr,
+    number: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::sendmmsg(descriptor, messages, number, flags) };
+    }
+    for index in 0..number.min(VECTORS_MAX as c_uint) {
+        // SAFETY: the program lends `number` records for the call.
+        let record = unsafe { &mut *messages.add(index as usize) };
+        // SAFETY: as above.
+        match unsafe { send_message(descriptor, &raw const record.msg_hdr, flags) } {
+            // SAFETY: the program's arguments, handed on.
+            Answer::Kernel => return unsafe { next::sendmmsg(descriptor, messages, number, flags) },
+            Answer::Done(Ok(length)) => record.msg_len = length as c_uint,
+            Answer::Done(Err(_)) if index > 0 => return index as c_int,
+            Answer::Done(Err(error)) => return super::fail(error),
+        }
+    }
+    number.min(VECTORS_MAX as c_uint) as c_int
+}
+
+/// # Safety
+/// As for sendfile(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(
+    descriptor: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    length: size_t,
+) -> ssize_t {
+    if is_ours(descriptor) {
+        // SAFETY: the program lends the offset for the call if it is not null.
+        let position = unsafe { offset.as_mut() };
+        if let Answer::Done(outcome) = data::send_file(descriptor, file, position, length) {
+            return count(outcome);
+        }
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::sendfile(descriptor, file, offset, length) }
+}
+
+/// # Safety
+/// As for sendfile(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(
+    descriptor: c_int,
+    file: c_int,
+    offset: *mut off_t,
+    length: size_t,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on; off_t has 64 bits on the machines that this library is for.
+    unsafe { sendfile(descriptor, file, offset, length) }
+}
+
+/// # Safety
+/// As for splice(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    let connections = (is_connection(from), is_connection(to));
+    if connections == (false, false) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
+    }
+    if (connections.0 && !from_offset.is_null()) || (connections.1 && !to_offset.is_null()) {
+        return count(Err(Errno::SPIPE));
+    }
+    let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    if connections.1 {
+        // SAFETY: no offsets; the pipe's end is the program's.
+        return unsafe { splice_to_connection(from, to, length, nonblocking) };
+    }
+    // SAFETY: as above.
+    unsafe { splice_from_connection(from, to, length, nonblocking) }
+}
+
+fn is_connection(descriptor: c_int) -> bool {
+    is_ours(descriptor) && matches!(crate::calls::options::connection(descriptor), Answer::Done(Ok(_)))
+}
+
+/// Moves bytes from a pipe. What the connection does not take would be lost, so no more is taken out of the pipe than it
+/// has room for.
+///
+/// # Safety
+/// As for splice(2).
+unsafe fn splice_to_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
+    if flags != 0 || crate::kernel::is_nonblocking(from) {
+        let mut waiting: c_int = 0;
+        // SAFETY: FIONREAD writes an int.
+        if unsafe { next::ioctl(from, libc::FIONREAD, &raw mut waiting as libc::c_ulong) } == 0
+            && waiting == 0
+        {
+            let mut end = [libc::pollfd { fd: from, events: 0, revents: 0 }];
+            let _ = crate::sys::poll(&mut end, Some(0), crate::sys::seen());
+            return if end[0].revents & libc::POLLHUP != 0 { 0 } else { count(Err(Errno::AGAIN)) };
+        }
+    }
+    match data::send_file(to, from, None, length) {
+        Answer::Kernel => count(Err(Errno::INVAL)),
+        Answer::Done(outcome) => count(outcome),
+    }
+}
+
+/// Moves bytes into a pipe: looks at them first, and takes only those that the pipe took.
+///
+/// # Safety
+/// As for splice(2).
+unsafe fn splice_from_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
+    let mut buffer = [0u8; 16 * 1024];
+    let wanted = length.min(buffer.len());
+    // SAFETY: the buffer is ours.
+    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, flags | libc::MSG_PEEK) };
+    let Answer::Done(Ok(available @ 1..)) = looked else {
+        return count_or(looked, || count(Err(Errno::INVAL)));
+    };
+    // SAFETY: `available` bytes of the buffer were written.
+    let written = unsafe { next::write(to, buffer.as_ptr().cast(), available) };
+    if let Ok(taken @ 1..) = usize::try_from(written) {
+        // SAFETY: the buffer is ours.
+        let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
+    }
+    written
+}

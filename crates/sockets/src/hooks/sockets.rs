@@ -1,0 +1,297 @@
+//! socket, listen, accept, connect and the calls that ask about a socket.
+
+use core::ffi::{c_int, c_void};
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+
+use libc::{sockaddr, sockaddr_in, socklen_t};
+use rustix::io::Errno;
+
+use super::{done, fail, next};
+use crate::calls::options::{Shape, Value};
+use crate::calls::{Answer, life, options};
+use crate::process::before_kernel_wait;
+use crate::table::is_ours;
+
+/// Writes an address as the kernel does: cut to the room there is, with its full length.
+///
+/// # Safety
+/// As for getsockname(2).
+unsafe fn put_address(from: SocketAddrV4, address: *mut sockaddr, length: *mut socklen_t) {
+    if address.is_null() || length.is_null() {
+        return;
+    }
+    let record = sockaddr_in {
+        sin_family: libc::AF_INET as libc::sa_family_t,
+        sin_port: from.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from(*from.ip()).to_be() },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the program lends `length`, and that many bytes at `address`.
+    unsafe {
+        let room = (*length as usize).min(size_of::<sockaddr_in>());
+        core::ptr::copy_nonoverlapping((&raw const record).cast::<u8>(), address.cast::<u8>(), room);
+        *length = size_of::<sockaddr_in>() as socklen_t;
+    }
+}
+
+/// # Safety
+/// As for connect(2).
+unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
+    if address.is_null() || (length as usize) < size_of::<sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: the program lends `length` bytes, which are enough.
+    let record = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+    (c_int::from(record.sin_family) == libc::AF_INET).then(|| {
+        SocketAddrV4::new(Ipv4Addr::from(u32::from_be(record.sin_addr.s_addr)), u16::from_be(record.sin_port))
+            .into()
+    })
+}
+
+/// # Safety
+/// As for socket(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: the program's arguments, handed on.
+    let mut descriptor = unsafe { next::socket(domain, kind, protocol) };
+    // SAFETY: errno is this thread's own.
+    if descriptor < 0 && unsafe { *libc::__errno_location() } == libc::EMFILE && life::descriptors_ran_out() {
+        // SAFETY: the program's arguments, handed on.
+        descriptor = unsafe { next::socket(domain, kind, protocol) };
+    }
+    if descriptor >= 0 {
+        life::opened(descriptor, domain, kind, protocol);
+    }
+    descriptor
+}
+
+/// # Safety
+/// As for listen(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
+    if options::is_closed(descriptor) {
+        return fail(Errno::BADF);
+    }
+    // SAFETY: the program's arguments, handed on.
+    let result = unsafe { next::listen(descriptor, backlog) };
+    if result == 0 && is_ours(descriptor) {
+        life::listened(descriptor, backlog);
+    }
+    result
+}
+
+/// # Safety
+/// As for accept4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    descriptor: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    if is_ours(descriptor) {
+        match life::accept(descriptor, flags) {
+            Answer::Kernel => {}
+            Answer::Done(Ok(accepted)) => {
+                // SAFETY: the program lends the address and its length for the call.
+                unsafe { put_address(accepted.remote, address, length) };
+                return accepted.descriptor;
+            }
+            Answer::Done(Err(error)) => return fail(error),
+        }
+    }
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    let accepted = unsafe { next::accept4(descriptor, address, length, flags) };
+    if is_ours(accepted) {
+        life::forget_stale(accepted);
+    }
+    accepted
+}
+
+/// # Safety
+/// As for accept(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+    if is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { accept4(descriptor, address, length, 0) };
+    }
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    let accepted = unsafe { next::accept(descriptor, address, length) };
+    if is_ours(accepted) {
+        life::forget_stale(accepted);
+    }
+    accepted
+}
+
+/// # Safety
+/// As for connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    if is_ours(descriptor) {
+        // SAFETY: the program lends the address for the call.
+        if let Some(remote) = unsafe { address_from(address, length) }
+            && let Answer::Done(outcome) = life::connect(descriptor, remote)
+        {
+            return done(outcome);
+        }
+    }
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::connect(descriptor, address, length) }
+}
+
+/// # Safety
+/// As for shutdown(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
+    if is_ours(descriptor)
+        && let Answer::Done(outcome) = life::shutdown(descriptor, how)
+    {
+        return done(outcome);
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::shutdown(descriptor, how) }
+}
+
+/// # Safety
+/// As for getsockname(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockname(
+    descriptor: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    if is_ours(descriptor)
+        && let Answer::Done(outcome) = life::name(descriptor, false)
+    {
+        // SAFETY: the program lends the address and its length for the call.
+        return done(outcome.map(|name| unsafe { put_address(name, address, length) }));
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::getsockname(descriptor, address, length) }
+}
+
+/// # Safety
+/// As for getpeername(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getpeername(
+    descriptor: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    if is_ours(descriptor)
+        && let Answer::Done(outcome) = life::name(descriptor, true)
+    {
+        // SAFETY: the program lends the address and its length for the call.
+        return done(outcome.map(|name| unsafe { put_address(name, address, length) }));
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::getpeername(descriptor, address, length) }
+}
+
+/// Reads a value of the program's that has at least its type's length.
+///
+/// # Safety
+/// As for setsockopt(2).
+unsafe fn value<T>(pointer: *const c_void, length: socklen_t) -> Result<T, Errno> {
+    if (length as usize) < size_of::<T>() {
+        return Err(Errno::INVAL);
+    }
+    if pointer.is_null() {
+        return Err(Errno::FAULT);
+    }
+    // SAFETY: the program lends `length` bytes, which are enough; `T` is a plain C record.
+    Ok(unsafe { pointer.cast::<T>().read_unaligned() })
+}
+
+/// # Safety
+/// As for setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    pointer: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    if is_ours(descriptor) {
+        match options::connection(descriptor) {
+            Answer::Kernel => {}
+            Answer::Done(Err(error)) => return fail(error),
+            Answer::Done(Ok(id)) => {
+                // SAFETY: the program lends the value for the call.
+                let value = unsafe {
+                    match options::shape(level, name) {
+                        Shape::Number => value(pointer, length).map(Value::Number),
+                        Shape::Linger => value(pointer, length).map(Value::Linger),
+                        Shape::Time => value(pointer, length).map(Value::Time),
+                        Shape::TcpInfo => Err(Errno::NOPROTOOPT),
+                        Shape::Kernel => {
+                            options::customized(id);
+                            return next::setsockopt(descriptor, level, name, pointer, length);
+                        }
+                    }
+                };
+                return done(value.and_then(|value| options::set(id, level, name, &value)));
+            }
+        }
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::setsockopt(descriptor, level, name, pointer, length) }
+}
+
+/// # Safety
+/// As for getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    pointer: *mut c_void,
+    length: *mut socklen_t,
+) -> c_int {
+    if is_ours(descriptor) {
+        match options::connection(descriptor) {
+            Answer::Kernel => {}
+            Answer::Done(Err(error)) => return fail(error),
+            Answer::Done(Ok(id)) if !matches!(options::shape(level, name), Shape::Kernel) => {
+                if pointer.is_null() || length.is_null() {
+                    return fail(Errno::FAULT);
+                }
+                let value = match options::get(id, level, name) {
+                    Ok(value) => value,
+                    Err(error) => return fail(error),
+                };
+                let bytes: &[u8] = match &value {
+                    // SAFETY: plain C records, seen as their bytes.
+                    Value::Number(number) => unsafe { bytes_of(number) },
+                    // SAFETY: as above.
+                    Value::Linger(linger) => unsafe { bytes_of(linger) },
+                    // SAFETY: as above.
+                    Value::Time(time) => unsafe { bytes_of(time) },
+                    Value::TcpInfo(info) => info,
+                };
+                // SAFETY: the program lends `length`, and that many bytes at `pointer`.
+                unsafe {
+                    let room = (*length as usize).min(bytes.len());
+                    core::ptr::copy_nonoverlapping(bytes.as_ptr(), pointer.cast::<u8>(), room);
+                    *length = room as socklen_t;
+                }
+                return 0;
+            }
+            Answer::Done(Ok(_)) => {}
+        }
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::getsockopt(descriptor, level, name, pointer, length) }
+}
+
+/// # Safety
+/// `T` must have no padding.
+unsafe fn bytes_of<T>(value: &T) -> &[u8] {
+    // SAFETY: the bytes of a valid value without padding are initialised.
+    unsafe { core::slice::from_raw_parts((&raw const *value).cast(), size_of::<T>()) }
+}

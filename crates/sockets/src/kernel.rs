@@ -1,0 +1,108 @@
+//! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
+
+use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::io::{Errno, FdFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::socket::{SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+
+/// `descriptor` for one call.
+pub(crate) fn borrow(descriptor: i32) -> BorrowedFd<'static> {
+    // SAFETY: descriptors come from the program, which may close one at any time: then the call says EBADF or meets
+    // another file, as it would without the library. Memory safety does not depend on it. Only -1 is not allowed.
+    unsafe { BorrowedFd::borrow_raw(descriptor.max(0)) }
+}
+
+/// A kernel TCP socket that is neither bound nor connected: what an accelerated connection's descriptor refers to.
+pub(crate) fn tcp_socket(close_on_exec: bool) -> Result<i32, Errno> {
+    let flags = if close_on_exec { SocketFlags::CLOEXEC } else { SocketFlags::empty() };
+    rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map(IntoRawFd::into_raw_fd)
+}
+
+/// Moves a descriptor to a number that programs do not use, if there is one.
+pub(crate) fn move_up(descriptor: OwnedFd) -> OwnedFd {
+    let limit =
+        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024).min(1 << 16);
+    let least = i32::try_from(limit.saturating_sub(128)).unwrap_or(896);
+    match rustix::io::fcntl_dupfd_cloexec(&descriptor, least) {
+        Ok(moved) => {
+            crate::sys::close(descriptor.into_raw_fd());
+            moved
+        }
+        Err(_) => descriptor,
+    }
+}
+
+/// Microseconds of the monotonic clock.
+#[inline]
+pub(crate) fn now() -> overfly_engine::Instant {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    overfly_engine::Instant::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
+}
+
+/// The IPv4 address that the kernel's socket is bound to.
+pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddrV4> {
+    match SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()? {
+        SocketAddr::V4(address) => Some(address),
+        SocketAddr::V6(_) => None,
+    }
+}
+
+/// Gives the socket a port of the kernel's choice.
+pub(crate) fn bind_any_port(descriptor: i32) -> Result<(), Errno> {
+    rustix::net::bind(borrow(descriptor), &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+}
+
+pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
+    rustix::fs::fcntl_getfl(borrow(descriptor)).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
+}
+
+pub(crate) fn set_nonblocking(descriptor: i32, on: bool) {
+    if let Ok(flags) = rustix::fs::fcntl_getfl(borrow(descriptor)) {
+        let wanted = if on { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK };
+        let _ = rustix::fs::fcntl_setfl(borrow(descriptor), wanted);
+    }
+}
+
+pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
+    rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
+}
+
+/// What the program has set on the kernel's socket so far.
+pub(crate) fn settings(descriptor: i32) -> Settings {
+    let socket = borrow(descriptor);
+    let default = Settings::DEFAULT;
+    // The kernel says twice what was asked for, and a default of its own where nothing was.
+    let untouched = || {
+        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+            .and_then(|fresh| sockopt::socket_send_buffer_size(&fresh))
+    };
+    let send_limit = match (sockopt::socket_send_buffer_size(socket), untouched()) {
+        (Ok(size), Ok(untouched)) if size != untouched => send_limit(size / 2),
+        _ => SEND_LIMIT,
+    };
+    Settings {
+        no_delay: sockopt::tcp_nodelay(socket).unwrap_or(false),
+        cork: sockopt::tcp_cork(socket).unwrap_or(false),
+        keep_alive: sockopt::socket_keepalive(socket).unwrap_or(false),
+        keep_idle: sockopt::tcp_keepidle(socket).unwrap_or(default.keep_idle),
+        linger: sockopt::socket_linger(socket).unwrap_or(None),
+        receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
+        send_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Send).unwrap_or(None),
+        send_limit,
+    }
+}
+
+/// The send queue's limit for a SO_SNDBUF of `size` bytes.
+pub(crate) fn send_limit(size: usize) -> usize {
+    size.clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1)
+}
+
+/// One line on standard error.
+pub(crate) fn complain(message: &str) {
+    let line = format!("overfly: {message}\n");
+    let _ = rustix::io::write(borrow(2), line.as_bytes());
+}

@@ -1,0 +1,789 @@
+//! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use overfly_engine::{Config, Engine, Instant};
+use overfly_link::broker::{Client, Interface, Leash};
+use overfly_link::xdp::XdpLink;
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use crate::kernel::{self, now};
+use crate::lock::{Guard, Lock};
+use crate::options::{DEFINITIONS, Options};
+use crate::socket::SocketId;
+use crate::stack::{Closed, Stack, Transport};
+use crate::statistics::Statistics;
+use crate::sys::{self, Seen};
+use crate::table::{self, Entry};
+
+/// The library was loaded by `overfly run`: sockets are looked at.
+static ACTIVE: AtomicBool = AtomicBool::new(false);
+/// There is output that has not been transmitted: calls that may wait in the kernel transmit it first.
+static PENDING: AtomicBool = AtomicBool::new(false);
+
+static PROCESS: Lock<Process> = Lock::new(Process::new());
+
+/// How long a process that exits waits for its peers to acknowledge what it sent.
+const EXIT_LINGER: Duration = Duration::from_secs(2);
+/// Tells our own registrations in the program's epoll sets from the program's: the upper half of their data. No pointer
+/// and no small number looks like it; the lower half says which.
+const PRIVATE: u64 = 0xa5f1_0e7f << 32;
+/// The stack's own descriptors.
+pub(crate) const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
+
+/// The data of a listener's kernel socket in an epoll set.
+pub(crate) const fn private_listener(id: SocketId) -> u64 {
+    PRIVATE | id.0 as u64
+}
+
+/// What the data of an event from the kernel says.
+pub(crate) enum Tag {
+    /// The program's.
+    Program,
+    /// Frames arrived, or another thread has news.
+    Stack,
+    /// The kernel has a connection for this listener.
+    Listener(SocketId),
+}
+
+pub(crate) const fn tag(data: u64) -> Tag {
+    if data == PRIVATE_STACK {
+        Tag::Stack
+    } else if data >> 32 == PRIVATE >> 32 {
+        Tag::Listener(SocketId(data as u32))
+    } else {
+        Tag::Program
+    }
+}
+
+impl Transport for XdpLink {
+    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
+        Self::receive(self, budget, each)
+    }
+
+    fn flush(&mut self) {
+        Self::flush(self);
+    }
+}
+
+/// Whether there is a stack.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Start {
+    /// Nothing needed one yet.
+    Untried,
+    /// It runs.
+    Running,
+    /// It cannot be had; the reason was said.
+    Failed,
+}
+
+/// One epoll set of the program.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelSet {
+    /// One of its descriptors.
+    pub(crate) descriptor: i32,
+    pub(crate) references: u32,
+    /// The stack's descriptors are in it.
+    pub(crate) prepared: bool,
+    /// When the kernel's part was last looked at.
+    pub(crate) looked: Instant,
+}
+
+/// Everything behind the lock.
+pub(crate) struct Process {
+    pub(crate) stack: Stack<XdpLink>,
+    pub(crate) options: Options,
+    start: Start,
+    environment: Option<String>,
+    leash: Option<Leash>,
+    client: Option<Client>,
+    interface: Option<Interface>,
+    /// Descriptors of the link's sockets.
+    link_descriptors: Vec<i32>,
+    /// Wakes sleepers of this process.
+    kick: Option<OwnedFd>,
+    kicked: bool,
+    /// Threads that sleep outside the lock, and when the first of them wakes by itself.
+    sleepers: u32,
+    sleep_until: Option<Instant>,
+    /// By [`crate::interest::SetId`].
+    pub(crate) sets: Vec<KernelSet>,
+    /// Closed descriptors for the next accept(): those that survive exec, and those that do not.
+    cache: [Vec<i32>; 2],
+    cache_limit: usize,
+    /// Closed descriptors that hold a port.
+    held: usize,
+    /// The program waits in epoll_wait, poll or select: output can wait until then.
+    pub(crate) event_loop: bool,
+    pub(crate) pumped: Instant,
+    pub(crate) statistics: Statistics,
+}
+
+/// This process.
+pub(crate) fn process() -> Guard<'static, Process> {
+    PROCESS.lock()
+}
+
+/// Whether the library does anything.
+#[inline]
+pub(crate) fn is_active() -> bool {
+    ACTIVE.load(Ordering::Relaxed)
+}
+
+/// A call is about to go to the kernel and may wait there: output that waits for company goes first.
+#[inline]
+pub(crate) fn before_kernel_wait() {
+    if PENDING.load(Ordering::Relaxed) {
+        process().transmit();
+    }
+}
+
+impl Process {
+    const fn new() -> Self {
+        Self {
+            stack: Stack::new(),
+            options: Options::DEFAULT,
+            start: Start::Untried,
+            environment: None,
+            leash: None,
+            client: None,
+            interface: None,
+            link_descriptors: Vec::new(),
+            kick: None,
+            kicked: false,
+            sleepers: 0,
+            sleep_until: None,
+            sets: Vec::new(),
+            cache: [Vec::new(), Vec::new()],
+            cache_limit: 0,
+            held: 0,
+            event_loop: false,
+            pumped: Instant::from_micros(0),
+            statistics: Statistics::new(),
+        }
+    }
+
+    // ---- coming to be ----
+
+    /// Reads the environment. Returns whether the program is to be accelerated.
+    fn configure(&mut self) -> bool {
+        for definition in DEFINITIONS {
+            if let Some(value) = std::env::var_os(definition.name)
+                && let Err(error) = self.options.set(definition.name, &value.to_string_lossy())
+            {
+                kernel::complain(&format!("{error}"));
+                sys::exit(2);
+            }
+        }
+        self.statistics.enabled = std::env::var_os("OVERFLY_STATS").is_some_and(|value| value == "1");
+        self.environment = std::env::var("OVERFLY_BROKER").ok();
+        self.environment.is_some()
+    }
+
+    /// Ties this process to `overfly run`: it dies with it.
+    fn connect_leash(&mut self) {
+        let Some(environment) = &self.environment else { return };
+        match Leash::connect(environment) {
+            Ok(leash) => {
+                table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
+                self.leash = Some(leash);
+            }
+            Err(error) => self.fall_back(&error.to_string()),
+        }
+    }
+
+    /// The kernel carries the program's sockets from now on, unless that is forbidden.
+    fn fall_back(&mut self, reason: &str) {
+        if self.start == Start::Failed {
+            return;
+        }
+        self.start = Start::Failed;
+        if self.options.no_fail == 0 {
+            kernel::complain(&format!("{reason}; EF_NO_FAIL=0 forbids to go on over the kernel"));
+            sys::exit(1);
+        }
+        kernel::complain(&format!(
+            "process {} goes on over the kernel: {reason}",
+            rustix::process::getpid().as_raw_nonzero()
+        ));
+    }
+
+    /// Makes the stack, at its first use. Returns whether it runs.
+    pub(crate) fn start(&mut self) -> bool {
+        if self.start == Start::Untried {
+            match self.try_start() {
+                Ok(()) => self.start = Start::Running,
+                Err(reason) => self.fall_back(&reason),
+            }
+        }
+        self.start == Start::Running
+    }
+
+    fn try_start(&mut self) -> Result<(), String> {
+        let environment = self
+            .environment
+            .as_deref()
+            .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
+        let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
+        let interface = client.interface().clone();
+        let &(address, prefix_len) = interface
+            .addresses
+            .first()
+            .ok_or_else(|| format!("interface {} has no IPv4 address", interface.name))?;
+        let mut sockets = client.open_stack().map_err(|error| error.to_string())?;
+        sockets.queues = sockets
+            .queues
+            .into_iter()
+            .map(|mut queue| {
+                queue.socket = kernel::move_up(queue.socket);
+                queue.pool = kernel::move_up(queue.pool);
+                table::enter(queue.pool.as_raw_fd(), Entry::Internal);
+                queue
+            })
+            .collect();
+        self.link_descriptors = sockets.queues.iter().map(|queue| queue.socket.as_raw_fd()).collect();
+        let pools: Vec<i32> = sockets.queues.iter().map(|queue| queue.pool.as_raw_fd()).collect();
+        let link = XdpLink::open(sockets).map_err(|error| {
+            for &pool in &pools {
+                table::enter(pool, Entry::Kernel);
+            }
+            error.to_string()
+        })?;
+        self.link_descriptors.clear();
+        self.link_descriptors.extend(link.descriptors().map(|descriptor| descriptor.as_raw_fd()));
+        let mut config = Config::new(interface.mac, address, prefix_len);
+        config.mtu = interface.mtu;
+        config.partial_checksums = interface.partial_checksums;
+        config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
+        config.max_time_wait = config.max_flows / 2;
+        config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
+        config.initial_window = self.options.tcp_initial_cwnd as u32;
+        let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
+        let engine = Engine::new(config).map_err(|error| error.to_string())?;
+        let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| format!("eventfd: {error}"))?;
+        let kick = kernel::move_up(kick);
+        for &descriptor in &self.link_descriptors {
+            table::enter(descriptor, Entry::Internal);
+        }
+        table::enter(kick.as_raw_fd(), Entry::Internal);
+        table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
+        self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
+        self.stack.start(engine, link, self.cache_limit.max(1024));
+        self.kick = Some(kick);
+        self.client = Some(client);
+        self.interface = Some(interface);
+        self.statistics.stacks += 1;
+        Ok(())
+    }
+
+    /// The child of a fork: the stack is the parent's, what was inherited is this process's only in name.
+    fn begin_as_child(&mut self) {
+        let pools: Vec<i32> =
+            (0..table::length()).filter(|&descriptor| table::lookup(descriptor) == Entry::Internal).collect();
+        for descriptor in pools {
+            table::enter(descriptor, Entry::Kernel);
+        }
+        drop(self.stack.forget());
+        self.client = None;
+        self.leash = None;
+        self.kick = None;
+        self.interface = None;
+        self.link_descriptors.clear();
+        self.kicked = false;
+        self.sleepers = 0;
+        self.sleep_until = None;
+        self.empty_cache();
+        for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
+            if table::lookup(descriptor) == Entry::Kept {
+                table::enter(descriptor, Entry::Kernel);
+                sys::close(descriptor);
+            }
+        }
+        self.held = 0;
+        for set in &mut self.sets {
+            set.prepared = false;
+        }
+        self.statistics = Statistics { enabled: self.statistics.enabled, ..Statistics::new() };
+        if self.start == Start::Running {
+            self.start = Start::Untried;
+        }
+        PENDING.store(false, Ordering::Relaxed);
+        self.connect_leash();
+    }
+
+    // ---- moving frames ----
+
+    /// Takes what has arrived, runs timers, sends what is due.
+    pub(crate) fn pump(&mut self) -> usize {
+        self.pumped = now();
+        let received = self.stack.pump(self.pumped);
+        self.after_output();
+        received
+    }
+
+    /// A call would have to wait: perhaps what it waits for has arrived. Programs that poll without ever waiting make
+    /// progress by this; one with an event loop pumps there, and not here every time.
+    pub(crate) fn pump_before_waiting(&mut self) {
+        const EVENT_LOOP_PAUSE: Duration = Duration::from_micros(50);
+        if !self.stack.is_running() || (self.event_loop && now() - self.pumped < EVENT_LOOP_PAUSE) {
+            return;
+        }
+        self.pump();
+    }
+
+    /// Sends what is due.
+    pub(crate) fn transmit(&mut self) {
+        self.stack.transmit(now());
+        self.after_output();
+    }
+
+    fn after_output(&mut self) {
+        PENDING.store(false, Ordering::Relaxed);
+        let Self { stack, client, held, .. } = self;
+        stack.disconnected(|local, remote, descriptor| {
+            if let Some(client) = client {
+                let _ = client.disconnect_flow(local.port(), remote);
+            }
+            if descriptor >= 0 && table::lookup(descriptor) == Entry::Kept {
+                table::enter(descriptor, Entry::Kernel);
+                sys::close(descriptor);
+                *held = held.saturating_sub(1);
+            }
+        });
+    }
+
+    /// A call made output: it goes out now if there is enough of it, or if nothing says that the program will soon wait.
+    pub(crate) fn output(&mut self) {
+        if !self.event_loop || self.stack.wants_transmit() || self.sleepers > 0 {
+            self.transmit();
+        } else if !PENDING.load(Ordering::Relaxed) {
+            PENDING.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Before the lock is released: threads that sleep must see what has changed.
+    fn tell_sleepers(&mut self) {
+        let news = self.stack.take_news();
+        if self.sleepers == 0 {
+            return;
+        }
+        let earlier = match (self.stack.next_deadline(), self.sleep_until) {
+            (Some(deadline), Some(until)) => deadline < until,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        if (news || earlier) && !self.kicked {
+            self.kicked = true;
+            if let Some(kick) = &self.kick {
+                let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    /// The descriptors that say that [`Process::pump`] has something to do.
+    pub(crate) fn wake_descriptors(&self) -> impl Iterator<Item = i32> + '_ {
+        self.link_descriptors.iter().copied().chain(self.kick.iter().map(AsRawFd::as_raw_fd))
+    }
+
+    /// How long a thread may sleep that wants to wake at `deadline`, in microseconds.
+    fn sleep_us(&self, deadline: Option<Instant>) -> Option<u64> {
+        const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
+        let time = now();
+        let blocked =
+            self.stack.has_output() || self.stack.transport().is_some_and(XdpLink::transmit_pending);
+        let own = if blocked { Some(time + FULL_LINK_PAUSE) } else { self.stack.next_deadline() };
+        let first = match (deadline, own) {
+            (Some(deadline), Some(own)) => Some(deadline.min(own)),
+            (deadline, own) => deadline.or(own),
+        };
+        first.map(|first| first.as_micros().saturating_sub(time.as_micros()))
+    }
+
+    /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.
+    pub(crate) fn take_descriptor(&mut self, close_on_exec: bool) -> Result<i32, Errno> {
+        if let Some(descriptor) = self.cache[usize::from(close_on_exec)].pop() {
+            return Ok(descriptor);
+        }
+        match kernel::tcp_socket(close_on_exec) {
+            Err(Errno::MFILE | Errno::NFILE) if self.empty_cache() => kernel::tcp_socket(close_on_exec),
+            outcome => outcome,
+        }
+    }
+
+    /// A closed connection's descriptor serves the next one.
+    pub(crate) fn keep_descriptor(&mut self, descriptor: i32, close_on_exec: bool) -> bool {
+        let cache = &mut self.cache[usize::from(close_on_exec)];
+        if cache.len() >= self.cache_limit || !table::enter(descriptor, Entry::Kept) {
+            return false;
+        }
+        cache.push(descriptor);
+        true
+    }
+
+    /// Gives all cached descriptors back to the kernel. Returns whether there were any.
+    pub(crate) fn empty_cache(&mut self) -> bool {
+        let mut any = false;
+        for cache in &mut self.cache {
+            for descriptor in cache.drain(..) {
+                table::enter(descriptor, Entry::Kernel);
+                sys::close(descriptor);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The program puts something else at a number that the library kept.
+    pub(crate) fn give_up(&mut self, descriptor: i32) {
+        for cache in &mut self.cache {
+            cache.retain(|&kept| kept != descriptor);
+        }
+        table::enter(descriptor, Entry::Kernel);
+    }
+
+    /// One of the program's descriptors of a socket is closed. Returns whether the library keeps the descriptor; if not,
+    /// the caller closes it in the kernel.
+    pub(crate) fn close_socket(&mut self, id: SocketId, descriptor: i32) -> bool {
+        let socket = self.stack.socket(id);
+        let (last, customized, close_on_exec) =
+            (socket.references <= 1, socket.customized, socket.close_on_exec);
+        if last && socket.listening.is_some() {
+            self.forget_listener(id);
+        }
+        if !last && socket_descriptor(&self.stack, id) == descriptor {
+            // Another descriptor of the same socket must stand for it.
+            let other = (0..table::length())
+                .find(|&other| other != descriptor && table::lookup(other) == Entry::Socket(id));
+            self.stack.socket_mut(id).descriptor = other.unwrap_or(-1);
+        }
+        table::enter(descriptor, Entry::Kernel);
+        let kept = match self.stack.close(id) {
+            Closed::StillOpen | Closed::Done => false,
+            Closed::Reusable => !customized && self.keep_descriptor(descriptor, close_on_exec),
+            Closed::Held => {
+                let keep = self.held < self.cache_limit.max(64) && table::enter(descriptor, Entry::Kept);
+                self.held += usize::from(keep);
+                keep
+            }
+        };
+        self.output();
+        kept
+    }
+
+    /// A listener goes, or leaves the stack: the broker stops steering, the kernel's socket leaves the epoll sets.
+    fn forget_listener(&mut self, id: SocketId) {
+        let mut registered = Vec::new();
+        self.stack.interests(id, |set, descriptor, _, _| registered.push((set, descriptor)));
+        for (set, descriptor) in registered {
+            let _ = sys::epoll_control(
+                self.sets[set.0 as usize].descriptor,
+                libc::EPOLL_CTL_DEL,
+                descriptor,
+                core::ptr::null(),
+            );
+        }
+        self.part(id);
+    }
+
+    /// This process takes no more connections for the listener.
+    pub(crate) fn part(&mut self, id: SocketId) {
+        if let Some(local) = self.stack.part(id)
+            && let Some(client) = &mut self.client
+        {
+            let _ = client.unlisten(local);
+        }
+    }
+
+    // ---- listeners and active opens ----
+
+    /// Whether frames for this address can reach the stack.
+    fn is_accelerated_address(&self, address: Ipv4Addr) -> bool {
+        address.is_unspecified()
+            || self
+                .interface
+                .as_ref()
+                .is_some_and(|interface| interface.addresses.iter().any(|&(own, _)| own == address))
+    }
+
+    /// This process takes connections for the listener from now on. Returns false if it stays the kernel's.
+    pub(crate) fn join(&mut self, id: SocketId, descriptor: i32) -> bool {
+        if self.stack.has_joined(id) {
+            return true;
+        }
+        let Some(local) = kernel::local_address(descriptor) else { return false };
+        if local.ip().is_loopback() || !self.start() || !self.is_accelerated_address(*local.ip()) {
+            return false;
+        }
+        let nonblocking = kernel::is_nonblocking(descriptor);
+        let socket = self.stack.socket_mut(id);
+        socket.nonblocking = nonblocking;
+        socket.settings = kernel::settings(descriptor);
+        match self.stack.join(id, local) {
+            Ok(true) => {
+                let told = self.client.as_mut().map_or(Ok(()), |client| client.listen(local));
+                if let Err(error) = told {
+                    self.stack.part(id);
+                    self.statistics.listeners_refused += 1;
+                    kernel::complain(&format!("the kernel serves {local}: {error}"));
+                    return false;
+                }
+            }
+            Ok(false) => {}
+            Err(error) => {
+                if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+                    listening.joined = None;
+                }
+                self.statistics.listeners_refused += 1;
+                kernel::complain(&format!("the kernel serves {local}: {error}"));
+                return false;
+            }
+        }
+        if !nonblocking {
+            // accept() must not wait in the kernel, where the stack's connections are not seen.
+            kernel::set_nonblocking(descriptor, true);
+        }
+        true
+    }
+
+    /// Begins an active open. `Ok(false)`: the kernel can do this one better.
+    pub(crate) fn connect(
+        &mut self,
+        id: SocketId,
+        descriptor: i32,
+        remote: SocketAddrV4,
+    ) -> Result<bool, Errno> {
+        let ip = *remote.ip();
+        if ip.is_loopback()
+            || ip.is_unspecified()
+            || ip.is_broadcast()
+            || ip.is_multicast()
+            || remote.port() == 0
+            || !self.start()
+        {
+            return Ok(false);
+        }
+        if self.is_accelerated_address(ip) {
+            return Ok(false);
+        }
+        let bound = kernel::local_address(descriptor).ok_or(Errno::INVAL)?;
+        if !bound.ip().is_unspecified() && !self.is_accelerated_address(*bound.ip()) {
+            return Ok(false);
+        }
+        let port = if bound.port() == 0 {
+            kernel::bind_any_port(descriptor)?;
+            kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port()
+        } else {
+            bound.port()
+        };
+        let Some(client) = &mut self.client else { return Ok(false) };
+        let Ok(route) = client.connect_flow(port, remote) else {
+            self.statistics.connects_refused += 1;
+            return Ok(false);
+        };
+        let local = SocketAddrV4::new(route.source, port);
+        let agrees = bound.ip().is_unspecified() || *bound.ip() == route.source;
+        let settings = kernel::settings(descriptor);
+        if !agrees || self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
+            if let Some(client) = &mut self.client {
+                let _ = client.disconnect_flow(port, remote);
+            }
+            self.statistics.connects_refused += 1;
+            return Ok(false);
+        }
+        // What watched the kernel's socket in a set watches the stack's from now on.
+        let mut registered = Vec::new();
+        self.stack.interests(id, |set, descriptor, _, _| registered.push((set, descriptor)));
+        for (set, descriptor) in registered {
+            let _ = sys::epoll_control(
+                self.sets[set.0 as usize].descriptor,
+                libc::EPOLL_CTL_DEL,
+                descriptor,
+                core::ptr::null(),
+            );
+        }
+        let close_on_exec = kernel::is_close_on_exec(descriptor);
+        let nonblocking = kernel::is_nonblocking(descriptor);
+        let socket = self.stack.socket_mut(id);
+        socket.nonblocking = nonblocking;
+        socket.close_on_exec = close_on_exec;
+        self.transmit();
+        Ok(true)
+    }
+
+    /// Loads what the process exits with: see [`finish`].
+    fn unfinished(&self) -> bool {
+        self.stack.is_running() && self.stack.unfinished() > 0
+    }
+}
+
+fn socket_descriptor(stack: &Stack<XdpLink>, id: SocketId) -> i32 {
+    stack.socket(id).descriptor
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Woken {
+    /// Something may have happened.
+    Look,
+    /// The deadline has passed.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// Waits, with the lock released, until there may be something to do: frames, a timer of the stack, `extra` descriptors,
+/// another thread's news, a signal handler, or `deadline`. Spins first for as long as `spin_until` says.
+pub(crate) fn wait(
+    mut guard: Guard<'static, Process>,
+    extra: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    spin_until: Instant,
+    since: Seen,
+    restartable: bool,
+) -> (Guard<'static, Process>, Woken) {
+    const MOST: usize = 80;
+    let time = now();
+    if sys::interrupted(since, restartable) {
+        return (guard, Woken::Interrupted);
+    }
+    if deadline.is_some_and(|deadline| time >= deadline) {
+        return (guard, Woken::TimedOut);
+    }
+    let spins = time < spin_until;
+    let mut descriptors = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST];
+    let mut count = 0;
+    for &descriptor in extra.iter() {
+        if count < MOST {
+            descriptors[count] = descriptor;
+            count += 1;
+        }
+    }
+    for descriptor in guard.wake_descriptors() {
+        if count < MOST {
+            descriptors[count] = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
+            count += 1;
+        }
+    }
+    guard = sleeping(guard, deadline, spins, |timeout_us| {
+        if spins && extra.is_empty() {
+            core::hint::spin_loop();
+        } else {
+            let _ = sys::poll(&mut descriptors[..count], if spins { Some(0) } else { timeout_us }, since);
+        }
+    });
+    for (extra, descriptor) in extra.iter_mut().zip(&descriptors) {
+        extra.revents = descriptor.revents;
+    }
+    (guard, Woken::Look)
+}
+
+/// Runs `sleep` with the lock released; its argument is how long to sleep at most.
+pub(crate) fn sleeping(
+    mut guard: Guard<'static, Process>,
+    deadline: Option<Instant>,
+    spins: bool,
+    sleep: impl FnOnce(Option<u64>),
+) -> Guard<'static, Process> {
+    let timeout_us = guard.sleep_us(deadline);
+    guard.tell_sleepers();
+    if !spins {
+        guard.sleepers += 1;
+        let until = timeout_us.map(|us| now() + Duration::from_micros(us));
+        guard.sleep_until = match (guard.sleep_until, until) {
+            _ if guard.sleepers == 1 => until,
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+    }
+    drop(guard);
+    sleep(timeout_us);
+    let mut guard = process();
+    if !spins {
+        guard.sleepers -= 1;
+        if guard.sleepers == 0 && guard.kicked {
+            guard.kicked = false;
+            if let Some(kick) = &guard.kick {
+                let _ = rustix::io::read(kick, &mut [0u8; 8]);
+            }
+        }
+    }
+    guard
+}
+
+/// Tells sleeping threads what a call changed, when the call is done.
+pub(crate) struct Told<'a>(pub(crate) &'a mut Process);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.0.tell_sleepers();
+    }
+}
+
+// ---- what the hooks of the process's life call ----
+
+/// The library was loaded.
+pub(crate) fn load() {
+    let mut process = process();
+    if !process.configure() {
+        return;
+    }
+    table::create();
+    process.connect_leash();
+    ACTIVE.store(process.start != Start::Failed, Ordering::Release);
+}
+
+/// Before a fork: nobody may be in the middle of something.
+pub(crate) fn before_fork() {
+    if is_active() {
+        let mut process = process();
+        if PENDING.load(Ordering::Relaxed) {
+            process.transmit();
+        }
+        core::mem::forget(process);
+    }
+}
+
+/// After a fork, in the parent.
+pub(crate) fn after_fork_in_parent() {
+    if is_active() {
+        // SAFETY: `before_fork` took the lock in this thread and forgot the guard.
+        unsafe { PROCESS.release() };
+    }
+}
+
+/// After a fork, in the child.
+pub(crate) fn after_fork_in_child() {
+    if is_active() {
+        // SAFETY: `before_fork` took the lock in the thread that this one is the copy of, and forgot the guard: nobody
+        // else has a reference.
+        unsafe { (*PROCESS.pointer()).begin_as_child() };
+        // SAFETY: as above.
+        unsafe { PROCESS.release() };
+    }
+}
+
+/// The process is about to end: what it sent must arrive, as it would if the kernel sent it.
+pub(crate) fn finish() {
+    if !is_active() {
+        return;
+    }
+    let mut guard = process();
+    let end = now() + EXIT_LINGER;
+    guard.pump();
+    while guard.unfinished() {
+        let (next, woken) = wait(guard, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);
+        guard = next;
+        guard.pump();
+        if woken == Woken::TimedOut {
+            break;
+        }
+    }
+    let Process { stack, statistics, .. } = &mut *guard;
+    statistics.report(stack);
+}

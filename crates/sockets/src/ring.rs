@@ -1,0 +1,190 @@
+//! A byte queue in a power-of-two buffer that grows by doubling: a connection's receive and send queues.
+
+use core::mem::MaybeUninit;
+
+/// Bytes of the first buffer.
+const FIRST_CAPACITY: usize = 4096;
+/// A buffer larger than this is given back when its socket is cached.
+const KEEP_CAPACITY: usize = 64 * 1024;
+
+/// The queue. `head` is below the capacity, `len` at most the capacity, and the capacity zero or a power of two.
+#[derive(Default)]
+pub(crate) struct Ring {
+    buffer: Vec<u8>,
+    head: usize,
+    len: usize,
+}
+
+impl Ring {
+    pub(crate) const fn new() -> Self {
+        Self { buffer: Vec::new(), head: 0, len: 0 }
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Makes room for `more` bytes.
+    fn reserve(&mut self, more: usize) {
+        let needed = self.len + more;
+        if needed <= self.buffer.len() {
+            return;
+        }
+        let mut capacity = self.buffer.len().max(FIRST_CAPACITY);
+        while capacity < needed {
+            capacity *= 2;
+        }
+        let mut grown = Vec::with_capacity(capacity);
+        let (first, second) = self.slices(0, self.len);
+        grown.extend_from_slice(first);
+        grown.extend_from_slice(second);
+        grown.resize(capacity, 0);
+        self.buffer = grown;
+        self.head = 0;
+    }
+
+    /// The bytes `[offset, offset + length)`; both must lie within the queue.
+    fn slices(&self, offset: usize, length: usize) -> (&[u8], &[u8]) {
+        if length == 0 {
+            return (&[], &[]);
+        }
+        let start = (self.head + offset) & (self.buffer.len() - 1);
+        let first = length.min(self.buffer.len() - start);
+        (&self.buffer[start..start + first], &self.buffer[..length - first])
+    }
+
+    /// Appends all of `data`.
+    pub(crate) fn push(&mut self, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        self.reserve(data.len());
+        let mask = self.buffer.len() - 1;
+        let start = (self.head + self.len) & mask;
+        let first = data.len().min(self.buffer.len() - start);
+        self.buffer[start..start + first].copy_from_slice(&data[..first]);
+        self.buffer[..data.len() - first].copy_from_slice(&data[first..]);
+        self.len += data.len();
+    }
+
+    /// Contiguous free space of up to `wanted` bytes after the last byte, to be filled and then [`Ring::commit`]ted.
+    pub(crate) fn spare(&mut self, wanted: usize) -> &mut [u8] {
+        self.reserve(wanted.min(KEEP_CAPACITY));
+        let mask = self.buffer.len() - 1;
+        let start = (self.head + self.len) & mask;
+        let free = (self.buffer.len() - self.len).min(self.buffer.len() - start).min(wanted);
+        &mut self.buffer[start..start + free]
+    }
+
+    /// The first `length` bytes of the last [`Ring::spare`] belong to the queue now.
+    pub(crate) fn commit(&mut self, length: usize) {
+        self.len += length.min(self.buffer.len() - self.len);
+    }
+
+    /// Copies bytes from `offset` on; returns how many there were.
+    pub(crate) fn copy_to(&self, offset: usize, target: &mut [MaybeUninit<u8>]) -> usize {
+        let length = target.len().min(self.len.saturating_sub(offset));
+        let (first, second) = self.slices(offset, length);
+        target[..first.len()].write_copy_of_slice(first);
+        target[first.len()..length].write_copy_of_slice(second);
+        length
+    }
+
+    /// Copies the bytes `[offset, offset + target.len())`; what lies outside the queue is left as it is.
+    pub(crate) fn fill(&self, offset: usize, target: &mut [u8]) {
+        let length = target.len().min(self.len.saturating_sub(offset));
+        let (first, second) = self.slices(offset, length);
+        target[..first.len()].copy_from_slice(first);
+        target[first.len()..length].copy_from_slice(second);
+    }
+
+    /// Drops the first `count` bytes.
+    pub(crate) fn discard(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.len -= count;
+        // An empty queue starts over at the front: the next bytes find warm cache lines, in one piece.
+        self.head = if self.len == 0 { 0 } else { (self.head + count) & (self.buffer.len() - 1) };
+    }
+
+    /// Empties the queue for the next socket. A large buffer is given back.
+    pub(crate) fn recycle(&mut self) {
+        self.head = 0;
+        self.len = 0;
+        if self.buffer.len() > KEEP_CAPACITY {
+            self.buffer = Vec::new();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(ring: &mut Ring, count: usize) -> Vec<u8> {
+        let mut target = vec![MaybeUninit::new(0); count];
+        let copied = ring.copy_to(0, &mut target);
+        ring.discard(copied);
+        // Everything up to `copied` was written, and the rest was zero before.
+        let mut bytes = vec![0; copied];
+        for (byte, cell) in bytes.iter_mut().zip(&target) {
+            // SAFETY: every cell was initialised when the vector was made.
+            *byte = unsafe { cell.assume_init() };
+        }
+        bytes
+    }
+
+    /// Against a `VecDeque`, with sizes that wrap and grow.
+    #[test]
+    fn behaves_like_a_queue() {
+        let mut ring = Ring::new();
+        let mut model = std::collections::VecDeque::new();
+        let mut state = 12345u64;
+        for round in 0..5000 {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let size = (state >> 33) as usize % 3000;
+            if round % 3 != 2 {
+                let data: Vec<u8> = (0..size).map(|i| (i + round) as u8).collect();
+                if round % 2 == 0 {
+                    ring.push(&data);
+                    model.extend(&data);
+                } else {
+                    let spare = ring.spare(size);
+                    let length = spare.len();
+                    spare.copy_from_slice(&data[..length]);
+                    ring.commit(length);
+                    model.extend(&data[..length]);
+                }
+            } else {
+                let expected: Vec<u8> = model.drain(..(size * 3).min(model.len())).collect();
+                assert_eq!(take(&mut ring, size * 3), expected);
+            }
+            assert_eq!(ring.len(), model.len());
+        }
+    }
+
+    #[test]
+    fn fill_reads_again_and_stops_at_the_end() {
+        let mut ring = Ring::new();
+        ring.push(b"0123456789");
+        let mut buffer = [b'-'; 4];
+        ring.fill(2, &mut buffer);
+        assert_eq!(&buffer, b"2345");
+        ring.fill(8, &mut buffer);
+        assert_eq!(&buffer, b"8945");
+        ring.fill(20, &mut buffer);
+        assert_eq!(&buffer, b"8945");
+    }
+
+    #[test]
+    fn recycle_gives_large_buffers_back() {
+        let mut ring = Ring::new();
+        ring.push(&vec![1; KEEP_CAPACITY + 1]);
+        ring.recycle();
+        assert!(ring.is_empty());
+        assert_eq!(ring.buffer.len(), 0);
+    }
+}

@@ -1,0 +1,188 @@
+//! What the library knows of one of the program's TCP sockets.
+
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use overfly_engine::FlowId;
+use rustix::io::Errno;
+
+use crate::interest::NONE;
+use crate::ring::Ring;
+
+/// Names a socket. Dense; comes back with another socket after [`crate::stack::Stack::close`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SocketId(pub(crate) u32);
+
+impl SocketId {
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Bytes that a socket's send queue holds at most, unless SO_SNDBUF says otherwise.
+pub(crate) const SEND_LIMIT: usize = 512 * 1024;
+/// Least and largest SO_SNDBUF.
+pub(crate) const SEND_LIMIT_RANGE: (usize, usize) = (4 * 1024, 1024 * 1024);
+
+/// Where a socket stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    /// Nobody's: waits in the list of free sockets.
+    Free,
+    /// Neither listening nor connected; lives in the kernel until it is known where it goes.
+    Candidate,
+    /// Listens.
+    Listening,
+    /// An active open is under way.
+    Connecting,
+    /// Established, or closing.
+    Connected,
+    /// The engine has let go of the flow; what was received can still be read.
+    Ended,
+    /// Belongs to the process that this one was forked from.
+    Lost,
+}
+
+/// What accepted sockets inherit from their listener, and an active open from its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// TCP_NODELAY.
+    pub no_delay: bool,
+    /// TCP_CORK.
+    pub cork: bool,
+    /// SO_KEEPALIVE.
+    pub keep_alive: bool,
+    /// TCP_KEEPIDLE.
+    pub keep_idle: Duration,
+    /// SO_LINGER: `Some(0)` makes close() send RST.
+    pub linger: Option<Duration>,
+    /// SO_RCVTIMEO.
+    pub receive_timeout: Option<Duration>,
+    /// SO_SNDTIMEO.
+    pub send_timeout: Option<Duration>,
+    /// SO_SNDBUF as asked for, in bytes.
+    pub send_limit: usize,
+}
+
+impl Settings {
+    /// A fresh socket's.
+    pub const DEFAULT: Self = Self {
+        no_delay: false,
+        cork: false,
+        keep_alive: false,
+        keep_idle: Duration::from_secs(7200),
+        linger: None,
+        receive_timeout: None,
+        send_timeout: None,
+        send_limit: SEND_LIMIT,
+    };
+}
+
+/// A listener's part.
+#[derive(Default)]
+pub(crate) struct Listening {
+    /// Established connections that accept() has not returned yet, oldest first.
+    pub(crate) queue: VecDeque<SocketId>,
+    /// How many of them have died meanwhile.
+    pub(crate) dead: usize,
+    /// Connections that may wait.
+    pub(crate) backlog: u32,
+    /// Where it listens, once this process has joined.
+    pub(crate) joined: Option<SocketAddrV4>,
+    /// The kernel's listening socket may have connections too.
+    pub(crate) kernel_ready: bool,
+    /// Epoll sets that the kernel's listening socket is in: they say when it is ready.
+    pub(crate) kernel_watched: u32,
+}
+
+/// One socket.
+pub(crate) struct Socket {
+    pub(crate) state: State,
+    /// The program holds this many descriptors of it. Zero while it waits to be accepted, and after close().
+    pub(crate) references: u32,
+    /// One of the program's descriptors for it, or -1.
+    pub(crate) descriptor: i32,
+    /// O_NONBLOCK.
+    pub(crate) nonblocking: bool,
+    /// The descriptor closes on exec.
+    pub(crate) close_on_exec: bool,
+    /// The program changed the kernel's socket: it cannot serve another connection.
+    pub(crate) customized: bool,
+    /// First of its interests.
+    pub(crate) interests: u32,
+    pub(crate) settings: Settings,
+
+    pub(crate) flow: Option<FlowId>,
+    pub(crate) local: SocketAddrV4,
+    pub(crate) remote: SocketAddrV4,
+    /// Received and not yet read.
+    pub(crate) receive: Ring,
+    /// Written and not yet acknowledged; its first byte has the offset `send_base` in the stream.
+    pub(crate) send: Ring,
+    pub(crate) send_base: u64,
+    /// SO_ERROR.
+    pub(crate) error: Option<Errno>,
+    /// The peer's FIN came.
+    pub(crate) remote_closed: bool,
+    /// shutdown(SHUT_WR).
+    pub(crate) write_shut: bool,
+    /// shutdown(SHUT_RD).
+    pub(crate) read_shut: bool,
+    /// A write found no space: the next acknowledgment that makes enough of it is news.
+    pub(crate) no_space: bool,
+    /// Accepted, rather than connected.
+    pub(crate) passive: bool,
+    /// Waits in `listener`'s queue.
+    pub(crate) queued: bool,
+    pub(crate) listener: SocketId,
+    pub(crate) listening: Option<Box<Listening>>,
+}
+
+impl Socket {
+    pub(crate) const fn new() -> Self {
+        Self {
+            state: State::Free,
+            references: 0,
+            descriptor: -1,
+            nonblocking: false,
+            close_on_exec: false,
+            customized: false,
+            interests: NONE,
+            settings: Settings::DEFAULT,
+            flow: None,
+            local: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            remote: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            receive: Ring::new(),
+            send: Ring::new(),
+            send_base: 0,
+            error: None,
+            remote_closed: false,
+            write_shut: false,
+            read_shut: false,
+            no_space: false,
+            passive: false,
+            queued: false,
+            listener: SocketId(NONE),
+            listening: None,
+        }
+    }
+
+    /// Ready for the next socket, buffers kept.
+    pub(crate) fn recycle(&mut self) {
+        self.receive.recycle();
+        self.send.recycle();
+        let (receive, send) = (core::mem::take(&mut self.receive), core::mem::take(&mut self.send));
+        *self = Self { receive, send, ..Self::new() };
+    }
+
+    /// Room for another write. Like Linux, a full queue counts as writable again when a third of it is free.
+    pub(crate) fn has_space(&self) -> bool {
+        self.send.len() <= self.settings.send_limit / 3 * 2
+    }
+
+    /// The program let go, and only the engine still knows the flow.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.references == 0 && !self.queued
+    }
+}

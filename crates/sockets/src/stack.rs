@@ -1,0 +1,692 @@
+//! One process's stack: its sockets and epoll sets, the engine that carries them, and the link that moves the frames.
+//!
+//! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
+
+use core::mem::MaybeUninit;
+use core::net::SocketAddrV4;
+use core::time::Duration;
+
+use overfly_engine::{Engine, Error, Info, Instant};
+use overfly_wire::{FrameSink, MacAddr};
+use rustix::io::Errno;
+
+use crate::face::{Chore, Face, Port};
+use crate::interest::{NONE, SetId, bits};
+use crate::socket::{Listening, Settings, Socket, SocketId, State};
+
+/// Frames taken from the link at a time.
+const RECEIVE_BATCH: usize = 256;
+/// Flows with output that are collected before their frames go out without being asked for.
+const TRANSMIT_BATCH: usize = 8;
+
+/// How frames move.
+pub trait Transport: FrameSink {
+    /// Hands over up to `budget` received frames; returns how many there were.
+    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
+    /// Gets committed frames on their way.
+    fn flush(&mut self);
+}
+
+/// What carries the sockets.
+struct Drive<T> {
+    engine: Engine,
+    transport: T,
+}
+
+/// The sockets of a process, from the first one on; the engine joins them when it is first needed.
+pub struct Stack<T> {
+    face: Face,
+    drive: Option<Drive<T>>,
+    /// The time last told.
+    now: Instant,
+    /// Passive opens accepted, and active opens begun, since the process began.
+    pub(crate) accepts: u64,
+    pub(crate) connects: u64,
+}
+
+/// What is to be done with a closed socket's descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closed {
+    /// Other descriptors of the same socket are open.
+    StillOpen,
+    /// The descriptor can serve the next accepted connection.
+    Reusable,
+    /// The descriptor holds a local port that the flow still needs: keep it until [`Stack::disconnected`] names it.
+    Held,
+    /// Close it.
+    Done,
+}
+
+impl<T: Transport> Stack<T> {
+    /// A stack without an engine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { face: Face::new(), drive: None, now: Instant::from_micros(0), accepts: 0, connects: 0 }
+    }
+
+    /// Gives the stack what carries it.
+    pub fn start(&mut self, engine: Engine, transport: T, cache_limit: usize) {
+        self.face.cache_limit = cache_limit;
+        self.drive = Some(Drive { engine, transport });
+    }
+
+    /// Whether there is an engine.
+    #[must_use]
+    pub const fn is_running(&self) -> bool {
+        self.drive.is_some()
+    }
+
+    /// After a fork: the parent goes on with the flows, and this process has only its descriptors and epoll sets.
+    /// Returns the transport, to be closed.
+    pub fn forget(&mut self) -> Option<T> {
+        let drive = self.drive.take();
+        for id in self.face.ids() {
+            let socket = self.face.at_mut(id);
+            match socket.state {
+                State::Listening => {
+                    if let Some(listening) = &mut socket.listening {
+                        let backlog = listening.backlog;
+                        **listening = Listening { backlog, ..Listening::default() };
+                    }
+                }
+                State::Connecting | State::Connected | State::Ended => {
+                    socket.flow = None;
+                    if socket.is_orphan() || socket.queued {
+                        self.face.release(id);
+                    } else {
+                        socket.state = State::Lost;
+                    }
+                }
+                State::Free | State::Candidate | State::Lost => {}
+            }
+        }
+        self.face.forget_flows();
+        drive.map(|drive| drive.transport)
+    }
+
+    // ---- moving frames ----
+
+    /// Takes what the link received, runs timers, and sends everything that is due. Returns the frames received.
+    pub fn pump(&mut self, now: Instant) -> usize {
+        self.now = now;
+        let Some(drive) = &mut self.drive else { return 0 };
+        let Drive { engine, transport } = drive;
+        let face = &mut self.face;
+        let received = transport.receive(RECEIVE_BATCH, |frame| engine.receive(now, frame, face));
+        engine.advance(now, face);
+        self.abort_unwanted();
+        self.transmit(now);
+        received
+    }
+
+    fn abort_unwanted(&mut self) {
+        let Some(drive) = &mut self.drive else { return };
+        if self.face.chores.is_empty() {
+            return;
+        }
+        self.face.chores.retain(|chore| match *chore {
+            Chore::Abort(flow) => {
+                drive.engine.abort(flow);
+                false
+            }
+            Chore::Disconnected { .. } => true,
+        });
+    }
+
+    /// Sends everything that is due. Returns false if the link is full.
+    pub fn transmit(&mut self, now: Instant) -> bool {
+        self.now = now;
+        let Some(drive) = &mut self.drive else { return true };
+        if !drive.engine.has_output() {
+            return true;
+        }
+        let mut done = drive.engine.transmit(now, &mut self.face, &mut drive.transport);
+        drive.transport.flush();
+        if !done {
+            done = drive.engine.transmit(now, &mut self.face, &mut drive.transport);
+            drive.transport.flush();
+        }
+        done
+    }
+
+    /// There is output that waits for company.
+    #[must_use]
+    pub fn has_output(&self) -> bool {
+        self.drive.as_ref().is_some_and(|drive| drive.engine.has_output())
+    }
+
+    /// Enough output has come together to send it without being asked.
+    #[must_use]
+    pub fn wants_transmit(&self) -> bool {
+        self.drive.as_ref().is_some_and(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH)
+    }
+
+    /// When [`Stack::pump`] must be called again even if no frame arrives.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.drive.as_ref().and_then(|drive| drive.engine.next_deadline())
+    }
+
+    /// Whether anything became ready since this was last asked.
+    pub fn take_news(&mut self) -> bool {
+        core::mem::take(&mut self.face.news)
+    }
+
+    /// Flows that were closed but still have data or a FIN to deliver.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        let Some(drive) = &self.drive else { return 0 };
+        let unfinished = |socket: &Socket| {
+            use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
+            socket.flow.is_some_and(|flow| match drive.engine.info(flow).state {
+                FinWait1 | Closing | LastAck => true,
+                Established | CloseWait => !socket.send.is_empty() || socket.is_orphan(),
+                _ => false,
+            })
+        };
+        self.face.ids().filter(|&id| unfinished(self.face.at(id))).count()
+    }
+
+    // ---- sockets ----
+
+    /// A socket that is neither listening nor connected yet.
+    pub fn open(&mut self, descriptor: i32, nonblocking: bool) -> SocketId {
+        let id = self.face.open();
+        let socket = self.face.at_mut(id);
+        socket.state = State::Candidate;
+        socket.references = 1;
+        socket.descriptor = descriptor;
+        socket.nonblocking = nonblocking;
+        id
+    }
+
+    /// The socket stays in the kernel: forget it. Its interests are the kernel's.
+    pub fn leave_to_kernel(&mut self, id: SocketId) {
+        self.face.drop_interests(id);
+        self.face.release(id);
+    }
+
+    /// listen(): the socket becomes a listener, in the kernel until [`Stack::join`].
+    pub fn listening(&mut self, id: SocketId, backlog: u32) {
+        let socket = self.face.at_mut(id);
+        socket.state = State::Listening;
+        socket.listening.get_or_insert_default().backlog = backlog;
+    }
+
+    /// This process takes connections for the listener from now on. Returns whether it is the first for this address
+    /// and port, so that the broker must be told.
+    pub fn join(&mut self, id: SocketId, local: SocketAddrV4) -> Result<bool, Error> {
+        let Some(drive) = &mut self.drive else { return Ok(false) };
+        let socket = self.face.at_mut(id);
+        let Some(listening) = &mut socket.listening else { return Ok(false) };
+        listening.joined = Some(local);
+        let backlog = listening.backlog;
+        if let Some(port) = self.face.ports.iter_mut().find(|port| port.local == local) {
+            port.members.push(id);
+            return Ok(false);
+        }
+        let listener = drive.engine.listen(local, backlog)?;
+        self.face.ports.push(Port::new(local, listener, id));
+        Ok(true)
+    }
+
+    /// Whether this process has joined the listener.
+    #[must_use]
+    pub fn has_joined(&self, id: SocketId) -> bool {
+        self.face.at(id).listening.as_ref().is_some_and(|listening| listening.joined.is_some())
+    }
+
+    /// This process takes no more connections for the listener. Returns the address and port if it was the last one
+    /// there, so that the broker must be told. Connections that wait to be accepted are reset, as Linux does.
+    pub fn part(&mut self, id: SocketId) -> Option<SocketAddrV4> {
+        let listening = self.face.at_mut(id).listening.as_mut()?;
+        let local = listening.joined.take()?;
+        let waiting = core::mem::take(&mut listening.queue);
+        listening.dead = 0;
+        for queued in waiting {
+            let socket = self.face.at_mut(queued);
+            socket.queued = false;
+            match (socket.flow, &mut self.drive) {
+                (Some(flow), Some(drive)) => drive.engine.abort(flow),
+                _ => self.face.release(queued),
+            }
+        }
+        let index = self.face.ports.iter().position(|port| port.local == local)?;
+        let port = &mut self.face.ports[index];
+        port.members.retain(|&member| member != id);
+        if !port.members.is_empty() {
+            return None;
+        }
+        let port = self.face.ports.swap_remove(index);
+        if let Some(drive) = &mut self.drive {
+            drive.engine.close_listener(port.listener);
+        }
+        Some(local)
+    }
+
+    /// Whether [`Stack::accept`] may have something.
+    #[must_use]
+    pub fn can_accept(&self, id: SocketId) -> bool {
+        self.face.at(id).listening.as_ref().is_some_and(|listening| !listening.queue.is_empty())
+    }
+
+    /// The oldest connection that waits at the listener, now held by `descriptor`.
+    pub fn accept(&mut self, listener: SocketId, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
+        loop {
+            let id = self.face.at_mut(listener).listening.as_mut()?.queue.pop_front()?;
+            let socket = self.face.at_mut(id);
+            socket.queued = false;
+            let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else {
+                if let Some(listening) = &mut self.face.at_mut(listener).listening {
+                    listening.dead = listening.dead.saturating_sub(1);
+                }
+                self.face.release(id);
+                continue;
+            };
+            socket.references = 1;
+            socket.descriptor = descriptor;
+            socket.nonblocking = nonblocking;
+            (socket.local, socket.remote) = drive.engine.tuple(flow);
+            drive.engine.accepted(flow);
+            let settings = socket.settings;
+            if settings != Settings::DEFAULT {
+                self.settle(id, settings);
+            }
+            self.accepts += 1;
+            return Some(id);
+        }
+    }
+
+    /// Begins an active open from a socket that is neither listening nor connected.
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+        next_hop: MacAddr,
+        settings: Settings,
+    ) -> Result<(), Error> {
+        self.now = now;
+        let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
+        drive.engine.set_neighbor(*remote.ip(), next_hop);
+        let flow = drive.engine.connect(now, local, remote)?;
+        self.face.bind_flow(flow, id);
+        let socket = self.face.at_mut(id);
+        socket.state = State::Connecting;
+        socket.passive = false;
+        socket.local = local;
+        socket.remote = remote;
+        self.settle(id, settings);
+        // The socket is ours from now on, and so is what watches it.
+        let mut index = self.face.at(id).interests;
+        while index != NONE {
+            self.face.interests.take_over(index);
+            index = self.face.interests.at(index).next;
+        }
+        self.connects += 1;
+        Ok(())
+    }
+
+    fn settle(&mut self, id: SocketId, settings: Settings) {
+        let socket = self.face.at_mut(id);
+        socket.settings = settings;
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+            drive.engine.set_no_delay(flow, settings.no_delay);
+            drive.engine.set_cork(flow, settings.cork);
+            drive.engine.set_keep_alive(self.now, flow, settings.keep_alive.then_some(settings.keep_idle));
+        }
+    }
+
+    /// Changes a socket's settings.
+    pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
+        let mut settings = self.face.at(id).settings;
+        let before = settings;
+        change(&mut settings);
+        if settings != before {
+            self.settle(id, settings);
+        }
+    }
+
+    /// Reads into `target`. `peek` leaves the data in the queue. `Ok(0)` is the end of the stream.
+    pub fn read<'b>(
+        &mut self,
+        id: SocketId,
+        target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
+        peek: bool,
+    ) -> Result<usize, Errno> {
+        let socket = self.face.at_mut(id);
+        if socket.receive.is_empty() {
+            return match socket.state {
+                _ if socket.error.is_some() => Err(socket.error.take().unwrap_or(Errno::IO)),
+                State::Connected if socket.remote_closed || socket.read_shut => Ok(0),
+                State::Connected | State::Connecting => Err(Errno::AGAIN),
+                State::Ended => Ok(0),
+                State::Free | State::Candidate | State::Listening | State::Lost => Err(Errno::NOTCONN),
+            };
+        }
+        let mut copied = 0;
+        for piece in target {
+            copied += socket.receive.copy_to(copied, piece);
+            if copied == socket.receive.len() {
+                break;
+            }
+        }
+        if !peek {
+            self.consume(id, copied);
+        }
+        Ok(copied)
+    }
+
+    /// Drops `count` received bytes (MSG_TRUNC, and what [`Stack::read`] copied).
+    pub fn consume(&mut self, id: SocketId, count: usize) -> usize {
+        let socket = self.face.at_mut(id);
+        let count = count.min(socket.receive.len());
+        socket.receive.discard(count);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+            drive.engine.consumed(flow, count);
+        }
+        count
+    }
+
+    /// Why a write cannot go on, or the space that there is.
+    fn space(&mut self, id: SocketId) -> Result<usize, Errno> {
+        let socket = self.face.at_mut(id);
+        if let Some(error) = socket.error.take() {
+            return Err(error);
+        }
+        match socket.state {
+            State::Connected if !socket.write_shut => {}
+            State::Connecting => return Err(Errno::AGAIN),
+            State::Connected | State::Ended | State::Candidate | State::Listening => return Err(Errno::PIPE),
+            State::Free | State::Lost => return Err(Errno::NOTCONN),
+        }
+        let space = socket.settings.send_limit.saturating_sub(socket.send.len());
+        if space == 0 {
+            socket.no_space = true;
+            return Err(Errno::AGAIN);
+        }
+        Ok(space)
+    }
+
+    fn promise(&mut self, id: SocketId, bytes: usize) {
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+            drive.engine.send(flow, bytes);
+        }
+    }
+
+    /// Writes as much of `source` as there is space for.
+    pub fn write<'b>(
+        &mut self,
+        id: SocketId,
+        source: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<usize, Errno> {
+        let mut space = self.space(id)?;
+        let socket = self.face.at_mut(id);
+        let mut written = 0;
+        for piece in source {
+            let length = piece.len().min(space);
+            socket.send.push(&piece[..length]);
+            written += length;
+            space -= length;
+            if length < piece.len() {
+                socket.no_space = true;
+                break;
+            }
+        }
+        if written > 0 {
+            self.promise(id, written);
+        }
+        Ok(written)
+    }
+
+    /// Lets `produce` write up to `wanted` bytes straight into the send queue: it is given the space and returns how much
+    /// it used (sendfile). Returns its error, or the bytes written.
+    pub fn write_with(
+        &mut self,
+        id: SocketId,
+        wanted: usize,
+        mut produce: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let mut space = self.space(id)?.min(wanted);
+        let mut written = 0;
+        let mut outcome = Ok(());
+        let socket = self.face.at_mut(id);
+        while space > 0 {
+            let spare = socket.send.spare(space);
+            let offered = spare.len();
+            match produce(spare) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let length = length.min(offered);
+                    socket.send.commit(length);
+                    written += length;
+                    space -= length;
+                    if length < offered {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if space == 0 && written < wanted {
+            socket.no_space = true;
+        }
+        if written > 0 {
+            self.promise(id, written);
+            return Ok(written);
+        }
+        outcome.map(|()| 0)
+    }
+
+    /// shutdown(). Errors as Linux has them.
+    pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
+        let socket = self.face.at_mut(id);
+        if !matches!(socket.state, State::Connected | State::Connecting) {
+            return Err(Errno::NOTCONN);
+        }
+        socket.read_shut |= read;
+        let first = write && !socket.write_shut;
+        socket.write_shut |= write;
+        if first {
+            if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+                drive.engine.shutdown(flow);
+            }
+        }
+        self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
+        Ok(())
+    }
+
+    /// One more descriptor of the same socket.
+    pub fn duplicate(&mut self, id: SocketId) {
+        self.face.at_mut(id).references += 1;
+    }
+
+    /// close() of one of the socket's descriptors.
+    pub fn close(&mut self, id: SocketId) -> Closed {
+        let socket = self.face.at_mut(id);
+        socket.references = socket.references.saturating_sub(1);
+        if socket.references > 0 {
+            return Closed::StillOpen;
+        }
+        self.face.drop_interests(id);
+        let socket = self.face.at_mut(id);
+        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else {
+            let reusable = socket.passive && socket.state == State::Ended;
+            self.face.release(id);
+            return if reusable { Closed::Reusable } else { Closed::Done };
+        };
+        let passive = socket.passive;
+        // What was not read is lost: the engine tells the peer so (RFC 2525 section 2.17).
+        if socket.settings.linger == Some(Duration::ZERO) {
+            drive.engine.abort(flow);
+        } else {
+            drive.engine.close(flow);
+        }
+        if passive { Closed::Reusable } else { Closed::Held }
+    }
+
+    /// Active opens that are over, with the backing descriptor that waited for it or -1.
+    pub fn disconnected(&mut self, mut each: impl FnMut(SocketAddrV4, SocketAddrV4, i32)) {
+        if self.face.chores.is_empty() {
+            return;
+        }
+        self.face.chores.retain(|chore| match *chore {
+            Chore::Disconnected { local, remote, descriptor } => {
+                each(local, remote, descriptor);
+                false
+            }
+            Chore::Abort(_) => true,
+        });
+    }
+
+    /// SO_ERROR: the pending error, taken.
+    pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
+        self.face.at_mut(id).error.take()
+    }
+
+    /// The socket's state in epoll's bits.
+    #[must_use]
+    pub fn level(&self, id: SocketId) -> u32 {
+        self.face.level(id)
+    }
+
+    /// What the engine knows of the socket's flow.
+    #[must_use]
+    pub fn info(&self, id: SocketId) -> Option<Info> {
+        match (self.face.at(id).flow, &self.drive) {
+            (Some(flow), Some(drive)) => Some(drive.engine.info(flow)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn socket(&self, id: SocketId) -> &Socket {
+        self.face.at(id)
+    }
+
+    pub(crate) fn socket_mut(&mut self, id: SocketId) -> &mut Socket {
+        self.face.at_mut(id)
+    }
+
+    /// The kernel's listening socket has a connection.
+    pub(crate) fn kernel_ready(&mut self, id: SocketId) {
+        if self.face.at_mut(id).listening.as_mut().map(|listening| listening.kernel_ready = true).is_some() {
+            self.face.wake(id, bits::IN | bits::RDNORM);
+        }
+    }
+
+    pub(crate) fn engine(&self) -> Option<&Engine> {
+        self.drive.as_ref().map(|drive| &drive.engine)
+    }
+
+    pub(crate) fn transport(&self) -> Option<&T> {
+        self.drive.as_ref().map(|drive| &drive.transport)
+    }
+
+    // ---- epoll ----
+
+    /// epoll_create().
+    pub fn open_set(&mut self) -> SetId {
+        self.face.interests.open_set()
+    }
+
+    /// close() of a set.
+    pub fn close_set(&mut self, set: SetId) {
+        let members: Vec<u32> = self.face.interests.of_set(set).collect();
+        for index in members {
+            let id = SocketId(self.face.interests.at(index).socket);
+            let mut head = self.face.at(id).interests;
+            self.face.interests.remove(&mut head, index);
+            self.face.at_mut(id).interests = head;
+        }
+        self.face.interests.close_set(set);
+    }
+
+    /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.
+    pub fn watch(
+        &mut self,
+        set: SetId,
+        id: SocketId,
+        descriptor: i32,
+        events: u32,
+        data: u64,
+        in_kernel: bool,
+    ) -> Result<(), Errno> {
+        let level = self.face.level(id);
+        let mut head = self.face.at(id).interests;
+        let index = self.face.interests.add(&mut head, set, id.0, descriptor, events, data, in_kernel)?;
+        self.face.at_mut(id).interests = head;
+        if !in_kernel && level & (events | bits::ERR | bits::HUP) != 0 {
+            self.face.interests.list(index);
+            self.face.news = true;
+        }
+        Ok(())
+    }
+
+    /// EPOLL_CTL_MOD. Returns whether the kernel's set reports this one.
+    pub fn rewatch(
+        &mut self,
+        set: SetId,
+        id: SocketId,
+        descriptor: i32,
+        events: u32,
+        data: u64,
+    ) -> Result<bool, Errno> {
+        let head = self.face.at(id).interests;
+        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
+        self.face.interests.modify(index, events, data);
+        let in_kernel = self.face.interests.at(index).in_kernel;
+        if !in_kernel && self.face.level(id) & (events | bits::ERR | bits::HUP) != 0 {
+            self.face.interests.list(index);
+            self.face.news = true;
+        }
+        Ok(in_kernel)
+    }
+
+    /// EPOLL_CTL_DEL. Returns whether the kernel's set reported this one.
+    pub fn unwatch(&mut self, set: SetId, id: SocketId, descriptor: i32) -> Result<bool, Errno> {
+        let mut head = self.face.at(id).interests;
+        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
+        let in_kernel = self.face.interests.at(index).in_kernel;
+        self.face.interests.remove(&mut head, index);
+        self.face.at_mut(id).interests = head;
+        Ok(in_kernel)
+    }
+
+    /// The interests in a socket: set, descriptor, events, data.
+    pub(crate) fn interests(&self, id: SocketId, mut each: impl FnMut(SetId, i32, u32, u64)) {
+        let mut index = self.face.at(id).interests;
+        while index != NONE {
+            let interest = self.face.interests.at(index);
+            each(SetId(interest.set), interest.descriptor, interest.events, interest.data);
+            index = interest.next;
+        }
+    }
+
+    /// What is ready in a set: at most `max` times events and data.
+    pub fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
+        self.face.collect(set, max, report)
+    }
+
+    /// Whether [`Stack::collect`] would find anything.
+    #[must_use]
+    pub fn set_is_ready(&self, set: SetId) -> bool {
+        self.face.set_is_ready(set)
+    }
+
+    /// Sockets of a set that are reported at user level.
+    #[must_use]
+    pub fn watching(&self, set: SetId) -> usize {
+        self.face.interests.watching(set)
+    }
+}
+
+impl<T: Transport> Default for Stack<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,54 @@
+//! What was accelerated, what was not and why. Printed at the process's end if `OVERFLY_STATS=1`.
+
+use overfly_link::xdp::XdpLink;
+
+use crate::kernel;
+use crate::stack::Stack;
+
+/// Counters since the process began.
+pub(crate) struct Statistics {
+    /// `OVERFLY_STATS=1`.
+    pub(crate) enabled: bool,
+    /// Stacks made.
+    pub(crate) stacks: u64,
+    /// Connections that listeners of ours took from the kernel (loopback, other interfaces).
+    pub(crate) kernel_accepts: u64,
+    /// Active opens to loopback, through another interface, or that the broker refused.
+    pub(crate) kernel_connects: u64,
+    /// Listeners that the broker or the engine refused.
+    pub(crate) listeners_refused: u64,
+    /// Active opens that the broker or the engine refused (counted in `kernel_connects` too).
+    pub(crate) connects_refused: u64,
+}
+
+impl Statistics {
+    pub(crate) const fn new() -> Self {
+        Self {
+            enabled: false,
+            stacks: 0,
+            kernel_accepts: 0,
+            kernel_connects: 0,
+            listeners_refused: 0,
+            connects_refused: 0,
+        }
+    }
+
+    /// Prints everything, once.
+    pub(crate) fn report(&mut self, stack: &Stack<XdpLink>) {
+        if !core::mem::take(&mut self.enabled) || self.stacks == 0 {
+            return;
+        }
+        let Self { kernel_accepts, kernel_connects, listeners_refused, connects_refused, .. } = self;
+        let process = rustix::process::getpid().as_raw_nonzero();
+        kernel::complain(&format!(
+            "process {process}: accepts {} (kernel {kernel_accepts}), connects {} (kernel {kernel_connects}), refused listeners {listeners_refused} connects {connects_refused}",
+            stack.accepts, stack.connects
+        ));
+        if let Some(engine) = stack.engine() {
+            kernel::complain(&format!("process {process}: engine {:?}", engine.counters()));
+        }
+        if let Some(link) = stack.transport() {
+            kernel::complain(&format!("process {process}: link {:?}", link.counters()));
+        }
+    }
+}

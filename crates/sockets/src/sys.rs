@@ -1,0 +1,235 @@
+//! System calls that rustix does not offer in the shape that is needed here.
+//!
+//! A sleeping thread passes the kernel a timeout that lives in its own [`Doze`]. A signal handler's wrapper sets it to
+//! zero: if the handler runs before the kernel reads the timeout the call returns at once, if it runs later the call
+//! returns EINTR. Either way no signal is slept through, and nothing has to be masked.
+
+use core::arch::asm;
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+/// One raw system call.
+///
+/// # Safety
+/// The arguments must be right for the call `number`.
+#[cfg(target_arch = "x86_64")]
+unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the kernel's calling convention on x86-64; rcx and r11 are its only clobbers. The caller answers for the
+    // arguments.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => result, in("rdi") arguments[0], in("rsi") arguments[1],
+            in("rdx") arguments[2], in("r10") arguments[3], in("r8") arguments[4], in("r9") arguments[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// One raw system call.
+///
+/// # Safety
+/// The arguments must be right for the call `number`.
+#[cfg(target_arch = "aarch64")]
+unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
+    let result: isize;
+    // SAFETY: the kernel's calling convention on aarch64. The caller answers for the arguments.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") arguments[0] as isize => result, in("x1") arguments[1],
+            in("x2") arguments[2], in("x3") arguments[3], in("x4") arguments[4], in("x5") arguments[5], options(nostack));
+    }
+    if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// What a thread's signal handlers and its waiting calls tell each other. All accesses are from one thread and its
+/// signal handlers; the atomics keep the compiler honest.
+#[repr(C)]
+pub(crate) struct Doze {
+    /// `struct timespec` of the wait under way.
+    seconds: AtomicI64,
+    nanoseconds: AtomicI64,
+    /// Handlers run so far, and those among them that were installed without SA_RESTART.
+    signals: AtomicU32,
+    interruptions: AtomicU32,
+    /// The thread holds, or is about to take, the process lock: handlers must wait.
+    pub(crate) holding: AtomicBool,
+    /// Signals (1 to 31) whose handlers wait for the lock to be released, and what came with them.
+    pub(crate) deferred: AtomicU64,
+    pub(crate) details: UnsafeCell<[core::mem::MaybeUninit<libc::siginfo_t>; 32]>,
+}
+
+thread_local! {
+    static DOZE: Doze = const {
+        Doze {
+            seconds: AtomicI64::new(0),
+            nanoseconds: AtomicI64::new(0),
+            signals: AtomicU32::new(0),
+            interruptions: AtomicU32::new(0),
+            holding: AtomicBool::new(false),
+            deferred: AtomicU64::new(0),
+            details: UnsafeCell::new([core::mem::MaybeUninit::uninit(); 32]),
+        }
+    };
+}
+
+/// This thread's.
+#[inline]
+pub(crate) fn doze<R>(look: impl FnOnce(&Doze) -> R) -> R {
+    DOZE.with(look)
+}
+
+/// Handlers that this thread has run, for [`interrupted`].
+#[derive(Clone, Copy)]
+pub(crate) struct Seen {
+    signals: u32,
+    interruptions: u32,
+}
+
+/// Notes where a call that a signal may interrupt begins.
+pub(crate) fn seen() -> Seen {
+    doze(|doze| Seen {
+        signals: doze.signals.load(Ordering::Relaxed),
+        interruptions: doze.interruptions.load(Ordering::Relaxed),
+    })
+}
+
+/// A handler ran since: `restartable` calls go on unless the handler was installed without SA_RESTART (signal(7)).
+pub(crate) fn interrupted(since: Seen, restartable: bool) -> bool {
+    let now = seen();
+    if restartable { now.interruptions != since.interruptions } else { now.signals != since.signals }
+}
+
+/// A handler is about to run in this thread.
+pub(crate) fn note_signal(restarts: bool) {
+    doze(|doze| {
+        doze.signals.fetch_add(1, Ordering::Relaxed);
+        if !restarts {
+            doze.interruptions.fetch_add(1, Ordering::Relaxed);
+        }
+        doze.seconds.store(0, Ordering::Relaxed);
+        doze.nanoseconds.store(0, Ordering::Relaxed);
+    });
+}
+
+/// Longest sleep: stands for "for ever", as the timeout must be in memory to be cut short.
+const FOREVER_US: u64 = 1_000_000_000_000;
+
+/// Sets the thread's timeout, unless a handler has run since `since`: then the call must not sleep.
+fn arm<'a>(doze: &'a Doze, timeout_us: Option<u64>, since: Seen) -> *const Doze {
+    let timeout = timeout_us.unwrap_or(FOREVER_US).min(FOREVER_US);
+    doze.seconds.store((timeout / 1_000_000) as i64, Ordering::Relaxed);
+    doze.nanoseconds.store((timeout % 1_000_000 * 1000) as i64, Ordering::Relaxed);
+    core::sync::atomic::compiler_fence(Ordering::SeqCst);
+    if doze.signals.load(Ordering::Relaxed) != since.signals {
+        doze.seconds.store(0, Ordering::Relaxed);
+        doze.nanoseconds.store(0, Ordering::Relaxed);
+    }
+    let doze: &'a Doze = doze;
+    doze
+}
+
+/// epoll_pwait2() for at most `timeout_us` microseconds (`None`: until something happens).
+///
+/// # Safety
+/// `events` must have room for `max` records.
+pub(crate) unsafe fn epoll_wait(
+    epoll: i32,
+    events: *mut libc::epoll_event,
+    max: usize,
+    timeout_us: Option<u64>,
+    since: Seen,
+) -> Result<usize, Errno> {
+    doze(|doze| {
+        let timeout = arm(doze, timeout_us, since);
+        // SAFETY: `seconds` and `nanoseconds` are the first fields of a repr(C)-compatible pair, checked below; the
+        // caller answers for `events`.
+        let outcome = unsafe {
+            call(libc::SYS_epoll_pwait2, [epoll as usize, events as usize, max, timespec(timeout), 0, 8])
+        };
+        match outcome {
+            Err(Errno::NOSYS) => {
+                // Before Linux 5.11. A signal that comes in the few instructions before this call is slept through for
+                // the timeout, as it would be without the library.
+                let milliseconds =
+                    timeout_us.map_or(-1, |us| us.div_ceil(1000).min(i32::MAX as u64) as isize);
+                // SAFETY: as above.
+                unsafe {
+                    call(
+                        libc::SYS_epoll_pwait,
+                        [epoll as usize, events as usize, max, milliseconds as usize, 0, 8],
+                    )
+                }
+            }
+            outcome => outcome,
+        }
+    })
+}
+
+/// ppoll() for at most `timeout_us` microseconds (`None`: until something happens).
+pub(crate) fn poll(
+    descriptors: &mut [libc::pollfd],
+    timeout_us: Option<u64>,
+    since: Seen,
+) -> Result<usize, Errno> {
+    doze(|doze| {
+        let timeout = arm(doze, timeout_us, since);
+        // SAFETY: the slice is valid for its length, and the timeout for the call, which writes what is left of it.
+        unsafe {
+            call(
+                libc::SYS_ppoll,
+                [descriptors.as_mut_ptr() as usize, descriptors.len(), timespec(timeout), 0, 8, 0],
+            )
+        }
+    })
+}
+
+/// epoll_ctl() with the program's own pointer: the kernel judges it.
+pub(crate) fn epoll_control(
+    epoll: i32,
+    operation: i32,
+    descriptor: i32,
+    event: *const libc::epoll_event,
+) -> Result<(), Errno> {
+    // SAFETY: the kernel only reads `event`, and answers EFAULT if it cannot.
+    unsafe {
+        call(
+            libc::SYS_epoll_ctl,
+            [epoll as usize, operation as usize, descriptor as usize, event as usize, 0, 0],
+        )
+    }
+    .map(drop)
+}
+
+/// close() past the library's own hooks.
+pub(crate) fn close(descriptor: i32) {
+    // SAFETY: closing a descriptor is memory-safe; the caller owns it.
+    let _ = unsafe { call(libc::SYS_close, [descriptor as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Sets the thread's signal mask (8 bytes, as the kernel has it) and returns the one before.
+pub(crate) fn set_signal_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    // SAFETY: both pointers are to eight valid bytes.
+    let _ = unsafe {
+        call(
+            libc::SYS_rt_sigprocmask,
+            [libc::SIG_SETMASK as usize, &raw const mask as usize, &raw mut before as usize, 8, 0, 0],
+        )
+    };
+    before
+}
+
+/// The address of the timeout in a [`Doze`].
+fn timespec(doze: *const Doze) -> usize {
+    const { assert!(core::mem::offset_of!(Doze, nanoseconds) == core::mem::offset_of!(Doze, seconds) + 8) };
+    doze as usize + core::mem::offset_of!(Doze, seconds)
+}
+
+/// Ends the process at once.
+pub(crate) fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: the call has no memory arguments, and does not come back.
+        let _ = unsafe { call(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]) };
+    }
+}

@@ -1,0 +1,525 @@
+//! Two stacks joined in memory: what a program sees of its sockets.
+
+use core::cell::RefCell;
+use core::mem::MaybeUninit;
+use core::net::{Ipv4Addr, SocketAddrV4};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use overfly_engine::{Config, Engine, Instant};
+use overfly_wire::{FrameSink, MacAddr};
+use rustix::io::Errno;
+
+use crate::interest::{SetId, bits};
+use crate::socket::{Settings, SocketId};
+use crate::stack::{Closed, Stack, Transport};
+
+type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
+
+/// One end of a cable that loses every `loss`-th frame.
+struct Cable {
+    inbound: Wire,
+    outbound: Wire,
+    buffer: [u8; 2048],
+    loss: usize,
+    sent: usize,
+}
+
+impl FrameSink for Cable {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.buffer)
+    }
+
+    fn commit(&mut self, length: usize) {
+        self.sent += 1;
+        if self.loss == 0 || !self.sent.is_multiple_of(self.loss) {
+            self.outbound.borrow_mut().push_back(self.buffer[..length].to_vec());
+        }
+    }
+}
+
+impl Transport for Cable {
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let mut count = 0;
+        while count < budget {
+            let Some(frame) = self.inbound.borrow_mut().pop_front() else { break };
+            each(&frame);
+            count += 1;
+        }
+        count
+    }
+
+    fn flush(&mut self) {}
+}
+
+const SERVER: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), 80);
+const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+/// A server's stack that listens, and a client's.
+struct Bench {
+    server: Stack<Cable>,
+    client: Stack<Cable>,
+    listener: SocketId,
+    now: Instant,
+    port: u16,
+    descriptor: i32,
+    wires: [Wire; 2],
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::lossy(0)
+    }
+
+    fn lossy(loss: usize) -> Self {
+        let (there, back) = (Wire::default(), Wire::default());
+        let cable = |inbound: &Wire, outbound: &Wire| Cable {
+            inbound: Rc::clone(inbound),
+            outbound: Rc::clone(outbound),
+            buffer: [0; 2048],
+            loss,
+            sent: 0,
+        };
+        let mut server = Stack::new();
+        let mut client = Stack::new();
+        server.start(
+            Engine::new(Config::new(SERVER_MAC, *SERVER.ip(), 16)).unwrap(),
+            cable(&there, &back),
+            16,
+        );
+        client.start(Engine::new(Config::new(CLIENT_MAC, CLIENT, 16)).unwrap(), cable(&back, &there), 16);
+        let listener = server.open(3, true);
+        server.listening(listener, 64);
+        assert_eq!(server.join(listener, SERVER), Ok(true));
+        Self {
+            server,
+            client,
+            listener,
+            now: Instant::from_micros(1_000_000),
+            port: 40_000,
+            descriptor: 100,
+            wires: [there, back],
+        }
+    }
+
+    /// Moves frames until nothing more happens.
+    fn settle(&mut self) {
+        loop {
+            self.now = self.now + Duration::from_micros(10);
+            self.server.pump(self.now);
+            self.client.pump(self.now);
+            if self.wires.iter().all(|wire| wire.borrow().is_empty()) {
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass up to the next timer.
+    fn wait(&mut self) {
+        let next = [self.server.next_deadline(), self.client.next_deadline()].into_iter().flatten().min();
+        self.now = next.unwrap_or(self.now).max(self.now) + Duration::from_micros(1);
+        self.settle();
+    }
+
+    fn connect(&mut self) -> SocketId {
+        self.port += 1;
+        self.descriptor += 1;
+        let id = self.client.open(self.descriptor, true);
+        self.client
+            .connect(
+                self.now,
+                id,
+                SocketAddrV4::new(CLIENT, self.port),
+                SERVER,
+                SERVER_MAC,
+                Settings::DEFAULT,
+            )
+            .unwrap();
+        id
+    }
+
+    fn accept(&mut self) -> Option<SocketId> {
+        self.descriptor += 1;
+        self.server.accept(self.listener, self.descriptor, true)
+    }
+
+    /// An established connection: the client's and the server's end.
+    fn pair(&mut self) -> (SocketId, SocketId) {
+        let client = self.connect();
+        self.settle();
+        (client, self.accept().unwrap())
+    }
+}
+
+fn write(stack: &mut Stack<Cable>, id: SocketId, data: &[u8]) -> Result<usize, Errno> {
+    stack.write(id, core::iter::once(data))
+}
+
+fn read(stack: &mut Stack<Cable>, id: SocketId, most: usize) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; most];
+    // SAFETY: the vector is initialised, and `read` writes only bytes.
+    let target =
+        unsafe { core::slice::from_raw_parts_mut(buffer.as_mut_ptr().cast::<MaybeUninit<u8>>(), most) };
+    let count = stack.read(id, core::iter::once(target), false)?;
+    buffer.truncate(count);
+    Ok(buffer)
+}
+
+fn ready(stack: &mut Stack<Cable>, set: SetId) -> Vec<(u32, u64)> {
+    let mut events = Vec::new();
+    stack.collect(set, 100, |bits, data| events.push((bits, data)));
+    events
+}
+
+#[test]
+fn request_and_response() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    assert_eq!(bench.server.socket(server).remote, SocketAddrV4::new(CLIENT, bench.port));
+    assert_eq!(read(&mut bench.server, server, 10), Err(Errno::AGAIN));
+    assert_eq!(write(&mut bench.client, client, b"GET /"), Ok(5));
+    bench.settle();
+    assert_eq!(read(&mut bench.server, server, 3), Ok(b"GET".to_vec()));
+    assert_eq!(read(&mut bench.server, server, 10), Ok(b" /".to_vec()));
+    assert_eq!(write(&mut bench.server, server, b"200"), Ok(3));
+    assert_eq!(bench.server.close(server), Closed::Reusable);
+    bench.settle();
+    assert_eq!(read(&mut bench.client, client, 10), Ok(b"200".to_vec()));
+    assert_eq!(read(&mut bench.client, client, 10), Ok(vec![]));
+    assert_eq!(bench.client.close(client), Closed::Held);
+    bench.settle();
+    let mut over = Vec::new();
+    bench.client.disconnected(|local, remote, descriptor| over.push((local.port(), remote, descriptor)));
+    assert_eq!(over, [(bench.port, SERVER, bench.descriptor - 1)], "LAST-ACK is over: the held port is free");
+}
+
+#[test]
+fn a_response_and_its_end_share_a_segment() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.settle();
+    let before = bench.server.engine().unwrap().counters().clone();
+    write(&mut bench.server, server, &[7; 1000]).unwrap();
+    bench.server.close(server);
+    bench.server.transmit(bench.now);
+    let sent = format!("{before:?}") != format!("{:?}", bench.server.engine().unwrap().counters());
+    assert!(sent);
+    assert_eq!(bench.server.transport().unwrap().outbound.borrow().len(), 1);
+    bench.settle();
+    assert_eq!(read(&mut bench.client, client, 2000).unwrap().len(), 1000);
+    assert_eq!(read(&mut bench.client, client, 10), Ok(vec![]));
+}
+
+#[test]
+fn level_triggered_interest_stays_until_read() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::IN, 7, false).unwrap();
+    assert_eq!(bench.server.watch(set, server, 101, bits::IN, 7, false), Err(Errno::EXIST));
+    assert_eq!(ready(&mut bench.server, set), []);
+    write(&mut bench.client, client, b"hello").unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    read(&mut bench.server, server, 2).unwrap();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    read(&mut bench.server, server, 10).unwrap();
+    assert_eq!(ready(&mut bench.server, set), []);
+}
+
+#[test]
+fn edge_triggered_interest_speaks_once_for_each_arrival() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    // Adding reports the present state once, as Linux does.
+    bench.server.watch(set, server, 101, bits::IN | bits::OUT | bits::RDHUP | bits::ET, 7, false).unwrap();
+    assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)]);
+    assert_eq!(ready(&mut bench.server, set), []);
+    bench.client.change(client, |settings| settings.no_delay = true);
+    for _ in 0..2 {
+        write(&mut bench.client, client, b"hello").unwrap();
+        bench.settle();
+        assert_eq!(ready(&mut bench.server, set), [(bits::IN | bits::OUT, 7)]);
+        assert_eq!(ready(&mut bench.server, set), []);
+    }
+    // A change of mind arms it again.
+    assert_eq!(bench.server.rewatch(set, server, 101, bits::IN | bits::ET, 8), Ok(false));
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 8)]);
+    bench.client.shutdown(client, false, true).unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 8)]);
+}
+
+#[test]
+fn one_shot_interest_is_disabled_until_modified() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::IN | bits::ONESHOT, 7, false).unwrap();
+    write(&mut bench.client, client, b"hello").unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    write(&mut bench.client, client, b"hello").unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), []);
+    bench.server.rewatch(set, server, 101, bits::IN | bits::ONESHOT, 7).unwrap();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    assert_eq!(bench.server.unwatch(set, server, 101), Ok(false));
+    assert_eq!(bench.server.unwatch(set, server, 101), Err(Errno::NOENT));
+    assert_eq!(bench.server.watching(set), 0);
+}
+
+#[test]
+fn hang_up_is_reported_without_being_asked_for() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::RDHUP, 7, false).unwrap();
+    bench.client.shutdown(client, false, true).unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::RDHUP, 7)]);
+    bench.server.shutdown(server, false, true).unwrap();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::RDHUP | bits::HUP, 7)]);
+    assert_eq!(write(&mut bench.server, server, b"x"), Err(Errno::PIPE));
+}
+
+#[test]
+fn reset_is_an_error_once_and_then_the_end() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::IN, 7, false).unwrap();
+    bench.client.change(client, |settings| settings.linger = Some(Duration::ZERO));
+    bench.client.close(client);
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN | bits::ERR | bits::HUP, 7)]);
+    assert_eq!(read(&mut bench.server, server, 10), Err(Errno::CONNRESET));
+    assert_eq!(read(&mut bench.server, server, 10), Ok(vec![]));
+    assert_eq!(write(&mut bench.server, server, b"x"), Err(Errno::PIPE));
+    assert_eq!(bench.server.close(server), Closed::Reusable);
+}
+
+#[test]
+fn unread_data_makes_close_a_reset() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    write(&mut bench.client, client, b"not read").unwrap();
+    bench.settle();
+    bench.server.close(server);
+    bench.settle();
+    assert_eq!(read(&mut bench.client, client, 10), Err(Errno::CONNRESET));
+}
+
+#[test]
+fn refused_connection() {
+    let mut bench = Bench::new();
+    bench.server.part(bench.listener);
+    let client = bench.connect();
+    let set = bench.client.open_set();
+    bench.client.watch(set, client, 101, bits::OUT, 7, false).unwrap();
+    assert_eq!(ready(&mut bench.client, set), []);
+    bench.settle();
+    if let [(events, 7)] = ready(&mut bench.client, set)[..] {
+        assert_eq!(events, bits::OUT | bits::ERR | bits::HUP);
+        assert_eq!(bench.client.take_error(client), Some(Errno::CONNREFUSED));
+        assert_eq!(bench.client.take_error(client), None);
+    } else {
+        // An engine that shares the interface leaves unknown ports to the kernel, which refuses.
+        assert_eq!(bench.client.level(client), 0);
+    }
+}
+
+#[test]
+fn listener_is_ready_while_connections_wait() {
+    let mut bench = Bench::new();
+    let set = bench.server.open_set();
+    bench.server.watch(set, bench.listener, 3, bits::IN, 1, false).unwrap();
+    assert_eq!(ready(&mut bench.server, set), []);
+    bench.connect();
+    bench.connect();
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 1)]);
+    assert!(bench.accept().is_some());
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 1)]);
+    assert!(bench.accept().is_some());
+    assert_eq!(ready(&mut bench.server, set), []);
+    assert!(bench.accept().is_none());
+}
+
+#[test]
+fn listeners_at_one_address_take_turns() {
+    let mut bench = Bench::new();
+    let second = bench.server.open(4, true);
+    bench.server.listening(second, 64);
+    assert_eq!(bench.server.join(second, SERVER), Ok(false));
+    for _ in 0..4 {
+        bench.connect();
+    }
+    bench.settle();
+    assert!(bench.accept().is_some() && bench.accept().is_some() && bench.accept().is_none());
+    assert!(bench.server.accept(second, 200, true).is_some());
+    assert_eq!(bench.server.part(second), None);
+    assert_eq!(bench.server.part(bench.listener), Some(SERVER));
+}
+
+#[test]
+fn connections_that_die_while_they_wait_are_not_accepted() {
+    let mut bench = Bench::new();
+    for _ in 0..500 {
+        let client = bench.connect();
+        bench.settle();
+        bench.client.change(client, |settings| settings.linger = Some(Duration::ZERO));
+        bench.client.close(client);
+        bench.settle();
+    }
+    let waiting = bench.server.socket(bench.listener).listening.as_ref().unwrap().queue.len();
+    assert!(waiting < 200, "{waiting} dead connections are kept");
+    assert!(bench.accept().is_none());
+    bench.connect();
+    bench.settle();
+    assert!(bench.accept().is_some());
+}
+
+#[test]
+fn full_send_queue_says_again_and_then_that_it_has_room() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::OUT | bits::ET, 7, false).unwrap();
+    ready(&mut bench.server, set);
+    let block = vec![1; 100_000];
+    let mut written = 0;
+    loop {
+        match write(&mut bench.server, server, &block) {
+            Ok(count) => written += count,
+            Err(error) => {
+                assert_eq!(error, Errno::AGAIN);
+                break;
+            }
+        }
+    }
+    assert_eq!(written, Settings::DEFAULT.send_limit);
+    assert_eq!(ready(&mut bench.server, set), []);
+    let mut received = 0;
+    let mut rounds = 0;
+    while received < written {
+        bench.settle();
+        match read(&mut bench.client, client, 1 << 20) {
+            Ok(data) => received += data.len(),
+            Err(_) => bench.wait(),
+        }
+        rounds += 1;
+        assert!(rounds < 1000);
+    }
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)]);
+    assert_eq!(received, written);
+}
+
+/// Every byte arrives, in order, over a link that loses frames, with readers and writers of odd sizes.
+#[test]
+fn megabytes_over_a_lossy_link() {
+    for loss in [0, 50, 7] {
+        let mut bench = Bench::lossy(loss);
+        let client = bench.connect();
+        let mut server = None;
+        for _ in 0..100 {
+            bench.wait();
+            server = server.or_else(|| bench.accept());
+            if server.is_some() {
+                break;
+            }
+        }
+        let server = server.unwrap();
+        let total = 2_000_000;
+        let byte = |position: usize| (position * 7 + position / 251) as u8;
+        let (mut sent, mut received) = (0usize, 0usize);
+        let mut rounds = 0;
+        while received < total {
+            let piece: Vec<u8> = (sent..(sent + 10_007).min(total)).map(byte).collect();
+            let mut left = &piece[..];
+            let outcome = bench.server.write_with(server, piece.len(), |space| {
+                let (now, later) = left.split_at(space.len().min(left.len()));
+                space[..now.len()].copy_from_slice(now);
+                left = later;
+                Ok(now.len())
+            });
+            match outcome {
+                Ok(count @ 1..) => sent += count,
+                _ => bench.wait(),
+            }
+            bench.settle();
+            if let Ok(data) = read(&mut bench.client, client, 33_333) {
+                for (offset, &value) in data.iter().enumerate() {
+                    assert_eq!(value, byte(received + offset), "loss {loss}, at {}", received + offset);
+                }
+                received += data.len();
+            }
+            rounds += 1;
+            assert!(rounds < 100_000, "loss {loss}: {received} of {total}");
+        }
+    }
+}
+
+#[test]
+fn sockets_are_reused_with_their_buffers() {
+    let mut bench = Bench::new();
+    let mut last = None;
+    for _ in 0..50 {
+        let (client, server) = bench.pair();
+        write(&mut bench.client, client, b"request").unwrap();
+        bench.settle();
+        read(&mut bench.server, server, 100).unwrap();
+        write(&mut bench.server, server, &[1; 3000]).unwrap();
+        bench.server.close(server);
+        bench.settle();
+        read(&mut bench.client, client, 4000).unwrap();
+        assert_eq!(read(&mut bench.client, client, 10), Ok(vec![]));
+        bench.client.close(client);
+        bench.settle();
+        if let Some(last) = last {
+            assert_eq!(server, last);
+        }
+        last = Some(server);
+    }
+    assert_eq!(bench.server.unfinished(), 0);
+}
+
+#[test]
+fn a_fork_leaves_descriptors_without_connections() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 101, bits::IN, 7, false).unwrap();
+    write(&mut bench.client, client, b"for the parent").unwrap();
+    bench.connect();
+    bench.settle();
+    assert!(bench.server.forget().is_some());
+    assert!(!bench.server.has_joined(bench.listener));
+    assert!(!bench.server.can_accept(bench.listener));
+    assert_eq!(bench.server.close(server), Closed::Done);
+    bench.server.close_set(set);
+    assert_eq!(bench.server.close(bench.listener), Closed::Done);
+}
+
+#[test]
+fn closing_a_set_leaves_its_sockets() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let (first, second) = (bench.server.open_set(), bench.server.open_set());
+    bench.server.watch(first, server, 101, bits::IN, 1, false).unwrap();
+    bench.server.watch(second, server, 101, bits::IN, 2, false).unwrap();
+    write(&mut bench.client, client, b"x").unwrap();
+    bench.settle();
+    assert!(bench.server.set_is_ready(first));
+    bench.server.close_set(first);
+    assert_eq!(ready(&mut bench.server, second), [(bits::IN, 2)]);
+    bench.server.close(server);
+    assert_eq!(ready(&mut bench.server, second), []);
+}
