@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::groups::Groups;
 use crate::netlink::Netlink;
 pub use crate::program::Counters;
-use crate::program::{Claim, FlowKey, Program};
+use crate::program::{Attached, Claim, FlowKey, Program};
 
 /// How long a next hop may take to answer ARP.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_secs(1);
@@ -84,7 +84,7 @@ enum Place {
 /// of the same namespace.
 pub struct Attachment {
     // Dropped in this order: no frame is redirected any more, then the sockets go, then the pools.
-    _attached: OwnedFd,
+    _attached: Attached,
     stacks: Vec<Place>,
     pools: Vec<Pool>,
     program: Program,
@@ -281,7 +281,7 @@ impl Attachment {
     }
 
     /// Nothing is steered to the stack any more. Its process may still be at its rings: call
-    /// [`Attachment::remove_stack`] when it is not ([`Attachment::is_closed`] says so, or its death does).
+    /// [`Attachment::remove_stack`] when it is not ([`Attachment::is_in_use`] says so, or its death does).
     ///
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said.
@@ -309,10 +309,10 @@ impl Attachment {
         result
     }
 
-    /// Whether the stack's process has dropped its [`overfly_link::xdp::XdpLink`].
+    /// Whether an [`overfly_link::xdp::XdpLink`] of the stack is open, or its process died without dropping it.
     #[must_use]
-    pub fn is_closed(&self, stack: u16) -> bool {
-        self.pools.iter().all(|pool| pool.is_closed(stack))
+    pub fn is_in_use(&self, stack: u16) -> bool {
+        self.pools.iter().any(|pool| pool.is_in_use(stack))
     }
 
     /// Undoes [`Attachment::add_stack`] and all that was steered to the stack; takes the frames back that it held. Its
@@ -448,7 +448,7 @@ impl Attachment {
         Ok(route)
     }
 
-    /// The connection is over.
+    /// The connection is over. With `local` 0.0.0.0:port, from whichever of the interface's addresses it was.
     ///
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said. A connection that is not the stack's is left alone.
@@ -459,10 +459,18 @@ impl Attachment {
         remote: SocketAddrV4,
     ) -> Result<(), Error> {
         self.check_open(stack)?;
-        let flow = FlowKey::new(local, remote);
-        if self.connections.get(&flow) == Some(&stack) {
-            self.connections.remove(&flow);
-            self.program.remove_connection(flow)?;
+        let candidates: Vec<FlowKey> = if local.ip().is_unspecified() {
+            (self.interface.addresses.iter())
+                .map(|(address, _)| FlowKey::new(SocketAddrV4::new(*address, local.port()), remote))
+                .collect()
+        } else {
+            vec![FlowKey::new(local, remote)]
+        };
+        for flow in candidates {
+            if self.connections.get(&flow) == Some(&stack) {
+                self.connections.remove(&flow);
+                self.program.remove_connection(flow)?;
+            }
         }
         Ok(())
     }

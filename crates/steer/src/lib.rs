@@ -4,6 +4,7 @@
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
 
 mod attachment;
+mod broker;
 mod device;
 mod error;
 mod groups;
@@ -11,5 +12,6 @@ mod netlink;
 mod program;
 
 pub use attachment::{Attachment, Counters, Options};
+pub use broker::{Broker, BrokerCounters};
 pub use error::Error;
 pub use overfly_link::broker::{Interface, Route};

@@ -14,6 +14,8 @@ use crate::error::Error;
 
 /// `BPF_LINK_CREATE` of `bpf(2)`.
 const BPF_LINK_CREATE: libc::c_int = 28;
+/// `BPF_LINK_DETACH` of `bpf(2)`.
+const BPF_LINK_DETACH: libc::c_int = 34;
 /// `BPF_XDP` of `enum bpf_attach_type`.
 const BPF_XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE`: in the driver or not at all.
@@ -188,10 +190,10 @@ impl Program {
             .ok_or_else(|| Error::Program("overfly_steer is not loaded".to_owned()))
     }
 
-    /// Attaches the program in the driver. It stays as long as the returned link is open anywhere, and not longer.
+    /// Attaches the program in the driver. It stays as long as the returned value, or this process.
     ///
     /// aya's own attach falls back to netlink, which would outlive this process.
-    pub(crate) fn attach(&self, interface: u32) -> Result<Result<OwnedFd, Errno>, Error> {
+    pub(crate) fn attach(&self, interface: u32) -> Result<Result<Attached, Errno>, Error> {
         let xdp = self.xdp()?;
         let program = xdp.fd().map_err(|error| Error::Program(error.to_string()))?;
         Ok(link_create(program.as_fd(), interface))
@@ -333,29 +335,229 @@ fn map_error(map: &'static str) -> impl FnOnce(MapError) -> Error {
     }
 }
 
-/// `bpf(BPF_LINK_CREATE)` (include/uapi/linux/bpf.h): target_ifindex, native XDP.
-fn link_create(program: BorrowedFd<'_>, interface: u32) -> Result<OwnedFd, Errno> {
-    #[repr(C)]
-    struct LinkCreate {
-        program: i32,
-        interface: u32,
-        attach_type: u32,
-        flags: u32,
+/// A program in an interface's driver, for as long as this value or the process lives.
+#[derive(Debug)]
+pub(crate) struct Attached(OwnedFd);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        // Closing is enough, unless a child that is about to exec has a copy of the descriptor at this moment.
+        let _ = bpf(BPF_LINK_DETACH, &[self.0.as_raw_fd() as u32]);
     }
-    let attributes = LinkCreate {
-        program: program.as_raw_fd(),
-        interface,
-        attach_type: BPF_XDP,
-        flags: XDP_FLAGS_DRV_MODE,
-    };
-    // SAFETY: the kernel reads size_of::<LinkCreate>() bytes of `attributes` (the beginning of its union; what is beyond
-    // counts as zero) and writes nothing.
-    let result = unsafe {
-        libc::syscall(libc::SYS_bpf, BPF_LINK_CREATE, &raw const attributes, size_of::<LinkCreate>())
-    };
-    match i32::try_from(result) {
-        // SAFETY: a new descriptor that nobody else knows.
-        Ok(descriptor) if descriptor >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+}
+
+/// `BPF_LINK_CREATE`: program, interface, attach type, flags (include/uapi/linux/bpf.h, `union bpf_attr`, link_create).
+fn link_create(program: BorrowedFd<'_>, interface: u32) -> Result<Attached, Errno> {
+    let descriptor =
+        bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, XDP_FLAGS_DRV_MODE])?;
+    // SAFETY: a new descriptor that nobody else knows.
+    Ok(Attached(unsafe { OwnedFd::from_raw_fd(descriptor) }))
+}
+
+/// `bpf(2)` for commands whose attributes are a few 32-bit numbers.
+fn bpf(command: libc::c_int, attributes: &[u32]) -> Result<libc::c_int, Errno> {
+    // SAFETY: the kernel reads the given number of bytes of `attributes` (the beginning of its union; what is beyond counts
+    // as zero), and these commands write nothing.
+    let result =
+        unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
+    match libc::c_int::try_from(result) {
+        Ok(result) if result >= 0 => Ok(result),
         _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use overfly_wire::{MacAddr, ethernet, ipv4, tcp};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+    const XDP_PASS: u32 = 2;
+    const XDP_REDIRECT: u32 = 4;
+    const HERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 80);
+    const SYN: tcp::Flags = tcp::Flags::SYN;
+    const ACK: tcp::Flags = tcp::Flags::ACK;
+
+    fn peer(port: u16) -> SocketAddrV4 {
+        SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), port)
+    }
+
+    fn frame(from: SocketAddrV4, to: SocketAddrV4, flags: tcp::Flags) -> Vec<u8> {
+        let mut bytes = vec![0; 14 + 20 + 20];
+        ethernet::Header {
+            destination: MacAddr([2, 0, 0, 0, 0, 1]),
+            source: MacAddr([2, 0, 0, 0, 0, 2]),
+            ethertype: ethernet::ETHERTYPE_IPV4,
+        }
+        .emit(&mut bytes);
+        ipv4::Header {
+            source: *from.ip(),
+            destination: *to.ip(),
+            protocol: ipv4::PROTOCOL_TCP,
+            ttl: 64,
+            tos: 0,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: 20,
+        }
+        .emit(&mut bytes[14..]);
+        tcp::Header {
+            source_port: from.port(),
+            destination_port: to.port(),
+            sequence: 1,
+            acknowledgment: 1,
+            flags,
+            window: 1,
+            options: tcp::Options::default(),
+        }
+        .emit(&mut bytes[34..]);
+        bytes
+    }
+
+    /// A loaded program with sockets for some stacks: a frame for one of the others shows as XDP_PASS.
+    struct Bench {
+        program: Program,
+        sockets: Vec<OwnedFd>,
+    }
+
+    impl Bench {
+        fn new() -> Bench {
+            Bench {
+                program: Program::load(1, 1024, 0x1234_5678_9abc_def0)
+                    .expect("these tests load XDP programs: run them as root"),
+                sockets: Vec::new(),
+            }
+        }
+
+        /// Exactly these stacks have sockets.
+        fn serve(&mut self, stacks: &[u16]) {
+            for stack in 0..STACKS_MAX {
+                let socket = stacks.contains(&stack).then(|| {
+                    socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).unwrap()
+                });
+                self.program.set_socket(stack, 0, socket.as_ref().map(AsFd::as_fd)).unwrap();
+                self.sockets.extend(socket);
+            }
+        }
+
+        /// Which of the stacks 0 to 3 gets the frame.
+        fn owner(&mut self, frame: &[u8]) -> Option<u16> {
+            // A SYN is recorded by the first look; the others must agree with it.
+            let owners: Vec<u16> = (0..4)
+                .filter(|&stack| {
+                    self.serve(&[stack]);
+                    match self.program.test_run(frame) {
+                        XDP_REDIRECT => true,
+                        XDP_PASS => false,
+                        other => panic!("verdict {other}"),
+                    }
+                })
+                .collect();
+            assert!(owners.len() < 2, "{owners:?}");
+            owners.first().copied()
+        }
+
+        fn listen(&mut self, stacks: &[u16], changed: bool) {
+            let group = Group::new(stacks, changed);
+            self.program.set_listeners([(HERE, group)].into()).unwrap();
+        }
+    }
+
+    #[test]
+    fn only_tcp_for_a_listener_is_taken() {
+        let mut bench = Bench::new();
+        assert_eq!(bench.owner(&frame(peer(1), HERE, SYN)), None);
+        bench.listen(&[2], false);
+        assert_eq!(bench.owner(&frame(peer(1), HERE, SYN)), Some(2));
+        assert_eq!(bench.owner(&frame(peer(9), HERE, ACK)), Some(2));
+        let other_port = SocketAddrV4::new(*HERE.ip(), 81);
+        let other_address = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 3), 80);
+        assert_eq!(bench.owner(&frame(peer(1), other_port, SYN)), None);
+        assert_eq!(bench.owner(&frame(peer(1), other_address, SYN)), None);
+
+        let whole = frame(peer(1), HERE, ACK);
+        bench.serve(&[2]);
+        let verdict_with = |at: usize, value: u8| {
+            let mut changed = whole.clone();
+            changed[at] = value;
+            bench.program.test_run(&changed)
+        };
+        assert_eq!(verdict_with(14, 0x45), XDP_REDIRECT);
+        assert_eq!(verdict_with(14, 0x44), XDP_PASS, "a header shorter than any");
+        assert_eq!(verdict_with(14, 0x46), XDP_PASS, "options that leave no room for TCP");
+        assert_eq!(verdict_with(14, 0x65), XDP_PASS, "version 6");
+        assert_eq!(verdict_with(20, 0x20), XDP_PASS, "first fragment");
+        assert_eq!(verdict_with(21, 0x01), XDP_PASS, "later fragment");
+        assert_eq!(verdict_with(20, 0x40), XDP_REDIRECT, "don't fragment");
+        assert_eq!(verdict_with(23, 17), XDP_PASS, "UDP");
+        assert_eq!(verdict_with(12, 0x86), XDP_PASS, "another Ethernet type");
+        assert_eq!(verdict_with(0, 0x03), XDP_PASS, "multicast");
+        for length in 14..whole.len() {
+            assert_eq!(bench.program.test_run(&whole[..length]), XDP_PASS, "cut to {length}");
+        }
+        assert!(bench.program.counters().unwrap().passed_fragment >= 2);
+    }
+
+    #[test]
+    fn ip_options_are_skipped() {
+        let mut bench = Bench::new();
+        bench.listen(&[1], false);
+        let mut bytes = frame(peer(1), HERE, SYN);
+        bytes.splice(34..34, [1, 1, 1, 0]);
+        bytes[14] = 0x46;
+        assert_eq!(bench.owner(&bytes), Some(1));
+    }
+
+    #[test]
+    fn connections_stay_with_their_stack_when_the_group_changes() {
+        let mut bench = Bench::new();
+        bench.listen(&[0], false);
+        for port in 0..50 {
+            assert_eq!(bench.owner(&frame(peer(port), HERE, SYN)), Some(0));
+        }
+        bench.listen(&[0, 1, 2], true);
+        let mut chosen = [0; 4];
+        for port in 0..50 {
+            assert_eq!(bench.owner(&frame(peer(port), HERE, ACK)), Some(0), "{port}");
+            let new = bench.owner(&frame(peer(1000 + port), HERE, SYN)).unwrap();
+            assert_eq!(bench.owner(&frame(peer(1000 + port), HERE, ACK)), Some(new));
+            chosen[usize::from(new)] += 1;
+        }
+        assert!(chosen[0] > 3 && chosen[1] > 3 && chosen[2] > 3, "{chosen:?}");
+        // Stack 0 stops accepting: it keeps what it has, but not a new connection with an old tuple.
+        bench.listen(&[1, 2], true);
+        for port in 0..50 {
+            assert_eq!(bench.owner(&frame(peer(port), HERE, ACK)), Some(0));
+        }
+        let moved = bench.owner(&frame(peer(7), HERE, SYN)).unwrap();
+        assert_ne!(moved, 0);
+        assert_eq!(bench.owner(&frame(peer(7), HERE, ACK)), Some(moved));
+        // Nobody accepts any more: connections go on, everything else is the kernel's.
+        bench.listen(&[], true);
+        assert_eq!(bench.owner(&frame(peer(8), HERE, ACK)), Some(0));
+        assert_eq!(bench.owner(&frame(peer(4000), HERE, SYN)), None);
+        assert_eq!(bench.owner(&frame(peer(4000), HERE, ACK)), None);
+    }
+
+    #[test]
+    fn connections_and_claims_have_their_stacks() {
+        let mut bench = Bench::new();
+        let local = SocketAddrV4::new(*HERE.ip(), 40000);
+        let flow = FlowKey::new(local, peer(80));
+        bench.program.add_connection(flow, 3).unwrap();
+        assert_eq!(bench.owner(&frame(peer(80), local, ACK)), Some(3));
+        assert_eq!(bench.owner(&frame(peer(81), local, ACK)), None);
+        bench.program.remove_connection(flow).unwrap();
+        assert_eq!(bench.owner(&frame(peer(80), local, ACK)), None);
+
+        let claim = Claim { port_low: 1000, port_high: 1999, first: 1, count: 2 };
+        bench.program.set_claim(*HERE.ip(), Some(claim), 1).unwrap();
+        for port in [999, 1000, 1001, 1999, 2000] {
+            let to = SocketAddrV4::new(*HERE.ip(), port);
+            let expected = (1000..2000).contains(&port).then_some(1 + port % 2);
+            assert_eq!(bench.owner(&frame(peer(80), to, ACK)), expected, "{port}");
+        }
+        bench.program.set_claim(*HERE.ip(), None, 0).unwrap();
+        assert_eq!(bench.owner(&frame(peer(80), SocketAddrV4::new(*HERE.ip(), 1000), ACK)), None);
     }
 }

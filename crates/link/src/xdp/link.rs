@@ -159,6 +159,10 @@ impl XdpLink {
                 _pool: queue.pool,
             });
         }
+        let transmit = transmit.ok_or(Error::Layout("no socket on the stack's transmit queue"))?;
+        for queue in &opened {
+            queue.memory.stack(stack).in_use.store(1, Ordering::Release);
+        }
         Ok(XdpLink {
             queues: opened,
             stack,
@@ -167,7 +171,7 @@ impl XdpLink {
             busy_poll: busy_poll.is_some(),
             process: getpid(),
             first_queue: 0,
-            transmit: transmit.ok_or(Error::Layout("no socket on the stack's transmit queue"))?,
+            transmit,
             transmit_queue,
             tx_base: layout.tx_base(stack),
             cursor: 0,
@@ -494,7 +498,7 @@ impl Drop for XdpLink {
             return;
         }
         for queue in &self.queues {
-            queue.memory.stack(self.stack).closed.store(1, Ordering::Release);
+            queue.memory.stack(self.stack).in_use.store(0, Ordering::Release);
         }
     }
 }

@@ -155,8 +155,8 @@ impl Lock {
 #[derive(Default)]
 #[repr(C, align(64))]
 pub(crate) struct StackControl {
-    /// 1 once the stack's process has stopped using the rings of its own accord.
-    pub(crate) closed: AtomicU32,
+    /// 1 while a process has the rings open: from [`super::XdpLink::open`] until the link is dropped (or its process dies).
+    pub(crate) in_use: AtomicU32,
     /// Frames on their way from the receive ring to the fill ring; 0 when none are.
     returning: AtomicU32,
     /// The receive ring's consumer index afterwards.
@@ -168,7 +168,7 @@ pub(crate) struct StackControl {
 impl StackControl {
     /// For a new owner.
     pub(crate) fn reset(&self) {
-        self.closed.store(0, Ordering::Relaxed);
+        self.in_use.store(0, Ordering::Relaxed);
         self.returning.store(0, Ordering::Release);
     }
 }

@@ -1,7 +1,9 @@
 //! The privileged half: one queue's memory, its rings, and sockets on it for the stacks.
 
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::Errno;
@@ -21,6 +23,8 @@ use crate::Error;
 const OWNER: u32 = STACKS_MAX as u32;
 /// Tries of a lock that a stack may hold: far longer than any stack holds it while it runs.
 const ATTEMPTS: u32 = 1_000_000;
+/// How long a queue may be taken by a pool that has just been closed.
+const RELEASE_WAIT: Duration = Duration::from_millis(500);
 
 /// How frames get between driver and pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,10 +112,19 @@ impl Pool {
             Mode::Best => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
             Mode::Copy => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | SocketAddrXdpFlags::XDP_COPY,
         };
-        bind(&root, &SocketAddrXdp::new(flags, interface, queue)).map_err(|errno| match errno {
-            Errno::BUSY => Error::QueueTaken { queue },
-            errno => system("bind of an AF_XDP socket", errno),
-        })?;
+        let address = SocketAddrXdp::new(flags, interface, queue);
+        let begin = Instant::now();
+        loop {
+            match bind(&root, &address) {
+                Ok(()) => break,
+                // A closed pool lets go of its queue a little later (xp_release_deferred).
+                Err(Errno::BUSY) if begin.elapsed() < RELEASE_WAIT => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(Errno::BUSY) => return Err(Error::QueueTaken { queue }),
+                Err(errno) => return Err(system("bind of an AF_XDP socket", errno)),
+            }
+        }
         let zero_copy = sockopt::xdp_options(&root)
             .map_err(|errno| system("XDP_OPTIONS", errno))?
             .contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
@@ -172,10 +185,10 @@ impl Pool {
         self.memory.stack(stack).reset();
     }
 
-    /// Whether the stack's process said that it no longer touches the rings.
+    /// Whether a process has the stack's rings open, as far as it said: a killed one cannot say that it has not.
     #[must_use]
-    pub fn is_closed(&self, stack: u16) -> bool {
-        self.memory.stack(stack).closed.load(Ordering::Acquire) != 0
+    pub fn is_in_use(&self, stack: u16) -> bool {
+        self.memory.stack(stack).in_use.load(Ordering::Acquire) != 0
     }
 
     /// Takes back what a stack held that is gone: finishes a return of frames that it was killed in, breaks its locks,

@@ -1,0 +1,552 @@
+//! Serves an attachment to the processes of a program that has no privilege.
+//!
+//! One thread, one `poll` loop. What a client asked for is undone when its connection ends or its process dies, whichever
+//! is seen first; its part of the shared rings is taken back when it is certain that it no longer touches them.
+
+use std::mem::MaybeUninit;
+use std::net::SocketAddrV4;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::message::{
+    Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome,
+};
+use overfly_link::broker::{self, Refusal, Route};
+use overfly_link::xdp::{QueueSockets, StackSockets};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
+};
+use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::rand::{GetRandomFlags, getrandom};
+use zerocopy::IntoBytes;
+
+use crate::attachment::{Attachment, NEIGHBOR_WAIT};
+use crate::error::Error;
+use crate::netlink::AddressMonitor;
+
+/// Connections at any time: more than stacks, because every process of a program holds a leash.
+const CONNECTIONS_MAX: usize = 4096;
+/// A connection that has not said who it is by then is closed.
+const GREETING: Duration = Duration::from_secs(5);
+/// How often a next hop is looked for.
+const NEIGHBOR_PAUSE: Duration = Duration::from_millis(5);
+/// How often a stack that was let go is looked at.
+const LINGER_PAUSE: Duration = Duration::from_millis(50);
+
+/// What a broker has done, and what it was asked for that made no sense.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BrokerCounters {
+    /// Connections accepted.
+    pub connections: u64,
+    /// Connections refused because there were too many.
+    pub connections_refused: u64,
+    /// Connections closed because they did not say [`Hello`], or had the wrong secret.
+    pub greetings_refused: u64,
+    /// Connections closed because of a message that is none, or at the wrong time.
+    pub messages_refused: u64,
+    /// Requests granted.
+    pub requests_granted: u64,
+    /// Requests that got a reason instead.
+    pub requests_refused: u64,
+    /// Connections closed because the client did not read its answers.
+    pub answers_undelivered: u64,
+    /// Stacks whose process died or let go.
+    pub stacks_ended: u64,
+    /// Steps of undoing that failed. Something outside interfered.
+    pub undoing_failed: u64,
+}
+
+struct Shared {
+    attachment: Mutex<Attachment>,
+    counters: Mutex<BrokerCounters>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A thread that serves an attachment. Dropping it ends all that it gave away: leashed processes are killed by the kernel,
+/// the XDP program is detached.
+pub struct Broker {
+    environment: String,
+    shared: Arc<Shared>,
+    stop: OwnedFd,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Broker {
+    /// Starts to serve, in the network namespace of the calling thread.
+    ///
+    /// # Errors
+    /// What the kernel said about the socket or the thread.
+    pub fn start(attachment: Attachment) -> Result<Broker, Error> {
+        let mut random = [0; 24];
+        getrandom(&mut random, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
+        let (suffix, secret) = random.split_at(8);
+        let suffix = suffix.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+        let mut token = Token([0; 16]);
+        token.0.copy_from_slice(secret);
+        let name = format!("overfly-{}-{suffix:016x}", getpid().as_raw_nonzero());
+
+        let listener = socket_with(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+            None,
+        )
+        .and_then(|socket| {
+            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+            listen(&socket, 1024)?;
+            Ok(socket)
+        })
+        .map_err(|errno| Error::system("the broker's socket", errno))?;
+        let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
+        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
+        let stopped =
+            rustix::io::fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
+        let shared = Arc::new(Shared {
+            attachment: Mutex::new(attachment),
+            counters: Mutex::new(BrokerCounters::default()),
+        });
+        let service = Service {
+            listener,
+            monitor,
+            stop: stopped,
+            token,
+            shared: Arc::clone(&shared),
+            connections: Vec::new(),
+            lingering: Vec::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("overfly-broker".to_owned())
+            .spawn(move || service.run())
+            .map_err(|error| {
+                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
+                Error::system("starting the broker's thread", errno)
+            })?;
+        Ok(Broker { environment: broker::environment(&name, token), shared, stop, thread: Some(thread) })
+    }
+
+    /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface.
+    #[must_use]
+    pub fn environment(&self) -> &str {
+        &self.environment
+    }
+
+    /// The attachment, between two requests. Do not hold it for long.
+    pub fn attachment(&self) -> impl std::ops::DerefMut<Target = Attachment> {
+        lock(&self.shared.attachment)
+    }
+
+    /// What this broker has done.
+    #[must_use]
+    pub fn counters(&self) -> BrokerCounters {
+        *lock(&self.shared.counters)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl std::fmt::Debug for Broker {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Broker").field("counters", &self.counters()).finish_non_exhaustive()
+    }
+}
+
+/// What a connection has become.
+enum State {
+    /// Has until then to say who it is.
+    Greeting(Instant),
+    Leash,
+    /// Perhaps with a stack, perhaps waiting for an answer.
+    Client {
+        stack: Option<u16>,
+        waiting: Option<Waiting>,
+    },
+}
+
+/// A connection that is to be opened as soon as its next hop answers.
+struct Waiting {
+    local: SocketAddrV4,
+    remote: SocketAddrV4,
+    until: Instant,
+}
+
+struct Connection {
+    socket: OwnedFd,
+    /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
+    process: Option<OwnedFd>,
+    state: State,
+    over: bool,
+}
+
+/// A stack that nothing is steered to any more and whose process may still be at its rings.
+struct Lingering {
+    stack: u16,
+    process: OwnedFd,
+}
+
+struct Service {
+    listener: OwnedFd,
+    monitor: AddressMonitor,
+    stop: OwnedFd,
+    token: Token,
+    shared: Arc<Shared>,
+    connections: Vec<Connection>,
+    lingering: Vec<Lingering>,
+}
+
+impl Service {
+    fn run(mut self) {
+        const FIXED: usize = 3;
+        loop {
+            // Two places for each connection, so that results are found by number.
+            let mut set = vec![
+                PollFd::new(&self.stop, PollFlags::IN),
+                PollFd::new(&self.listener, PollFlags::IN),
+                PollFd::new(&self.monitor, PollFlags::IN),
+            ];
+            for connection in &self.connections {
+                let process = connection.process.as_ref().unwrap_or(&connection.socket);
+                set.push(PollFd::new(&connection.socket, PollFlags::IN));
+                set.push(PollFd::new(process, PollFlags::IN));
+            }
+            for lingering in &self.lingering {
+                set.push(PollFd::new(&lingering.process, PollFlags::IN));
+            }
+            let timeout = self.pause().map(|pause| Timespec {
+                tv_sec: pause.as_secs() as i64,
+                tv_nsec: i64::from(pause.subsec_nanos()),
+            });
+            match poll(&mut set, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => std::thread::sleep(LINGER_PAUSE), // no memory: later
+            }
+            let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
+            drop(set);
+
+            if ready[0] {
+                return;
+            }
+            let connections = self.connections.len();
+            for index in 0..connections {
+                let (message, death) = (ready[FIXED + 2 * index], ready[FIXED + 2 * index + 1]);
+                let connection = &mut self.connections[index];
+                if death && connection.process.is_some() {
+                    connection.over = true;
+                } else if message {
+                    self.hear(index);
+                }
+                self.look_after(index);
+            }
+            for (index, &dead) in ready[FIXED + 2 * connections..].iter().enumerate().rev() {
+                self.settle(index, dead);
+            }
+            for index in (0..connections).rev() {
+                if self.connections[index].over {
+                    let connection = self.connections.swap_remove(index);
+                    self.end(connection);
+                }
+            }
+            if ready[2]
+                && self.monitor.changed()
+                && lock(&self.shared.attachment).refresh_addresses().is_err()
+            {
+                self.count(|counters| counters.undoing_failed += 1);
+            }
+            if ready[1] {
+                self.accept();
+            }
+        }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut BrokerCounters)) {
+        change(&mut lock(&self.shared.counters));
+    }
+
+    /// How long nothing needs to be looked at.
+    fn pause(&self) -> Option<Duration> {
+        let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
+        self.connections
+            .iter()
+            .filter_map(|connection| match &connection.state {
+                State::Greeting(until) => Some(until.saturating_duration_since(Instant::now())),
+                State::Client { waiting: Some(_), .. } => Some(NEIGHBOR_PAUSE),
+                _ => None,
+            })
+            .chain(linger)
+            .min()
+    }
+
+    fn accept(&mut self) {
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            if self.connections.len() >= CONNECTIONS_MAX {
+                self.count(|counters| counters.connections_refused += 1);
+                continue;
+            }
+            self.count(|counters| counters.connections += 1);
+            let process =
+                socket_peercred(&socket).and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty())).ok();
+            self.connections.push(Connection {
+                socket,
+                process,
+                state: State::Greeting(Instant::now() + GREETING),
+                over: false,
+            });
+        }
+    }
+
+    /// Reads one message of a connection and does what it says.
+    fn hear(&mut self, index: usize) {
+        let mut bytes = [0; MESSAGE_LEN_MAX];
+        let connection = &mut self.connections[index];
+        let length = match recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok((_, length)) if length > 0 => length,
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            _ => {
+                connection.over = true;
+                return;
+            }
+        };
+        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
+        match &connection.state {
+            State::Greeting(_) => match Hello::parse(message, self.token) {
+                Some(Role::Leash) => {
+                    connection.state = State::Leash;
+                    self.answer(index, Reply::yes(None).as_bytes());
+                }
+                Some(Role::Client) => {
+                    connection.state = State::Client { stack: None, waiting: None };
+                    self.welcome(index);
+                }
+                None => {
+                    connection.over = true;
+                    self.count(|counters| counters.greetings_refused += 1);
+                }
+            },
+            State::Client { stack, waiting: None } => {
+                let stack = *stack;
+                match Request::parse(message) {
+                    Some((kind, local, remote)) => self.serve(index, stack, kind, local, remote),
+                    None => self.refuse_message(index),
+                }
+            }
+            // A leash says nothing more, and a client waits for its answer.
+            State::Leash | State::Client { .. } => self.refuse_message(index),
+        }
+    }
+
+    fn refuse_message(&mut self, index: usize) {
+        self.connections[index].over = true;
+        self.count(|counters| counters.messages_refused += 1);
+    }
+
+    fn serve(
+        &mut self,
+        index: usize,
+        stack: Option<u16>,
+        kind: Kind,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        let mut attachment = lock(&shared.attachment);
+        let no_stack = Err(Error::Options("open a stack first".to_owned()));
+        let result = match (kind, stack) {
+            (Kind::Interface, _) => {
+                drop(attachment);
+                self.count(|counters| counters.requests_granted += 1);
+                return self.welcome(index);
+            }
+            (Kind::OpenStack, Some(_)) => Err(Error::Options("this client has a stack already".to_owned())),
+            (Kind::OpenStack, None) => match attachment.add_stack() {
+                Ok(sockets) => {
+                    drop(attachment);
+                    return self.hand_over(index, &sockets);
+                }
+                Err(error) => Err(error),
+            },
+            (_, None) => no_stack,
+            (Kind::Listen, Some(stack)) => attachment.listen(stack, local).map(|()| None),
+            (Kind::Unlisten, Some(stack)) => attachment.unlisten(stack, local).map(|()| None),
+            (Kind::Disconnect, Some(stack)) => {
+                attachment.disconnect_flow(stack, local, remote).map(|()| None)
+            }
+            (Kind::Connect, Some(stack)) => {
+                match attachment.try_route(*remote.ip(), true) {
+                    Ok(Ok(route)) => attachment.register_flow(stack, local, remote, route).map(Some),
+                    Ok(Err(_)) => {
+                        // look_after goes on with it.
+                        if let State::Client { waiting, .. } = &mut self.connections[index].state {
+                            *waiting = Some(Waiting { local, remote, until: Instant::now() + NEIGHBOR_WAIT });
+                        }
+                        return;
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+        };
+        drop(attachment);
+        self.reply(index, result);
+    }
+
+    /// Goes on with what a connection waits for.
+    fn look_after(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        match &mut connection.state {
+            State::Greeting(until) if *until <= Instant::now() => {
+                connection.over = true;
+                self.count(|counters| counters.greetings_refused += 1);
+            }
+            State::Client { stack: Some(stack), waiting } => {
+                let Some(Waiting { local, remote, until }) = waiting else {
+                    return;
+                };
+                let mut attachment = lock(&self.shared.attachment);
+                let result = match attachment.try_route(*remote.ip(), false) {
+                    Ok(Ok(route)) => attachment.register_flow(*stack, *local, *remote, route).map(Some),
+                    Ok(Err(next_hop)) if *until <= Instant::now() => Err(Error::NoNeighbor { next_hop }),
+                    Ok(Err(_)) => return,
+                    Err(error) => Err(error),
+                };
+                *waiting = None;
+                drop(attachment);
+                self.reply(index, result);
+            }
+            _ => {}
+        }
+    }
+
+    fn reply(&mut self, index: usize, result: Result<Option<Route>, Error>) {
+        match result {
+            Ok(route) => {
+                self.count(|counters| counters.requests_granted += 1);
+                self.answer(index, Reply::yes(route).as_bytes());
+            }
+            Err(error) => {
+                self.count(|counters| counters.requests_refused += 1);
+                let no = Reply::no(refusal(&error), &error.to_string());
+                self.answer(index, no.as_bytes());
+            }
+        }
+    }
+
+    fn welcome(&mut self, index: usize) {
+        let welcome = Welcome::new(lock(&self.shared.attachment).interface());
+        self.answer(index, welcome.as_bytes());
+    }
+
+    fn answer(&mut self, index: usize, bytes: &[u8]) {
+        self.answer_with(index, bytes, None);
+    }
+
+    /// Gives a new stack's sockets to a client.
+    fn hand_over(&mut self, index: usize, sockets: &StackSockets) {
+        if let State::Client { stack, .. } = &mut self.connections[index].state {
+            *stack = Some(sockets.stack);
+        }
+        self.count(|counters| counters.requests_granted += 1);
+        for (queue, descriptors) in (0_u16..).zip(&sockets.queues) {
+            let part = StackPart::new(&Part {
+                stack: sockets.stack,
+                queue,
+                queues: sockets.queues.len() as u16,
+                zero_copy: sockets.zero_copy,
+                busy_poll: sockets.busy_poll,
+                layout: sockets.layout,
+            });
+            self.answer_with(index, part.as_bytes(), Some(descriptors));
+        }
+    }
+
+    fn answer_with(&mut self, index: usize, bytes: &[u8], descriptors: Option<&QueueSockets>) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = descriptors.map(|queue| [queue.socket.as_fd(), queue.pool.as_fd()]);
+        if let Some(rights) = &rights {
+            control.push(SendAncillaryMessage::ScmRights(rights));
+        }
+        let connection = &mut self.connections[index];
+        // Never wait for a client: one that does not read 256 KiB of answers is not worth it.
+        let sent = sendmsg(
+            &connection.socket,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+        );
+        if sent.is_err() {
+            connection.over = true;
+            self.count(|counters| counters.answers_undelivered += 1);
+        }
+    }
+
+    /// Undoes everything that a connection asked for.
+    fn end(&mut self, connection: Connection) {
+        let State::Client { stack: Some(stack), .. } = connection.state else {
+            return;
+        };
+        let mut attachment = lock(&self.shared.attachment);
+        let detached = attachment.detach_stack(stack);
+        // A live process that closed the connection may still be at its rings, if it did not say otherwise.
+        let alive = connection.process.filter(|process| !is_readable(process));
+        let removed = match alive {
+            Some(process) if attachment.is_in_use(stack) => {
+                self.lingering.push(Lingering { stack, process });
+                Ok(())
+            }
+            _ => attachment.remove_stack(stack),
+        };
+        drop(attachment);
+        let failed = u64::from(detached.is_err()) + u64::from(removed.is_err());
+        self.count(|counters| {
+            counters.stacks_ended += 1;
+            counters.undoing_failed += failed;
+        });
+    }
+
+    /// Takes a stack's part of the rings back once its process has died or let go.
+    fn settle(&mut self, index: usize, dead: bool) {
+        let mut attachment = lock(&self.shared.attachment);
+        let stack = self.lingering[index].stack;
+        if !dead && attachment.is_in_use(stack) {
+            return;
+        }
+        let removed = attachment.remove_stack(stack);
+        drop(attachment);
+        self.lingering.swap_remove(index);
+        if removed.is_err() {
+            self.count(|counters| counters.undoing_failed += 1);
+        }
+    }
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut set = [PollFd::new(descriptor, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut set, Some(&now)), Ok(1))
+}
+
+fn refusal(error: &Error) -> Refusal {
+    match error {
+        Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
+        Error::NoStack { .. } => Refusal::NoStack,
+        Error::NotLocal(_) => Refusal::NotLocal,
+        Error::TupleInUse { .. } => Refusal::TupleInUse,
+        Error::Unreachable { .. } => Refusal::Unreachable,
+        Error::RouteElsewhere { .. } => Refusal::RouteElsewhere,
+        Error::NoNeighbor { .. } => Refusal::NoNeighbor,
+        _ => Refusal::Other,
+    }
+}

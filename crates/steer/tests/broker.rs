@@ -1,0 +1,466 @@
+//! Several processes: a broker, clients without privilege, and what is left when one of them is killed.
+
+mod lab;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::broker::{Client, Leash, Refusal};
+use overfly_link::xdp::XdpLink;
+use overfly_steer::{Attachment, Broker, Options};
+use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
+
+const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
+const OPTIONS: Options = Options {
+    queues: None,
+    busy_poll: false,
+    force_copy: false,
+    stacks: 4,
+    rx_frames: 4096,
+    rx_ring: 512,
+    tx_frames: 256,
+    flows: 4096,
+};
+
+/// Runs this test binary again, in the server's namespace, as one of the roles below.
+struct Role {
+    child: Child,
+    output: BufReader<std::process::ChildStdout>,
+}
+
+impl Role {
+    fn start(lab: &Lab, role: &str, environment: &str) -> Role {
+        let mut child = lab.server.within(|| {
+            Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "role", "--nocapture", "--test-threads=1"])
+                .env("OVERFLY_TEST_ROLE", role)
+                .env("OVERFLY_BROKER", environment)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap()
+        });
+        let output = BufReader::new(child.stdout.take().unwrap());
+        Role { child, output }
+    }
+
+    /// The next line that begins with `word`, without it.
+    fn hear(&mut self, word: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.output.read_line(&mut line).unwrap() > 0, "{word}: the process ended");
+            // The harness writes the test's name before the first line without ending it.
+            if let Some((_, rest)) = line.trim_end().split_once(&format!("{word} ")) {
+                return rest.to_owned();
+            }
+        }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What a child of the tests does; nothing when it runs as one of the tests.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("OVERFLY_TEST_ROLE") else {
+        return;
+    };
+    let environment = std::env::var("OVERFLY_BROKER").unwrap();
+    if role == "broker" {
+        let broker = Broker::start(Attachment::attach(INTERFACE, OPTIONS).unwrap()).unwrap();
+        println!("\nenvironment {}", broker.environment());
+        std::thread::sleep(Duration::from_secs(60));
+        return;
+    }
+    let leash = (role == "leashed").then(|| Leash::connect(&environment).unwrap());
+    // Whoever has the secret needs no privilege at all.
+    rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+    assert!(std::fs::read("/etc/shadow").is_err());
+    let mut client = Client::connect(&environment).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    client.listen(HTTP).unwrap();
+    println!("\nstack {}", link.stack());
+    std::io::stdout().flush().unwrap();
+    if role == "idle" || role == "leashed" {
+        std::thread::sleep(Duration::from_secs(60));
+        drop(leash);
+        return;
+    }
+    // "echo": sends every frame back, addresses exchanged, and answers each SYN with a line.
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    loop {
+        link.receive(64, |frame| frames.push(frame.to_vec()));
+        for mut frame in frames.drain(..) {
+            if let Some(port) = syn_port(&frame) {
+                println!("syn {port}");
+            }
+            let (destination, source) = frame[..12].split_at_mut(6);
+            destination.swap_with_slice(source);
+            frame[12..14].copy_from_slice(&0x88b5_u16.to_be_bytes());
+            if let Some(buffer) = link.frame() {
+                buffer[..frame.len()].copy_from_slice(&frame);
+                link.commit(frame.len());
+            }
+        }
+        link.flush();
+    }
+}
+
+fn syn_port(frame: &[u8]) -> Option<u16> {
+    let (_, bytes) = ethernet::Header::parse(frame).ok()?;
+    let packet = ipv4::Packet::parse(bytes).ok()?;
+    let segment = tcp::Segment::parse(packet.payload()).ok()?;
+    segment.flags().contains(tcp::Flags::SYN).then(|| segment.source_port())
+}
+
+/// A kernel socket that connects from the client's namespace, and its port.
+fn knock(lab: &Lab, to: SocketAddrV4) -> u16 {
+    lab.client.within(|| {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, getsockname, socket_with};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        bind(&socket, &SocketAddrV4::new(CLIENT, 0)).unwrap();
+        let _ = connect(&socket, &to);
+        SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap().port()
+    })
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < Duration::from_secs(5), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn broker(lab: &Lab) -> Broker {
+    lab.server.within(|| Broker::start(Attachment::attach(INTERFACE, OPTIONS).unwrap()).unwrap())
+}
+
+/// Every frame is back where it can be received into. The kernel keeps one or the other in its own hands.
+fn frames_are_back(broker: &Broker) -> bool {
+    let attachment = broker.attachment();
+    attachment.frames_to_fill().all(|frames| frames >= OPTIONS.rx_frames - 2)
+}
+
+#[test]
+fn an_unprivileged_process_gets_its_frames_and_a_killed_one_leaves_nothing() {
+    let lab = Lab::new(2);
+    let broker = broker(&lab);
+    for round in 0..10 {
+        let mut role = Role::start(&lab, "echo", broker.environment());
+        role.hear("stack");
+        let port = knock(&lab, HTTP);
+        assert_eq!(role.hear("syn"), port.to_string(), "{round}");
+        for _ in 0..round {
+            knock(&lab, HTTP);
+        }
+        role.kill();
+        wait_until("the stack ends", || broker.counters().stacks_ended == round + 1);
+        assert_eq!(broker.attachment().open_stacks(), 0);
+        wait_until("frames come back", || frames_are_back(&broker));
+        // Nothing is steered any more: the kernel answers.
+        let refused = lab.client.within(|| std::net::TcpStream::connect(HTTP)).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::ConnectionRefused);
+    }
+    assert_eq!(broker.counters().undoing_failed, 0, "{broker:?}");
+    drop(broker);
+    assert!(!lab.server.has_xdp());
+}
+
+#[test]
+fn a_stopped_process_that_had_frames_gives_them_back_when_it_is_killed() {
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    let mut role = Role::start(&lab, "idle", broker.environment());
+    role.hear("stack");
+    for _ in 0..300 {
+        knock(&lab, HTTP);
+    }
+    assert!(!frames_are_back(&broker));
+    role.kill();
+    wait_until("frames come back", || frames_are_back(&broker));
+    assert!(broker.attachment().reclaimed().received_frames >= 300);
+}
+
+#[test]
+fn killing_the_broker_kills_the_leashed_and_detaches_the_program() {
+    let lab = Lab::new(2);
+    let mut broker = Role::start(&lab, "broker", "none");
+    let environment = broker.hear("environment");
+    assert!(lab.server.has_xdp());
+    let mut leashed = Role::start(&lab, "leashed", &environment);
+    leashed.hear("stack");
+    let mut free = Role::start(&lab, "idle", &environment);
+    free.hear("stack");
+    broker.kill();
+    let status = leashed.child.wait().unwrap();
+    assert_eq!(status.signal(), Some(9));
+    assert!(free.child.try_wait().unwrap().is_none());
+    wait_until("the program is detached", || !lab.server.has_xdp());
+    // The same works again as soon as the last of the old one's clients has let go of the queues.
+    free.kill();
+    let mut again = Role::start(&lab, "broker", "none");
+    let environment = again.hear("environment");
+    let mut role = Role::start(&lab, "echo", &environment);
+    role.hear("stack");
+    let port = knock(&lab, HTTP);
+    assert_eq!(role.hear("syn"), port.to_string());
+}
+
+#[test]
+fn two_clients_share_a_listener_and_the_rest_goes_on_when_one_leaves() {
+    let lab = Lab::new(2);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let mut clients: Vec<(Client, XdpLink)> = (0..2)
+        .map(|_| {
+            let mut client = Client::connect(broker.environment()).unwrap();
+            let link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+            client.listen(HTTP).unwrap();
+            (client, link)
+        })
+        .collect();
+    for _ in 0..40 {
+        knock(&lab, HTTP);
+    }
+    let seen: Vec<usize> = clients.iter_mut().map(|(_, link)| link.receive(64, |_| ())).collect();
+    assert!(seen[0] > 5 && seen[1] > 5 && seen[0] + seen[1] == 40, "{seen:?}");
+    // A live process lets go: first the link, then the connection.
+    drop(clients.remove(0));
+    wait_until("the stack ends", || broker.attachment().open_stacks() == 1);
+    for _ in 0..20 {
+        knock(&lab, HTTP);
+    }
+    assert_eq!(clients[0].1.receive(64, |_| ()), 20);
+    wait_until("frames come back", || frames_are_back(&broker));
+    // A client that hangs up without closing its link is undone, and its frames come back when it closes it.
+    let (client, link) = clients.remove(0);
+    for _ in 0..10 {
+        knock(&lab, HTTP);
+    }
+    drop(client);
+    wait_until("the stack ends", || broker.attachment().open_stacks() == 0);
+    std::thread::sleep(Duration::from_millis(150));
+    assert!(!frames_are_back(&broker));
+    drop(link);
+    wait_until("frames come back", || frames_are_back(&broker));
+}
+
+#[test]
+fn all_stacks_taken_is_said_and_the_places_come_back() {
+    let lab = Lab::new(2);
+    let broker = broker(&lab);
+    lab.server.enter();
+    for _ in 0..3 {
+        let mut clients = Vec::new();
+        for _ in 0..OPTIONS.stacks {
+            let mut client = Client::connect(broker.environment()).unwrap();
+            let link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+            clients.push((link, client));
+        }
+        let mut late = Client::connect(broker.environment()).unwrap();
+        let error = late.open_stack().unwrap_err();
+        assert!(
+            matches!(&error, overfly_link::Error::Refused { refusal: Refusal::NoStack, reason } if reason.contains("attach with more stacks")),
+            "{error}"
+        );
+        drop(clients);
+        wait_until("the stacks end", || broker.attachment().open_stacks() == 0);
+        wait_until("a place is free", || late.open_stack().is_ok());
+    }
+}
+
+#[test]
+fn a_listener_everywhere_follows_the_interfaces_addresses() {
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let mut client = Client::connect(broker.environment()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    client.listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 8080)).unwrap();
+    let second = Ipv4Addr::new(10, 99, 0, 9);
+    assert!(matches!(
+        client.listen(SocketAddrV4::new(second, 8080)),
+        Err(overfly_link::Error::Refused { refusal: Refusal::NotLocal, .. })
+    ));
+    knock(&lab, HTTP);
+    assert_eq!(link.receive(64, |_| ()), 1);
+    lab.server.run(&format!("address add {second}/24 dev {INTERFACE}"));
+    wait_until("the new address is known", || client.refresh_interface().unwrap().addresses.len() == 2);
+    lab.client.command("ip", &["neigh", "flush", "dev", INTERFACE]);
+    knock(&lab, SocketAddrV4::new(second, 8080));
+    wait_until("its SYN arrives", || link.receive(64, |_| ()) == 1);
+    lab.server.run(&format!("address del {second}/24 dev {INTERFACE}"));
+    wait_until("it is forgotten", || client.refresh_interface().unwrap().addresses.len() == 1);
+}
+
+#[test]
+fn an_active_open_gets_its_route_and_its_frames() {
+    let lab = Lab::new(2);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let mut client = Client::connect(broker.environment()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let remote = SocketAddrV4::new(CLIENT, 80);
+    let route = client.connect_flow(40_000, remote).unwrap();
+    assert_eq!(route.source, SERVER);
+    let refusal_of = |result: Result<overfly_link::broker::Route, overfly_link::Error>| match result {
+        Err(overfly_link::Error::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
+    };
+    let mut other = Client::connect(broker.environment()).unwrap();
+    assert_eq!(refusal_of(other.connect_flow(40_000, remote)), Refusal::StackState);
+    let _link = XdpLink::open(other.open_stack().unwrap()).unwrap();
+    assert_eq!(refusal_of(other.connect_flow(40_000, remote)), Refusal::TupleInUse);
+    let loopback = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
+    assert_eq!(refusal_of(other.connect_flow(1, loopback)), Refusal::RouteElsewhere);
+    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, 200), 80);
+    let begin = Instant::now();
+    assert_eq!(refusal_of(other.connect_flow(1, nobody)), Refusal::NoNeighbor);
+    assert!(begin.elapsed() < Duration::from_secs(2));
+
+    // The kernel refuses the SYN; its RST comes here, not to our own kernel.
+    let syn = |link: &mut XdpLink| {
+        let buffer = link.frame().unwrap();
+        let mut length = 54;
+        ethernet::Header {
+            destination: route.next_hop,
+            source: client_mac(&broker),
+            ethertype: ethernet::ETHERTYPE_IPV4,
+        }
+        .emit(buffer);
+        let segment = tcp::Header {
+            source_port: 40_000,
+            destination_port: 80,
+            sequence: 7,
+            acknowledgment: 0,
+            flags: tcp::Flags::SYN,
+            window: 1000,
+            options: tcp::Options::default(),
+        };
+        let segment_len = segment.emit(&mut buffer[34..]);
+        length += segment_len - 20;
+        ipv4::Header {
+            source: SERVER,
+            destination: CLIENT,
+            protocol: ipv4::PROTOCOL_TCP,
+            ttl: 64,
+            tos: 0,
+            identification: 0,
+            dont_fragment: true,
+            payload_len: segment_len as u16,
+        }
+        .emit(&mut buffer[14..]);
+        tcp::write_checksum(&mut buffer[34..length], SERVER, CLIENT);
+        link.commit(length);
+        link.flush();
+    };
+    syn(&mut link);
+    let mut reset = false;
+    wait_until("the RST arrives", || {
+        link.receive(64, |frame| {
+            let (_, bytes) = ethernet::Header::parse(frame).unwrap();
+            let packet = ipv4::Packet::parse(bytes).unwrap();
+            let segment = tcp::Segment::parse(packet.payload()).unwrap();
+            reset |= segment.flags().contains(tcp::Flags::RST) && segment.acknowledgment() == 8;
+        });
+        reset
+    });
+    client.disconnect_flow(40_000, remote).unwrap();
+    syn(&mut link);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(link.receive(64, |_| ()), 0);
+    assert!(other.connect_flow(40_000, remote).is_ok());
+}
+
+fn client_mac(broker: &Broker) -> MacAddr {
+    broker.attachment().interface().mac
+}
+
+#[test]
+fn nonsense_is_counted_and_harms_nobody() {
+    use overfly_link::broker::message::{Hello, Kind, Request, Role as Purpose, Token};
+    use rustix::net::{
+        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+    };
+    use zerocopy::IntoBytes;
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let environment = broker.environment().to_owned();
+    let (name, hex) = environment.split_once(':').unwrap();
+    let mut token = Token([0; 16]);
+    for (byte, at) in token.0.iter_mut().zip((0..32).step_by(2)) {
+        *byte = u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+    }
+    let dial = || {
+        let socket =
+            socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
+        socket
+    };
+    let say = |socket: &std::os::fd::OwnedFd, bytes: &[u8]| {
+        let _ = send(socket, bytes, SendFlags::NOSIGNAL);
+    };
+    // No secret, a wrong one, half a greeting, far too much.
+    for bytes in [
+        &b"GET / HTTP/1.1"[..],
+        &[0; 24],
+        Hello::new(Purpose::Client, Token([0; 16])).as_bytes(),
+        &Hello::new(Purpose::Client, token).as_bytes()[..23],
+        &[0; 60_000],
+    ] {
+        say(&dial(), bytes);
+    }
+    wait_until("five are refused", || broker.counters().greetings_refused == 5);
+    let wrong = environment.replace(hex, &"0".repeat(32));
+    assert!(Client::connect(&wrong).is_err());
+    assert!(Leash::connect(&wrong).is_err());
+    // With the secret, but then nonsense.
+    let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let mut open = Vec::new();
+    for purpose in [Purpose::Client, Purpose::Leash] {
+        for bytes in
+            [&[0xff; 20][..], &[1; 3], Request::new(Kind::Listen, HTTP, nowhere).as_bytes(), &[3; 500]]
+        {
+            let socket = dial();
+            say(&socket, Hello::new(purpose, token).as_bytes());
+            say(&socket, bytes);
+            open.push(socket);
+        }
+    }
+    wait_until("they are refused", || {
+        let counters = broker.counters();
+        counters.messages_refused + counters.requests_refused >= 8
+    });
+    // Descriptors that nobody asked for, and a client that never reads.
+    let deaf = dial();
+    say(&deaf, Hello::new(Purpose::Client, token).as_bytes());
+    for _ in 0..5000 {
+        let request = Request::new(Kind::Interface, nowhere, nowhere);
+        if send(&deaf, request.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+    wait_until("it is given up", || broker.counters().answers_undelivered >= 1);
+    let mut client = Client::connect(&environment).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    client.listen(HTTP).unwrap();
+    knock(&lab, HTTP);
+    assert_eq!(link.receive(64, |_| ()), 1);
+}
