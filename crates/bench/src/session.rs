@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
 use crate::Error;
@@ -52,6 +53,7 @@ impl Session {
     /// If nothing could be run at all, or the results cannot be written.
     pub fn run(&self, plan: &Plan) -> Result<Report, Error> {
         require_root("`overfly bench`, which makes network namespaces and loads XDP programs,")?;
+        raise_descriptor_limit();
         let raw = self.output.join("raw");
         // Raw data of an earlier session would be taken for this one's.
         let _ = fs::remove_dir_all(&raw);
@@ -176,6 +178,12 @@ impl Progress {
     fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// As many descriptors as we may have, for the servers and generators that inherit the limit.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// Fisher and Yates, with SplitMix64 (Steele, Lea, Flood 2014) for numbers.

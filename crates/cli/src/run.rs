@@ -13,10 +13,11 @@ use std::process::{Command, ExitCode};
 use overfly_bench::lab::die_with;
 use rustix::process::{Pid, Signal, getppid};
 
+use crate::acceleration::Acceleration;
 use crate::profile::{self, Values};
 use crate::program::{self, Missing};
 use crate::supervise::supervise;
-use crate::{acceleration, complain, interface};
+use crate::{complain, interface};
 
 /// Run a program, unchanged, on the user-level stack
 ///
@@ -65,9 +66,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(126);
         }
     };
+    let poll_usec = profile::value(&values, "EF_POLL_USEC").unwrap_or(0);
     let accelerated = obstacle(&path)
         .and_then(|()| arguments.interface.clone().map_or_else(interface::choose, Ok))
-        .and_then(|interface| Ok((library()?, acceleration::start(&interface)?)));
+        .and_then(|interface| Ok((library()?, Acceleration::start(&interface, poll_usec)?)));
     match accelerated {
         Ok((library, acceleration)) => {
             for name in unread {
@@ -130,7 +132,7 @@ pub(crate) fn library() -> Result<PathBuf, String> {
 
 fn warden_command(
     library: &Path,
-    acceleration: &acceleration::Acceleration,
+    acceleration: &Acceleration,
     values: &Values,
     arguments: &Arguments,
 ) -> Command {

@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use rustix::thread::{CpuSet, LinkNameSpaceType, UnshareFlags, move_into_link_name_space, sched_setaffinity};
@@ -139,10 +140,13 @@ fn pin(cpu: usize) -> Result<(), Error> {
 /// In a new mount namespace: keep our mounts to ourselves, and let `/sys` show the devices of
 /// the network namespace we are in (sysfs shows those of the namespace it was mounted from).
 pub(super) fn show_own_devices() -> Result<(), Error> {
-    let kernel = |errno: rustix::io::Errno| Error::kernel("mount /sys")(io::Error::from(errno));
+    let kernel = |errno: Errno| Error::kernel("mount /sys")(io::Error::from(errno));
     mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC).map_err(kernel)?;
-    mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None)
-        .map_err(kernel)
+    match mount("sysfs", "/sys", "sysfs", MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC, None) {
+        // What is mounted there is the very sysfs that we want.
+        Ok(()) | Err(Errno::BUSY) => Ok(()),
+        Err(errno) => Err(kernel(errno)),
+    }
 }
 
 /// In a new mount namespace: an empty tmpfs that goes when the namespace does.
