@@ -1,0 +1,243 @@
+//! The generator over AF_XDP on a veth pair, against kernel servers in another namespace. Needs
+//! root and iproute2; without root there is nothing to test and the tests say so.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+use overfly_load::http::{Error, Link, Report, Settings, Target, run};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// A network namespace that lives as long as a process which ends with our end of a pipe.
+struct Namespace(Child);
+
+impl Namespace {
+    fn new() -> Namespace {
+        let script = "echo ready; exec cat";
+        let mut child = Command::new("unshare")
+            .args(["--net", "sh", "-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        Namespace(child)
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/{}/ns/net", self.0.id())
+    }
+
+    fn ip(&self, words: &str) -> String {
+        let output = Command::new("nsenter")
+            .arg(format!("--net={}", self.path()))
+            .arg("ip")
+            .args(words.split(' '))
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "ip {words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Runs `work` in a thread inside.
+    fn enter<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        let namespace = File::open(self.path()).unwrap();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(move || {
+                let network = Some(LinkNameSpaceType::Network);
+                move_into_link_name_space(namespace.as_fd(), network).unwrap();
+                work()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+struct Lab {
+    server: Namespace,
+    client: Namespace,
+}
+
+impl Lab {
+    fn new() -> Option<Lab> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("not tested: AF_XDP and network namespaces need root");
+            return None;
+        }
+        let lab = Lab { server: Namespace::new(), client: Namespace::new() };
+        let queues = "numtxqueues 2 numrxqueues 2";
+        let peer = lab.client.0.id();
+        lab.server.ip(&format!("link add eth0 {queues} type veth peer name eth0 netns {peer} {queues}"));
+        for (namespace, address) in [(&lab.server, "10.98.0.1/16"), (&lab.client, "10.98.0.2/16")] {
+            namespace.ip(&format!("address add {address} dev eth0"));
+            namespace.ip("link set eth0 up");
+            namespace.ip("link set lo up");
+        }
+        Some(lab)
+    }
+
+    /// Serves each connection in a thread of its own; says how many are open.
+    fn serve(&self, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Arc<AtomicI64> {
+        let listener = self.server.enter(|| TcpListener::bind("10.98.0.1:80").unwrap());
+        let open = Arc::new(AtomicI64::new(0));
+        let count = open.clone();
+        let serve = Arc::new(serve);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                count.fetch_add(1, Ordering::SeqCst);
+                let (serve, count) = (serve.clone(), count.clone());
+                std::thread::spawn(move || {
+                    serve(stream);
+                    count.fetch_sub(1, Ordering::SeqCst);
+                });
+            }
+        });
+        open
+    }
+
+    fn try_load(&self, change: impl FnOnce(&mut Settings) + Send) -> Result<Report, Error> {
+        let server: SocketAddr = "10.98.0.1:80".parse().unwrap();
+        let mut settings = Settings::new(Target::parse(&format!("http://{server}/")).unwrap());
+        settings.link = Link::Xdp;
+        settings.requests = Some(2000);
+        settings.duration = None;
+        settings.timeout = Duration::from_secs(20);
+        change(&mut settings);
+        self.client.enter(|| run(&settings, |_| {}))
+    }
+
+    fn load(&self, change: impl FnOnce(&mut Settings) + Send) -> Report {
+        let report = self.try_load(change).unwrap();
+        println!("{report}");
+        report
+    }
+
+    /// Nothing is left: no program on the interface, no connection at the server.
+    fn check_clean(&self, open: &AtomicI64) {
+        assert!(!self.client.ip("-details link show dev eth0").contains("xdp"));
+        let begin = Instant::now();
+        while open.load(Ordering::SeqCst) > 0 {
+            assert!(begin.elapsed() < Duration::from_secs(5), "connections left at the server");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Answers requests with `body` bytes; closes after the first if it says so.
+fn answer(body: usize, close: bool) -> impl Fn(TcpStream) + Send + Sync + 'static {
+    let connection = if close { "close" } else { "keep-alive" };
+    let head = format!(
+        "HTTP/1.1 200 OK\r\nDate: Sat, 21 Nov 2026 22:51:42 GMT\r\n\
+         Content-Length: {body}\r\nConnection: {connection}\r\n\r\n"
+    );
+    let response = [head.as_bytes(), &vec![b'x'; body]].concat();
+    move |mut stream| {
+        let mut buffer = [0; 4096];
+        let mut request = Vec::new();
+        while let Ok(received @ 1..) = stream.read(&mut buffer) {
+            request.extend_from_slice(&buffer[..received]);
+            if request.ends_with(b"\r\n\r\n") {
+                request.clear();
+                if stream.write_all(&response).is_err() || close {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn keep_alive_over_one_and_two_stacks_run_after_run() {
+    for body in [0, 1024, 10_000] {
+        let Some(lab) = Lab::new() else { return };
+        let open = lab.serve(answer(body, false));
+        for threads in [1, 2, 1] {
+            let report = lab.load(|settings| {
+                settings.threads = threads;
+                settings.connections = 20;
+                settings.expect_size = Some(body as u64);
+            });
+            assert_eq!((report.requests, report.succeeded), (2000, 2000));
+            assert!(report.connections_open_max <= 20);
+            assert_eq!(report.counters["engine.drop_malformed"], 0);
+            lab.check_clean(&open);
+        }
+    }
+}
+
+#[test]
+fn a_new_connection_each_run_after_run_over_few_ports() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(1000, true));
+    for _ in 0..3 {
+        // 500 ports, 2,000 connections, then the same ports again: the server's TIME-WAIT gives way.
+        let report = lab.load(|settings| {
+            settings.close = true;
+            settings.threads = 2;
+            settings.ports = 20_000..=20_499;
+            settings.expect_size = Some(1000);
+        });
+        assert_eq!((report.requests, report.succeeded), (2000, 2000));
+        assert_eq!(report.connections_made, 2000);
+        assert!(report.latency_us.max < 900_000.0, "a SYN was not taken at once");
+        lab.check_clean(&open);
+    }
+}
+
+#[test]
+fn a_large_response_arrives_whole() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(20_000_000, false));
+    let report = lab.load(|settings| {
+        settings.requests = Some(8);
+        settings.connections = 4;
+        settings.expect_size = Some(20_000_000);
+    });
+    assert_eq!((report.requests, report.succeeded), (8, 8));
+    lab.check_clean(&open);
+}
+
+#[test]
+fn a_duration_cut_short_leaves_the_server_clean() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(100_000, false));
+    let report = lab.load(|settings| {
+        settings.requests = None;
+        settings.duration = Some(Duration::from_millis(300));
+        settings.connections = 100;
+    });
+    assert!(report.succeeded > 0 && report.failed_total == 0);
+    assert_eq!(report.connections_open_max, 100);
+    lab.check_clean(&open);
+}
+
+#[test]
+fn what_cannot_be_reached_is_said() {
+    let Some(lab) = Lab::new() else { return };
+    let report = lab.load(|settings| settings.requests = Some(20));
+    assert_eq!((report.succeeded, report.failed["connect_refused"]), (0, 20));
+
+    let target = |url: &'static str| move |s: &mut Settings| s.target = Target::parse(url).unwrap();
+    let error = lab.try_load(target("http://10.98.0.9/")).unwrap_err().to_string();
+    assert!(error.contains("10.98.0.9 does not answer ARP"), "{error}");
+    let error = lab.try_load(target("http://127.0.0.1/")).unwrap_err().to_string();
+    assert!(error.starts_with("URL http://127.0.0.1/: expected"), "{error}");
+    let error = lab.try_load(|s| s.interface = Some("none0".into())).unwrap_err().to_string();
+    assert!(error.starts_with("--interface none0: expected"), "{error}");
+    let error = lab.try_load(|s| s.connections = 30_000).unwrap_err().to_string();
+    assert!(error.starts_with("-c 30000: expected"), "{error}");
+}
