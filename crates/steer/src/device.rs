@@ -29,7 +29,9 @@ fn with_device<R: Send>(
                     "sysfs",
                     MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC,
                     None,
-                )?;
+                )
+                // What is mounted there already is the sysfs of this network namespace.
+                .or_else(|errno| if errno == Errno::BUSY { Ok(()) } else { Err(errno) })?;
                 work(&folder)
             })
             .join()
