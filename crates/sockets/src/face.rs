@@ -272,7 +272,7 @@ fn level(socket: &Socket) -> u32 {
             }
         }
         State::Ended | State::Lost => {
-            events |= bits::IN | bits::OUT | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM
+            events |= bits::IN | bits::OUT | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM;
         }
     }
     if socket.error.is_some() {

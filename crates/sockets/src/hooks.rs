@@ -45,6 +45,7 @@ fn done(outcome: Result<(), Errno>) -> c_int {
 }
 
 /// C's result of a call that the kernel does if it is not ours.
+#[allow(clippy::needless_pass_by_value, reason = "callers have the answer from a call, and no use for it")]
 fn count_or(answer: Answer<usize>, kernel: impl FnOnce() -> isize) -> isize {
     match answer {
         Answer::Kernel => kernel(),

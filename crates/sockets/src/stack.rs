@@ -492,10 +492,8 @@ impl<T: Transport> Stack<T> {
         socket.read_shut |= read;
         let first = write && !socket.write_shut;
         socket.write_shut |= write;
-        if first {
-            if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
-                drive.engine.shutdown(flow);
-            }
+        if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drive) {
+            drive.engine.shutdown(flow);
         }
         self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
         Ok(())

@@ -72,7 +72,7 @@ pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<
     let mut change = |change: &dyn Fn(&mut Settings)| process.stack.change(id, |settings| change(settings));
     match (level, name, value) {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, &Value::Number(on)) => {
-            change(&|settings| settings.keep_alive = on != 0)
+            change(&|settings| settings.keep_alive = on != 0);
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF, &Value::Number(size)) => {
             change(&|settings| settings.send_limit = kernel::send_limit(usize::try_from(size).unwrap_or(0)));
@@ -99,10 +99,10 @@ pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<
             });
         }
         (libc::IPPROTO_TCP, libc::TCP_NODELAY, &Value::Number(on)) => {
-            change(&|settings| settings.no_delay = on != 0)
+            change(&|settings| settings.no_delay = on != 0);
         }
         (libc::IPPROTO_TCP, libc::TCP_CORK, &Value::Number(on)) => {
-            change(&|settings| settings.cork = on != 0)
+            change(&|settings| settings.cork = on != 0);
         }
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &Value::Number(seconds)) => {
             // tcp(7): 1 to 32767 seconds.

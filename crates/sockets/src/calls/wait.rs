@@ -211,7 +211,7 @@ pub(crate) unsafe fn epoll_wait(
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             guard.sets[set.0 as usize].looked = time;
-            guard = look_at_kernel(guard, epoll, set, &mut found, Sleep::No, since);
+            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
         }
         if found.count > 0 || over {
             return Answer::ok(found.count);
@@ -226,7 +226,7 @@ pub(crate) unsafe fn epoll_wait(
             core::hint::spin_loop();
             guard = process();
         } else {
-            guard = look_at_kernel(guard, epoll, set, &mut found, Sleep::Until(deadline), since);
+            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::Until(deadline), since);
             let time = now();
             if let Some(record) = guard.sets.get_mut(set.0 as usize) {
                 record.looked = time;
@@ -262,7 +262,7 @@ fn look_at_kernel(
     epoll: i32,
     set: SetId,
     found: &mut Found,
-    sleep: Sleep,
+    sleep: &Sleep,
     since: Seen,
 ) -> Guard<'static, Process> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
@@ -274,7 +274,7 @@ fn look_at_kernel(
             // SAFETY: `events` has room for `room` records.
             outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, Some(0), since) };
         }
-        Sleep::Until(deadline) => {
+        &Sleep::Until(deadline) => {
             guard = sleeping(guard, deadline, false, |timeout_us| {
                 // SAFETY: as above.
                 outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_us, since) };

@@ -93,9 +93,8 @@ pub unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     if is_ours(epoll) {
         // SAFETY: the program lends `most` records for the call.
-        if let Answer::Done(outcome) =
-            unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), None) }
-        {
+        let answer = unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), None) };
+        if let Answer::Done(outcome) = answer {
             return count(outcome) as c_int;
         }
     }
@@ -116,9 +115,8 @@ pub unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     if is_ours(epoll) {
         // SAFETY: the program lends the mask, and `most` records, for the call.
-        if let Answer::Done(outcome) =
-            unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), signals(mask)) }
-        {
+        let answer = unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), signals(mask)) };
+        if let Answer::Done(outcome) = answer {
             return count(outcome) as c_int;
         }
     }
