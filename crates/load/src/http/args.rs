@@ -192,13 +192,28 @@ pub fn main_http(args: &HttpArgs) -> ExitCode {
 /// Whether anything succeeded.
 fn load(args: &HttpArgs) -> Result<bool, Error> {
     let settings = args.settings()?;
+    if !args.json {
+        let length = match (settings.duration, settings.requests) {
+            (Some(duration), None) => format!("{}s", duration.as_secs_f64()),
+            (None, requests) => format!("{} requests", requests.unwrap_or_default()),
+            (Some(duration), Some(requests)) => {
+                format!("{}s or {requests} requests", duration.as_secs_f64())
+            }
+        };
+        print(&format!("Running {length} @ {}\n", settings.target.url()));
+    }
     let mut progress_line = ProgressLine::new(!args.json);
     let report = run(&settings, |progress| progress_line.show(progress))?;
     progress_line.clear();
     let text = if args.json { report.to_json() + "\n" } else { report.to_string() };
-    // A reader that has gone away does not change how the run went.
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    print(&text);
     Ok(report.succeeded > 0)
+}
+
+/// A reader that has gone away does not change how the run goes.
+fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
 }
 
 /// A line that rewrites itself, for people at a terminal only.

@@ -14,7 +14,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::run::{OPENING_AT_ONCE, Outcome, RETRY_NS, Tally, Worker};
+use super::run::{Outcome, RETRY_NS, Ramp, Tally, Worker};
 use super::{Error, Settings};
 use crate::record::Failure;
 use crate::response::{HeadCache, Malformed, Parser, Response};
@@ -123,7 +123,8 @@ struct Shard<'a> {
 impl Shard<'_> {
     fn run(mut self) -> Result<Outcome, Error> {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
-        let mut unstarted = 0..self.slots.len();
+        let mut ramp = Ramp::new(self.slots.len());
+        let mut begun = 0;
         let scan_every_ns = (self.worker.timeout_ns / 8).clamp(5_000_000, 250_000_000);
         let mut next_scan_ns = scan_every_ns;
         loop {
@@ -131,10 +132,9 @@ impl Shard<'_> {
             if !self.tally.goes_on(now_ns) {
                 break;
             }
-            while self.connecting < OPENING_AT_ONCE
-                && let Some(index) = unstarted.next()
-            {
-                self.start(index, now_ns)?;
+            for _ in 0..ramp.begin(now_ns, self.connecting) {
+                self.start(begun, now_ns)?;
+                begun += 1;
             }
             while let Some((due_ns, index)) = self.retries.front().copied()
                 && due_ns <= now_ns
@@ -146,11 +146,11 @@ impl Shard<'_> {
                 self.fail_the_late(now_ns)?;
                 next_scan_ns = now_ns + scan_every_ns;
             }
-            if self.busy == 0 && self.retries.is_empty() && unstarted.is_empty() {
+            if self.busy == 0 && self.retries.is_empty() && ramp.left == 0 {
                 break;
             }
             let retry_ns = self.retries.front().map_or(u64::MAX, |(due_ns, _)| *due_ns);
-            let until_ns = next_scan_ns.min(retry_ns).min(self.tally.next_change_ns());
+            let until_ns = next_scan_ns.min(retry_ns).min(ramp.next_ns()).min(self.tally.next_change_ns());
             let wait_ns = until_ns.saturating_sub(now_ns);
             let timeout = Timespec {
                 tv_sec: (wait_ns / 1_000_000_000) as i64,

@@ -180,7 +180,6 @@ fn size(bytes: f64) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each = if self.close { "a new connection for each request" } else { "keep-alive" };
-        writeln!(f, "Load of {:.2}s @ {}", self.duration_s, self.url)?;
         writeln!(
             f,
             "  {} threads and {} connections over {}, {each}; most open at once: {}",
@@ -226,7 +225,7 @@ impl fmt::Display for Report {
             "  Generator CPU: {:.2}s user, {:.2}s system, {:.2}us a request",
             self.cpu_user_s, self.cpu_system_s, self.cpu_us_per_request
         )?;
-        if self.connections_open_max < self.connections as u64 {
+        if !self.close && self.connections_open_max < self.connections as u64 {
             writeln!(f, "  Fewer connections were ever open at once than -c asked for")?;
         }
         writeln!(f, "Requests/sec: {:>12.2}", self.requests_per_s)?;

@@ -15,9 +15,13 @@ use crate::response::{Malformed, Response};
 
 /// How long a connection that could not be made waits before it is tried again.
 pub(crate) const RETRY_NS: u64 = 10_000_000;
-/// At most this many of a thread's first connections are under way at once: a listener's backlog
-/// is a few hundred, and a SYN that is dropped costs a second.
-pub(crate) const OPENING_AT_ONCE: usize = 256;
+/// At most this many of a thread's first connections are begun at once: a listener's backlog is a
+/// few hundred, and a SYN that is dropped costs a second.
+const OPENING_AT_ONCE: usize = 256;
+/// But so many are begun every so often in any case: with a new connection for each request, those
+/// of earlier ones may be under way all the time.
+const OPENING_ANYWAY: usize = 16;
+const OPENING_EVERY_NS: u64 = 1_000_000;
 /// Most tickets that a thread holds.
 const TICKETS_AT_ONCE: u64 = 32;
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -248,6 +252,40 @@ impl<'a> Tally<'a> {
             ended_ns: self.ended_ns,
             counters,
         }
+    }
+}
+
+/// The connections of a thread that have not begun yet.
+#[derive(Debug)]
+pub(crate) struct Ramp {
+    pub(crate) left: usize,
+    next_ns: u64,
+}
+
+impl Ramp {
+    pub(crate) fn new(connections: usize) -> Ramp {
+        Ramp { left: connections, next_ns: 0 }
+    }
+
+    /// How many to begin now, while `connecting` are under way.
+    #[inline]
+    pub(crate) fn begin(&mut self, now_ns: u64, connecting: usize) -> usize {
+        if self.left == 0 {
+            return 0;
+        }
+        let mut begin = OPENING_AT_ONCE.saturating_sub(connecting);
+        if now_ns >= self.next_ns {
+            self.next_ns = now_ns + OPENING_EVERY_NS;
+            begin = begin.max(OPENING_ANYWAY);
+        }
+        begin = begin.min(self.left);
+        self.left -= begin;
+        begin
+    }
+
+    /// When to ask again, if nothing else happens.
+    pub(crate) fn next_ns(&self) -> u64 {
+        if self.left > 0 { self.next_ns } else { u64::MAX }
     }
 }
 

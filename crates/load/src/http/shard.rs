@@ -11,7 +11,7 @@ use std::sync::Arc;
 use overfly_engine::{Engine, Event, FlowId, Instant, Owner};
 use overfly_wire::FrameSink;
 
-use super::run::{OPENING_AT_ONCE, Outcome, RETRY_NS, Tally};
+use super::run::{Outcome, RETRY_NS, Ramp, Tally};
 use crate::record::Failure;
 use crate::response::{HeadCache, Malformed, Parser};
 
@@ -277,8 +277,7 @@ pub(crate) struct Shard<'a, W> {
     wire: W,
     client: Client<'a>,
     ends: Ends,
-    /// Connections that were never begun.
-    unstarted: usize,
+    ramp: Ramp,
     scan_every_ns: u64,
     next_scan_ns: u64,
 }
@@ -304,7 +303,7 @@ impl<'a, W: Wire> Shard<'a, W> {
                 live: 0,
                 now_ns: 0,
             },
-            unstarted: ends.connections,
+            ramp: Ramp::new(ends.connections),
             ends,
             scan_every_ns,
             next_scan_ns: scan_every_ns,
@@ -325,7 +324,7 @@ impl<'a, W: Wire> Shard<'a, W> {
         self.open_connections(now);
         self.transmit(now);
         let client = &self.client;
-        client.live + client.vacant + client.retries.len() + self.unstarted > 0
+        client.live + client.vacant + client.retries.len() + self.ramp.left > 0
     }
 
     #[inline]
@@ -408,9 +407,7 @@ impl<'a, W: Wire> Shard<'a, W> {
             self.client.retries.pop_front();
             self.client.vacant += 1;
         }
-        let begin = self.unstarted.min(OPENING_AT_ONCE.saturating_sub(self.client.connecting));
-        self.unstarted -= begin;
-        self.client.vacant += begin;
+        self.client.vacant += self.ramp.begin(self.client.now_ns, self.client.connecting);
         for _ in 0..std::mem::take(&mut self.client.vacant) {
             if self.client.tally.take_ticket() && !self.connect(now) {
                 self.client.tally.fail(Failure::ConnectOther, self.client.now_ns);

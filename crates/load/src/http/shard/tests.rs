@@ -449,3 +449,18 @@ fn each_shard_has_ports_of_its_own() {
         assert_eq!(seen.len(), range.len());
     }
 }
+
+#[test]
+fn all_connections_are_begun_though_others_are_always_under_way() {
+    let manner = Manner { closes: true, ..answers(content(5, "close")) };
+    let result = case(manner)
+        .with(|settings| {
+            settings.close = true;
+            settings.connections = 600;
+            settings.requests = None;
+            settings.duration = Some(Duration::from_millis(100));
+        })
+        .run();
+    assert!(result.report.connections_open_max > 290, "half of 600 connect, half are open");
+    assert_eq!((result.report.failed_total, result.server_flows), (0, 0));
+}
