@@ -775,6 +775,7 @@ pub(crate) fn finish() {
     }
     let mut guard = process();
     let end = now() + EXIT_LINGER;
+    guard.stack.close_all();
     guard.pump();
     while guard.unfinished() {
         let (next, woken) = wait(guard, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);

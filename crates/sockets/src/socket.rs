@@ -131,6 +131,8 @@ pub(crate) struct Socket {
     pub(crate) read_shut: bool,
     /// A write found no space: the next acknowledgment that makes enough of it is news.
     pub(crate) no_space: bool,
+    /// connect() has returned success, or need not.
+    pub(crate) connect_told: bool,
     /// Accepted, rather than connected.
     pub(crate) passive: bool,
     /// Waits in `listener`'s queue.
@@ -161,6 +163,7 @@ impl Socket {
             write_shut: false,
             read_shut: false,
             no_space: false,
+            connect_told: false,
             passive: false,
             queued: false,
             listener: SocketId(NONE),

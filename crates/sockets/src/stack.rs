@@ -528,6 +528,17 @@ impl<T: Transport> Stack<T> {
         if passive { Closed::Reusable } else { Closed::Held }
     }
 
+    /// The process ends: closes every connection that the program still holds, as the kernel would.
+    pub fn close_all(&mut self) {
+        for id in self.face.ids() {
+            let socket = self.face.at_mut(id);
+            if socket.references > 0 && socket.flow.is_some() {
+                socket.references = 1;
+                self.close(id);
+            }
+        }
+    }
+
     /// Active opens that are over, with the backing descriptor that waited for it or -1.
     pub fn disconnected(&mut self, mut each: impl FnMut(SocketAddrV4, SocketAddrV4, i32)) {
         if self.face.chores.is_empty() {

@@ -264,7 +264,12 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
     match guard.stack.socket(id).state {
         State::Candidate => {}
         State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
-        State::Connected => return Answer::error(Errno::ISCONN),
+        // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
+        State::Connected => {
+            let socket = guard.stack.socket_mut(id);
+            let told = core::mem::replace(&mut socket.connect_told, true);
+            return if told || socket.passive { Answer::error(Errno::ISCONN) } else { Answer::ok(()) };
+        }
         State::Ended => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
         State::Listening | State::Free | State::Lost => return Answer::Kernel,
     }
@@ -298,7 +303,10 @@ fn finish_connecting(
         guard.pump();
         match guard.stack.socket(id).state {
             State::Connecting => {}
-            State::Connected => return Answer::ok(()),
+            State::Connected => {
+                guard.stack.socket_mut(id).connect_told = true;
+                return Answer::ok(());
+            }
             _ => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
         }
         guard.event_loop = false;

@@ -1,0 +1,708 @@
+"""Socket calls whose outcome must be the same over the kernel and over Overfly.
+
+usage: calls.py OWN-ADDRESS PEER-ADDRESS [TEST...]
+"""
+import array
+import asyncio
+import errno
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+import traceback
+
+OWN, PEER = sys.argv[1:3]
+TESTS = []
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def order(verb, port, program):
+    """Tells the peer what to do."""
+    control = socket.create_connection((PEER, 7000))
+    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
+    if verb == "listen":
+        assert control.recv(3) == b"ok\n"
+    return control
+
+
+next_port = [8000]
+
+
+def listener(backlog=16):
+    next_port[0] += 1
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((OWN, next_port[0]))
+    server.listen(backlog)
+    return server, next_port[0]
+
+
+def accepted(program):
+    """A connection that the peer began, and what it does with it."""
+    server, port = listener()
+    # The listener must be ours before the peer connects: a first look makes it so.
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    server.setblocking(True)
+    control = order("connect", port, program)
+    connection, address = server.accept()
+    assert address[0] == PEER, address
+    server.close()
+    connection.control = control
+    return connection
+
+
+class Connection(socket.socket):
+    __slots__ = ("control",)
+
+
+socket.socket = Connection
+
+
+def connected(program):
+    """A connection that this end began, and what the peer does with it."""
+    next_port[0] += 1
+    control = order("listen", next_port[0], program)
+    connection = socket.create_connection((PEER, next_port[0]))
+    connection.control = control
+    return connection
+
+
+def expect(error, call, *arguments):
+    try:
+        result = call(*arguments)
+    except OSError as e:
+        assert e.errno == error, f"{e} instead of {errno.errorcode[error]}"
+    else:
+        raise AssertionError(f"{result!r} instead of {errno.errorcode[error]}")
+
+
+def take(connection, count):
+    data = b""
+    while len(data) < count and (piece := connection.recv(count - len(data))):
+        data += piece
+    return data
+
+
+@test
+def names():
+    for c in accepted("take(1)"), connected("take(1)"):
+        assert c.getpeername()[0] == PEER and c.getsockname()[0] == OWN
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_DOMAIN) == socket.AF_INET
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_PROTOCOL) == socket.IPPROTO_TCP
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 0
+        assert os.fstat(c.fileno()).st_mode & 0o170000 == 0o140000
+
+
+@test
+def stream_ends():
+    c = accepted("s.sendall(b'hello'); s.shutdown(1); assert take(9) == b'bye'")
+    assert take(c, 100) == b"hello"
+    assert c.recv(10) == b""
+    c.sendall(b"bye")
+    c.close()
+
+
+@test
+def flags_of_recv():
+    c = accepted("s.sendall(b'abcdef'); time.sleep(0.3); s.sendall(b'ghij'); take(1)")
+    assert c.recv(3, socket.MSG_PEEK) == b"abc"
+    assert c.recv(2) == b"ab"
+    assert c.recv(8, socket.MSG_WAITALL) == b"cdefghij"
+    expect(errno.EAGAIN, c.recv, 1, socket.MSG_DONTWAIT)
+    expect(errno.EINVAL, c.recv, 1, socket.MSG_OOB)
+
+
+@test
+def vectors_and_messages():
+    c = accepted("s.sendall(take(14)); take(1)")
+    assert os.writev(c.fileno(), [b"ab", b"", b"cde"]) == 5
+    assert c.sendmsg([b"fg", b"hi"]) == 4
+    assert c.sendto(b"jkl", ("1.2.3.4", 5)) == 3
+    assert os.write(c.fileno(), b"mn") == 2
+    buffers = [bytearray(3), bytearray(4)]
+    assert os.readv(c.fileno(), buffers) == 7 and buffers == [b"abc", b"defg"]
+    data, ancillary, flags, address = c.recvmsg(3)
+    assert (data, ancillary, flags) == (b"hij", [], 0)
+    assert c.recvfrom(2)[0] == b"kl"
+    assert os.read(c.fileno(), 100) == b"mn"
+    expect(errno.ESPIPE, os.pread, c.fileno(), 1, 0)
+    expect(errno.ESPIPE, os.lseek, c.fileno(), 0, 0)
+
+
+@test
+def large_both_ways():
+    data = os.urandom(3_000_000)
+    for c in accepted("threading.Thread(target=lambda: [s.sendall(p) for p in iter(lambda: s.recv(65536), b'')] and s.shutdown(1)).start(); time.sleep(30)"), \
+            connected("[s.sendall(p) for p in iter(lambda: s.recv(65536), b'')]; s.shutdown(1)"):
+        sender = threading.Thread(target=lambda: (c.sendall(data), c.shutdown(socket.SHUT_WR)))
+        sender.start()
+        assert take(c, len(data) + 1) == data
+        sender.join()
+        c.close()
+
+
+@test
+def sends_a_file():
+    with tempfile.TemporaryFile() as file:
+        data = os.urandom(1_000_000)
+        file.write(data)
+        file.flush()
+        c = accepted("d = take(999000); s.sendall(d); s.shutdown(1); take(1)")
+        offset = 1000
+        received = []
+        reader = threading.Thread(target=lambda: received.append(take(c, 10**7)))
+        reader.start()
+        while offset < len(data):
+            sent = os.sendfile(c.fileno(), file.fileno(), offset, len(data) - offset)
+            assert sent > 0
+            offset += sent
+        assert os.sendfile(c.fileno(), file.fileno(), offset, 10) == 0
+        reader.join()
+        assert received == [data[1000:]]
+
+
+@test
+def non_blocking_write_fills_up():
+    c = accepted("time.sleep(0.5); d = len(take(10**8)); s.sendall(b'%d' % d)")
+    c.setblocking(False)
+    sent = 0
+    block = bytes(1 << 20)
+    while True:
+        try:
+            sent += c.send(block)
+        except BlockingIOError:
+            break
+    poller = select.poll()
+    poller.register(c, select.POLLOUT)
+    assert poller.poll(0) == []
+    assert poller.poll(5000) == [(c.fileno(), select.POLLOUT)]
+    c.setblocking(True)
+    c.shutdown(socket.SHUT_WR)
+    assert take(c, 100) == b"%d" % sent
+
+
+@test
+def timeouts():
+    c = accepted("time.sleep(1); s.sendall(b'x'); take(1)")
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 200_000))
+    began = time.monotonic()
+    expect(errno.EAGAIN, c.recv, 1)
+    assert 0.15 < time.monotonic() - began < 0.8
+    assert struct.unpack("ll", c.getsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, 16)) == (0, 200_000)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 0))
+    assert c.recv(1) == b"x"
+    server, _ = listener()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 200_000))
+    expect(errno.EAGAIN, server.accept)
+    c.settimeout(0.2)
+    try:
+        c.recv(1)
+        raise AssertionError("no timeout")
+    except TimeoutError:
+        pass
+
+
+@test
+def reset_by_the_peer():
+    c = accepted("take(1); reset()")
+    c.sendall(b"x")
+    time.sleep(0.3)
+    expect(errno.ECONNRESET, c.recv, 1)
+    assert c.recv(1) == b""
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    expect(errno.EPIPE, c.send, b"x")
+    c.close()
+    c = accepted("take(1); reset()")
+    c.sendall(b"x")
+    time.sleep(0.3)
+    poller = select.poll()
+    poller.register(c, 0)
+    assert poller.poll(1000) == [(c.fileno(), select.POLLERR | select.POLLHUP)]
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
+
+@test
+def reset_by_linger():
+    answer = socket.create_server((OWN, 6603))
+    c = accepted("r = b'none'\ntry:\n take(5)\nexcept ConnectionResetError:\n r = b'reset'\n"
+                 "socket.create_connection(('%s', 6603)).sendall(r)" % OWN)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    assert struct.unpack("ii", c.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
+    c.close()
+    c, _ = answer.accept()
+    assert take(c, 10) == b"reset"
+
+
+@test
+def sigpipe():
+    got = []
+    signal.signal(signal.SIGPIPE, lambda *_: got.append(1))
+    c = accepted("take(1)")
+    c.shutdown(socket.SHUT_WR)
+    expect(errno.EPIPE, c.send, b"x", socket.MSG_NOSIGNAL)
+    time.sleep(0.01)
+    assert got == []
+    # socket.send() always asks for MSG_NOSIGNAL in Python; write() cannot.
+    expect(errno.EPIPE, os.write, c.fileno(), b"x")
+    time.sleep(0.01)
+    assert got == [1], got
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+@test
+def options():
+    c = accepted("take(1)")
+    for level, name in (socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE), \
+            (socket.IPPROTO_TCP, socket.TCP_CORK):
+        assert c.getsockopt(level, name) == 0
+        c.setsockopt(level, name, 1)
+        assert c.getsockopt(level, name) == 1
+        c.setsockopt(level, name, 0)
+    for level, name in (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE), (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL), \
+            (socket.IPPROTO_TCP, socket.TCP_KEEPCNT), (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT):
+        c.setsockopt(level, name, 77)
+        assert c.getsockopt(level, name) == 77
+    c.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 100_000)
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 200_000
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    expect(errno.ENOPROTOOPT, c.setsockopt, socket.IPPROTO_TCP, 9999, 1)
+    info = c.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    assert info[0] == 1 and len(info) == 104, info
+    server, _ = listener()
+    assert server.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 5)
+
+
+@test
+def inherited_options():
+    server, port = listener()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    control = order("connect", port, "take(1)")
+    select.select([server], [], [], 5)
+    c, _ = server.accept()
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    assert c.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    control.close()
+
+
+@test
+def control_calls():
+    c = accepted("s.sendall(b'12345'); take(1)")
+    assert select.select([c], [], [], 5)[0] == [c]
+    number = array.array("i", [0])
+    fcntl.ioctl(c, termios.FIONREAD, number)
+    assert number[0] == 5
+    fcntl.ioctl(c, termios.TIOCOUTQ, number)
+    assert number[0] == 0
+    assert not fcntl.fcntl(c, fcntl.F_GETFL) & os.O_NONBLOCK
+    fcntl.fcntl(c, fcntl.F_SETFL, os.O_NONBLOCK | os.O_RDWR)
+    assert fcntl.fcntl(c, fcntl.F_GETFL) & os.O_NONBLOCK
+    c.recv(5)
+    expect(errno.EAGAIN, os.read, c.fileno(), 1)
+    fcntl.ioctl(c, 0x5421, struct.pack("i", 0))
+    assert not fcntl.fcntl(c, fcntl.F_GETFL) & os.O_NONBLOCK
+    assert c.get_inheritable() is False
+    c.set_inheritable(True)
+    assert c.get_inheritable() is True
+
+
+@test
+def duplicates():
+    c = accepted("d = take(6); s.sendall(d); take(1)")
+    other = os.dup(c.fileno())
+    third = fcntl.fcntl(c, fcntl.F_DUPFD_CLOEXEC, 300)
+    assert third >= 300
+    os.write(other, b"abc")
+    c.close()
+    os.write(third, b"def")
+    os.close(third)
+    expect(errno.EBADF, os.write, third, b"x")
+    time.sleep(0.3)
+    assert os.read(other, 10) == b"abcdef"
+    null = os.open("/dev/null", os.O_RDWR)
+    os.dup2(null, other)
+    assert os.read(other, 10) == b""
+    os.close(other)
+    os.close(null)
+
+
+@test
+def closed_descriptors():
+    c = accepted("take(1)")
+    number = c.fileno()
+    c.close()
+    expect(errno.EBADF, os.read, number, 1)
+    expect(errno.EBADF, os.close, number)
+    expect(errno.EBADF, os.dup, number)
+    expect(errno.EBADF, fcntl.fcntl, number, fcntl.F_GETFL)
+
+
+@test
+def connecting():
+    s = socket.socket()
+    s.setblocking(False)
+    order("listen", 6500, "s.sendall(b'hi'); take(1)")
+    assert s.connect_ex((PEER, 6500)) == errno.EINPROGRESS
+    assert select.select([], [s], [], 5)[1] == [s]
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    # The first connect() after the end of the handshake says so; the next ones find it done.
+    assert s.connect_ex((PEER, 6500)) == 0
+    assert s.connect_ex((PEER, 6500)) == errno.EISCONN
+    assert select.select([s], [], [], 5)[0] == [s]
+    assert s.recv(5) == b"hi"
+    s.close()
+    s = socket.socket()
+    expect(errno.ECONNREFUSED, s.connect, (PEER, 6599))
+    s.close()
+    s = socket.socket()
+    s.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(s, select.EPOLLOUT | select.EPOLLIN | select.EPOLLET)
+    epoll.poll(0)
+    assert s.connect_ex((PEER, 6599)) == errno.EINPROGRESS
+    events = epoll.poll(5)
+    assert events and events[0][0] == s.fileno() and events[0][1] & (select.EPOLLERR | select.EPOLLHUP), events
+    assert s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNREFUSED
+    s = socket.socket()
+    expect(errno.ENOTCONN, s.recv, 1)
+    expect(errno.ENOTCONN, s.getpeername)
+    expect(errno.ENOTCONN, s.shutdown, socket.SHUT_RDWR)
+
+
+@test
+def connecting_from_a_bound_port():
+    order("listen", 6501, "s.sendall(str(s.getpeername()[1]).encode()); take(1)")
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.bind((OWN, 6777))
+    s.connect((PEER, 6501))
+    assert s.getsockname() == (OWN, 6777)
+    assert s.recv(10) == b"6777"
+
+
+@test
+def loopback():
+    server, port = listener()
+    wild = socket.create_server(("", port + 500))
+    for address in ("127.0.0.1", port + 500), (OWN, port), (OWN, port + 500):
+        for accepting in server, wild:
+            if (address[1] == port) == (accepting is server):
+                client = socket.create_connection(address)
+                peer, name = accepting.accept()
+                assert name == client.getsockname()
+                client.sendall(b"over the kernel")
+                assert take(peer, 15) == b"over the kernel"
+                client.close()
+                assert peer.recv(1) == b""
+                peer.close()
+    next_port[0] += 1
+
+
+@test
+def epoll_with_all_kinds():
+    server, port = listener()
+    server.setblocking(False)
+    epoll = select.epoll()
+    pipe = os.pipe()
+    epoll.register(server, select.EPOLLIN)
+    epoll.register(pipe[0], select.EPOLLIN)
+    assert epoll.poll(0) == []
+    os.write(pipe[1], b"x")
+    assert epoll.poll(5) == [(pipe[0], select.EPOLLIN)]
+    os.read(pipe[0], 1)
+    control = order("connect", port, "s.sendall(b'one'); take(1); s.sendall(b'two'); take(1)")
+    assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+    c, _ = server.accept()
+    epoll.register(c, select.EPOLLIN | select.EPOLLET | select.EPOLLRDHUP)
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLIN)]
+    os.write(pipe[1], b"x")
+    assert epoll.poll(5) == [(pipe[0], select.EPOLLIN)]
+    os.read(pipe[0], 1)
+    began = time.monotonic()
+    assert epoll.poll(0.2) == []
+    assert 0.15 < time.monotonic() - began < 1
+    c.sendall(b"1")
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLIN)]
+    assert c.recv(10) == b"onetwo"
+    epoll.modify(c, select.EPOLLOUT | select.EPOLLONESHOT)
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLOUT)]
+    assert epoll.poll(0.1) == []
+    epoll.modify(c, select.EPOLLRDHUP)
+    c.sendall(b"2")
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLRDHUP)]
+    epoll.unregister(c)
+    expect(errno.ENOENT, epoll.unregister, c)
+    expect(errno.ENOENT, epoll.modify, c, 0)
+    epoll.register(c, 0)
+    expect(errno.EEXIST, epoll.register, c, 0)
+    # Over loopback the same listener is ready too.
+    client = socket.create_connection((OWN, port))
+    events = dict(epoll.poll(5))
+    assert events.get(server.fileno()) == select.EPOLLIN, events
+    peer, _ = server.accept()
+    client.close()
+    assert peer.recv(1) == b""
+    expect(errno.EAGAIN, server.accept)
+    epoll.close()
+
+
+@test
+def pipe_beside_busy_connections():
+    """User-level events that never end must not starve a pipe."""
+    c = accepted("s.sendall(b'x'); time.sleep(30)")
+    epoll = select.epoll()
+    pipe = os.pipe()
+    epoll.register(c, select.EPOLLIN)
+    epoll.register(pipe[0], select.EPOLLIN)
+    epoll.poll(5)
+    os.write(pipe[1], b"x")
+    end = time.monotonic() + 5
+    while pipe[0] not in dict(epoll.poll(1)):
+        assert time.monotonic() < end
+
+
+@test
+def poll_and_select():
+    c = accepted("time.sleep(0.2); s.sendall(b'x'); take(1)")
+    pipe = os.pipe()
+    poller = select.poll()
+    poller.register(c, select.POLLIN)
+    poller.register(pipe[0], select.POLLIN)
+    assert poller.poll(10) == []
+    assert poller.poll(5000) == [(c.fileno(), select.POLLIN)]
+    os.write(pipe[1], b"x")
+    assert sorted(poller.poll(5000)) == sorted([(c.fileno(), select.POLLIN), (pipe[0], select.POLLIN)])
+    assert select.select([c, pipe[0]], [c], [c], 1) == ([c, pipe[0]], [c], [])
+    c.recv(1)
+    assert select.select([c], [], [], 0.1) == ([], [], [])
+    threading.Timer(0.2, os.write, (pipe[1], b"y")).start()
+    os.read(pipe[0], 1)
+    assert select.select([c, pipe[0]], [], [], 5)[0] == [pipe[0]]
+
+
+@test
+def signals_interrupt():
+    c = accepted("time.sleep(1.5); s.sendall(b'x'); take(1)")
+    epoll = select.epoll()
+    epoll.register(c, select.EPOLLIN)
+
+    class Alarm(Exception):
+        pass
+
+    def ring(*_):
+        raise Alarm
+
+    signal.signal(signal.SIGALRM, ring)
+    for wait in lambda: epoll.poll(5), lambda: c.recv(1), lambda: select.select([c], [], [], 5):
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        began = time.monotonic()
+        try:
+            wait()
+            raise AssertionError("not interrupted")
+        except Alarm:
+            assert time.monotonic() - began < 1
+    # Python retries after a handler that does not raise.
+    counted = []
+    signal.signal(signal.SIGALRM, lambda *_: counted.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
+    assert c.recv(1) == b"x"
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert len(counted) > 3
+
+
+@test
+def handlers_use_sockets():
+    c = accepted("take(50); time.sleep(0.2); s.sendall(b'done'); take(1)")
+    sent = []
+    signal.signal(signal.SIGALRM, lambda *_: sent.append(c.send(b"x")))
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    while len(sent) < 50:
+        try:
+            c.recv(1, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            pass
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    assert take(c, 4) == b"done"
+
+
+@test
+def threads_block_together():
+    server, port = listener(64)
+    controls = []
+    served = []
+
+    def serve():
+        c, _ = server.accept()
+        while data := c.recv(100):
+            c.sendall(data)
+        served.append(1)
+        c.close()
+
+    threads = [threading.Thread(target=serve) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    for index in range(10):
+        controls.append(order("connect", port, f"for i in range(50):\n m = b'%d %d' % ({index}, i)\n s.sendall(m)\n assert take(len(m)) == m"))
+    for thread in threads:
+        thread.join(10)
+    assert len(served) == 10, served
+
+
+@test
+def another_thread_wakes_a_sleeper():
+    c = accepted("take(1); s.sendall(b'x'); take(1)")
+    epoll = select.epoll()
+    result = []
+    waiter = threading.Thread(target=lambda: result.append(epoll.poll(5)))
+    waiter.start()
+    time.sleep(0.1)
+    epoll.register(c, select.EPOLLIN)
+    c.sendall(b"1")
+    waiter.join(6)
+    assert result == [[(c.fileno(), select.EPOLLIN)]], result
+
+
+@test
+def subprocesses_leave_connections_alone():
+    c = accepted("s.sendall(b'a'); take(1); s.sendall(b'b'); take(1)")
+    assert c.recv(1) == b"a"
+    assert subprocess.check_output(["echo", "hi"], close_fds=True) == b"hi\n"
+    assert subprocess.check_output("echo hi; exit 0", shell=True, close_fds=False) == b"hi\n"
+    child = os.fork()
+    if child == 0:
+        c.close()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    c.sendall(b"1")
+    assert c.recv(1) == b"b"
+
+
+@test
+def inherited_listener():
+    """The child of a fork serves the listener that its parent made."""
+    server, port = listener()
+    child = os.fork()
+    if child == 0:
+        c, _ = server.accept()
+        c.sendall(c.recv(10) + b" from the child")
+        c.close()
+        os._exit(0)
+    time.sleep(0.3)
+    order("connect", port, "s.sendall(b'hello'); d = take(20); assert d == b'hello from the child', d; "
+                           "socket.create_connection((s.getpeername()[0], %d)).sendall(d)" % (port + 600))
+    answer = socket.create_server((OWN, port + 600))
+    c, _ = answer.accept()
+    assert take(c, 20) == b"hello from the child"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@test
+def exit_delivers():
+    """What was written just before exit arrives."""
+    program = ("import socket, sys, os\ns = socket.create_connection((sys.argv[1], 6601))\n"
+               "s.sendall(bytes(300_000))\n")
+    for end in "sys.exit(0)", "os._exit(0)":
+        control = order("listen", 6601, "d = take(400000)\nassert len(d) == 300000, len(d)\n"
+                        f"socket.create_connection((s.getpeername()[0], 6602)).sendall(b'%d' % len(d))")
+        answer = socket.create_server((OWN, 6602))
+        subprocess.run([sys.executable, "-c", program + end, PEER], check=True)
+        c, _ = answer.accept()
+        assert take(c, 6) == b"300000"
+        answer.close()
+
+
+@test
+def asyncio_server_and_client():
+    async def main():
+        async def serve(reader, writer):
+            while data := await reader.read(1000):
+                writer.write(data.upper())
+                await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, OWN, 8901)
+        await asyncio.sleep(0.1)
+        loop = asyncio.get_running_loop()
+        controls = [await loop.run_in_executor(None, order, "connect", 8901,
+                    "for i in range(20):\n s.sendall(b'abc')\n assert take(3) == b'ABC'") for _ in range(10)]
+        for control in controls:
+            assert await loop.run_in_executor(None, control.recv, 1) == b""
+        await loop.run_in_executor(None, order, "listen", 6700, "s.sendall(take(5)[::-1])")
+        reader, writer = await asyncio.open_connection(PEER, 6700)
+        writer.write(b"abcde")
+        assert await reader.read(10) == b"edcba"
+        writer.close()
+        server.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+@test
+def many_connections_reuse_descriptors():
+    server, port = listener(64)
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    server.setblocking(True)
+    for _ in range(5):
+        order("connect", port, "peer = s.getpeername()\ns.close()\nfor i in range(40):\n c = socket.create_connection(peer)\n c.sendall(b'q')\n assert c.recv(9) == b'answer'\n assert c.recv(9) == b''\n c.close()")
+    numbers = set()
+    for _ in range(205):
+        c, _ = server.accept()
+        numbers.add(c.fileno())
+        if c.recv(1) == b"q":
+            c.sendall(b"answer")
+        c.close()
+    assert len(numbers) < 30, numbers
+
+
+def splice_through_a_pipe():
+    c = accepted("s.sendall(b'spliced'); assert take(7) == b'SPLICED'; s.sendall(b'!'); take(1)")
+    pipe = os.pipe()
+    assert os.splice(c.fileno(), pipe[1], 100) == 7
+    assert os.read(pipe[0], 100) == b"spliced"
+    os.write(pipe[1], b"SPLICED")
+    assert os.splice(pipe[0], c.fileno(), 7) == 7
+    assert c.recv(1) == b"!"
+
+
+if hasattr(os, "splice"):
+    test(splice_through_a_pipe)
+
+failed = 0
+chosen = sys.argv[3:]
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+for function in TESTS:
+    if chosen and function.__name__ not in chosen:
+        continue
+    began = time.monotonic()
+    try:
+        function()
+        print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
+    except BaseException:
+        failed += 1
+        print(f"FAILED {function.__name__}", flush=True)
+        traceback.print_exc()
+print(f"{failed} failed", flush=True)
+sys.exit(failed != 0)
