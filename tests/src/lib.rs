@@ -1,1 +1,286 @@
-//! End-to-end tests.
+//! Starts real programs in a lab, under `overfly run` or plainly, and sees that nothing is left of them.
+
+#![forbid(unsafe_code)]
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use overfly_bench::lab::Lab;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// The `overfly` command under test: `OVERFLY_BIN`, or the release build beside this test's own build.
+///
+/// # Panics
+/// If it has not been built.
+#[must_use]
+pub fn overfly() -> PathBuf {
+    let path = std::env::var_os("OVERFLY_BIN").map_or_else(
+        || {
+            let test = std::env::current_exe().expect("the path of the test");
+            test.ancestors().nth(3).expect("target/PROFILE/deps/TEST").join("release/overfly")
+        },
+        PathBuf::from,
+    );
+    assert!(path.exists(), "{} is missing: type `make build`", path.display());
+    path
+}
+
+/// Waits until `condition` holds.
+///
+/// # Panics
+/// If it does not within ten seconds.
+#[track_caller]
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "not within 10 s: {what}");
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs a command in a side of the lab to its end.
+///
+/// # Panics
+/// If it cannot be started.
+#[must_use]
+pub fn output(lab: &Lab, side: &str, words: &[&str]) -> Output {
+    lab.command(side, words[0]).args(&words[1..]).stdin(Stdio::null()).output().expect("start a command")
+}
+
+/// What a command in a side of the lab prints.
+///
+/// # Panics
+/// If it fails.
+#[track_caller]
+pub fn succeed(lab: &Lab, side: &str, words: &[&str]) -> String {
+    let output = output(lab, side, words);
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        output.status.success(),
+        "{words:?}: {}: {text}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    text
+}
+
+/// A random sequence from a seed (SplitMix64).
+#[derive(Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// `length` random bytes.
+    #[must_use]
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(length + 8);
+        while bytes.len() < length {
+            bytes.extend_from_slice(&self.next_u64().to_le_bytes());
+        }
+        bytes.truncate(length);
+        bytes
+    }
+}
+
+/// How nginx is configured for a test.
+#[derive(Clone, Copy, Debug)]
+pub struct Nginx {
+    /// Worker processes.
+    pub workers: usize,
+    /// `listen … reuseport`: a listener for each worker, instead of one for all.
+    pub reuseport: bool,
+    /// Files go out with sendfile().
+    pub sendfile: bool,
+    /// Goes into the background, as Debian's service does.
+    pub daemon: bool,
+}
+
+impl Default for Nginx {
+    fn default() -> Self {
+        Self { workers: 1, reuseport: true, sendfile: false, daemon: false }
+    }
+}
+
+/// Where the server side finds its configuration and files.
+pub const ROOT: &str = "/dev/shm/nginx";
+
+impl Nginx {
+    /// Writes the configuration, and the files under `www`, into the server side.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn install(self, lab: &Lab, files: &[(&str, &[u8])]) {
+        let mut config = format!("worker_processes {};\npid {ROOT}/nginx.pid;\nuser root;\n", self.workers);
+        let on = |on: bool| if on { "on" } else { "off" };
+        let _ = writeln!(config, "daemon {};\nerror_log {ROOT}/error.log;", on(self.daemon));
+        config.push_str("events { worker_connections 4096; }\nhttp {\n    access_log off;\n");
+        let _ = writeln!(config, "    sendfile {};", on(self.sendfile));
+        for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            let _ = writeln!(config, "    {kind}_temp_path {ROOT}/{kind};");
+        }
+        let reuseport = if self.reuseport { "reuseport" } else { "" };
+        let _ = writeln!(
+            config,
+            "    server {{\n        listen 80 {reuseport};\n        root {ROOT}/www;\n        add_header X-Worker $pid;"
+        );
+        config.push_str("        location = /ok { return 200 ok; }\n    }\n}\n");
+        lab.write("server", format!("{ROOT}/nginx.conf"), config.as_bytes()).expect("write nginx.conf");
+        lab.write("server", format!("{ROOT}/www/index.html"), b"hello from nginx\n").expect("write a file");
+        for (name, contents) in files {
+            lab.write("server", format!("{ROOT}/www/{name}"), contents).expect("write a file");
+        }
+    }
+}
+
+/// A server under test.
+#[derive(Debug)]
+pub struct Server {
+    child: Child,
+}
+
+impl Server {
+    /// Starts `words` in the server side: under `overfly run` with `options`, or on the kernel.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn start(lab: &Lab, options: Option<&[&str]>, words: &[&str]) -> Self {
+        let mut command: Command = match options {
+            Some(options) => {
+                let mut command = lab.command("server", overfly());
+                command.arg("run").args(options).arg("--").args(words);
+                command
+            }
+            None => {
+                let mut command = lab.command("server", words[0]);
+                command.args(&words[1..]);
+                command
+            }
+        };
+        let child = command
+            .env("EF_NO_FAIL", "0")
+            .env("OVERFLY_STATS", "1")
+            .stdin(Stdio::null())
+            .spawn()
+            .expect("start the server");
+        Self { child }
+    }
+
+    /// nginx under `overfly run`, once it answers.
+    #[must_use]
+    pub fn nginx(lab: &Lab) -> Self {
+        let server = Self::start(
+            lab,
+            Some(&["-p", "balanced"]),
+            &["nginx", "-c", &format!("{ROOT}/nginx.conf"), "-e", "stderr"],
+        );
+        eventually("nginx answers on its own loopback", || {
+            output(lab, "server", &["curl", "-s", "--max-time", "1", "http://127.0.0.1/ok"]).stdout == b"ok"
+        });
+        server
+    }
+
+    /// The process id of what was started.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a signal to it.
+    pub fn signal(&self, signal: Signal) {
+        send(self.id(), signal);
+    }
+
+    /// Asks it to end, and waits.
+    ///
+    /// # Panics
+    /// If it does not within ten seconds, or leaves processes behind.
+    pub fn stop(mut self) {
+        let family = descendants(self.id());
+        self.signal(Signal::TERM);
+        eventually("the server ends", || matches!(self.child.try_wait(), Ok(Some(_))));
+        eventually("its processes end", || family.iter().all(|&id| !alive(id)));
+    }
+
+    /// Whether it has ended by itself.
+    #[must_use]
+    pub fn ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let family = descendants(self.id());
+        let _ = self.child.kill();
+        for id in family {
+            send(id, Signal::KILL);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal to a process, which may be gone.
+pub fn send(id: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Whether a process exists and is no zombie.
+#[must_use]
+pub fn alive(id: u32) -> bool {
+    std::fs::read_to_string(format!("/proc/{id}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
+}
+
+/// Every process under `root`.
+#[must_use]
+pub fn descendants(root: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(id) = open.pop() {
+        let children = children(id);
+        found.extend(&children);
+        open.extend(children);
+    }
+    found
+}
+
+fn children(id: u32) -> Vec<u32> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return Vec::new() };
+    threads
+        .flatten()
+        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
+        .collect()
+}
+
+/// The processes under `root` whose title begins with `title`.
+#[must_use]
+pub fn titled(root: u32, title: &str) -> Vec<u32> {
+    let named = |id: &u32| {
+        std::fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| line.starts_with(title.as_bytes()))
+    };
+    descendants(root).into_iter().filter(named).collect()
+}
+
+/// Whether an XDP program is attached to the server's device.
+///
+/// # Panics
+/// If the device cannot be seen.
+#[must_use]
+pub fn is_steered(lab: &Lab) -> bool {
+    succeed(lab, "server", &["ip", "-d", "link", "show", "dev", "eth0"]).contains("prog/xdp")
+}

@@ -691,7 +691,7 @@ fn an_old_timestamp_is_dropped() {
 fn sequence_numbers_wrap() {
     let mut s = Script::new();
     let flow = s.passive_open();
-    assert!(PEER_ISS > u32::MAX - 100);
+    const { assert!(PEER_ISS > u32::MAX - 100) };
     for piece in 0..10 {
         s.inject(ACK, 1 + piece * 10, 1, 10, 65_535);
     }
