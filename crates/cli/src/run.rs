@@ -173,6 +173,8 @@ pub(crate) struct WardenArguments {
 }
 
 pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
+    // Started through /proc/self/exe, it would be called `exe` in ps.
+    let _ = rustix::thread::set_name(c"overfly-warden");
     // SIGTERM wakes us, and our parent's number, which is another one then, says why.
     if let Err(error) = die_with(arguments.parent, Signal::TERM) {
         complain(error);

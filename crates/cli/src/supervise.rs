@@ -27,11 +27,16 @@ const GRACE: Duration = Duration::from_secs(5);
 /// If the command cannot be started.
 pub(crate) fn supervise(mut command: Command, parent: Option<Pid>) -> io::Result<u8> {
     set_child_subreaper(Some(getpid()))?;
-    // What we were told to ignore (nohup) the program is to ignore too: leave it alone.
+    // What we were told to ignore (nohup, a script's background jobs) the program is to find
+    // ignored too, so those signals get their handlers after it has been started.
     let ignored = ignored_signals();
-    let watched = FORWARDED.into_iter().filter(|signal| ignored & (1 << (signal - 1)) == 0);
-    let mut signals = SignalsInfo::<WithOrigin>::new(watched.chain([SIGCHLD]))?;
+    let (late, early): (Vec<i32>, Vec<i32>) =
+        FORWARDED.into_iter().partition(|signal| ignored & (1 << (signal - 1)) != 0);
+    let mut signals = SignalsInfo::<WithOrigin>::new(early.into_iter().chain([SIGCHLD]))?;
     let program = command.spawn()?;
+    for signal in late {
+        signals.handle().add_signal(signal)?;
+    }
     let program = Pid::from_raw(program.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
 
     let mut family = Family { program, program_ended: false, status: 0, terminating: false };

@@ -106,16 +106,37 @@ fn exit_status_and_signals_pass_through() {
     }
 }
 
+/// The warden, started by somebody who ignores a signal: nohup(1), a script's background job.
+fn warden_ignoring(name: &str, program: &str) -> Command {
+    let mut command = Command::new("sh");
+    let overfly = env!("CARGO_BIN_EXE_overfly");
+    let parent = std::process::id();
+    let line = format!("trap '' {name}; exec {overfly} __warden --parent {parent} --preload '' -- {program}");
+    command.args(["-c", &line]);
+    command
+}
+
 #[test]
 fn what_was_ignored_stays_ignored() {
-    // nohup(1)
-    let mut command = Command::new("sh");
-    let line = format!(
-        "trap '' HUP; exec {} __warden --parent {} --preload '' -- sh -c 'kill -HUP $$; exit 4'",
-        env!("CARGO_BIN_EXE_overfly"),
-        std::process::id()
+    let status = warden_ignoring("HUP", "sh -c 'kill -HUP $$; exit 4'").status().unwrap();
+    assert_eq!(status.code(), Some(4));
+}
+
+#[test]
+fn what_was_ignored_is_forwarded_to_a_server_with_its_own_handlers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().display();
+    let config = format!(
+        "daemon off; pid {path}/pid; events {{}} http {{ access_log off; server {{ listen unix:{path}/socket; }} }}"
     );
-    assert_eq!(command.args(["-c", &line]).status().unwrap().code(), Some(4));
+    fs::write(folder.path().join("nginx.conf"), config).unwrap();
+    let mut command = warden_ignoring("QUIT", &format!("nginx -e stderr -c {path}/nginx.conf"));
+    let mut child = Guard(command.stderr(Stdio::null()).spawn().unwrap());
+    eventually("nginx listens", || {
+        std::os::unix::net::UnixStream::connect(folder.path().join("socket")).is_ok()
+    });
+    signal(child.0.id(), "QUIT");
+    assert_eq!(child.0.wait().unwrap().code(), Some(0));
 }
 
 #[test]
