@@ -24,8 +24,6 @@ use crate::program::{Attached, Claim, FlowKey, Program};
 
 /// How long a next hop may take to answer ARP.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_secs(1);
-/// After that time the frames of a stack that is gone count as sent, whether the device said so or not.
-const SETTLING: Duration = Duration::from_secs(2);
 /// Bounds the XSKMAP, and the descriptors that an attachment needs.
 const QUEUES_MAX: u32 = 256;
 
@@ -219,9 +217,9 @@ impl Attachment {
         self.reclaimed
     }
 
-    /// Frames that wait to be received into, for each queue.
-    pub fn frames_to_fill(&self) -> impl Iterator<Item = u32> {
-        self.pools.iter().map(Pool::frames_to_fill)
+    /// Frames that could be received into, for each queue.
+    pub fn free_frames(&self) -> impl Iterator<Item = u32> {
+        self.pools.iter().map(Pool::free_frames)
     }
 
     /// Makes a stack's sockets. Frames reach them as soon as something is steered to the stack.
@@ -261,23 +259,17 @@ impl Attachment {
         })
     }
 
-    /// The place that has been free for longest. Frames that its last stack had on their way are declared sent once they
-    /// have had time to be.
-    fn free_place(&mut self) -> Option<u16> {
-        let (place, freed) = (0_u16..)
+    /// The place that has been free for longest: frames of its last stack that the network still brings find nobody for as
+    /// long as possible.
+    fn free_place(&self) -> Option<u16> {
+        (0_u16..)
             .zip(&self.stacks)
             .filter_map(|(stack, place)| match place {
                 Place::Free(freed) => Some((stack, *freed)),
                 _ => None,
             })
-            .min_by_key(|(_, freed)| *freed)?;
-        if freed.is_some_and(|freed| freed.elapsed() > SETTLING) {
-            for pool in &self.pools {
-                pool.reap();
-                pool.free_frames(place);
-            }
-        }
-        Some(place)
+            .min_by_key(|(_, freed)| *freed)
+            .map(|(stack, _)| stack)
     }
 
     /// Nothing is steered to the stack any more. Its process may still be at its rings: call
@@ -338,7 +330,7 @@ impl Attachment {
                 match pool.reclaim(stack, socket.as_fd()) {
                     Ok(frames) => {
                         self.reclaimed.received_frames += frames.received_frames;
-                        self.reclaimed.invalid_frames += frames.invalid_frames;
+                        self.reclaimed.lost_frames += frames.lost_frames;
                     }
                     Err(error) => result = result.and(Err(error.into())),
                 }

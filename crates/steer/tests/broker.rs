@@ -154,7 +154,7 @@ fn broker(lab: &Lab) -> Broker {
 /// Every frame is back where it can be received into. The kernel keeps one or the other in its own hands.
 fn frames_are_back(broker: &Broker) -> bool {
     let attachment = broker.attachment();
-    attachment.frames_to_fill().all(|frames| frames >= OPTIONS.rx_frames - 2)
+    attachment.free_frames().all(|frames| frames >= OPTIONS.rx_frames - 2)
 }
 
 #[test]

@@ -19,6 +19,8 @@ use crate::Error;
 
 /// Frames written before they are shown to the kernel, if nobody flushes earlier.
 const PUBLISH_BATCH: u32 = 32;
+/// Frames sent before their completions are looked at: half of a stack's smallest number of frames.
+const REAP_BATCH: u32 = 32;
 /// Tries of a lock that another stack holds before its work is left for later (about 2 µs).
 const LOCK_ATTEMPTS: u32 = 64;
 
@@ -231,8 +233,12 @@ impl XdpLink {
         if self.transmit.outstanding() > 0 {
             self.kick();
         }
-        if self.unreaped >= self.layout.tx_frames / 4 {
+        if self.unreaped >= REAP_BATCH {
             self.reap();
+            // Where the kernel copies, all is done by now: the same few frames again stay in the cache.
+            if self.is_free(0) {
+                self.cursor = 0;
+            }
         }
     }
 
@@ -270,11 +276,12 @@ impl XdpLink {
                         return;
                     }
                 }
+                // The device's queue is full and it dropped a frame (veth without a queueing discipline). Whoever empties the
+                // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
                 Err(Errno::BUSY) => {
                     self.counters.transmit_dropped += 1;
-                    if !progress {
-                        return;
-                    }
+                    rustix::thread::sched_yield();
+                    return;
                 }
                 Err(Errno::NOBUFS | Errno::NOMEM) => {
                     self.counters.transmit_no_memory += 1;
@@ -426,7 +433,12 @@ impl Queue {
             counters.fill_deferred += 1;
             return;
         }
-        if !return_frames(&mut self.receive, &self.fill, self.memory.stack(stack), || ()) {
+        if !return_frames(
+            &mut self.receive,
+            &self.memory.filling(&self.fill),
+            self.memory.stack(stack),
+            || (),
+        ) {
             counters.fill_full += 1;
         }
         lock.unlock();

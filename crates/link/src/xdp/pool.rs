@@ -9,8 +9,9 @@ use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING,
-    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg,
+    XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
@@ -41,8 +42,9 @@ pub enum Mode {
 pub struct Reclaimed {
     /// Received frames that nobody had read; they are the kernel's again.
     pub received_frames: u32,
-    /// Descriptors that pointed nowhere: the stack had corrupted its ring.
-    pub invalid_frames: u32,
+    /// Frames that could not be taken back: the stack had corrupted its ring, or another stack holds the fill ring's lock and
+    /// does not run.
+    pub lost_frames: u32,
 }
 
 /// One queue's UMEM, fill ring and completion ring, with the socket that registered them.
@@ -61,7 +63,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes the pool of one queue and gives the kernel all frames to receive into.
+    /// Makes the pool of one queue and gives the kernel frames to receive into.
     ///
     /// # Errors
     /// [`Error::NoPrivilege`], [`Error::NoAfXdp`], [`Error::QueueTaken`], [`Error::Layout`], or what the kernel said.
@@ -102,10 +104,11 @@ impl Pool {
             .map_err(|errno| system("XDP_UMEM_COMPLETION_RING", errno))?;
         sockopt::set_xdp_rx_ring_size(&root, 2).map_err(|errno| system("XDP_RX_RING", errno))?;
         let (fill, completion) = shared_rings(root.as_fd(), &layout)?;
-        for frame in 0..layout.rx_frames {
+        for frame in 0..layout.rx_ring {
             fill.write(frame, u64::from(frame) * FRAME_LEN as u64);
         }
-        fill.producer().store(layout.rx_frames, Ordering::Release);
+        fill.producer().store(layout.rx_ring, Ordering::Release);
+        memory.reserve().next.store(layout.rx_ring, Ordering::Release);
 
         // Neither XDP_COPY nor XDP_ZEROCOPY: the kernel tries zero-copy and falls back (net/xdp/xsk_buff_pool.c).
         let flags = match mode {
@@ -179,8 +182,7 @@ impl Pool {
         Ok(socket)
     }
 
-    /// Prepares the stack's place for a new owner. Frames that its last owner sent last may still be on their way; they
-    /// become free as they complete.
+    /// Prepares the stack's place for a new owner.
     pub fn prepare(&self, stack: u16) {
         self.memory.stack(stack).reset();
     }
@@ -204,7 +206,8 @@ impl Pool {
         let control = self.memory.stack(stack);
         let mut reclaimed = Reclaimed::default();
         if self.memory.fill_lock().is_held_by(u32::from(stack)) {
-            reclaimed.invalid_frames += u32::from(recover_return(&receive, &self.fill, control).is_err());
+            reclaimed.lost_frames +=
+                u32::from(recover_return(&receive, &self.memory.filling(&self.fill), control).is_err());
             self.memory.fill_lock().unlock();
         }
         if self.memory.completion_lock().is_held_by(u32::from(stack)) {
@@ -217,10 +220,8 @@ impl Pool {
                 let Some(descriptor) = receive.take() else {
                     break;
                 };
-                if self.memory.received(&descriptor).is_none()
-                    || self.frames_to_fill() == self.fill.capacity()
-                {
-                    reclaimed.invalid_frames += 1;
+                if self.memory.received(&descriptor).is_none() || self.fill.filled() == self.fill.capacity() {
+                    reclaimed.lost_frames += 1;
                     continue;
                 }
                 self.fill.write(producer, descriptor.addr & !(FRAME_LEN as u64 - 1));
@@ -230,8 +231,11 @@ impl Pool {
             }
             receive.ring().consumer().store(receive.next(), Ordering::Release);
             self.memory.fill_lock().unlock();
+        } else {
+            reclaimed.lost_frames += receive.ring().filled();
         }
         self.reap();
+        self.free_transmit_frames(stack, socket)?;
         Ok(reclaimed)
     }
 
@@ -243,35 +247,38 @@ impl Pool {
         }
     }
 
-    /// Frames of a stack that are on their way (or were lost with a killed process).
-    #[must_use]
-    pub fn frames_in_flight(&self, stack: u16) -> u32 {
-        self.transmit_range(stack)
-            .map(|frame| u32::from(self.memory.busy(frame).load(Ordering::Relaxed)))
-            .sum()
-    }
-
-    /// Declares all frames of a gone stack free. Only after the time that the slowest device takes to send them.
-    pub fn free_frames(&self, stack: u16) {
-        for frame in self.transmit_range(stack) {
-            self.memory.busy(frame).store(0, Ordering::Relaxed);
-        }
-    }
-
-    fn transmit_range(&self, stack: u16) -> core::ops::Range<u32> {
+    /// Frees the frames of a gone stack, but for those that the kernel took and has not completed: these become free when it
+    /// does. Whatever was committed and not taken, or was lost with the process, is in neither state.
+    fn free_transmit_frames(&self, stack: u16, socket: BorrowedFd<'_>) -> Result<(), Error> {
         let layout = self.memory.layout();
-        if layout.transmit_queue(stack) == self.queue {
-            layout.tx_base(stack)..layout.tx_base(stack) + layout.tx_frames
-        } else {
-            0..0
+        if layout.transmit_queue(stack) != self.queue {
+            return Ok(());
         }
+        let offsets =
+            sockopt::xdp_mmap_offsets(socket).map_err(|errno| Error::system("XDP_MMAP_OFFSETS", errno))?;
+        let ring: Ring<XdpDesc> = Ring::map(socket, XDP_PGOFF_TX_RING, &offsets.tx, layout.tx_ring())?;
+        let first = u64::from(layout.rx_frames + layout.tx_base(stack)) * FRAME_LEN as u64;
+        let mut taken = vec![false; layout.tx_frames as usize];
+        let end = ring.consumer().load(Ordering::Acquire);
+        for back in 1..=ring.capacity().min(end) {
+            let address = ring.read(end.wrapping_sub(back)).addr;
+            let frame = address.wrapping_sub(first) / FRAME_LEN as u64;
+            if let Some(taken) = usize::try_from(frame).ok().and_then(|frame| taken.get_mut(frame)) {
+                *taken = true;
+            }
+        }
+        for (frame, _) in (layout.tx_base(stack)..).zip(&taken).filter(|(_, taken)| !**taken) {
+            self.memory.busy(frame).store(0, Ordering::Release);
+        }
+        Ok(())
     }
 
-    /// Frames that wait in the fill ring for something to receive. Together with those in the stacks' receive rings and in
-    /// the driver's hands they are all of `rx_frames`.
+    /// Frames that could be received into: those in the fill ring and those in reserve. Together with those in the stacks'
+    /// receive rings and in the driver's hands they are all of `rx_frames`.
     #[must_use]
-    pub fn frames_to_fill(&self) -> u32 {
-        self.fill.filled()
+    pub fn free_frames(&self) -> u32 {
+        let reserved = self.memory.reserve().next.load(Ordering::Relaxed);
+        self.fill.filled() + self.memory.layout().rx_frames.saturating_sub(reserved)
     }
 }
 
