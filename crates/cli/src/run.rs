@@ -66,10 +66,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(126);
         }
     };
-    let poll_usec = profile::value(&values, "EF_POLL_USEC").unwrap_or(0);
     let accelerated = obstacle(&path)
         .and_then(|()| arguments.interface.clone().map_or_else(interface::choose, Ok))
-        .and_then(|interface| Ok((library()?, Acceleration::start(&interface, poll_usec)?)));
+        .and_then(|interface| Ok((library()?, Acceleration::start(&interface)?)));
     match accelerated {
         Ok((library, acceleration)) => {
             for name in unread {
