@@ -18,6 +18,7 @@ ip iproute2
 ethtool ethtool
 nft nftables
 curl curl
+ping iputils-ping
 cc gcc
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
