@@ -50,7 +50,7 @@ enum Command {
 /// Load a server, over a user-level stack of the generator's own or over kernel sockets
 #[derive(Debug, Subcommand)]
 enum Load {
-    Http(HttpArgs),
+    Http(Box<HttpArgs>),
 }
 
 fn main() -> ExitCode {

@@ -89,7 +89,7 @@ fn exec_is_the_command_itself() {
     eventually("the shell runs", || {
         std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sh")
     });
-    std::thread::sleep(std::time::Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(100));
     signal(id, "TERM");
     assert_eq!(child.0.wait().unwrap().code(), Some(7));
 }
