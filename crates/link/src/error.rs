@@ -19,6 +19,8 @@ pub enum Error {
         /// The queue of the interface, from 0.
         queue: u32,
     },
+    /// The kernel: it does not know which NAPI fills the sockets.
+    NoBusyPoll,
     /// The caller: numbers that do not fit together.
     Layout(&'static str),
     /// The kernel refused a system call for another reason.
@@ -69,6 +71,10 @@ impl fmt::Display for Error {
             Error::QueueTaken { queue } => write!(
                 formatter,
                 "another AF_XDP socket is bound to queue {queue}: end the program that holds it (`ss --xdp` names it)"
+            ),
+            Error::NoBusyPoll => write!(
+                formatter,
+                "this kernel cannot busy-poll these AF_XDP sockets (since Linux 6.13 it can only where the driver does zero-copy): go on without"
             ),
             Error::Layout(what) => write!(formatter, "impossible ring or pool sizes: {what}"),
             Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),

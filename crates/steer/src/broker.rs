@@ -43,7 +43,7 @@ const LINGER_PAUSE: Duration = Duration::from_millis(50);
 pub struct BrokerCounters {
     /// Connections accepted.
     pub connections: u64,
-    /// Connections refused because there were too many.
+    /// Connections refused, or left waiting, because there were too many.
     pub connections_refused: u64,
     /// Connections closed because they did not say [`Hello`], or had the wrong secret.
     pub greetings_refused: u64,
@@ -291,7 +291,18 @@ impl Service {
     }
 
     fn accept(&mut self) {
-        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        loop {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let socket = match accept_with(&self.listener, flags) {
+                Ok(socket) => socket,
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(_) => {
+                    // No descriptors or no memory: whoever waits must wait until some are free.
+                    self.count(|counters| counters.connections_refused += 1);
+                    return std::thread::sleep(LINGER_PAUSE);
+                }
+            };
             if self.connections.len() >= CONNECTIONS_MAX {
                 self.count(|counters| counters.connections_refused += 1);
                 continue;

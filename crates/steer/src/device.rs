@@ -92,3 +92,27 @@ fn write(path: &Path, value: u64) -> Result<(), Errno> {
 fn errno(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }
+
+#[cfg(test)]
+#[path = "../tests/lab/mod.rs"]
+mod lab;
+
+#[cfg(test)]
+mod tests {
+    use super::lab::{INTERFACE, Lab};
+    use super::*;
+
+    #[test]
+    fn settings_are_those_of_the_threads_own_namespace() {
+        let lab = Lab::new(3);
+        lab.server.enter();
+        assert_eq!(queues(INTERFACE), Ok((3, 3)));
+        assert_eq!(queues("nosuch0"), Err(Errno::NOENT));
+        let before = InterruptDeferral::BUSY_POLL.set(INTERFACE).unwrap();
+        assert_ne!(before, InterruptDeferral::BUSY_POLL);
+        assert_eq!(before.set(INTERFACE), Ok(InterruptDeferral::BUSY_POLL));
+        // The client's end has the same name and was never touched.
+        let theirs = lab.client.within(|| before.set(INTERFACE));
+        assert_eq!(theirs, Ok(before));
+    }
+}

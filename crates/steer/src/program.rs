@@ -113,7 +113,7 @@ pub(crate) struct Claim {
     pub(crate) count: u16,
 }
 
-// SAFETY (all): repr(C) of integers without padding, so every byte may be read and every bit pattern is a value.
+// SAFETY: repr(C) of integers without padding, so every byte may be read and every bit pattern is a value.
 unsafe impl Pod for Config {}
 // SAFETY: as above.
 unsafe impl Pod for Counters {}
@@ -150,7 +150,7 @@ impl Program {
             .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
             .map_max_entries("flows", flows)
             .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
-            .map_err(loading)?;
+            .map_err(|error| loading(&error))?;
         let xdp: &mut Xdp = ebpf
             .program_mut("overfly_steer")
             .ok_or_else(|| Error::Program("overfly_steer is not in its object".to_owned()))?
@@ -297,8 +297,8 @@ impl Program {
     }
 }
 
-fn loading(error: EbpfError) -> Error {
-    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
+fn loading(error: &EbpfError) -> Error {
+    let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(current) = cause {
         if current.downcast_ref::<std::io::Error>().is_some_and(is_permission) {
             return no_privilege();

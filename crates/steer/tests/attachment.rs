@@ -158,3 +158,73 @@ fn routes_and_neighbours_are_the_kernels() {
     assert!(matches!(attachment.route(Ipv4Addr::new(10, 99, 0, 77)), Err(Error::NoNeighbor { .. })));
     assert!(begin.elapsed() < Duration::from_millis(1500));
 }
+
+#[test]
+fn busy_polling_is_left_alone_where_the_kernel_cannot() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let options = Options { busy_poll: true, ..Options::default() };
+    let mut attachment = Attachment::attach(INTERFACE, options).unwrap();
+    // veth has no zero-copy: its sockets never know their NAPI before a frame, and since Linux 6.13 not even then.
+    assert!(!attachment.busy_poll() && !attachment.zero_copy());
+    let sockets = attachment.add_stack().unwrap();
+    assert_eq!(sockets.busy_poll, None);
+    let mut link = XdpLink::open(sockets).unwrap();
+    assert!(matches!(
+        link.enable_busy_poll(overfly_link::xdp::BusyPoll::default()),
+        Err(overfly_link::Error::NoBusyPoll)
+    ));
+}
+
+#[test]
+fn what_cannot_be_attached_says_what_to_do() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let message = |interface: &str| {
+        let error = Attachment::attach(interface, Options::default()).unwrap_err();
+        assert!(!lab.server.has_xdp() || matches!(error, Error::ProgramAttached { .. }));
+        error.to_string()
+    };
+    assert!(message("nosuch0").contains("no interface nosuch0"));
+    assert!(message("lo").contains("no native XDP"));
+    lab.server.run(&format!("address flush dev {INTERFACE}"));
+    assert!(message(INTERFACE).contains("has no IPv4 address"));
+    lab.server.run(&format!("address add {SERVER}/24 dev {INTERFACE}"));
+    for namespace in [&lab.server, &lab.client] {
+        namespace.run(&format!("link set {INTERFACE} mtu 9000"));
+    }
+    assert!(message(INTERFACE).contains("mtu 1500"));
+    for namespace in [&lab.server, &lab.client] {
+        namespace.run(&format!("link set {INTERFACE} mtu 3400"));
+    }
+    let first = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    assert_eq!(first.interface().mtu, 1778);
+    let taken = message(INTERFACE);
+    assert!(taken.contains("another XDP program (id ") && taken.contains("xdp off"), "{taken}");
+    drop(first);
+    let odd = Options { rx_ring: 1000, ..Options::default() };
+    let error = Attachment::attach(INTERFACE, odd).unwrap_err();
+    assert!(error.to_string().contains("power of two"), "{error}");
+    let again = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    // Without privilege, on a thread of its own.
+    drop(again);
+    let error = lab.server.within(|| {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+        Attachment::attach(INTERFACE, Options::default()).unwrap_err()
+    });
+    assert!(matches!(error, Error::NoPrivilege { .. }), "{error}");
+}
+
+#[test]
+fn a_peer_with_more_queues_is_named() {
+    let lab = Lab::new(1);
+    lab.server.run(
+        "link add wide0 numrxqueues 1 numtxqueues 1 type veth peer name wide1 numrxqueues 4 numtxqueues 4",
+    );
+    lab.server.run("link set wide1 up");
+    lab.server.run("address add 10.98.0.1/24 dev wide0");
+    lab.server.run("link set wide0 up");
+    lab.server.enter();
+    let error = Attachment::attach("wide0", Options::default()).unwrap_err();
+    assert!(matches!(error, Error::TooFewQueues { rx_queues: 1, .. }), "{error}");
+}

@@ -1,13 +1,12 @@
 //! The data path of one stack.
 
-use core::mem::MaybeUninit;
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::FrameSink;
 use rustix::io::Errno;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{SendFlags, send, sockopt};
 use rustix::process::{Pid, getpid};
 
 use super::memory::{Memory, PoolLayout, reap_completions, return_frames};
@@ -213,13 +212,12 @@ impl XdpLink {
         count
     }
 
-    /// Runs the NAPI of each queue that this stack has received from, on this core, now.
+    /// Runs the NAPI of each queue that this stack has received from.
     fn poll_device(&mut self) {
         for queue in &self.queues {
             if queue.carries_traffic {
                 self.counters.busy_polls += 1;
-                let nothing: &mut [MaybeUninit<u8>] = &mut [];
-                let _ = recv(&queue.socket, nothing, RecvFlags::DONTWAIT);
+                socket::poll_device(queue.socket.as_fd());
             }
         }
     }
@@ -387,8 +385,11 @@ impl XdpLink {
     /// Sockets from a broker come with this already done if it was asked for.
     ///
     /// # Errors
-    /// [`Error::NoPrivilege`] without CAP_NET_ADMIN.
+    /// [`Error::NoBusyPoll`] where the kernel cannot, [`Error::NoPrivilege`] without CAP_NET_ADMIN.
     pub fn enable_busy_poll(&mut self, busy_poll: BusyPoll) -> Result<(), Error> {
+        if !(self.queues.iter()).all(|queue| socket::knows_napi(queue.socket.as_fd())) {
+            return Err(Error::NoBusyPoll);
+        }
         for queue in &self.queues {
             socket::enable_busy_poll(queue.socket.as_fd(), busy_poll)?;
         }

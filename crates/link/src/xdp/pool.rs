@@ -140,6 +140,16 @@ impl Pool {
         self.zero_copy
     }
 
+    /// Whether sockets of this pool can poll the device themselves. Needs CAP_NET_ADMIN to find out.
+    #[must_use]
+    pub fn can_busy_poll(&self) -> bool {
+        // Before Linux 6.14 a zero-copy socket learns its NAPI when it first polls.
+        if self.zero_copy && socket::enable_busy_poll(self.root.as_fd(), BusyPoll::default()).is_ok() {
+            socket::poll_device(self.root.as_fd());
+        }
+        socket::knows_napi(self.root.as_fd())
+    }
+
     /// The memory, to be handed to the stacks.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {

@@ -1,9 +1,11 @@
 //! Options of AF_XDP sockets that rustix does not know.
 
 use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use crate::Error;
 
@@ -13,8 +15,12 @@ const XDP_MAX_TX_SKB_BUDGET: c_int = 9;
 const SO_BUSY_POLL: c_int = 46;
 const SO_PREFER_BUSY_POLL: c_int = 69;
 const SO_BUSY_POLL_BUDGET: c_int = 70;
+const SO_INCOMING_NAPI_ID: c_int = 56;
 
 /// How a socket polls its queue's device itself (Documentation/networking/napi.rst, "Busy polling").
+///
+/// It works where the kernel knows which NAPI fills the socket. Since Linux 6.13 that is so for zero-copy sockets only
+/// (xsk_bind sets it, from 6.14 on), and hence never on veth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// `SO_BUSY_POLL`, in microseconds: what a blocking call would poll for. Any value above 0 enables polling.
@@ -47,6 +53,31 @@ fn set_option(socket: BorrowedFd<'_>, level: c_int, option: c_int, value: u32) -
 /// Lets one `sendto` take the whole transmit ring. Kernels before 6.17 stay with 32 frames a call.
 pub(crate) fn raise_transmit_budget(socket: BorrowedFd<'_>, frames: u32) {
     let _ = set_option(socket, SOL_XDP, XDP_MAX_TX_SKB_BUDGET, frames);
+}
+
+/// Whether the kernel knows which device queue's NAPI to poll for the socket.
+pub(crate) fn knows_napi(socket: BorrowedFd<'_>) -> bool {
+    let mut napi = 0_u32;
+    let mut length = size_of::<u32>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes of `napi`, and `length` itself; both are alive. Not libc's getsockopt
+    // for the same reason as above.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_getsockopt,
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_INCOMING_NAPI_ID,
+            &raw mut napi,
+            &raw mut length,
+        )
+    };
+    result == 0 && napi != 0
+}
+
+/// Polls the device of the socket's queue once: its NAPI runs on this core, now.
+pub(crate) fn poll_device(socket: BorrowedFd<'_>) {
+    let nothing: &mut [MaybeUninit<u8>] = &mut [];
+    let _ = recv(socket, nothing, RecvFlags::DONTWAIT);
 }
 
 /// Needs CAP_NET_ADMIN.
