@@ -9,6 +9,8 @@
 //! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
 //! end, `sys`, or the next symbol of a hook's own name.
 
+#![cfg_attr(test, allow(dead_code, reason = "what only the process uses is not built for tests"))]
+
 mod face;
 pub mod interest;
 pub mod options;

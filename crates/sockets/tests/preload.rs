@@ -1,0 +1,412 @@
+//! Real programs with the library preloaded, between two network namespaces: what they see must be what the kernel would
+//! show them. The broker runs in this process. Needs root, and nginx, curl and python3.
+
+#[path = "../../steer/tests/lab/mod.rs"]
+mod lab;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::{CLIENT, INTERFACE, Lab, Namespace, SERVER};
+use overfly_steer::{Attachment, Broker, Options};
+
+/// The library that this test run built.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().unwrap();
+    [folder.join("liboverfly.so"), folder.join("../liboverfly.so")]
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("cargo builds liboverfly.so with these tests")
+}
+
+/// A lab whose server end has a broker.
+struct Bench {
+    /// Before the lab: its end kills the programs that hang on it.
+    broker: Broker,
+    lab: Lab,
+    folder: tempfile::TempDir,
+}
+
+impl Bench {
+    fn new(queues: u32) -> Self {
+        let lab = Lab::new(queues);
+        let broker = lab.server.within(|| {
+            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+            Broker::start(attachment).unwrap()
+        });
+        Self { broker, lab, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A program in the server's namespace, over Overfly.
+    fn accelerated(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_PRELOAD", library())
+            .env("OVERFLY_BROKER", self.broker.environment())
+            .env("OVERFLY_STATS", "1");
+        command
+    }
+
+    /// The kernel has a listener on that port.
+    fn listens(&self, port: u16) -> bool {
+        text(&run(&self.lab.server, Command::new("ss").arg("-ltn")).stdout).contains(&format!(":{port} "))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// curl in the client's namespace: what it got.
+    fn fetch(&self, url: &str) -> Vec<u8> {
+        let output = run(&self.lab.client, Command::new("curl").args(["-sS", "-m", "20", url]));
+        assert!(output.status.success(), "{url}: {}", text(&output.stderr));
+        output.stdout
+    }
+
+    /// nginx over Overfly with that configuration of its http block, in the foreground.
+    fn nginx(&self, workers: u32, http: &str) -> Nginx<'_> {
+        let folder = self.folder.path().display();
+        let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+            .iter()
+            .map(|name| format!("{name}_temp_path {folder}/{name};"))
+            .collect();
+        let configuration = format!(
+            "worker_processes {workers}; error_log {folder}/error.log info; pid {folder}/pid; daemon off;
+             user root; events {{ worker_connections 512; }}
+             http {{ access_log off; {temporary} root {folder}; {http} }}"
+        );
+        std::fs::write(self.path("nginx.conf"), configuration).unwrap();
+        let mut command = self.accelerated("nginx");
+        command.arg("-c").arg(self.path("nginx.conf")).stderr(Stdio::null());
+        let nginx = Nginx { child: Some(spawn(&self.lab.server, &mut command)), bench: self };
+        until("nginx listens", || self.listens(80));
+        nginx
+    }
+}
+
+/// Ends its nginx, whatever happens.
+struct Nginx<'a> {
+    child: Option<Child>,
+    bench: &'a Bench,
+}
+
+impl Nginx<'_> {
+    fn signal(&self, name: &str) {
+        let pid = self.child.as_ref().unwrap().id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &pid]).status().unwrap().success());
+    }
+
+    fn workers(&self) -> Vec<u32> {
+        children_of(self.child.as_ref().unwrap().id())
+    }
+
+    /// Tells it to quit when its connections are done; returns the statistics of its processes.
+    fn quit(mut self) -> String {
+        self.signal("QUIT");
+        let mut child = self.child.take().unwrap();
+        assert!(wait(&mut child, Duration::from_secs(10)), "nginx does not quit");
+        // nginx's standard error is its log.
+        let log = std::fs::read_to_string(self.bench.path("error.log")).unwrap();
+        let bad = |line: &&str| ["[alert]", "[crit]", "[error]"].iter().any(|level| line.contains(level));
+        let bad: Vec<&str> =
+            log.lines().filter(|line| !line.contains("exited on signal 9")).filter(bad).collect();
+        assert!(bad.is_empty(), "{bad:#?}");
+        log
+    }
+}
+
+impl Drop for Nginx<'_> {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            for worker in children_of(child.id()) {
+                let _ = Command::new("kill").args(["-s", "KILL", &worker.to_string()]).status();
+            }
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+fn children_of(pid: u32) -> Vec<u32> {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn spawn(namespace: &Namespace, command: &mut Command) -> Child {
+    namespace.within(|| command.spawn().unwrap())
+}
+
+fn run(namespace: &Namespace, command: &mut Command) -> Output {
+    let child = spawn(namespace, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    child.wait_with_output().unwrap()
+}
+
+fn wait(child: &mut Child, patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    while Instant::now() < end {
+        if child.try_wait().unwrap().is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The sum of a number in the statistics lines: `accepts 5 (kernel 2)`.
+fn sum(statistics: &str, word: &str) -> u64 {
+    let numbers = statistics.lines().filter(|line| line.starts_with("overfly: process")).filter_map(|line| {
+        let (_, after) = line.split_once(&format!("{word} "))?;
+        after.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    });
+    numbers.sum()
+}
+
+/// Bytes that look random, from a seed.
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Kills a helper of a test when the test is over.
+struct Helper(Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn programs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// Every call of the script, with and without spinning.
+fn calls(options: &[(&str, &str)]) {
+    let bench = Bench::new(2);
+    let mut peer = Command::new("python3");
+    peer.arg(programs("peer.py")).arg(CLIENT.to_string()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut peer = Helper(spawn(&bench.lab.client, &mut peer));
+    let mut ready = String::new();
+    BufReader::new(peer.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let mut script = bench.accelerated("timeout");
+    script.args(["-s", "KILL", "60", "python3"]);
+    script.arg(programs("calls.py")).args([SERVER.to_string(), CLIENT.to_string()]);
+    let output = run(&bench.lab.server, script.envs(options.iter().copied()));
+    let (told, complained) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{told}\n{complained}");
+    assert!(
+        sum(&complained, "accepts") > 200 && sum(&complained, "connects") > 20,
+        "not accelerated: {complained}"
+    );
+}
+
+#[test]
+fn calls_answer_as_the_kernel_does() {
+    calls(&[]);
+}
+
+#[test]
+fn calls_answer_as_the_kernel_does_while_spinning() {
+    calls(&[("EF_POLL_USEC", "2000")]);
+}
+
+#[test]
+fn nginx_serves_small_and_large_files() {
+    let bench = Bench::new(2);
+    std::fs::write(bench.path("small"), "hello\n").unwrap();
+    let large = noise(1, 100 << 20);
+    std::fs::write(bench.path("large"), &large).unwrap();
+    let nginx = bench.nginx(1, "server { listen 80; sendfile on; } server { listen 81; sendfile off; }");
+    let listening = text(&run(&bench.lab.server, Command::new("ss").arg("-ltn")).stdout);
+    assert!(listening.contains("0.0.0.0:80 ") && listening.contains("0.0.0.0:81 "), "{listening}");
+    for port in [80, 81] {
+        assert_eq!(bench.fetch(&format!("http://{SERVER}:{port}/small")), b"hello\n");
+        assert!(bench.fetch(&format!("http://{SERVER}:{port}/large")) == large, "port {port}");
+    }
+    // The same listener over loopback, which is the kernel's.
+    let inside = run(&bench.lab.server, Command::new("curl").args(["-sS", "http://127.0.0.1/small"]));
+    assert_eq!(text(&inside.stdout), "hello\n");
+    let statistics = nginx.quit();
+    assert_eq!((sum(&statistics, "accepts"), sum(&statistics, "(kernel")), (4, 1), "{statistics}");
+}
+
+#[test]
+fn nginx_serves_many_files_over_one_and_over_many_connections() {
+    let bench = Bench::new(2);
+    let seed = 20_261_121;
+    println!("seed {seed}");
+    let files = 200;
+    for index in 0..files {
+        let length = noise(seed + index, 8).iter().fold(0usize, |sum, &byte| sum * 31 + usize::from(byte));
+        let most = [2_000, 100_000, 2_000_000][index as usize % 3];
+        std::fs::write(bench.path(&format!("f{index}")), noise(index, length % most)).unwrap();
+    }
+    let nginx = bench.nginx(2, "keepalive_requests 10000; server { listen 80; sendfile on; }");
+    let url = format!("http://{SERVER}/f[0-{}]", files - 1);
+    for options in [&["-s"][..], &["-s", "-Z", "--parallel-max", "30", "-H", "Connection: close"]] {
+        let got = tempfile::tempdir().unwrap();
+        let mut curl = Command::new("curl");
+        curl.args(options).args(["-m", "60", "--remote-name-all", &url]).current_dir(got.path());
+        assert!(run(&bench.lab.client, &mut curl).status.success());
+        for index in 0..files {
+            let name = format!("f{index}");
+            let same =
+                std::fs::read(got.path().join(&name)).unwrap() == std::fs::read(bench.path(&name)).unwrap();
+            assert!(same, "seed {seed}, {options:?}: {name} differs");
+        }
+    }
+    nginx.quit();
+}
+
+#[test]
+fn nginx_workers_share_listeners_and_are_replaced() {
+    let bench = Bench::new(2);
+    std::fs::write(bench.path("small"), "hello\n").unwrap();
+    let nginx = bench.nginx(3, "server { listen 80; } server { listen 81 reuseport; }");
+    for round in 0..3 {
+        for _ in 0..20 {
+            assert_eq!(bench.fetch(&format!("http://{SERVER}/small")), b"hello\n", "round {round}");
+            assert_eq!(bench.fetch(&format!("http://{SERVER}:81/small")), b"hello\n", "round {round}");
+        }
+        let before = nginx.workers();
+        assert_eq!(before.len(), 3);
+        nginx.signal("HUP");
+        until("new workers", || {
+            nginx.workers().len() == 3 && nginx.workers().iter().all(|worker| !before.contains(worker))
+        });
+    }
+    // A worker that is killed is replaced, and the others go on.
+    let victim = nginx.workers()[0];
+    assert!(Command::new("kill").args(["-s", "KILL", &victim.to_string()]).status().unwrap().success());
+    until("a new worker", || nginx.workers().len() == 3 && !nginx.workers().contains(&victim));
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..20 {
+        assert_eq!(bench.fetch(&format!("http://{SERVER}/small")), b"hello\n");
+        assert_eq!(bench.fetch(&format!("http://{SERVER}:81/small")), b"hello\n");
+    }
+    let statistics = nginx.quit();
+    assert!(sum(&statistics, "accepts") >= 100, "{statistics}");
+    assert_eq!(sum(&statistics, "(kernel"), 0, "{statistics}");
+}
+
+#[test]
+fn curl_fetches() {
+    let bench = Bench::new(2);
+    let large = noise(2, 20 << 20);
+    std::fs::write(bench.path("large"), &large).unwrap();
+    let mut server = Command::new("python3");
+    server.args(["-u", "-m", "http.server", "--bind", &CLIENT.to_string(), "80"]);
+    server.current_dir(bench.folder.path()).stdout(Stdio::null()).stderr(Stdio::null());
+    let _server = Helper(spawn(&bench.lab.client, &mut server));
+    until("the server listens", || {
+        text(&run(&bench.lab.client, Command::new("ss").arg("-ltn")).stdout).contains(":80 ")
+    });
+    let output = run(
+        &bench.lab.server,
+        bench.accelerated("curl").args(["-sS", "-m", "20", &format!("http://{CLIENT}/large")]),
+    );
+    let complained = text(&output.stderr);
+    assert!(output.status.success() && output.stdout == large, "{complained}");
+    assert_eq!((sum(&complained, "connects"), sum(&complained, "retransmits:")), (1, 0), "{complained}");
+    let refused = run(
+        &bench.lab.server,
+        bench.accelerated("curl").args(["-sS", "-m", "5", &format!("http://{CLIENT}:99/")]),
+    );
+    assert_eq!(refused.status.code(), Some(7), "{}", text(&refused.stderr));
+}
+
+#[test]
+fn python_serves() {
+    let bench = Bench::new(1);
+    let large = noise(3, 5 << 20);
+    std::fs::write(bench.path("large"), &large).unwrap();
+    let mut server = bench.accelerated("python3");
+    server
+        .args(["-u", "-m", "http.server", "80"])
+        .current_dir(bench.folder.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let _server = Helper(spawn(&bench.lab.server, &mut server));
+    until("the server listens", || bench.listens(80));
+    std::thread::sleep(Duration::from_millis(200));
+    for _ in 0..5 {
+        assert!(bench.fetch(&format!("http://{SERVER}/large")) == large);
+    }
+    let counters = bench.broker.attachment().counters().unwrap();
+    assert!(counters.to_listener > 1000, "{counters:?}");
+}
+
+/// Without a broker the program runs over the kernel and one line says why; with EF_NO_FAIL=0 it does not run.
+#[test]
+fn without_a_broker() {
+    let bench = Bench::new(1);
+    let nowhere = format!("overfly-nowhere:{}", "0".repeat(32));
+    let mut echo = bench.accelerated("echo");
+    let output = run(&bench.lab.server, echo.arg("hello").env("OVERFLY_BROKER", &nowhere));
+    let complained = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "hello\n");
+    assert!(
+        complained.contains("goes on over the kernel: ") && complained.lines().count() == 1,
+        "{complained}"
+    );
+    let output = run(&bench.lab.server, echo.env("EF_NO_FAIL", "0"));
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(1), ""));
+    let output = run(&bench.lab.server, bench.accelerated("echo").arg("hello").env("EF_POLL_USEC", "soon"));
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        text(&output.stderr),
+        "overfly: EF_POLL_USEC is 'soon': expected a number from 0 to 4294967295\n"
+    );
+}
+
+/// The end of the broker is the end of the programs that hang on it.
+#[test]
+fn programs_die_with_the_broker() {
+    let bench = Bench::new(1);
+    let nginx = bench.nginx(2, "server { listen 80; }");
+    let workers = nginx.workers();
+    assert_eq!(workers.len(), 2);
+    let Bench { broker, .. } = &bench;
+    assert!(broker.counters().connections >= 5);
+    drop(nginx);
+    let alive = |pid: &u32| {
+        std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+    };
+    until("workers are gone", || !workers.iter().any(alive));
+    let Bench { broker, lab, .. } = bench;
+    let mut sleeper = Command::new("sleep");
+    sleeper.arg("60").env("LD_PRELOAD", library()).env("OVERFLY_BROKER", broker.environment());
+    let mut sleeper = Helper(spawn(&lab.server, &mut sleeper));
+    until("the leash is tied", || broker.counters().connections >= 6);
+    std::thread::sleep(Duration::from_millis(200));
+    drop(broker);
+    assert!(wait(&mut sleeper.0, Duration::from_secs(3)), "it lives on");
+    assert!(!lab.server.has_xdp());
+}
