@@ -46,6 +46,8 @@ impl Drop for OwnLab {
                 let _ = Command::new("ip").args(["netns", "del", &format!("{}{side}", self.0)]).status();
             }
         }
+        // What was refused for the sake of a stranger's namespace has left its markers.
+        let _ = self.lab(&["down"]).output();
     }
 }
 
