@@ -86,11 +86,10 @@ impl NamedLab {
     /// [`Error::NotOurs`] if somebody else's namespace has one of the names; nothing was changed.
     pub fn down(&self) -> Result<Down, Error> {
         require_root("`overfly lab down`, which removes network namespaces,")?;
-        let guard = self.guard()?;
+        let _guard = self.guard()?;
         let states = self.states()?;
         let down = self.remove(&states)?;
-        drop(guard);
-        // Only if no other lab has its markers there.
+        // Under the lock, and only if no other lab has its markers there.
         let _ = fs::remove_dir(MARKERS);
         Ok(down)
     }
@@ -127,12 +126,21 @@ impl NamedLab {
     /// One `up` or `down` at a time. The lock lies on the folder and so leaves nothing.
     fn guard(&self) -> Result<File, Error> {
         let action = || format!("lock {MARKERS}");
-        fs::create_dir_all(MARKERS).map_err(Error::kernel(action()))?;
-        let folder = File::open(MARKERS).map_err(Error::kernel(action()))?;
-        folder.lock().map_err(Error::kernel(action()))?;
-        // An earlier holder may have removed the folder while we waited.
-        fs::create_dir_all(MARKERS).map_err(Error::kernel(action()))?;
-        Ok(folder)
+        loop {
+            fs::create_dir_all(MARKERS).map_err(Error::kernel(action()))?;
+            let folder = match File::open(MARKERS) {
+                // Removed by a `down` between the two calls.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                other => other.map_err(Error::kernel(action()))?,
+            };
+            folder.lock().map_err(Error::kernel(action()))?;
+            // Only the folder that still has the name counts: an earlier holder may have removed
+            // the one that we waited for.
+            let locked = folder.metadata().map_err(Error::kernel(action()))?.ino();
+            if inode(MARKERS).is_ok_and(|named| named == locked) {
+                return Ok(folder);
+            }
+        }
     }
 
     fn states(&self) -> Result<Vec<(String, State)>, Error> {
