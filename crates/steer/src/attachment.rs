@@ -367,8 +367,15 @@ impl Attachment {
         if !address.ip().is_unspecified() && !self.is_local(*address.ip())? {
             return Err(Error::NotLocal(*address.ip()));
         }
-        self.groups.listen(stack, address);
-        self.install_listeners()
+        if !self.groups.listen(stack, address) {
+            return Ok(());
+        }
+        let result = self.install_listeners();
+        if result.is_err() {
+            self.groups.withdraw(stack, address);
+            self.install_listeners()?;
+        }
+        result
     }
 
     /// The stack gets no new connections there. Those that it has stay its own.

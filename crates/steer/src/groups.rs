@@ -23,13 +23,16 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    pub(crate) fn listen(&mut self, stack: u16, address: SocketAddrV4) {
+    /// The stack accepts there from now on. False if it did already.
+    pub(crate) fn listen(&mut self, stack: u16, address: SocketAddrV4) -> bool {
         let members = self.asked.entry(address).or_default();
-        if !members.accepting.contains(&stack) {
-            members.changed |= !members.accepting.is_empty() || !members.former.is_empty();
-            members.former.remove(&stack);
-            members.accepting.push(stack);
+        if members.accepting.contains(&stack) {
+            return false;
         }
+        members.changed |= !members.accepting.is_empty() || !members.former.is_empty();
+        members.former.remove(&stack);
+        members.accepting.push(stack);
+        true
     }
 
     /// The stack accepts no more there; its connections stay its own.
@@ -40,6 +43,16 @@ impl Groups {
             members.accepting.remove(place);
             members.former.insert(stack);
             members.changed = true;
+        }
+    }
+
+    /// As if the stack had never listened there: it cannot have had a connection.
+    pub(crate) fn withdraw(&mut self, stack: u16, address: SocketAddrV4) {
+        if let Some(members) = self.asked.get_mut(&address) {
+            members.accepting.retain(|&member| member != stack);
+            if members.accepting.is_empty() && members.former.is_empty() {
+                self.asked.remove(&address);
+            }
         }
     }
 

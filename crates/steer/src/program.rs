@@ -207,20 +207,26 @@ impl Program {
             zero: 0,
         };
         let mut result = Ok(());
-        for (address, group) in &wanted {
-            if self.installed.get(address) != Some(group) {
-                result = result.and(self.listeners.insert(key(address), group, 0));
-            }
-        }
         let obsolete: Vec<_> =
             self.installed.keys().filter(|address| !wanted.contains_key(address)).copied().collect();
         for address in obsolete {
-            result = result.and(absent_is_fine(self.listeners.remove(&key(&address))));
+            match absent_is_fine(self.listeners.remove(&key(&address))) {
+                Ok(()) => drop(self.installed.remove(&address)),
+                Err(error) => result = Err(error),
+            }
         }
-        self.sizes.listeners = wanted.len() as u32;
-        self.installed = wanted;
-        result.map_err(map_error("listeners"))?;
-        self.publish_sizes()
+        for (address, group) in wanted {
+            if self.installed.get(&address) == Some(&group) {
+                continue;
+            }
+            match self.listeners.insert(key(&address), group, 0) {
+                Ok(()) => drop(self.installed.insert(address, group)),
+                Err(error) => result = Err(error),
+            }
+        }
+        self.sizes.listeners = self.installed.len() as u32;
+        self.publish_sizes()?;
+        result.map_err(map_error("listeners"))
     }
 
     pub(crate) fn add_connection(&mut self, flow: FlowKey, stack: u16) -> Result<(), Error> {

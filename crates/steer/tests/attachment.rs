@@ -228,3 +228,39 @@ fn a_peer_with_more_queues_is_named() {
     let error = Attachment::attach("wide0", Options::default()).unwrap_err();
     assert!(matches!(error, Error::TooFewQueues { rx_queues: 1, .. }), "{error}");
 }
+
+#[test]
+fn more_listeners_than_fit_are_refused_and_the_others_go_on() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    let sockets = attachment.add_stack().unwrap();
+    let stack = sockets.stack;
+    let mut link = XdpLink::open(sockets).unwrap();
+    let at = |port| SocketAddrV4::new(SERVER, port);
+    let mut port = 0;
+    let error = loop {
+        port += 1;
+        match attachment.listen(stack, at(port)) {
+            Ok(()) => {}
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(port, 4097);
+    assert!(error.to_string().contains("listeners is full"), "{error}");
+    attachment.unlisten(stack, at(7)).unwrap();
+    knock(&lab, at(4096));
+    assert_eq!(link.receive(64, |_| ()), 1);
+    drop(link);
+    attachment.remove_stack(stack).unwrap();
+    let stack = attachment.add_stack().unwrap().stack;
+    attachment.listen(stack, at(9000)).unwrap();
+}
+
+#[test]
+fn links_and_brokers_may_change_threads() {
+    fn sent<T: Send>() {}
+    sent::<XdpLink>();
+    sent::<Attachment>();
+    sent::<overfly_steer::Broker>();
+}

@@ -40,7 +40,7 @@ pub struct Counters {
     pub kicks: u64,
     /// [`FrameSink::frame`] had no free frame.
     pub transmit_full: u64,
-    /// `sendto` said EAGAIN and took no frame: the device's queue or the send buffer is full.
+    /// `sendto` took no frame and had no complaint but EAGAIN: the device's queue or the send buffer is full.
     pub transmit_again: u64,
     /// `sendto` said EBUSY: the device dropped a frame.
     pub transmit_dropped: u64,
@@ -265,10 +265,10 @@ impl XdpLink {
             let progress = left < outstanding;
             outstanding = left;
             match result {
-                Ok(_) if self.zero_copy || left == 0 || !progress => return,
-                Ok(_) => {}
+                Ok(_) if self.zero_copy || left == 0 => return,
+                Ok(_) if progress => {}
                 // The budget of one call is used up, or the completion ring is full, or the device's queue.
-                Err(Errno::AGAIN | Errno::INTR) => {
+                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {
                     if !progress && self.reap() == 0 {
                         self.counters.transmit_again += 1;
                         return;
@@ -468,6 +468,7 @@ impl FrameSink for XdpLink {
 
     #[inline]
     fn commit(&mut self, length: usize) {
+        debug_assert!(self.is_free(self.cursor), "a commit without a frame");
         let length = length.min(super::FRAME_LEN);
         let memory = &self.queues[self.transmit_queue].memory;
         let frame = self.tx_base + self.cursor;

@@ -5,6 +5,7 @@ use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use rustix::process::{Pid, getpid};
 
 use crate::Error;
 
@@ -12,6 +13,8 @@ use crate::Error;
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     length: usize,
+    /// The process that has it mapped.
+    process: Pid,
 }
 
 impl Mapping {
@@ -38,6 +41,7 @@ impl Mapping {
         let mapping = Mapping {
             base: NonNull::new(base.cast()).ok_or(Error::Layout("mmap returned address 0"))?,
             length,
+            process: getpid(),
         };
         // SAFETY: the range was mapped above; DontFork only changes what a later fork copies.
         unsafe { madvise(base, length, Advice::LinuxDontFork) }
@@ -56,6 +60,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // In a forked child something else may be mapped there by now.
+        if getpid() != self.process {
+            return;
+        }
         // SAFETY: exactly the range that `shared` mapped; whoever holds pointers into it owns this mapping and goes first.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
     }
