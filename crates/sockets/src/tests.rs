@@ -201,7 +201,7 @@ fn a_response_and_its_end_share_a_segment() {
     let mut bench = Bench::new();
     let (client, server) = bench.pair();
     bench.settle();
-    let before = bench.server.engine().unwrap().counters().clone();
+    let before = *bench.server.engine().unwrap().counters();
     write(&mut bench.server, server, &[7; 1000]).unwrap();
     bench.server.close(server);
     bench.server.transmit(bench.now);
