@@ -151,7 +151,11 @@ impl Engine {
         };
         let Some(listener) = listener else {
             self.shared.counters.drop_no_flow += 1;
-            self.shared.answer_with_reset(arrival);
+            // Beside a kernel, a SYN for no listener was steered here just before its listener closed: sent again, it
+            // finds another stack's listener, or the kernel, which knows whether to refuse.
+            if self.shared.config.arp || !flags.contains(TcpFlags::SYN) {
+                self.shared.answer_with_reset(arrival);
+            }
             return;
         };
         if !self.shared.listeners.has_room(listener) {

@@ -124,6 +124,18 @@ fn no_listener_no_flow() {
 }
 
 #[test]
+fn beside_a_kernel_a_syn_for_no_listener_is_not_refused() {
+    // A reload of nginx: the SYN was steered to the worker that has just closed its listener.
+    let mut config = config(SERVER);
+    config.arp = false;
+    let mut s = Script::with(config);
+    s.inject(SYN, 0, 0, 0, 65_535);
+    s.expect(&[]);
+    s.inject(ACK, 5, 9, 3, 65_535);
+    s.expect(&[(RST, 9, 0, 0)]);
+}
+
+#[test]
 fn a_full_backlog_drops_syns_until_the_owner_accepts() {
     let mut s = Script::new();
     s.host.engine.listen(s.local, 2).unwrap();

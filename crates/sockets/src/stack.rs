@@ -23,7 +23,7 @@ const TRANSMIT_BATCH: usize = 8;
 pub trait Transport: FrameSink {
     /// Hands over up to `budget` received frames; returns how many there were.
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
-    /// Gets committed frames on their way.
+    /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
 }
 
@@ -138,6 +138,8 @@ impl<T: Transport> Stack<T> {
         self.now = now;
         let Some(drive) = &mut self.drive else { return true };
         if !drive.engine.has_output() {
+            // What the device could not take before.
+            drive.transport.flush();
             return true;
         }
         let mut done = drive.engine.transmit(now, &mut self.face, &mut drive.transport);
