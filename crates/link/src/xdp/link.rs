@@ -62,6 +62,8 @@ pub struct Counters {
     pub fill_full: u64,
     /// Calls that polled a device's queue.
     pub busy_polls: u64,
+    /// Calls that told a driver that there are frames to receive into again (zero-copy).
+    pub receive_wakeups: u64,
 }
 
 /// What the kernel counted for a stack's sockets (`XDP_STATISTICS`), all queues together.
@@ -90,7 +92,7 @@ struct Queue {
     /// A frame has come from here: the socket knows its device queue's NAPI.
     carries_traffic: bool,
     socket: OwnedFd,
-    /// Kept so that the link can be passed on; the mapping would live without it.
+    /// Open as long as the link, although the mapping would live without it: until then its number is no other file's.
     _pool: OwnedFd,
 }
 
@@ -203,6 +205,11 @@ impl XdpLink {
             count += queue.receive(budget - count, &mut self.counters, each);
             if queue.receive.unreleased() > 0 {
                 queue.return_frames(self.stack, &mut self.counters);
+            }
+            // A zero-copy driver that ran out of frames to receive into does not look for more by itself.
+            if self.zero_copy && queue.fill.needs_wakeup() {
+                self.counters.receive_wakeups += 1;
+                socket::poll_device(queue.socket.as_fd());
             }
             if count == budget {
                 self.first_queue = (index + 1) % queues;

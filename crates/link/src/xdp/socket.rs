@@ -74,7 +74,7 @@ pub(crate) fn knows_napi(socket: BorrowedFd<'_>) -> bool {
     result == 0 && napi != 0
 }
 
-/// Polls the device of the socket's queue once: its NAPI runs on this core, now.
+/// Polls the device of the socket's queue once (busy polling), or wakes its driver (zero-copy without busy polling).
 pub(crate) fn poll_device(socket: BorrowedFd<'_>) {
     let nothing: &mut [MaybeUninit<u8>] = &mut [];
     let _ = recv(socket, nothing, RecvFlags::DONTWAIT);
