@@ -199,9 +199,10 @@ impl XdpLink {
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         let queues = self.queues.len();
         let mut count = 0;
-        for offset in 0..queues {
-            let index = (self.first_queue + offset) % queues;
-            let queue = &mut self.queues[index];
+        let mut next = self.first_queue;
+        for _ in 0..queues {
+            let queue = &mut self.queues[next];
+            next = if next + 1 == queues { 0 } else { next + 1 };
             count += queue.receive(budget - count, &mut self.counters, each);
             if queue.receive.unreleased() > 0 {
                 queue.return_frames(self.stack, &mut self.counters);
@@ -212,7 +213,7 @@ impl XdpLink {
                 socket::poll_device(queue.socket.as_fd());
             }
             if count == budget {
-                self.first_queue = (index + 1) % queues;
+                self.first_queue = next;
                 break;
             }
         }
