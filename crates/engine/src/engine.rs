@@ -160,12 +160,12 @@ impl Engine {
         if let Some(old) = self.flows.find(local, remote) {
             // RFC 6191's spirit, on our side: our own TIME-WAIT gives way, with a sequence number beyond the old ones.
             let flow = self.flows.get(old);
-            if flow.state != State::TimeWait || !flow.flags.has(Flags::RELEASED) {
+            if flow.state != State::TimeWait {
                 return Err(Error::TupleInUse);
             }
             sequence = Some(flow.send_max.wrapping_add(SEQUENCE_GAP));
             self.shared.counters.time_wait_reuses += 1;
-            self.remove(old);
+            self.vacate(old);
         }
         if self.flows.is_full() {
             return Err(Error::NoFlows);
@@ -408,7 +408,7 @@ impl Engine {
             }
             Verdict::TimeWait => self.enter_time_wait(now, index, owner),
             Verdict::End(failure) => self.end(index, failure, owner),
-            Verdict::GiveWay => self.remove(index),
+            Verdict::GiveWay => self.vacate(index),
         }
     }
 
@@ -483,13 +483,21 @@ impl Engine {
             owner.event(FlowId(index), Event::Released);
             self.remove(index);
         } else {
-            // Both sides have closed, but the owner only shut down: it still knows the id.
-            self.leave_state(index);
-            let flow = self.flows.get_mut(index);
-            flow.state = State::Closed;
-            (flow.retransmit_at, flow.ack_at, flow.linger_at) = (None, None, None);
-            self.flows.unhook(index);
+            self.vacate(index);
         }
+    }
+
+    /// Gives a flow's tuple up. An owner that only shut down still knows the id: the control block stays until it lets go.
+    fn vacate(&mut self, index: u32) {
+        if self.flows.get(index).flags.has(Flags::RELEASED) {
+            self.remove(index);
+            return;
+        }
+        self.leave_state(index);
+        let flow = self.flows.get_mut(index);
+        flow.state = State::Closed;
+        (flow.retransmit_at, flow.ack_at, flow.linger_at) = (None, None, None);
+        self.flows.unhook(index);
     }
 
     /// Takes a flow out of everything it stands in, and frees its control block.

@@ -277,7 +277,7 @@ impl Shared {
             }
             _ => before(flow.receive_next, arrival.segment.sequence()),
         };
-        is_syn && newer && flow.flags.has(Flags::RELEASED) && self.listeners.find(arrival.local).is_some()
+        is_syn && newer && self.listeners.find(arrival.local).is_some()
     }
 
     /// RFC 9293 section 3.10.7.3.

@@ -626,6 +626,24 @@ fn time_wait_gives_way_to_a_newer_syn_only() {
 }
 
 #[test]
+fn time_wait_gives_way_while_its_owner_still_holds_on() {
+    // nginx's lingering close: it shut down, and has not yet closed. Connections failed until it did.
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.engine.shutdown(flow);
+    s.expect(&[(FIN | ACK, 1, 1, 0)]);
+    s.inject(FIN | ACK, 1, 2, 0, 65_535);
+    s.expect(&[(ACK, 2, 2, 0)]);
+    s.inject(SYN, 100, 0, 0, 65_535);
+    s.expect(&[(SYN | ACK, 0, 101, 0)]);
+    assert_eq!(s.state(flow), State::Closed);
+    s.host.engine.close(flow);
+    s.expect(&[]);
+    assert!(s.host.owner.past[0].released);
+    assert_eq!(s.host.engine.flows(), 1);
+}
+
+#[test]
 fn time_wait_is_bounded() {
     let mut config = config(SERVER);
     config.max_time_wait = 0;
