@@ -194,7 +194,10 @@ impl Lab {
         for (side, device, address, prefix_len) in [one, other] {
             self.within(side, || -> Result<(), Error> {
                 tool("ip", ["addr", "add", &format!("{address}/{prefix_len}"), "dev", device])?;
-                tool("ip", ["link", "set", device, "up"])
+                tool("ip", ["link", "set", device, "up"])?;
+                // A network card makes a sender wait when its ring is full; veth without a queueing discipline, its
+                // default, drops instead.
+                tool("tc", ["qdisc", "replace", "dev", device, "root", "pfifo_fast"])
             })??;
         }
         Ok(())
