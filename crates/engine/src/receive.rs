@@ -153,7 +153,7 @@ impl Engine {
             self.shared.counters.drop_no_flow += 1;
             // Beside a kernel, a SYN for no listener was steered here just before its listener closed: sent again, it
             // finds another stack's listener, or the kernel, which knows whether to refuse.
-            if self.shared.config.arp || !flags.contains(TcpFlags::SYN) {
+            if self.shared.config.arp || !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::ACK) {
                 self.shared.answer_with_reset(arrival);
             }
             return;

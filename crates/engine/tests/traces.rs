@@ -131,6 +131,8 @@ fn beside_a_kernel_a_syn_for_no_listener_is_not_refused() {
     let mut s = Script::with(config);
     s.inject(SYN, 0, 0, 0, 65_535);
     s.expect(&[]);
+    s.inject(SYN | ACK, 0, 9, 0, 65_535);
+    s.expect(&[(RST, 9, 0, 0)]);
     s.inject(ACK, 5, 9, 3, 65_535);
     s.expect(&[(RST, 9, 0, 0)]);
 }

@@ -208,7 +208,8 @@ impl Case {
             |mac, address| Config { max_flows: 4096, max_time_wait: 1024, ..Config::new(mac, address, 24) };
         let mut engine = Engine::new(config(CLIENT_MAC, CLIENT)).unwrap();
         engine.set_neighbor(SERVER, SERVER_MAC);
-        let mut server = Engine::new(config(SERVER_MAC, SERVER)).unwrap();
+        // No kernel stands beside the server: it refuses by itself.
+        let mut server = Engine::new(Config { arp: true, ..config(SERVER_MAC, SERVER) }).unwrap();
         server.set_neighbor(CLIENT, CLIENT_MAC);
         let mut server_end = end(1);
         let request = settings.request();
