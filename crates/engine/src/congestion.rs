@@ -22,6 +22,8 @@ pub(crate) enum Reaction {
     Retransmit,
 }
 
+/// Segments by which one acknowledgment opens the window in slow start at most.
+const MAX_GROWTH: u32 = 8;
 /// Far above what any window needs, far below overflow.
 const MAX_WINDOW: u32 = 1 << 30;
 
@@ -79,8 +81,9 @@ impl Reno {
             return Reaction::None;
         }
         if self.window < self.slow_start_threshold {
-            // RFC 5681 section 3.1, equation 2, with RFC 3465's L = 2.
-            self.window = (self.window + acked.min(2 * mss)).min(MAX_WINDOW);
+            // RFC 5681 section 3.1, equation 2, by the bytes that an acknowledgment covers (RFC 3465); as Linux does, without
+            // its limit of two segments: receivers that merge segments acknowledge many at once.
+            self.window = (self.window + acked.min(MAX_GROWTH * mss)).min(MAX_WINDOW);
         } else {
             self.counted += acked;
             if self.counted >= self.window {

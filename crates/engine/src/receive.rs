@@ -21,6 +21,8 @@ const MIN_MSS: u16 = 64;
 const DEFAULT_MSS: u16 = 536;
 /// Bytes of the timestamps option with its padding.
 const TIMESTAMPS_LEN: u16 = 12;
+/// Full segments that one acknowledgment covers at most.
+const STRETCH: u32 = 8;
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
 const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
 
@@ -666,7 +668,7 @@ impl Shared {
         if !data.is_empty() {
             self.deliver(id, flow, data, owner);
             fin |= self.drain(id, flow, owner);
-            self.schedule_ack(now, flow);
+            self.schedule_ack(now, flow, segment.flags().contains(TcpFlags::PSH));
         }
         if fin {
             return self.remote_closed(id, flow, owner);
@@ -718,12 +720,22 @@ impl Shared {
         fin
     }
 
-    /// RFC 9293 section 3.8.6.3: an ACK for every second full segment at once, for others after a while.
-    fn schedule_ack(&self, now: Instant, flow: &mut Flow) {
-        if flow.receive_next.wrapping_sub(flow.acked_next) >= 2 * u32::from(flow.mss) {
+    /// RFC 9293 section 3.8.6.3, stretched as by a kernel that merges segments before it looks at them: two or more
+    /// segments that end with PSH, or many, are acknowledged at once; a burst that seems to go on, after a tick; one
+    /// segment, after a while.
+    fn schedule_ack(&self, now: Instant, flow: &mut Flow, push: bool) {
+        let waiting = flow.receive_next.wrapping_sub(flow.acked_next);
+        let mss = u32::from(flow.mss);
+        let at = if waiting < 2 * mss {
+            now.tick().after(ticks(self.config.delayed_ack.as_micros() as u64).max(1))
+        } else if push || waiting >= (STRETCH * mss).min(self.config.receive_window / 2) {
             flow.flags.set(Flags::ACK_NOW);
-        } else if flow.ack_at.is_none() {
-            flow.ack_at = Some(now.tick().after(ticks(self.config.delayed_ack.as_micros() as u64).max(1)));
+            return;
+        } else {
+            now.tick().after(1)
+        };
+        if flow.ack_at.is_none_or(|due| at.is_before(due)) {
+            flow.ack_at = Some(at);
         }
     }
 

@@ -194,7 +194,7 @@ fn two_listeners_and_two_flows_cannot_share_an_address() {
 // --- data --------------------------------------------------------------------------------------
 
 #[test]
-fn a_lone_segment_is_acknowledged_late_two_full_ones_at_once() {
+fn a_lone_segment_is_acknowledged_late_a_burst_at_its_end() {
     let mut s = Script::new();
     let flow = s.passive_open();
     s.inject(PSH | ACK, 1, 1, 100, 65_535);
@@ -205,9 +205,27 @@ fn a_lone_segment_is_acknowledged_late_two_full_ones_at_once() {
     s.expect(&[(ACK, 1, 101, 0)]);
     s.inject(ACK, 101, 1, MSS, 65_535);
     s.expect(&[]);
-    s.inject(ACK, 101 + MSS as u32, 1, MSS, 65_535);
+    s.inject(PSH | ACK, 101 + MSS as u32, 1, MSS, 65_535);
     s.expect(&[(ACK, 1, 101 + 2 * MSS as u32, 0)]);
     s.received(flow, 100 + 2 * MSS);
+}
+
+#[test]
+fn a_burst_without_end_is_acknowledged_every_eight_segments_or_after_a_tick() {
+    let mut s = Script::new();
+    s.passive_open();
+    let at = |segment: usize| 1 + (segment * MSS) as u32;
+    for segment in 0..7 {
+        s.inject(ACK, at(segment), 1, MSS, 65_535);
+        s.expect(&[]);
+    }
+    s.inject(ACK, at(7), 1, MSS, 65_535);
+    s.expect(&[(ACK, 1, at(8), 0)]);
+    s.inject(ACK, at(8), 1, MSS, 65_535);
+    s.inject(ACK, at(9), 1, MSS, 65_535);
+    s.expect(&[]);
+    s.wait_ms(3);
+    s.expect(&[(ACK, 1, at(10), 0)]);
 }
 
 #[test]

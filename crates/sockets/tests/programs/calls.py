@@ -610,9 +610,9 @@ def inherited_listener():
         c.close()
         os._exit(0)
     time.sleep(0.3)
+    answer = socket.create_server((OWN, port + 600))
     order("connect", port, "s.sendall(b'hello'); d = take(20); assert d == b'hello from the child', d; "
                            "socket.create_connection((s.getpeername()[0], %d)).sendall(d)" % (port + 600))
-    answer = socket.create_server((OWN, port + 600))
     c, _ = answer.accept()
     assert take(c, 20) == b"hello from the child"
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -624,9 +624,9 @@ def exit_delivers():
     program = ("import socket, sys, os\ns = socket.create_connection((sys.argv[1], 6601))\n"
                "s.sendall(bytes(300_000))\n")
     for end in "sys.exit(0)", "os._exit(0)":
+        answer = socket.create_server((OWN, 6602))
         control = order("listen", 6601, "d = take(400000)\nassert len(d) == 300000, len(d)\n"
                         f"socket.create_connection((s.getpeername()[0], 6602)).sendall(b'%d' % len(d))")
-        answer = socket.create_server((OWN, 6602))
         subprocess.run([sys.executable, "-c", program + end, PEER], check=True)
         c, _ = answer.accept()
         assert take(c, 6) == b"300000"
