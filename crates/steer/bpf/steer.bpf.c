@@ -138,6 +138,25 @@ static __always_inline __u32 hash(const struct flow_key *flow)
 	return mixed >> 32;
 }
 
+// Whether the kernel has a connection with this tuple: begun, open, or in TIME-WAIT.
+static __always_inline int is_the_kernels(struct xdp_md *ctx, const struct flow_key *flow)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *socket;
+	int connection;
+
+	tuple.ipv4.saddr = flow->remote_address;
+	tuple.ipv4.daddr = flow->local_address;
+	tuple.ipv4.sport = flow->remote_port;
+	tuple.ipv4.dport = flow->local_port;
+	socket = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!socket)
+		return 0;
+	connection = socket->state != BPF_TCP_LISTEN;
+	bpf_sk_release(socket);
+	return connection;
+}
+
 SEC("xdp")
 int overfly_steer(struct xdp_md *ctx)
 {
@@ -182,16 +201,15 @@ int overfly_steer(struct xdp_md *ctx)
 			__u32 syn = tcp->syn && !tcp->ack;
 			__u32 *recorded, stack, index;
 
-			if (!syn && !group->changed && group->count == 1) {
-				count->to_listener++;
-				return deliver(ctx, group->stacks[0]);
-			}
 			recorded = bpf_map_lookup_elem(&flows, &flow);
 			// A new connection with an old one's tuple stays where it was only if that stack still accepts.
 			if (recorded && (!syn || group->members >> (*recorded & 63) & 1)) {
 				count->to_listener++;
 				return deliver(ctx, *recorded);
 			}
+			// It was the kernel's before a stack joined the listener, and stays so.
+			if (!syn && is_the_kernels(ctx, &flow))
+				goto other;
 			if (group->count) {
 				index = (__u64)hash(&flow) * group->count >> 32;
 				stack = group->stacks[index & (STACKS_MAX - 1)];
