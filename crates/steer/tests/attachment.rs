@@ -2,6 +2,7 @@
 
 mod lab;
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -62,8 +63,11 @@ fn a_kernel_connect_shows_up_as_a_syn_and_everything_else_passes() {
     let mut link = XdpLink::open(sockets).unwrap();
     attachment.listen(stack, HTTP).unwrap();
 
+    let mut ports = BTreeSet::new();
     for _ in 0..20 {
+        // The kernel may choose a port that an earlier connection had: the flow is recorded already.
         let port = knock(&lab, HTTP);
+        ports.insert(port);
         let seen = receive_until(&mut link, |frame| syn_ports(frame).filter(|ports| ports.0 == port));
         assert_eq!(seen, Some((port, 8080)));
     }
@@ -78,7 +82,7 @@ fn a_kernel_connect_shows_up_as_a_syn_and_everything_else_passes() {
     udp.recv_from(&mut [0; 8]).unwrap();
 
     let counters = attachment.counters().unwrap();
-    assert!(counters.to_listener >= 20 && counters.flows_recorded >= 20, "{counters:?}");
+    assert!(counters.to_listener >= 20 && counters.flows_recorded >= ports.len() as u64, "{counters:?}");
     assert!(counters.passed_other > 0);
     assert_eq!(link.kernel_counters().unwrap().receive_dropped, 0);
     drop(link);
