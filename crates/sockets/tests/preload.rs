@@ -83,6 +83,8 @@ impl Bench {
         command.arg("-c").arg(self.path("nginx.conf")).stderr(Stdio::null());
         let nginx = Nginx { child: Some(spawn(&self.lab.server, &mut command)), bench: self };
         until("nginx listens", || self.listens(80));
+        // Until its workers have joined, the kernel accepts.
+        until("its workers have stacks", || self.broker.attachment().open_stacks() >= workers as usize);
         nginx
     }
 }
@@ -394,7 +396,7 @@ fn programs_die_with_the_broker() {
     let workers = nginx.workers();
     assert_eq!(workers.len(), 2);
     let Bench { broker, .. } = &bench;
-    assert!(broker.counters().connections >= 5);
+    until("master and workers know the broker", || broker.counters().connections >= 5);
     drop(nginx);
     let alive = |pid: &u32| {
         std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
