@@ -5,7 +5,7 @@ mod harness;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::{CLIENT, Faults, Network, Random, SERVER, config, pattern};
+use harness::{Bursts, CLIENT, Faults, Network, Random, SERVER, config, pattern};
 use overfly_engine::{FlowId, State};
 
 /// What one connection of a run does.
@@ -31,7 +31,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);
-    network.faults = faults;
+    network.set_faults(faults);
     network.client.owner.hold = random.chance(500);
     network.server.owner.hold = random.chance(500);
     let service = SocketAddrV4::new(SERVER, 80);
@@ -115,7 +115,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         network.client.engine.close(plan.client);
         network.server.engine.close(plan.server.expect("accepted"));
     }
-    network.faults = Faults { delay_us: 50, ..Faults::default() };
+    network.set_faults(Faults { delay_us: 50, ..Faults::default() });
     network.run_for(Duration::from_secs(200));
     for host in [&network.client, &network.server] {
         assert_eq!(host.engine.flows(), 0, "seed {seed}: control blocks left");
@@ -139,6 +139,10 @@ fn a_thousand_seeds_of_bad_links() {
             reordering: random.below(200),
             delay_us: 1 + random.below(20_000),
             jitter_us: random.below(5_000),
+            bandwidth_bps: [0, 0, 10_000_000, 1_000_000_000][random.below(4) as usize],
+            queue_bytes: [0, 20_000, 200_000][random.below(3) as usize],
+            mark_bytes: random.chance(300).then_some(10_000),
+            bursts: [Bursts::default(), Bursts { enter: 5, leave: 300 }][random.below(2) as usize],
         };
         exchange(seed, 1 + random.below(4) as usize, faults, 60_000);
     }

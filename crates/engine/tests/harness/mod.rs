@@ -1,5 +1,5 @@
-//! Two engines on virtual time, with a link between them that loses, reorders, duplicates, corrupts and delays. Every
-//! random choice comes from one seed.
+//! Two engines on virtual time, with a link between them that has a bandwidth and a queue, and loses, marks, reorders,
+//! duplicates, corrupts and delays, each direction as its own [`Faults`] say. Every random choice comes from one seed.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 #![allow(unreachable_pub, missing_docs, reason = "a module of tests")]
@@ -11,6 +11,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use overfly_engine::{Config, Engine, Event, Failure, FlowId, Instant, ListenerId, Owner};
+use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::Segment;
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4};
 
@@ -36,15 +37,75 @@ impl Random {
     }
 }
 
-/// What the link does to frames, in per mille; delays in microseconds.
+/// What one direction of the link does to frames. Probabilities in per mille, delays in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
+    /// Bits of frames a second; 0 sends at once.
+    pub bandwidth_bps: u64,
+    /// Bytes that wait for the bandwidth at most: a frame that does not fit is dropped (drop-tail). 0 has no end.
+    pub queue_bytes: u64,
+    /// Above so many waiting bytes a frame is marked (RFC 3168 section 5) or, where its sender cannot ECN, dropped.
+    pub mark_bytes: Option<u64>,
     pub loss: u64,
+    /// Losses that come together.
+    pub bursts: Bursts,
     pub duplication: u64,
     pub corruption: u64,
     pub reordering: u64,
     pub delay_us: u64,
     pub jitter_us: u64,
+}
+
+/// Gilbert's model: a good and a bad state, every frame lost in the bad one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Bursts {
+    /// From good to bad, in per mille of the frames.
+    pub enter: u64,
+    /// From bad to good: a burst is 1000 / `leave` frames long on average.
+    pub leave: u64,
+}
+
+/// What became of the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Carried {
+    pub frames: u64,
+    pub bytes: u64,
+    pub lost: u64,
+    /// Dropped because the queue was full.
+    pub overflowed: u64,
+    pub marked: u64,
+    pub duplicated: u64,
+    pub corrupted: u64,
+    pub reordered: u64,
+}
+
+/// One direction of the link.
+#[derive(Debug, Default)]
+struct Direction {
+    /// When the last frame that waits has left, in nanoseconds.
+    busy_until_ns: u64,
+    last_arrival: Instant,
+    in_burst: bool,
+    carried: Carried,
+}
+
+/// Sets CE where the sender said that it can ECN (RFC 3168 section 5). False where it did not.
+fn mark_congestion(frame: &mut [u8]) -> bool {
+    match frame {
+        [_, _, _, _, _, _, _, _, _, _, _, _, 0x08, 0x00, _, tos, ..] if *tos & 3 != 0 => {
+            *tos |= 3;
+            frame[24..26].fill(0);
+            let sum = Sum::new().bytes(&frame[14..34]).finish();
+            frame[24..26].copy_from_slice(&sum.to_be_bytes());
+            true
+        }
+        // The traffic class lies across the first two bytes (RFC 8200 section 3).
+        [_, _, _, _, _, _, _, _, _, _, _, _, 0x86, 0xdd, _, class, ..] if *class & 0x30 != 0 => {
+            *class |= 0x30;
+            true
+        }
+        _ => false,
+    }
 }
 
 /// The byte at `offset` of the stream that the end named `seed` sends.
@@ -58,6 +119,8 @@ pub struct Stream {
     /// Names the stream that this end sends.
     pub seed: u64,
     pub received: Vec<u8>,
+    /// Bytes received, also where they are not kept.
+    pub received_bytes: u64,
     pub unread: usize,
     pub acknowledged: u64,
     pub promised: u64,
@@ -76,6 +139,8 @@ pub struct Recorder {
     pub past: Vec<Stream>,
     /// Deliveries are consumed at once, or held until the test reads them.
     pub hold: bool,
+    /// Payload is neither made nor kept, only counted: for measurements of many bytes.
+    pub count_only: bool,
     pub next_seed: u64,
 }
 
@@ -114,7 +179,10 @@ impl Owner for Recorder {
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
         let stream = self.streams.get_mut(&flow).expect("a flow that this owner knows");
         assert!(!stream.remote_closed && !stream.released, "data after the end");
-        stream.received.extend_from_slice(data);
+        stream.received_bytes += data.len() as u64;
+        if !self.count_only {
+            stream.received.extend_from_slice(data);
+        }
         if self.hold {
             stream.unread += data.len();
             0
@@ -127,6 +195,9 @@ impl Owner for Recorder {
         let stream = &self.streams[&flow];
         assert!(offset >= stream.acknowledged, "acknowledged bytes are asked for again");
         assert!(offset + buffer.len() as u64 <= stream.promised, "bytes are asked for that nobody promised");
+        if self.count_only {
+            return;
+        }
         for (index, byte) in buffer.iter_mut().enumerate() {
             *byte = pattern(stream.seed, offset + index as u64);
         }
@@ -234,12 +305,13 @@ pub struct Network {
     pub server: Host,
     pub now: Instant,
     pub random: Random,
-    pub faults: Faults,
+    pub to_server: Faults,
+    pub to_client: Faults,
     /// Frames on their way: when they arrive, a tie breaker, to the server or not.
     flying: BTreeMap<(Instant, u64), (bool, Vec<u8>)>,
     serial: u64,
-    last_arrival: [Instant; 2],
-    pub carried: u64,
+    /// To the client, and to the server.
+    directions: [Direction; 2],
     stalls: u32,
     /// Print every frame.
     pub trace: bool,
@@ -252,48 +324,98 @@ impl Network {
 
     pub fn with(seed: u64, client: Config, server: Config) -> Self {
         let mut random = Random(seed);
+        let faults = Faults { delay_us: 50, ..Faults::default() };
         Self {
             client: Host::new(client),
             server: Host::new(server),
             // Anywhere, also where ticks wrap.
             now: Instant::from_micros(random.below(1 << 44)),
             random,
-            faults: Faults { delay_us: 50, ..Faults::default() },
+            to_server: faults,
+            to_client: faults,
             flying: BTreeMap::new(),
             serial: 0,
-            last_arrival: [Instant::default(); 2],
-            carried: 0,
+            directions: <[Direction; 2]>::default(),
             stalls: 0,
             trace: std::env::var_os("OVERFLY_TRACE").is_some(),
         }
     }
 
+    /// The same in both directions.
+    pub fn set_faults(&mut self, faults: Faults) {
+        (self.to_server, self.to_client) = (faults, faults);
+    }
+
+    /// What became of the frames that were sent to the server, or to the client.
+    pub fn carried(&self, to_server: bool) -> Carried {
+        self.directions[usize::from(to_server)].carried
+    }
+
+    /// A frame from a third party, that arrives now.
+    pub fn inject(&mut self, to_server: bool, frame: &[u8]) {
+        let host = if to_server { &mut self.server } else { &mut self.client };
+        host.engine.receive(self.now, frame, &mut host.owner);
+    }
+
     fn launch(&mut self, to_server: bool, mut frame: Vec<u8>) {
-        self.carried += 1;
         if self.trace {
-            eprintln!("{:>12} {}", self.now.as_micros(), describe(&frame));
+            let arrow = if to_server { "->" } else { "<-" };
+            eprintln!("{:>12} {arrow} {}", self.now.as_micros(), describe(&frame));
         }
-        let faults = self.faults;
-        if self.random.chance(faults.loss) {
+        let faults = if to_server { self.to_server } else { self.to_client };
+        let direction = &mut self.directions[usize::from(to_server)];
+        let carried = &mut direction.carried;
+        carried.frames += 1;
+        carried.bytes += frame.len() as u64;
+        // The queue comes first, the wire behind it loses.
+        let now_ns = self.now.as_micros() * 1000;
+        let mut wait_us = 0;
+        if faults.bandwidth_bps > 0 {
+            let backlog_ns = direction.busy_until_ns.saturating_sub(now_ns);
+            let waiting = (u128::from(backlog_ns) * u128::from(faults.bandwidth_bps) / 8_000_000_000) as u64;
+            if faults.queue_bytes > 0 && waiting + frame.len() as u64 > faults.queue_bytes {
+                carried.overflowed += 1;
+                return;
+            }
+            if faults.mark_bytes.is_some_and(|bytes| waiting > bytes) {
+                if !mark_congestion(&mut frame) {
+                    carried.overflowed += 1;
+                    return;
+                }
+                carried.marked += 1;
+            }
+            let time_ns = frame.len() as u64 * 8_000_000_000 / faults.bandwidth_bps;
+            direction.busy_until_ns = direction.busy_until_ns.max(now_ns) + time_ns;
+            wait_us = (direction.busy_until_ns - now_ns).div_ceil(1000);
+        }
+        let turn = if direction.in_burst { faults.bursts.leave } else { faults.bursts.enter };
+        if turn > 0 && self.random.chance(turn) {
+            direction.in_burst = !direction.in_burst;
+        }
+        direction.in_burst &= faults.bursts.leave > 0;
+        if direction.in_burst || self.random.chance(faults.loss) {
+            carried.lost += 1;
             return;
         }
         if self.random.chance(faults.corruption) {
             // Behind the Ethernet header: nothing protects that one here (no FCS).
             let at = 14 + self.random.below(frame.len() as u64 - 14) as usize;
             frame[at] ^= 1 << self.random.below(8);
+            carried.corrupted += 1;
         }
         let copies = 1 + u64::from(self.random.chance(faults.duplication));
+        carried.duplicated += copies - 1;
         for _ in 0..copies {
-            let mut delay = faults.delay_us + self.random.below(faults.jitter_us + 1);
+            let mut delay = wait_us + faults.delay_us + self.random.below(faults.jitter_us + 1);
             let reorder = self.random.chance(faults.reordering);
             if reorder {
                 delay += faults.delay_us + self.random.below(3 * faults.delay_us + 100);
+                carried.reordered += 1;
             }
             let mut arrival = self.now + Duration::from_micros(delay);
-            let last = &mut self.last_arrival[usize::from(to_server)];
             if !reorder {
-                arrival = arrival.max(*last);
-                *last = arrival;
+                arrival = arrival.max(direction.last_arrival);
+                direction.last_arrival = arrival;
             }
             self.serial += 1;
             self.flying.insert((arrival, self.serial), (to_server, frame.clone()));

@@ -1,0 +1,212 @@
+//! What one bulk flow brings over links that lose, for each congestion control, beside what theory says of the same path.
+//! The table is kept in `tests/snapshots/goodput.md`.
+
+mod harness;
+
+use std::fmt::Write as _;
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use harness::{CLIENT, Faults, Network, SERVER, config};
+use overfly_engine::Config;
+
+const BANDWIDTH_BPS: u64 = 100_000_000;
+const QUEUE_BYTES: u64 = 375_000;
+const WINDOW: u32 = 4 << 20;
+const MTU: u16 = 1500;
+/// Payload of a full segment, timestamps deducted.
+const MSS: f64 = 1448.0;
+/// Ethernet, IPv4 and TCP headers, timestamps included.
+const OVERHEAD: f64 = 66.0;
+
+/// Loss in per mille.
+const LOSSES: [u64; 5] = [0, 1, 10, 50, 100];
+/// One way, in milliseconds.
+const DELAYS: [u64; 4] = [0, 1, 20, 100];
+const SEEDS: u64 = 5;
+
+/// A run ends after this much virtual time, or this many bytes, warm-up included.
+const WARM_UP: (Duration, u64) = (Duration::from_secs(5), 16_000_000);
+const WHOLE: (Duration, u64) = (Duration::from_secs(65), 40_000_000);
+
+/// What a figure may differ from the snapshot's by, before a change of the engine has to renew it.
+const TOLERANCE: f64 = 0.25;
+/// Below this many Mb/s few packets decide.
+const FLOOR_MBPS: f64 = 0.05;
+
+struct Control {
+    name: &'static str,
+    choose: fn(&mut Config),
+    /// Average window in segments at a loss rate and a round-trip time in seconds.
+    response: fn(f64, f64) -> f64,
+}
+
+const CONTROLS: [Control; 1] = [Control { name: "Reno", choose: |_| {}, response: reno_window }];
+
+/// Mathis, Semke, Mahdavi and Ott 1997: the average window of Reno in segments, every segment acknowledged; also the case
+/// of alpha 1 and beta 0.5 in RFC 9438 section 5.2.
+fn reno_window(loss: f64, _: f64) -> f64 {
+    (1.5 / loss).sqrt()
+}
+
+/// Padhye, Firoiu, Towsley and Kurose 1998, equation 30: what Reno sends, timeouts included, in segments a second.
+fn padhye_rate(loss: f64, rtt: f64) -> f64 {
+    let timeout = (3.0 * rtt).max(0.2);
+    let often = (3.0 * (3.0 * loss / 8.0).sqrt()).min(1.0);
+    1.0 / (rtt * (2.0 * loss / 3.0).sqrt() + timeout * often * loss * (1.0 + 32.0 * loss * loss))
+}
+
+/// Mb/s of payload.
+fn mbps(segments_a_second: f64) -> f64 {
+    segments_a_second * MSS * 8.0 / 1e6
+}
+
+/// The path's round-trip time without a queue, in seconds: a data frame and an acknowledgment, both ways.
+fn round_trip(delay_ms: u64) -> f64 {
+    (MSS + OVERHEAD + OVERHEAD) * 8.0 / BANDWIDTH_BPS as f64 + 2.0 * delay_ms as f64 / 1e3
+}
+
+/// What the link carries, and what the receive window lets through.
+fn bound_mbps(delay_ms: u64) -> f64 {
+    let link = BANDWIDTH_BPS as f64 / 1e6 * MSS / (MSS + OVERHEAD);
+    link.min(f64::from(WINDOW) * 8.0 / 1e6 / round_trip(delay_ms))
+}
+
+/// Mb/s of payload that the receiver gets after the warm-up.
+fn goodput_mbps(control: &Control, loss: u64, delay_ms: u64, seed: u64) -> f64 {
+    let mut configs = [config(CLIENT), config(SERVER)];
+    for config in &mut configs {
+        config.mtu = MTU;
+        config.receive_window = WINDOW;
+        (control.choose)(config);
+    }
+    let [client, server] = configs;
+    let mut network = Network::with(seed, client, server);
+    let path = Faults {
+        bandwidth_bps: BANDWIDTH_BPS,
+        queue_bytes: QUEUE_BYTES,
+        delay_us: delay_ms * 1000,
+        ..Faults::default()
+    };
+    network.set_faults(path);
+    network.client.owner.count_only = true;
+    network.server.owner.count_only = true;
+    let service = SocketAddrV4::new(SERVER, 80);
+    network.server.engine.listen(service, 1).expect("listen");
+    let flow = network.client.connect(network.now, SocketAddrV4::new(CLIENT, 40_000), service);
+    assert!(network.run_until(Duration::from_secs(10), |network| !network.server.owner.incoming.is_empty()));
+    let (peer, _) = network.server.owner.incoming.pop_front().expect("an incoming flow");
+    network.server.engine.accepted(peer);
+    // Data is lost, acknowledgments are not: the models know no others.
+    network.to_server.loss = loss;
+    network.client.send(flow, 1 << 30);
+    let begin = network.now;
+    let mut run = |(time, bytes): (Duration, u64)| {
+        let end = begin + time;
+        let received = |network: &Network| network.server.owner.streams[&peer].received_bytes;
+        while network.now < end && received(&network) < bytes && network.step() {}
+        (network.now, received(&network))
+    };
+    let (warm_at, warm_bytes) = run(WARM_UP);
+    let (end_at, end_bytes) = run(WHOLE);
+    (end_bytes - warm_bytes) as f64 * 8.0 / (end_at - warm_at).as_micros() as f64
+}
+
+/// The median over the seeds.
+fn cell(control: &Control, loss: u64, delay_ms: u64) -> f64 {
+    let mut figures: Vec<f64> = (0..SEEDS).map(|seed| goodput_mbps(control, loss, delay_ms, seed)).collect();
+    figures.sort_by(f64::total_cmp);
+    figures[figures.len() / 2]
+}
+
+fn table(control: &Control, figures: &mut Vec<f64>) -> String {
+    let mut text = format!("## {}\n\n", control.name);
+    text.push_str("| loss | one way | goodput | response | timeouts too | bound |\n");
+    text.push_str("|---:|---:|---:|---:|---:|---:|\n");
+    for loss in LOSSES {
+        for delay_ms in DELAYS {
+            let figure = cell(control, loss, delay_ms);
+            figures.push(figure);
+            let bound = bound_mbps(delay_ms);
+            let rtt = round_trip(delay_ms);
+            let rate = loss as f64 / 1000.0;
+            let theory = |segments_a_second: f64| match loss {
+                0 => "–".to_owned(),
+                _ => format!("{:.2}", mbps(segments_a_second).min(bound)),
+            };
+            let _ = writeln!(
+                text,
+                "| {} % | {delay_ms} ms | {figure:.2} | {} | {} | {bound:.2} |",
+                loss as f64 / 10.0,
+                theory((control.response)(rate, rtt) / rtt),
+                theory(padhye_rate(rate, rtt)),
+            );
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn heading() -> String {
+    format!(
+        "# Goodput of one flow under loss\n\n\
+         Mb/s of payload, median of {SEEDS} seeds; a link of {} Mb/s both ways with a queue of {} kB (drop-tail), MTU {MTU}, \
+         receive window {} MiB. Loss is random and on the way of the data only; the delay is that of one way. \
+         Measured on virtual time from the {}th second or {} MB on, until the {}th second or {} MB.\n\n\
+         `response` is the window that the control's response function gives, over the round-trip time without a queue: \
+         for Reno sqrt(3/2)/sqrt(p) (Mathis et al. 1997), for CUBIC RFC 9438 section 5.2, the larger of equation 7's \
+         1.054 RTT^0.75/p^0.75 and the Reno-friendly region's window. `timeouts too` is Padhye et al. 1998, equation 30, \
+         for Reno with one acknowledgment a segment and a timeout of three round trips, 200 ms at least. `bound` is what \
+         link and receive window let through; no column exceeds it.\n\n\
+         A test compares (`cargo test -p overfly-engine --test goodput`); a figure that moves by more than {} % fails. \
+         `OVERFLY_SNAPSHOT=write` before the command renews this file.\n\n",
+        BANDWIDTH_BPS / 1_000_000,
+        QUEUE_BYTES / 1000,
+        WINDOW >> 20,
+        WARM_UP.0.as_secs(),
+        WARM_UP.1 / 1_000_000,
+        WHOLE.0.as_secs(),
+        WHOLE.1 / 1_000_000,
+        TOLERANCE * 100.0,
+    )
+}
+
+/// The third column of every row.
+fn figures_of(snapshot: &str) -> Vec<f64> {
+    snapshot
+        .lines()
+        .filter(|line| line.starts_with("| ") && line.contains(" ms |"))
+        .filter_map(|line| line.split('|').nth(3)?.trim().parse().ok())
+        .collect()
+}
+
+#[test]
+fn goodput_is_what_the_snapshot_says() {
+    let mut figures = Vec::new();
+    let mut text = heading();
+    for control in &CONTROLS {
+        text.push_str(&table(control, &mut figures));
+    }
+    let text = format!("{}\n", text.trim_end());
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/snapshots/goodput.md");
+    if std::env::var("OVERFLY_SNAPSHOT").is_ok_and(|value| value == "write") {
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("make the folder");
+        std::fs::write(&path, text).expect("write the snapshot");
+        return;
+    }
+    let snapshot = std::fs::read_to_string(&path).expect("the snapshot: OVERFLY_SNAPSHOT=write makes it");
+    let kept = figures_of(&snapshot);
+    assert_eq!(kept.len(), figures.len(), "rows: OVERFLY_SNAPSHOT=write renews the snapshot");
+    let moved = kept
+        .iter()
+        .zip(&figures)
+        .filter(|(kept, now)| (*kept - *now).abs() > TOLERANCE * kept.max(**now) + FLOOR_MBPS)
+        .count();
+    assert_eq!(
+        moved,
+        0,
+        "{moved} figures moved by more than {} %: OVERFLY_SNAPSHOT=write renews the snapshot. Now:\n{text}",
+        TOLERANCE * 100.0
+    );
+}
