@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use overfly_engine::{Config, Engine, Event, Failure, FlowId, Instant, ListenerId, Owner};
 use overfly_wire::checksum::Sum;
-use overfly_wire::tcp::Segment;
+use overfly_wire::tcp::{Segment, write_checksum};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4};
 
 /// SplitMix64: enough for tests, and a seed is one number.
@@ -242,6 +242,21 @@ pub fn describe(frame: &[u8]) -> String {
         segment.acknowledgment(),
         segment.window(),
     )
+}
+
+/// A TCP frame over IPv4 with `more` bytes of payload behind its own, and sums that hold.
+pub fn extended(frame: &[u8], more: usize) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame.resize(frame.len() + more, b'X');
+    let length = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&length.to_be_bytes());
+    frame[24..26].fill(0);
+    let sum = Sum::new().bytes(&frame[14..34]).finish();
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let address = |at: usize| Ipv4Addr::new(frame[at], frame[at + 1], frame[at + 2], frame[at + 3]);
+    let (source, destination) = (address(26), address(30));
+    write_checksum(&mut frame[34..], source, destination);
+    frame
 }
 
 /// One engine with its owner.

@@ -85,15 +85,23 @@ impl Script {
         self.inject_with(flags, seq, ack, len, win, options);
     }
 
-    pub fn inject_with(
+    pub fn inject_with(&mut self, flags: Flags, seq: u32, ack: u32, len: usize, win: u16, options: Options) {
+        // The peer's stream: byte n (from 1, after the SYN) is pattern(77, n - 1).
+        let data: Vec<u8> = (0..len).map(|index| pattern(77, u64::from(seq) - 1 + index as u64)).collect();
+        self.inject_bytes(flags, seq, ack, &data, win, options);
+    }
+
+    /// As [`Script::inject_with`], with payload of the test's own.
+    pub fn inject_bytes(
         &mut self,
         flags: Flags,
         seq: u32,
         ack: u32,
-        len: usize,
+        data: &[u8],
         win: u16,
         mut options: Options,
     ) {
+        let len = data.len();
         if let Some(value) = self.peer_timestamp {
             options.timestamps = Some(Timestamps { value, echo: 0 });
         }
@@ -123,10 +131,7 @@ impl Script {
         }
         .emit(&mut frame[14..]);
         let header_len = header.emit(&mut frame[34..]);
-        // The peer's stream: byte n (from 1, after the SYN) is pattern(77, n - 1).
-        for (index, byte) in frame[34 + header_len..].iter_mut().enumerate() {
-            *byte = pattern(77, u64::from(seq) - 1 + index as u64);
-        }
+        frame[34 + header_len..].copy_from_slice(data);
         write_checksum(&mut frame[34..], source, destination);
         self.host.engine.receive(self.now, &frame, &mut self.host.owner);
     }
@@ -179,6 +184,24 @@ impl Script {
         self.host.engine.accepted(flow);
         assert_eq!(self.state(flow), State::Established);
         self.expect(&[]);
+        flow
+    }
+
+    /// From now on the peer is another one: `number` of many.
+    pub fn play(&mut self, number: u32) {
+        self.peer.set_ip(std::net::Ipv4Addr::new(10, 77, 1 + (number >> 14) as u8, 7));
+        self.peer.set_port(10_000 + (number & 0x3fff) as u16);
+    }
+
+    /// A connection that the peer opens to a listener that is there. Sets [`Script::iss`], which names the flow to the peer.
+    #[track_caller]
+    pub fn open(&mut self, win: u16) -> FlowId {
+        self.inject(SYN, 0, 0, 0, win);
+        self.sent();
+        self.inject(ACK, 1, 1, 0, win);
+        let (flow, _) = self.host.owner.incoming.pop_front().expect("an incoming flow");
+        self.host.engine.accepted(flow);
+        self.sent();
         flow
     }
 
