@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
-use overfly_engine::{Config, Engine, Event, Failure, FlowId, Instant, ListenerId, Owner};
+use overfly_engine::{Config, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner};
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{Segment, write_checksum};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4};
@@ -277,11 +277,20 @@ impl Host {
     }
 
     pub fn connect(&mut self, now: Instant, local: SocketAddrV4, remote: SocketAddrV4) -> FlowId {
-        let flow = self.engine.connect(now, local, remote).expect("connect");
+        self.try_connect(now, local, remote).expect("connect")
+    }
+
+    pub fn try_connect(
+        &mut self,
+        now: Instant,
+        local: SocketAddrV4,
+        remote: SocketAddrV4,
+    ) -> Result<FlowId, Error> {
+        let flow = self.engine.connect(now, local, remote)?;
         self.owner.next_seed += 1;
         let stream = Stream { seed: self.owner.next_seed, ..Stream::default() };
         assert!(self.owner.streams.insert(flow, stream).is_none(), "{flow:?} is in use");
-        flow
+        Ok(flow)
     }
 
     pub fn send(&mut self, flow: FlowId, bytes: usize) {

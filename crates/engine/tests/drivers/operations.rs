@@ -1,0 +1,312 @@
+//! What two owners do, between frames that the link loses, doubles, reorders, damages and forges.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use overfly_engine::{FlowId, Instant, ListenerId};
+
+use super::bytes::Bytes;
+use super::{limited, pass, transmit, wind_up, within_limits};
+use crate::harness::{CLIENT, Host, SERVER, config, pattern};
+
+/// Bytes that one flow promises at most.
+const MOST_PROMISED: u64 = 200_000;
+
+#[derive(Clone)]
+struct Flying {
+    frame: Vec<u8>,
+    /// One bit is wrong: a second could hide it from the sums.
+    damaged: bool,
+}
+
+struct World {
+    hosts: [Host; 2],
+    /// Frames on their way to each host.
+    wires: [VecDeque<Flying>; 2],
+    listeners: [Vec<ListenerId>; 2],
+    /// Flows whose owner promises no more.
+    shut: [BTreeSet<FlowId>; 2],
+    now: Instant,
+    /// Somebody else sent segments: the streams are no longer what the other end sent.
+    forged: bool,
+}
+
+/// Decodes operations until the bytes end, then lets everything finish.
+pub fn operations(data: &[u8]) {
+    let mut bytes = Bytes(data);
+    let Some(start) = bytes.byte() else { return };
+    let mut configs = [limited(config(CLIENT)), limited(config(SERVER))];
+    for config in &mut configs {
+        config.receive_window = [1024, 8192, 32_768, 1 << 20][usize::from(start & 3)];
+        config.mtu = [576, 1500][usize::from(start >> 2 & 1)];
+    }
+    let mut world = World {
+        hosts: configs.map(Host::new),
+        wires: <[VecDeque<Flying>; 2]>::default(),
+        listeners: <[Vec<ListenerId>; 2]>::default(),
+        shut: <[BTreeSet<FlowId>; 2]>::default(),
+        // Also where ticks wrap.
+        now: Instant::from_micros(if start & 8 == 0 { 1 } else { (0xffff_ff00_u64) << 10 }),
+        forged: false,
+    };
+    for side in 0..2 {
+        world.hosts[side].owner.hold = start & (16 << side) != 0;
+    }
+    world.listen(1, 0);
+    world.connect(0, 0);
+    while world.operate(&mut bytes).is_some() {
+        for host in &world.hosts {
+            within_limits(host);
+        }
+    }
+    world.finish();
+}
+
+impl World {
+    fn listen(&mut self, side: usize, port: u16) {
+        let address = SocketAddrV4::new([CLIENT, SERVER][side], 80 + port);
+        if let Ok(listener) = self.hosts[side].engine.listen(address, 3) {
+            self.listeners[side].push(listener);
+        }
+    }
+
+    fn connect(&mut self, side: usize, port: u16) {
+        let local = SocketAddrV4::new([CLIENT, SERVER][side], 40_000 + port / 4);
+        let remote = SocketAddrV4::new([SERVER, CLIENT][side], 80 + port % 4);
+        if let Ok(flow) = self.hosts[side].try_connect(self.now, local, remote) {
+            self.shut[side].remove(&flow);
+        }
+    }
+
+    /// A flow that the side's owner knows.
+    fn flow(&self, side: usize, choice: u8) -> Option<FlowId> {
+        let streams = &self.hosts[side].owner.streams;
+        streams.keys().nth(usize::from(choice) % streams.len().max(1)).copied()
+    }
+
+    fn operate(&mut self, bytes: &mut Bytes<'_>) -> Option<()> {
+        let choice = bytes.byte()?;
+        let side = usize::from(choice & 1);
+        let argument = bytes.byte()?;
+        match choice >> 1 & 31 {
+            0 => self.connect(side, u16::from(argument % 32)),
+            1 => self.listen(side, u16::from(argument % 4)),
+            2 => {
+                if argument & 15 == 0
+                    && let Some(listener) = self.listeners[side].pop()
+                {
+                    self.hosts[side].engine.close_listener(listener);
+                }
+            }
+            3..=19 => {
+                let flow = self.flow(side, argument);
+                if let Some(flow) = flow {
+                    self.with_flow(side, flow, choice >> 1 & 31, bytes)?;
+                }
+            }
+            20..=22 => self.exchange(side, argument),
+            23..=25 => {
+                self.collect(side);
+                self.deliver(side, usize::from(argument % 8));
+            }
+            26 => {
+                let step = [1_000, 41_000, 250_000, 2_000_000, 30_000_000, 100][usize::from(argument % 6)];
+                let end = self.now + Duration::from_micros(step);
+                for side in 0..2 {
+                    pass(&mut self.hosts[side], self.now, end);
+                    self.collect(side);
+                }
+                self.now = end;
+            }
+            27 => {
+                // A link that fills up in the middle.
+                let host = &mut self.hosts[side];
+                host.outbox.room = usize::from(argument % 5);
+                host.transmit(self.now);
+                self.collect(side);
+            }
+            _ => self.tamper(side, argument, bytes)?,
+        }
+        Some(())
+    }
+
+    fn with_flow(&mut self, side: usize, flow: FlowId, what: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        let now = self.now;
+        let host = &mut self.hosts[side];
+        match what {
+            3..=6 => {
+                let amount = u64::from(bytes.word()?);
+                let room = MOST_PROMISED.saturating_sub(host.owner.streams[&flow].promised);
+                if !self.shut[side].contains(&flow) {
+                    host.send(flow, amount.min(room) as usize);
+                }
+            }
+            7..=9 => host.read_all(flow),
+            10 => {
+                let stream = host.owner.streams.get_mut(&flow).expect("a flow of ours");
+                let part = stream.unread.min(usize::from(bytes.byte()?));
+                stream.unread -= part;
+                host.engine.consumed(flow, part);
+            }
+            11 => {
+                self.shut[side].insert(flow);
+                host.engine.shutdown(flow);
+            }
+            12 => {
+                self.shut[side].insert(flow);
+                host.engine.close(flow);
+            }
+            13 => {
+                if bytes.byte()? & 3 == 0 {
+                    self.shut[side].insert(flow);
+                    host.engine.abort(flow);
+                }
+            }
+            14 => host.engine.set_no_delay(flow, bytes.byte()? & 1 == 0),
+            15 => host.engine.set_cork(flow, bytes.byte()? & 1 == 0),
+            16 => {
+                let interval = [None, Some(1), Some(7_200_000)][bytes.below(3)?];
+                host.engine.set_keep_alive(now, flow, interval.map(Duration::from_millis));
+            }
+            17 => {
+                let _ = (host.engine.info(flow), host.engine.tuple(flow));
+            }
+            _ => {
+                for (flow, _) in host.owner.incoming.drain(..) {
+                    if host.owner.streams.contains_key(&flow) {
+                        self.shut[side].remove(&flow);
+                        host.engine.accepted(flow);
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// What `side` has written goes onto the other's wire.
+    fn collect(&mut self, side: usize) {
+        let frames = self.hosts[side].outbox.frames.drain(..);
+        self.wires[1 - side].extend(frames.map(|frame| Flying { frame, damaged: false }));
+    }
+
+    fn deliver(&mut self, side: usize, most: usize) {
+        for _ in 0..most {
+            let Some(Flying { frame, .. }) = self.wires[side].pop_front() else { break };
+            let host = &mut self.hosts[side];
+            host.engine.receive(self.now, &frame, &mut host.owner);
+        }
+    }
+
+    /// Both send and receive some, with a little time in between.
+    fn exchange(&mut self, side: usize, rounds: u8) {
+        for _ in 0..=rounds % 4 {
+            for side in [side, 1 - side] {
+                transmit(&mut self.hosts[side], self.now);
+                self.collect(side);
+                self.deliver(1 - side, 64);
+            }
+            let end = self.now + Duration::from_micros(300);
+            for side in 0..2 {
+                pass(&mut self.hosts[side], self.now, end);
+                self.collect(side);
+            }
+            self.now = end;
+        }
+    }
+
+    /// Something befalls the frames that are on their way to `side`.
+    fn tamper(&mut self, side: usize, argument: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        let wire = &mut self.wires[side];
+        let Some(last) = wire.len().checked_sub(1) else { return Some(()) };
+        let at = usize::from(bytes.byte()?) % wire.len();
+        match argument % 6 {
+            0 => {
+                wire.remove(at);
+            }
+            1 => {
+                let frame = wire[at].clone();
+                wire.push_back(frame);
+            }
+            2 => wire.swap(at, last),
+            3 => {
+                let flying = &mut wire[at];
+                let position = 14 + usize::from(bytes.word()?) % (flying.frame.len() - 14);
+                if !core::mem::replace(&mut flying.damaged, true) {
+                    flying.frame[position] ^= 1 << (argument >> 5);
+                }
+            }
+            4 => {
+                // Old frames come again much later.
+                let frame = wire[at].clone();
+                wire.push_front(frame);
+            }
+            _ => {
+                if argument & 0x30 == 0 {
+                    self.forge(side, at, bytes)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// A frame with another header, and sums that hold.
+    fn forge(&mut self, side: usize, at: usize, bytes: &mut Bytes<'_>) -> Option<()> {
+        let mut frame = self.wires[side][at].frame.clone();
+        if frame.len() < 54 || frame[12..14] != [8, 0] {
+            return Some(());
+        }
+        self.forged = true;
+        for _ in 0..=bytes.below(3)? {
+            let position = 34 + usize::from(bytes.byte()?) % (frame.len() - 34).min(40);
+            // Not the data offset, that would only be malformed.
+            if position != 46 {
+                frame[position] = bytes.byte()?;
+            }
+        }
+        let frame = crate::harness::extended(&frame, 0);
+        self.wires[side].push_front(Flying { frame, damaged: false });
+        Some(())
+    }
+
+    /// The link is good from now on; what the ends still want to say arrives. Then they let go.
+    fn finish(&mut self) {
+        for _ in 0..20 {
+            self.exchange(0, 3);
+            for side in 0..2 {
+                let flows: Vec<_> = self.hosts[side].owner.streams.keys().copied().collect();
+                for flow in flows {
+                    self.hosts[side].read_all(flow);
+                }
+            }
+        }
+        if !self.forged {
+            for side in 0..2 {
+                self.is_what_was_sent(side);
+            }
+        }
+        for side in 0..2 {
+            for listener in core::mem::take(&mut self.listeners[side]) {
+                self.hosts[side].engine.close_listener(listener);
+            }
+            wind_up(&mut self.hosts[side], self.now);
+        }
+    }
+
+    /// Every stream that `side` received is the beginning of one that the other side sends.
+    fn is_what_was_sent(&self, side: usize) {
+        let of = |side: usize| {
+            let owner = &self.hosts[side].owner;
+            owner.streams.values().chain(&owner.past)
+        };
+        for stream in of(side) {
+            if stream.received.len() < 16 {
+                continue;
+            }
+            let known = of(1 - side).any(|other| {
+                stream.received.iter().enumerate().all(|(at, byte)| *byte == pattern(other.seed, at as u64))
+            });
+            assert!(known, "{} bytes arrived that nobody sent", stream.received.len());
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The fuzz drivers of the engine's tests, for cargo-fuzz.
+
+#![allow(missing_docs, reason = "modules of tests")]
+
+#[path = "../../crates/engine/tests/drivers/mod.rs"]
+pub mod drivers;
+#[path = "../../crates/engine/tests/harness/mod.rs"]
+pub mod harness;
