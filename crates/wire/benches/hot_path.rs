@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-use overfly_wire::checksum::Sum;
+use overfly_wire::checksum::{Sum, copy_and_sum};
 use overfly_wire::tcp::{self, ChecksumState, Flags, Options, Segment, Timestamps};
 use overfly_wire::{MacAddr, ethernet, ipv4};
 
@@ -81,6 +81,18 @@ fn main() {
         });
         let rate = f64::from(length) / sum_ns;
         println!("checksum of {length:5} bytes:     {sum_ns:7.1} ns, {rate:5.1} GB/s");
+    }
+    for length in [64, 1448, 9000] {
+        let from: Vec<u8> = (0..length).map(|at| (at * 7 + 3) as u8).collect();
+        let mut to = from.clone();
+        let apart_ns = duration_ns(|| {
+            black_box(&mut to).copy_from_slice(black_box(&from));
+            black_box(Sum::new().bytes(black_box(&to)).finish());
+        });
+        let fused_ns = duration_ns(|| {
+            black_box(copy_and_sum(black_box(&from), black_box(&mut to)).finish());
+        });
+        println!("copy, then checksum, {length:4} bytes: {apart_ns:5.1} ns; at once: {fused_ns:5.1} ns");
     }
     for payload_len in [0, 1448] {
         let mut frame = vec![7; 66 + payload_len];

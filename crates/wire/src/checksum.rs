@@ -1,9 +1,16 @@
 //! The Internet checksum (RFC 1071; RFC 9293 section 3.1 for TCP's pseudo-header).
 
-use core::net::Ipv4Addr;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::Add;
 
 /// Bytes that one round of the wide loop takes: enough independent lanes for vector registers.
 const STRIDE: usize = 64;
+/// Lanes of 32 bits, each of which takes two words of a stride: two vectors of baseline x86-64, and as many for carries.
+const LANES: usize = STRIDE / 8;
+/// Strides after which the lanes must be emptied: each has room for the sum of 65,536 words of 16 bits.
+const STRIDES: usize = (1 << 16) / 2;
+/// Bytes from which the lanes pay, emptying included.
+const WIDE_FROM: usize = 4 * STRIDE;
 const LOW: u64 = 0xffff_ffff;
 
 /// A ones' complement sum of 16-bit words, under way.
@@ -25,7 +32,7 @@ impl Sum {
     /// Adds bytes. All pieces but the last must be of even length; a last odd byte counts as if a zero followed.
     #[inline]
     pub fn bytes(self, bytes: &[u8]) -> Sum {
-        if bytes.len() < 2 * STRIDE {
+        if bytes.len() < WIDE_FROM {
             return self.short(bytes);
         }
         let (wide, rest) = bytes.as_chunks::<STRIDE>();
@@ -85,20 +92,165 @@ impl Sum {
     }
 }
 
+impl Add for Sum {
+    type Output = Sum;
+
+    /// The sum of two pieces, of which the first is of even length.
+    #[inline]
+    fn add(self, other: Sum) -> Sum {
+        Sum(self.0 + other.0)
+    }
+}
+
 /// The sum of whole strides, in lanes that do not depend on each other.
 fn wide_sum(strides: &[[u8; STRIDE]]) -> u64 {
-    const LANES: usize = STRIDE / 8;
-    let mut low = [0u64; LANES];
-    let mut high = [0u64; LANES];
-    for stride in strides {
-        let (words, _) = stride.as_chunks::<8>();
-        for lane in 0..LANES {
-            let word = u64::from_ne_bytes(words[lane]);
-            low[lane] += word & LOW;
-            high[lane] += word >> 32;
+    let mut lanes = Lanes::default();
+    let mut sum = 0;
+    for strides in strides.chunks(STRIDES) {
+        for stride in strides {
+            lanes.add(stride);
+        }
+        sum += lanes.take();
+    }
+    sum
+}
+
+/// Copies `from` to `to`, and sums it on the way: less than a copy and a sum, as the bytes are loaded once.
+///
+/// # Panics
+/// If the two are not of the same length.
+#[inline]
+pub fn copy_and_sum(from: &[u8], to: &mut [u8]) -> Sum {
+    assert_eq!(from.len(), to.len(), "bytes are copied to a place of their length");
+    if from.len() < WIDE_FROM {
+        to.copy_from_slice(from);
+        return Sum::new().short(from);
+    }
+    let (wide, rest) = from.as_chunks::<STRIDE>();
+    let (wide_to, rest_to) = to.as_chunks_mut::<STRIDE>();
+    rest_to.copy_from_slice(rest);
+    Sum(copy_and_sum_wide(wide, wide_to)).short(rest)
+}
+
+fn copy_and_sum_wide(from: &[[u8; STRIDE]], to: &mut [[u8; STRIDE]]) -> u64 {
+    let mut lanes = Lanes::default();
+    let mut sum = 0;
+    for (from, to) in from.chunks(STRIDES).zip(to.chunks_mut(STRIDES)) {
+        for (from, to) in from.iter().zip(to) {
+            lanes.add(from);
+            *to = *from;
+        }
+        sum += lanes.take();
+    }
+    sum
+}
+
+/// Sums of 32-bit words, lane by lane: the words themselves, where a lane overflows, and their upper halves, where it has
+/// room. With two additions and a shift to a vector this is less than any way of keeping the carries.
+#[derive(Default)]
+struct Lanes {
+    words: [u32; LANES],
+    upper: [u32; LANES],
+}
+
+impl Lanes {
+    #[inline(always)]
+    fn add(&mut self, stride: &[u8; STRIDE]) {
+        let (words, _) = stride.as_chunks::<4>();
+        for (at, word) in words.iter().enumerate() {
+            let (lane, word) = (at % LANES, u32::from_ne_bytes(*word));
+            self.words[lane] = self.words[lane].wrapping_add(word);
+            self.upper[lane] = self.upper[lane].wrapping_add(word >> 16);
         }
     }
-    low.iter().chain(&high).sum()
+
+    /// The sum of all lanes, which are then empty.
+    fn take(&mut self) -> u64 {
+        let lanes = core::mem::take(self);
+        let mut sum = 0;
+        for (words, upper) in lanes.words.into_iter().zip(lanes.upper) {
+            // What is not of the upper halves is of the lower ones, and 65,536 of those have room in 32 bits.
+            let lower = words.wrapping_sub(upper << 16);
+            sum += u64::from(lower) + u64::from(upper);
+        }
+        sum
+    }
+}
+
+mod sealed {
+    pub trait Sealed {}
+
+    impl Sealed for core::net::Ipv4Addr {}
+    impl Sealed for core::net::Ipv6Addr {}
+    impl Sealed for core::net::IpAddr {}
+}
+
+/// An address that a transport checksum covers: [`Ipv4Addr`], [`Ipv6Addr`], or [`IpAddr`] where both may come.
+///
+/// An IPv4-mapped IPv6 address (RFC 4291 section 2.5.5.2) sums as the IPv4 address in it, since `ffff` is zero in ones'
+/// complement. So who keeps all addresses as [`Ipv6Addr`] need not ask for the family before a TCP checksum.
+pub trait Address: Copy + sealed::Sealed {
+    /// The sum of the pseudo-header of TCP and UDP over IPv4 (RFC 9293 section 3.1, RFC 768) or IPv6 (RFC 8200 section 8.1).
+    ///
+    /// `length` is that of the transport header and its payload, in bytes.
+    fn pseudo_header(source: Self, destination: Self, protocol: u8, length: u16) -> Sum;
+
+    /// Whether packets with this address are of IPv4.
+    fn is_ipv4(self) -> bool;
+}
+
+impl Address for Ipv4Addr {
+    #[inline]
+    fn pseudo_header(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length: u16) -> Sum {
+        pseudo_ipv4(source, destination, protocol, length)
+    }
+
+    #[inline]
+    fn is_ipv4(self) -> bool {
+        true
+    }
+}
+
+impl Address for Ipv6Addr {
+    #[inline]
+    fn pseudo_header(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: u16) -> Sum {
+        pseudo_ipv6(source, destination, protocol, u32::from(length))
+    }
+
+    #[inline]
+    fn is_ipv4(self) -> bool {
+        false
+    }
+}
+
+impl Address for IpAddr {
+    /// A packet between two families does not exist; it would be summed with the IPv4 address mapped.
+    #[inline]
+    fn pseudo_header(source: IpAddr, destination: IpAddr, protocol: u8, length: u16) -> Sum {
+        address_sum(source)
+            + address_sum(destination)
+            + Sum(u64::from(u16::from(protocol).to_be()) + u64::from(length.to_be()))
+    }
+
+    #[inline]
+    fn is_ipv4(self) -> bool {
+        matches!(self, IpAddr::V4(_))
+    }
+}
+
+#[inline]
+fn address_sum(address: IpAddr) -> Sum {
+    match address {
+        IpAddr::V4(address) => Sum(u64::from(u32::from_ne_bytes(address.octets()))),
+        IpAddr::V6(address) => Sum(sixteen(address)),
+    }
+}
+
+#[inline]
+fn sixteen(address: Ipv6Addr) -> u64 {
+    let address = u128::from_ne_bytes(address.octets());
+    let (low, high) = (address as u64, (address >> 64) as u64);
+    (low & LOW) + (low >> 32) + (high & LOW) + (high >> 32)
 }
 
 /// The sum of the IPv4 pseudo-header of TCP (RFC 9293 section 3.1) and UDP (RFC 768).
@@ -108,6 +260,19 @@ fn wide_sum(strides: &[[u8; STRIDE]]) -> u64 {
 pub fn pseudo_ipv4(source: Ipv4Addr, destination: Ipv4Addr, protocol: u8, length: u16) -> Sum {
     let words = u64::from(u32::from_ne_bytes(source.octets()))
         + u64::from(u32::from_ne_bytes(destination.octets()))
+        + u64::from(u16::from(protocol).to_be())
+        + u64::from(length.to_be());
+    Sum(words)
+}
+
+/// The sum of the IPv6 pseudo-header of TCP, UDP and ICMPv6 (RFC 8200 section 8.1).
+///
+/// `length` is that of the upper-layer header and its payload, in bytes; `protocol` is the upper layer's number, which is
+/// not the first next header where extension headers come before it.
+#[inline]
+pub fn pseudo_ipv6(source: Ipv6Addr, destination: Ipv6Addr, protocol: u8, length: u32) -> Sum {
+    let words = sixteen(source)
+        + sixteen(destination)
         + u64::from(u16::from(protocol).to_be())
         + u64::from(length.to_be());
     Sum(words)

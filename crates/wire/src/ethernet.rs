@@ -1,6 +1,7 @@
 //! Ethernet II frames (RFC 894). VLAN tags are not taken apart: such frames have another [`Header::ethertype`].
 
 use core::fmt;
+use core::net::Ipv6Addr;
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -38,6 +39,13 @@ pub struct MacAddr(pub [u8; 6]);
 impl MacAddr {
     /// Every station on the link.
     pub const BROADCAST: MacAddr = MacAddr([0xff; 6]);
+
+    /// The group address on the link of an IPv6 multicast address (RFC 2464 section 7).
+    #[must_use]
+    pub const fn of_ipv6_multicast(address: Ipv6Addr) -> MacAddr {
+        let [.., a, b, c, d] = address.octets();
+        MacAddr([0x33, 0x33, a, b, c, d])
+    }
 }
 
 impl fmt::Display for MacAddr {

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Malformed;
 use crate::checksum::Sum;
+use crate::ip::Ecn;
 
 /// Bytes of a header without options: what [`Header::emit`] writes.
 pub const HEADER_LEN: usize = 20;
@@ -111,6 +112,20 @@ impl<'a> Packet<'a> {
     #[must_use]
     pub fn tos(&self) -> u8 {
         self.layout.tos
+    }
+
+    /// What routers say about congestion (RFC 3168 section 5).
+    #[inline]
+    #[must_use]
+    pub fn ecn(&self) -> Ecn {
+        Ecn::of_traffic_class(self.layout.tos)
+    }
+
+    /// Bytes of the packet, header and options included, without link padding.
+    #[inline]
+    #[must_use]
+    pub fn total_len(&self) -> usize {
+        usize::from(u16::from(self.layout.total_length))
     }
 
     /// What the fragments of one packet have in common.

@@ -1,4 +1,4 @@
-//! Packet formats: Ethernet II, ARP, IPv4, ICMPv4 echo, UDP and TCP.
+//! Packet formats: Ethernet II, ARP, IPv4 and IPv6, ICMP of both with neighbour discovery, UDP and TCP.
 //!
 //! Reading and writing are kept apart. A *view* ([`ipv4::Packet`], [`tcp::Segment`]) or a `parse` function takes any bytes
 //! and checks them once; what it refuses has a name in [`Malformed`]. A *representation* ([`ethernet::Header`],
@@ -7,7 +7,7 @@
 //! Nothing here allocates, keeps state or does I/O, and no input makes a parser panic. `emit` panics only when the caller's
 //! buffer is too short for what it asked to have written.
 //!
-//! IPv6 has its place beside [`ipv4`] (modules `ipv6` and `icmpv6`, and `checksum::pseudo_ipv6`); it is not there yet.
+//! TCP and UDP take addresses of either family, or of both: [`checksum::Address`]. [`ip::Packet`] is a packet of either.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +15,10 @@ pub mod arp;
 pub mod checksum;
 pub mod ethernet;
 pub mod icmpv4;
+pub mod icmpv6;
+pub mod ip;
 pub mod ipv4;
+pub mod ipv6;
 mod malformed;
 pub mod tcp;
 pub mod udp;

@@ -1,7 +1,6 @@
 //! TCP segments (RFC 9293 section 3.1) and their options (RFC 9293 section 3.2, RFC 7323, RFC 2018).
 
 use core::fmt;
-use core::net::Ipv4Addr;
 use core::ops::{BitOr, BitOrAssign};
 
 use zerocopy::byteorder::network_endian::{U16, U32};
@@ -9,9 +8,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::Malformed;
 pub use crate::checksum::ChecksumState;
-use crate::checksum::{Sum, pseudo_ipv4};
+use crate::checksum::{Address, Sum};
 use crate::ipv4::PROTOCOL_TCP;
-pub use options::{MAX_WINDOW_SCALE, Options, Sacks, Timestamps};
+pub use options::{FastOpen, MAX_WINDOW_SCALE, Options, Sacks, Timestamps};
 
 mod options;
 
@@ -137,7 +136,7 @@ pub struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// Looks at the payload of an IPv4 packet as a segment.
+    /// Looks at the payload of an IP packet as a segment.
     ///
     /// # Errors
     /// [`Malformed::TcpShort`], [`Malformed::TcpDataOffset`].
@@ -243,7 +242,7 @@ impl<'a> Segment<'a> {
     /// a link does not bring partial checksums, ask [`Segment::checksum_holds`].
     #[inline]
     #[must_use]
-    pub fn verify(&self, source: Ipv4Addr, destination: Ipv4Addr) -> ChecksumState {
+    pub fn verify<A: Address>(&self, source: A, destination: A) -> ChecksumState {
         let Some(pseudo) = self.pseudo_header(source, destination) else {
             return ChecksumState::Invalid;
         };
@@ -259,15 +258,15 @@ impl<'a> Segment<'a> {
     /// Whether the full checksum holds, given the addresses of the packet (RFC 9293 section 3.1).
     #[inline]
     #[must_use]
-    pub fn checksum_holds(&self, source: Ipv4Addr, destination: Ipv4Addr) -> bool {
+    pub fn checksum_holds<A: Address>(&self, source: A, destination: A) -> bool {
         self.pseudo_header(source, destination).is_some_and(|pseudo| pseudo.bytes(self.bytes).finish() == 0)
     }
 
     /// `None` for a segment that is longer than any IP packet.
     #[inline]
-    fn pseudo_header(&self, source: Ipv4Addr, destination: Ipv4Addr) -> Option<Sum> {
+    fn pseudo_header<A: Address>(&self, source: A, destination: A) -> Option<Sum> {
         let length = u16::try_from(self.bytes.len()).ok()?;
-        Some(pseudo_ipv4(source, destination, PROTOCOL_TCP, length))
+        Some(A::pseudo_header(source, destination, PROTOCOL_TCP, length))
     }
 }
 
@@ -367,10 +366,47 @@ impl Header {
 /// # Panics
 /// If `segment` is shorter than a header or longer than 65,535 bytes.
 #[inline]
-pub fn write_checksum(segment: &mut [u8], source: Ipv4Addr, destination: Ipv4Addr) {
-    let length =
-        u16::try_from(segment.len()).expect("a TCP segment holds at most 65,535 bytes: send less at once");
+pub fn write_checksum<A: Address>(segment: &mut [u8], source: A, destination: A) {
+    let pseudo = A::pseudo_header(source, destination, PROTOCOL_TCP, checked_len(segment.len()));
     segment[CHECKSUM].fill(0);
-    let checksum = pseudo_ipv4(source, destination, PROTOCOL_TCP, length).bytes(segment).finish();
+    let checksum = pseudo.bytes(segment).finish();
     segment[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Fills in the checksum of `header`, which [`Header::emit`] wrote, when its payload of `payload_len` bytes has been summed
+/// already, by [`copy_and_sum`](crate::checksum::copy_and_sum) for instance.
+///
+/// # Panics
+/// If `header` is shorter than a header, or longer than 65,535 bytes with its payload.
+#[inline]
+pub fn write_checksum_of<A: Address>(
+    header: &mut [u8],
+    payload: Sum,
+    payload_len: usize,
+    source: A,
+    destination: A,
+) {
+    let length = checked_len(header.len() + payload_len);
+    let pseudo = A::pseudo_header(source, destination, PROTOCOL_TCP, length);
+    header[CHECKSUM].fill(0);
+    let checksum = (pseudo.bytes(header) + payload).finish();
+    header[CHECKSUM].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Writes what a link that completes checksums wants in the field of `segment` ([`ChecksumState::Partial`]): the folded sum
+/// of the pseudo-header, not complemented. The link then sums from the header on, this field included.
+///
+/// For a super-segment the length in the pseudo-header is that of the whole, as the kernel has it for `CHECKSUM_PARTIAL`.
+///
+/// # Panics
+/// If `segment` is shorter than a header or longer than 65,535 bytes.
+#[inline]
+pub fn write_partial_checksum<A: Address>(segment: &mut [u8], source: A, destination: A) {
+    let pseudo = A::pseudo_header(source, destination, PROTOCOL_TCP, checked_len(segment.len()));
+    segment[CHECKSUM].copy_from_slice(&pseudo.fold().to_be_bytes());
+}
+
+#[inline]
+fn checked_len(length: usize) -> u16 {
+    u16::try_from(length).expect("a TCP segment holds at most 65,535 bytes: send less at once")
 }

@@ -2,11 +2,11 @@
 
 mod strategies;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use overfly_wire::checksum::{Sum, pseudo_ipv4};
+use overfly_wire::checksum::{Address, Sum, copy_and_sum, pseudo_ipv4, pseudo_ipv6};
 use proptest::prelude::*;
-use strategies::{address, bytes, config};
+use strategies::{address, bytes, config, ipv6_address};
 
 /// RFC 1071 section 4.1, without any thought for speed.
 fn naive(bytes: &[u8]) -> u16 {
@@ -25,13 +25,16 @@ fn every_length_and_alignment_up_to_512_is_as_the_naive_sum() {
         for length in 0..=512 {
             let part = &buffer[start..start + length];
             assert_eq!(Sum::new().bytes(part).fold(), naive(part), "start {start}, length {length}");
+            let mut copy = vec![0; length];
+            assert_eq!(copy_and_sum(part, &mut copy).fold(), naive(part), "start {start}, length {length}");
+            assert_eq!(copy, part);
         }
     }
 }
 
 #[test]
 fn all_ones_carry_around() {
-    for length in [1, 2, 63, 64, 65, 127, 128, 129, 1448, 65_535, 1 << 20] {
+    for length in [1, 2, 63, 64, 65, 127, 128, 129, 1448, 65_535, 1 << 20, 5 << 20] {
         let ones = vec![0xff; length];
         assert_eq!(Sum::new().bytes(&ones).fold(), naive(&ones), "length {length}");
     }
@@ -89,5 +92,24 @@ proptest! {
         header.extend([0, protocol]);
         header.extend(length.to_be_bytes());
         prop_assert_eq!(pseudo_ipv4(source, destination, protocol, length).fold(), naive(&header));
+    }
+
+    #[test]
+    fn pseudo_headers_of_ipv6(source in ipv6_address(), destination in ipv6_address(), protocol: u8, length: u16) {
+        let mut header = [source.octets(), destination.octets()].concat();
+        header.extend(u32::from(length).to_be_bytes());
+        header.extend([0, 0, 0, protocol]);
+        prop_assert_eq!(pseudo_ipv6(source, destination, protocol, u32::from(length)).fold(), naive(&header));
+        let either = IpAddr::pseudo_header(source.into(), destination.into(), protocol, length);
+        prop_assert_eq!(either.fold(), naive(&header));
+    }
+
+    #[test]
+    fn sums_add_up(first in bytes(300), second in bytes(3_000)) {
+        let even = &first[..first.len() & !1];
+        let mut copy = vec![0; second.len()];
+        let sum = Sum::new().bytes(even) + copy_and_sum(&second, &mut copy);
+        prop_assert_eq!(sum.fold(), naive(&[even, &second].concat()));
+        prop_assert_eq!(copy, second);
     }
 }

@@ -2,23 +2,26 @@
 
 mod strategies;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use etherparse::{TcpHeader, TcpOptionElement};
 use overfly_wire::Malformed;
-use overfly_wire::checksum::pseudo_ipv4;
+use overfly_wire::checksum::{Address, copy_and_sum, pseudo_ipv4};
 use overfly_wire::ipv4::PROTOCOL_TCP;
-use overfly_wire::tcp::{ChecksumState, Flags, Header, Options, Sacks, Segment, Timestamps, write_checksum};
+use overfly_wire::tcp::{
+    ChecksumState, FastOpen, Flags, Header, Options, Sacks, Segment, Timestamps, write_checksum,
+    write_checksum_of, write_partial_checksum,
+};
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
-use strategies::{address, bytes, config, options, tcp_header};
+use strategies::{address, address_pair, bytes, config, fast_open, options, tcp_header};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
 /// A segment as it goes out.
-fn emitted(header: &Header, payload: &[u8], source: Ipv4Addr, destination: Ipv4Addr) -> Vec<u8> {
+fn emitted<A: Address>(header: &Header, payload: &[u8], source: A, destination: A) -> Vec<u8> {
     let mut segment = vec![0xa5; header.header_len() + payload.len()];
     let header_len = header.emit(&mut segment);
     assert_eq!(header_len, header.header_len());
@@ -71,6 +74,8 @@ fn smoltcp_options(mut bytes: &[u8]) -> Result<Options, ()> {
                 options.timestamps = Some(Timestamps { value: tsval, echo: tsecr });
             }
             TcpOption::Unknown { kind: 8, .. } => return Err(()),
+            TcpOption::Unknown { kind: 34, data: [] } => options.fast_open = Some(FastOpen::REQUEST),
+            TcpOption::Unknown { kind: 34, data } => options.fast_open = FastOpen::with_cookie(data),
             TcpOption::NoOperation | TcpOption::Unknown { .. } => {}
         }
         bytes = rest;
@@ -315,6 +320,59 @@ proptest! {
     }
 
     #[test]
+    fn checksums_of_both_families(header in tcp_header(), payload in bytes(1_460), (source, destination) in address_pair()) {
+        let bytes = emitted(&header, &payload, source, destination);
+        let segment = Segment::parse(&bytes).unwrap();
+        prop_assert!(segment.checksum_holds(source, destination));
+        let packet = TcpPacket::new_checked(&bytes[..]).unwrap();
+        prop_assert!(packet.verify_checksum(&source.into(), &destination.into()));
+        let (theirs, rest) = TcpHeader::from_slice(&bytes).unwrap();
+        let mapped = [source, destination].map(|address| match address {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        });
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                prop_assert_eq!(emitted(&header, &payload, source, destination), &bytes[..]);
+                prop_assert!(segment.checksum_holds(source, destination));
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let sum = theirs.calc_checksum_ipv6_raw(source.octets(), destination.octets(), rest).unwrap();
+                prop_assert_eq!(segment.checksum(), sum);
+            }
+            _ => unreachable!("one family"),
+        }
+        // An IPv4-mapped address sums as the address in it.
+        prop_assert_eq!(emitted(&header, &payload, mapped[0], mapped[1]), &bytes[..]);
+
+        let mut fused = vec![0; bytes.len()];
+        let (head, body) = fused.split_at_mut(header.header_len());
+        header.emit(head);
+        let sum = copy_and_sum(&payload, body);
+        write_checksum_of(head, sum, payload.len(), source, destination);
+        prop_assert_eq!(&fused, &bytes);
+
+        write_partial_checksum(&mut fused, source, destination);
+        let partial = Segment::parse(&fused).unwrap();
+        prop_assert_eq!(partial.verify(source, destination), ChecksumState::Partial);
+        // What the link does to complete it.
+        let complete = overfly_wire::checksum::Sum::new().bytes(&fused).finish();
+        fused[16..18].copy_from_slice(&complete.to_be_bytes());
+        prop_assert_eq!(&fused, &bytes);
+    }
+
+    #[test]
+    fn fast_open_beside_other_options(header in tcp_header(), options in options(), fast_open in fast_open()) {
+        let options = Options { sack: Sacks::EMPTY, fast_open: Some(fast_open), ..options };
+        let header = Header { options, ..header };
+        let bytes = emitted(&header, b"payload", SOURCE, DESTINATION);
+        let segment = Segment::parse(&bytes).unwrap();
+        prop_assert_eq!(header_of(&segment), Ok(header));
+        prop_assert_eq!(segment.payload(), b"payload");
+        prop_assert_eq!(smoltcp_options(segment.options_bytes()), Ok(options));
+    }
+
+    #[test]
     fn one_changed_bit_is_noticed(
         header in tcp_header(), payload in bytes(1_460), source in address(), destination in address(), place: usize,
     ) {
@@ -347,7 +405,7 @@ fn a_syn_as_linux_lays_it_out() {
         window_scale: Some(7),
         sack_permitted: true,
         timestamps: Some(Timestamps { value: 0x0102_0304, echo: 0 }),
-        sack: Sacks::EMPTY,
+        ..Options::NONE
     };
     let header = Header {
         source_port: 0x1234,
@@ -416,8 +474,8 @@ fn options_of_a_wrong_length_are_refused() {
 
 #[test]
 fn unknown_options_and_what_follows_the_end_are_stepped_over() {
-    // Multipath, TCP Fast Open, an experiment, and then MSS.
-    let options = parse_options(&[30, 4, 0, 0, 34, 2, 254, 6, 1, 2, 3, 4, 2, 4, 5, 0xb4]).unwrap();
+    // Multipath, a Fast Open option of an illegal length, an experiment, and then MSS.
+    let options = parse_options(&[30, 4, 0, 0, 34, 3, 0, 254, 6, 1, 2, 3, 4, 2, 4, 5, 0xb4]).unwrap();
     assert_eq!(options, Options { mss: Some(1460), ..Options::NONE });
     assert_eq!(parse_options(&[0, 2, 0, 0]), Ok(Options::NONE));
     assert_eq!(parse_options(&[]), Ok(Options::NONE));
@@ -466,4 +524,69 @@ fn sacks_hold_four() {
     assert!((0..4).all(|at| sacks.push(at, at + 1)));
     assert!(!sacks.push(9, 9));
     assert_eq!((sacks.len(), sacks.as_slice()), (4, &[(0, 1), (1, 2), (2, 3), (3, 4)][..]));
+}
+
+#[test]
+fn fast_open_cookies_are_4_to_16_bytes_and_even() {
+    for length in 0..=40u8 {
+        let cookie = vec![7; usize::from(length)];
+        let legal = matches!(length, 4 | 6 | 8 | 10 | 12 | 14 | 16);
+        assert_eq!(FastOpen::with_cookie(&cookie).is_some(), legal, "{length}");
+        if length <= 38 {
+            let mut bytes = vec![34, 2 + length];
+            bytes.extend(&cookie);
+            let fast_open = parse_options(&bytes).unwrap().fast_open;
+            assert_eq!(fast_open.is_some(), legal || length == 0, "{length}");
+            assert_eq!(fast_open.is_some_and(|it| it.is_request()), length == 0);
+            assert!(fast_open.is_none_or(|it| it.cookie() == cookie));
+        }
+    }
+    let options = Options { fast_open: Some(FastOpen::REQUEST), ..Options::NONE };
+    let header = Header { options, ..Header::default() };
+    assert_eq!(emitted(&header, &[], SOURCE, DESTINATION)[20..], [1, 1, 34, 2]);
+    let options = Options { fast_open: FastOpen::with_cookie(&[1, 2, 3, 4, 5, 6]), ..Options::NONE };
+    let header = Header { options, ..Header::default() };
+    assert_eq!(emitted(&header, &[], SOURCE, DESTINATION)[20..], [34, 8, 1, 2, 3, 4, 5, 6]);
+}
+
+#[test]
+fn a_syn_with_every_option_fills_the_header() {
+    let options = Options {
+        mss: Some(1440),
+        window_scale: Some(14),
+        sack_permitted: true,
+        timestamps: Some(Timestamps { value: 1, echo: 2 }),
+        fast_open: FastOpen::with_cookie(&[9; 16]),
+        sack: Sacks::EMPTY,
+    };
+    let mut header = Header { options, ..Header::default() };
+    assert_eq!(header.header_len(), 60);
+    assert!(header.options.sack.push(1, 2));
+    assert_eq!(header.header_len(), 60, "no room for a block");
+    let bytes = emitted(&header, &[], SOURCE, DESTINATION);
+    assert_eq!(Segment::parse(&bytes).unwrap().options(), Ok(options));
+}
+
+#[test]
+fn four_sack_blocks_alone_and_three_beside_timestamps() {
+    let mut options = Options::NONE;
+    assert!((0..4).all(|at| options.sack.push(at, at + 1)));
+    let alone = emitted(&Header { options, ..Header::default() }, &[], SOURCE, DESTINATION);
+    #[rustfmt::skip]
+    assert_eq!(alone[20..], [
+        1, 1, 5, 34, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2,
+        0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 3, 0, 0, 0, 4,
+    ]);
+    options.timestamps = Some(Timestamps { value: 8, echo: 9 });
+    let beside = emitted(&Header { options, ..Header::default() }, &[], SOURCE, DESTINATION);
+    #[rustfmt::skip]
+    assert_eq!(beside[20..], [
+        1, 1, 8, 10, 0, 0, 0, 8, 0, 0, 0, 9,
+        1, 1, 5, 26, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 0, 0, 0, 3,
+    ]);
+}
+
+#[test]
+fn options_stay_small() {
+    assert!(size_of::<Options>() <= 72, "{}", size_of::<Options>());
 }

@@ -1,6 +1,7 @@
 //! The options of a header: read into, and written from, one plain struct.
 
 use core::fmt;
+use core::num::NonZeroU8;
 
 use zerocopy::byteorder::network_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,6 +21,7 @@ const KIND_WINDOW_SCALE: u8 = 3;
 const KIND_SACK_PERMITTED: u8 = 4;
 const KIND_SACK: u8 = 5;
 const KIND_TIMESTAMPS: u8 = 8;
+const KIND_FAST_OPEN: u8 = 34;
 
 /// NOP, NOP, timestamps, length 10: how RFC 7323 appendix A wants the option laid out, and everybody does.
 const NOP_NOP_TIMESTAMPS: [u8; 4] = [KIND_NOP, KIND_NOP, KIND_TIMESTAMPS, 10];
@@ -106,7 +108,65 @@ impl fmt::Debug for Sacks {
     }
 }
 
-/// The options of a segment. MSS, window scale and SACK-permitted mean something on SYN only.
+/// The TCP Fast Open option (RFC 7413 section 4.1.1): a request for a cookie, or a cookie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct FastOpen {
+    /// Bytes of the option on the wire, kind and length included: 2 + the cookie's. Never 0, so that an absent option needs
+    /// no byte of its own.
+    option_len: NonZeroU8,
+    /// Those beyond the cookie are zero.
+    cookie: [u8; FastOpen::MAX_COOKIE_LEN],
+}
+
+impl FastOpen {
+    /// Fewest bytes of a cookie.
+    pub const MIN_COOKIE_LEN: usize = 4;
+    /// Most bytes of a cookie.
+    pub const MAX_COOKIE_LEN: usize = 16;
+    /// A client that asks for a cookie: the option without one.
+    pub const REQUEST: FastOpen =
+        FastOpen { option_len: NonZeroU8::MIN.saturating_add(1), cookie: [0; FastOpen::MAX_COOKIE_LEN] };
+
+    /// The option with this cookie. `None` unless it is 4 to 16 bytes, and an even number of them.
+    #[must_use]
+    pub fn with_cookie(cookie: &[u8]) -> Option<FastOpen> {
+        if cookie.len() < FastOpen::MIN_COOKIE_LEN || !cookie.len().is_multiple_of(2) {
+            return None;
+        }
+        let mut fast_open = FastOpen::REQUEST;
+        fast_open.cookie.get_mut(..cookie.len())?.copy_from_slice(cookie);
+        fast_open.option_len = fast_open.option_len.saturating_add(cookie.len() as u8);
+        Some(fast_open)
+    }
+
+    /// The cookie; empty in a request.
+    #[inline]
+    #[must_use]
+    pub fn cookie(&self) -> &[u8] {
+        &self.cookie[..usize::from(self.option_len.get() - 2)]
+    }
+
+    /// Whether a cookie is asked for.
+    #[inline]
+    #[must_use]
+    pub fn is_request(&self) -> bool {
+        self.option_len.get() == 2
+    }
+
+    /// Bytes with the NOPs that align it.
+    fn emitted_len(self) -> usize {
+        usize::from(self.option_len.get()).next_multiple_of(4)
+    }
+}
+
+impl fmt::Debug for FastOpen {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A cookie is a secret between two hosts.
+        formatter.debug_struct("FastOpen").field("cookie_len", &self.cookie().len()).finish_non_exhaustive()
+    }
+}
+
+/// The options of a segment. MSS, window scale, SACK-permitted and Fast Open mean something on SYN only.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Most payload bytes that the sender takes in one segment (RFC 9293 section 3.7.1), as it came: also if it is absurd.
@@ -120,6 +180,9 @@ pub struct Options {
     /// What arrived out of order. As many blocks are written as there is room for beside the other options: four alone,
     /// three with timestamps.
     pub sack: Sacks,
+    /// Fast Open (RFC 7413 section 4.1.1). One whose cookie has an illegal length is as if it were not there, and so must a
+    /// receiver take one without SYN.
+    pub fast_open: Option<FastOpen>,
 }
 
 impl Options {
@@ -130,6 +193,7 @@ impl Options {
         sack_permitted: false,
         timestamps: None,
         sack: Sacks::EMPTY,
+        fast_open: None,
     };
 
     #[inline]
@@ -187,6 +251,9 @@ impl Options {
                     self.sack.push(left.into(), right.into());
                 }
             }
+            // "Options with invalid Length values or without the SYN flag set MUST be ignored."
+            (KIND_FAST_OPEN, []) => self.fast_open = Some(FastOpen::REQUEST),
+            (KIND_FAST_OPEN, cookie) => self.fast_open = FastOpen::with_cookie(cookie),
             (KIND_MSS | KIND_WINDOW_SCALE | KIND_SACK_PERMITTED, _) => {
                 return Err(Malformed::TcpOption);
             }
@@ -198,8 +265,11 @@ impl Options {
     /// The timestamps, if nothing else is there.
     #[inline]
     pub(super) fn only_timestamps(&self) -> Option<Timestamps> {
-        let alone =
-            self.mss.is_none() && self.window_scale.is_none() && !self.sack_permitted && self.sack.is_empty();
+        let alone = self.mss.is_none()
+            && self.window_scale.is_none()
+            && !self.sack_permitted
+            && self.sack.is_empty()
+            && self.fast_open.is_none();
         if alone { self.timestamps } else { None }
     }
 
@@ -220,12 +290,13 @@ impl Options {
             (None, true) => 4,
             (None, false) => 0,
         };
-        mss + window_scale + timestamps_and_sack_permitted
+        let fast_open = self.fast_open.map_or(0, FastOpen::emitted_len);
+        mss + window_scale + timestamps_and_sack_permitted + fast_open
     }
 
     #[inline]
     fn emitted_sacks(&self, before_sack: usize) -> usize {
-        self.sack.len().min((MAX_LEN - before_sack - 4) / 8)
+        self.sack.len().min((MAX_LEN - before_sack).saturating_sub(4) / 8)
     }
 
     /// Fills `buffer`, which is [`Options::emitted_len`] bytes. Every option is led by NOPs, or by SACK-permitted before
@@ -248,6 +319,9 @@ impl Options {
         if let Some(shift) = self.window_scale {
             writer.word([KIND_NOP, KIND_WINDOW_SCALE, 3, shift.min(MAX_WINDOW_SCALE)]);
         }
+        if let Some(fast_open) = &self.fast_open {
+            writer.fast_open(fast_open);
+        }
         if blocks > 0 {
             writer.word([KIND_NOP, KIND_NOP, KIND_SACK, (2 + 8 * blocks) as u8]);
             for (left, right) in &self.sack.as_slice()[..blocks] {
@@ -264,6 +338,19 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
+    fn fast_open(&mut self, fast_open: &FastOpen) {
+        let option_len = fast_open.option_len.get();
+        let mut option = [KIND_NOP; 4 + FastOpen::MAX_COOKIE_LEN];
+        let length = fast_open.emitted_len();
+        let lead = length - usize::from(option_len);
+        option[lead..lead + 2].copy_from_slice(&[KIND_FAST_OPEN, option_len]);
+        option[lead + 2..length].copy_from_slice(fast_open.cookie());
+        let (words, _) = option[..length].as_chunks::<4>();
+        for word in words {
+            self.word(*word);
+        }
+    }
+
     fn word(&mut self, word: [u8; 4]) {
         let (head, tail) = core::mem::take(&mut self.buffer)
             .split_first_chunk_mut::<4>()

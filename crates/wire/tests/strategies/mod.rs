@@ -3,10 +3,10 @@
 // Each test file is a crate of its own and takes what it needs.
 #![allow(dead_code)]
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use overfly_wire::MacAddr;
-use overfly_wire::tcp::{Flags, Header, Options, Sacks, Timestamps};
+use overfly_wire::tcp::{FastOpen, Flags, Header, Options, Sacks, Timestamps};
 use proptest::option;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -25,6 +25,27 @@ pub(crate) fn mac() -> impl Strategy<Value = MacAddr> {
 
 pub(crate) fn address() -> impl Strategy<Value = Ipv4Addr> {
     any::<u32>().prop_map(Ipv4Addr::from)
+}
+
+pub(crate) fn ipv6_address() -> impl Strategy<Value = Ipv6Addr> {
+    any::<u128>().prop_map(Ipv6Addr::from)
+}
+
+/// Two addresses of one family.
+pub(crate) fn address_pair() -> impl Strategy<Value = (IpAddr, IpAddr)> {
+    prop_oneof![
+        (address(), address()).prop_map(|(source, destination)| (source.into(), destination.into())),
+        (ipv6_address(), ipv6_address())
+            .prop_map(|(source, destination)| (source.into(), destination.into())),
+    ]
+}
+
+pub(crate) fn fast_open() -> impl Strategy<Value = FastOpen> {
+    prop_oneof![
+        Just(FastOpen::REQUEST),
+        (any::<[u8; 16]>(), 2..=8usize)
+            .prop_map(|(bytes, pairs)| FastOpen::with_cookie(&bytes[..2 * pairs]).unwrap()),
+    ]
 }
 
 /// Lengths are spread over everything that takes another path through the checksum.
@@ -47,7 +68,14 @@ pub(crate) fn options() -> impl Strategy<Value = Options> {
     )
         .prop_map(|(mss, window_scale, sack_permitted, timestamps, blocks)| {
             let timestamps = timestamps.map(|(value, echo)| Timestamps { value, echo });
-            let mut options = Options { mss, window_scale, sack_permitted, timestamps, sack: Sacks::EMPTY };
+            let mut options = Options {
+                mss,
+                window_scale,
+                sack_permitted,
+                timestamps,
+                sack: Sacks::EMPTY,
+                fast_open: None,
+            };
             let used = Header { options, ..Header::default() }.header_len();
             let room = (60 - used).saturating_sub(4) / 8;
             for (left, right) in blocks.into_iter().take(room) {
