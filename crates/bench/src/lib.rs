@@ -14,7 +14,10 @@ pub mod lab;
 pub mod plan;
 mod process_time;
 pub mod report;
+mod schedule;
 pub mod session;
+mod shuffle;
 mod trial;
+mod yardstick;
 
 pub use error::Error;

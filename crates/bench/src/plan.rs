@@ -30,6 +30,10 @@ pub struct Plan {
     pub warmup_s: f64,
     /// While they are.
     pub duration_s: f64,
+    /// What the whole session may spend, beyond its runs, on waiting for a machine that is not
+    /// steady and on making runs again that it disturbed.
+    #[serde(default)]
+    pub patience_s: f64,
     /// For `overfly run -p`.
     #[serde(default = "performance")]
     pub profile: String,
@@ -254,6 +258,7 @@ impl Plan {
         within("repeats", self.repeats, 1..=100)?;
         within("warmup_s", self.warmup_s, 0.0..=60.0)?;
         within("duration_s", self.duration_s, 0.2..=600.0)?;
+        within("patience_s", self.patience_s, 0.0..=3600.0)?;
         within("server.workers", self.server.workers, 1..=1024)?;
         within("server.port", self.server.port, 1..=65_535)?;
         within("client.connections", self.client.connections, 1..=100_000)?;
@@ -379,6 +384,7 @@ cpu = 0
     fn large_payloads_are_measured_with_kernel_sockets_too() {
         let plan = Plan::parse(Path::new("p.toml"), RIGHT).unwrap();
         assert_eq!(plan.name(), "p");
+        assert_eq!(plan.patience_s, 0.0);
         assert_eq!(plan.cells().len(), 4);
         let cases = plan.cases();
         assert_eq!(cases.len(), 4 * 2 * 3 + 2 * 3);
@@ -408,6 +414,11 @@ cpu = 0
             ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
             ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
             ("\"close\", \"keepalive\"", "\"maybe\"", "`maybe`"),
+            (
+                "duration_s = 2",
+                "duration_s = 2\npatience_s = -1",
+                "patience_s = -1: expected a number from 0 to 3600",
+            ),
             ("[0, 10000]", "[]", "payload_bytes = []: expected at least one"),
             ("[0, 10000]", "[7, 7]", "payload_bytes: 7 is there twice"),
             ("[0, 10000]", "[-1]", "payload_bytes = [-1]"),

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::environment::Environment;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::schedule::{Account, Standing};
 use crate::trial::Trial;
 
 /// What a session came to. Its JSON form is `summary.json`.
@@ -18,6 +19,8 @@ pub struct Report {
     /// Of all runs together.
     duration_s: f64,
     environment: Environment,
+    /// How steady the machine was.
+    yardstick: Account,
     /// In the order of the plan.
     pub cells: Vec<CellReport>,
 }
@@ -55,7 +58,11 @@ pub struct Figure {
     pub median: f64,
     /// Requests per second of every run, in the order of the repeats; 0 where a run failed.
     pub points: Vec<f64>,
-    /// Failed requests of all runs, and one for each run that failed.
+    /// Of `points`, those that stand although the machine was slow during the run.
+    pub disturbed: usize,
+    /// Requests per second of runs that another run at the same point has replaced, or failed to.
+    pub set_aside: Vec<f64>,
+    /// Failed requests of all runs, also of those set aside, and one for each run that failed.
     pub errors: u64,
     /// What went wrong, in words.
     pub problems: Vec<String>,
@@ -89,16 +96,19 @@ impl Report {
         seed: u64,
         environment: Environment,
         duration: Duration,
+        account: Account,
         trials: &[(Case, Trial)],
     ) -> Report {
         let cells = plan.cells().into_iter().enumerate();
-        let cells = cells.map(|(index, cell)| CellReport::new(index, cell, trials)).collect();
+        let cells =
+            cells.map(|(index, cell)| CellReport::new(index, cell, trials, &account.standings)).collect();
         Report {
             title: plan.title.clone(),
             plan: plan.clone(),
             seed,
             duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
             environment,
+            yardstick: account,
             cells,
         }
     }
@@ -148,6 +158,9 @@ impl Report {
             text.truncate(text.trim_end().len());
             text.push('\n');
         }
+        if let Some(note) = self.steadiness() {
+            let _ = writeln!(text, "{note}");
+        }
         for problem in self.problems() {
             let _ = writeln!(text, "! {problem}");
         }
@@ -177,6 +190,9 @@ impl Report {
              since an XDP generator turns the server's segmentation offload off. The better of the two is compared.\n\
              *busy*: a generator's core at 100 % beside a server's that is not means that the generator was the limit.\n",
         );
+        if let Some(note) = self.steadiness() {
+            let _ = writeln!(text, "\n{note}");
+        }
         let problems = self.problems();
         if !problems.is_empty() {
             text.push_str("\n## What went wrong\n\n");
@@ -220,6 +236,21 @@ impl Report {
         }
     }
 
+    /// One line if there is something to say of how steady the machine was.
+    fn steadiness(&self) -> Option<String> {
+        let Account { made_again, points, disturbed, steady_share, .. } = self.yardstick;
+        let slow = format!("the machine was slower than {:.0} % of its best", steady_share * 100.0);
+        match (made_again, disturbed) {
+            (0, 0) => None,
+            (0, _) => Some(format!("{disturbed} of {points} points were measured while {slow}.")),
+            (_, 0) => Some(format!("{made_again} of {points} runs were made again because {slow}.")),
+            _ => Some(format!(
+                "{made_again} of {points} runs were made again because {slow}; \
+                 {disturbed} points stand although it was."
+            )),
+        }
+    }
+
     fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         for cell in &self.cells {
@@ -233,14 +264,17 @@ impl Report {
 }
 
 impl CellReport {
-    fn new(index: usize, cell: Cell, trials: &[(Case, Trial)]) -> CellReport {
+    fn new(index: usize, cell: Cell, trials: &[(Case, Trial)], standings: &[Standing]) -> CellReport {
         let figure = |mode: Mode, generator: Link| {
-            let mut chosen: Vec<&(Case, Trial)> = trials
+            let mut chosen: Vec<(&Case, &Trial, Standing)> = trials
                 .iter()
-                .filter(|(case, _)| case.cell == index && case.mode == mode && case.generator == generator)
+                .zip(standings)
+                .map(|((case, trial), &standing)| (case, trial, standing))
+                .filter(|(case, ..)| case.cell == index && case.mode == mode && case.generator == generator)
                 .collect();
-            chosen.sort_by_key(|(case, _)| case.repeat);
-            let trials: Vec<&Trial> = chosen.into_iter().map(|(_, trial)| trial).collect();
+            chosen.sort_by_key(|(case, ..)| case.repeat);
+            let trials: Vec<(&Trial, Standing)> =
+                chosen.into_iter().map(|(_, trial, standing)| (trial, standing)).collect();
             (!trials.is_empty()).then(|| Figure::new(generator, &trials))
         };
         let direct = figure(Mode::Kernel, cell.link);
@@ -306,19 +340,26 @@ impl CellReport {
 }
 
 impl Figure {
-    fn new(link: Link, trials: &[&Trial]) -> Figure {
+    fn new(link: Link, attempts: &[(&Trial, Standing)]) -> Figure {
+        // What went wrong did so even in a run that does not count otherwise.
+        let all = || attempts.iter().map(|&(trial, _)| trial);
+        let mut problems: Vec<String> = all().flat_map(|trial| trial.problems.clone()).collect();
+        problems.extend(all().filter(|trial| trial.failed_requests > 0).map(failures));
+        let (set_aside, standing): (Vec<_>, Vec<_>) =
+            attempts.iter().partition(|(_, standing)| *standing == Standing::SetAside);
+        let trials: Vec<&Trial> = standing.iter().map(|&(trial, _)| trial).collect();
         let points = || trials.iter().map(|trial| trial.requests_per_s);
         // Only runs that worked say something about CPU and latency.
         let of = |value: fn(&Trial) -> f64| {
             median(trials.iter().filter(|trial| trial.requests_per_s > 0.0).map(|trial| value(trial)))
         };
-        let mut problems: Vec<String> = trials.iter().flat_map(|trial| trial.problems.clone()).collect();
-        problems.extend(trials.iter().filter(|trial| trial.failed_requests > 0).map(|trial| failures(trial)));
         let first = trials.first();
         Figure {
             median: median(points()),
-            points: points().map(|point| (point * 10.0).round() / 10.0).collect(),
-            errors: trials.iter().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
+            points: points().map(tenths).collect(),
+            disturbed: standing.iter().filter(|(_, standing)| *standing == Standing::Disturbed).count(),
+            set_aside: set_aside.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
+            errors: all().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
             problems,
             link,
             server_cpu_us_per_request: of(|trial| trial.server_cpu_us_per_request),
@@ -333,6 +374,10 @@ impl Figure {
             client_command: first.map(|trial| trial.client_command.clone()).unwrap_or_default(),
         }
     }
+}
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
 }
 
 /// How many requests of a run failed, by kind.
@@ -371,4 +416,26 @@ fn thousands(value: f64) -> String {
         text.push(digit);
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trial(requests_per_s: f64, failed_requests: u64) -> Trial {
+        Trial { requests_per_s, failed_requests, latency_p99_us: requests_per_s, ..Trial::default() }
+    }
+
+    #[test]
+    fn a_run_that_was_set_aside_counts_for_nothing_but_its_errors() {
+        let (first, second, again) = (trial(100.0, 0), trial(10.0, 3), trial(200.0, 0));
+        let figure = Figure::new(
+            Link::Xdp,
+            &[(&first, Standing::Disturbed), (&second, Standing::SetAside), (&again, Standing::Stands)],
+        );
+        assert_eq!((figure.median, figure.latency_p99_us), (150.0, 150.0));
+        assert_eq!((figure.points, figure.set_aside, figure.disturbed), (vec![100.0, 200.0], vec![10.0], 1));
+        assert_eq!(figure.errors, 3);
+        assert!(figure.problems[0].contains("3 requests failed"), "{:?}", figure.problems);
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::IsTerminal;
+use std::mem::take;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use crate::environment::Environment;
 use crate::lab::{Lab, require_root};
 use crate::plan::{Case, Link, Mode, Plan};
 use crate::report::Report;
+use crate::schedule::{Attempt, Cores, STEADY, Schedule};
 use crate::trial::{Trial, carry_out};
 
 /// How to carry a plan out.
@@ -37,6 +39,11 @@ struct RawRun<'a> {
     mode: Mode,
     generator: Link,
     repeat: u32,
+    /// `order` of the run that this one was to replace.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    made_again: Option<usize>,
+    /// Speed of the cores, million iterations per second.
+    yardstick: &'a Attempt,
     trial: &'a Trial,
 }
 
@@ -60,21 +67,25 @@ impl Session {
         fs::create_dir_all(&raw).map_err(Error::kernel(format!("make {}", raw.display())))?;
         let environment = Environment::observe(&Lab::new(&self.overfly)?, &plan.server.program);
 
-        let mut cases = plan.cases();
-        shuffle(&mut cases, self.seed);
+        let cases = plan.cases();
         eprintln!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed);
-        let progress = Progress::new(plan, cases.len());
+        let mut progress = Progress::new(plan, cases.len());
         let started = Instant::now();
+        let cores = Cores { server_cpu: plan.server.cpu, client_cpu: plan.client.cpu, started };
+        let patience = Duration::from_secs_f64(plan.patience_s);
+        let mut schedule = Schedule::new(cores, cases.len(), self.seed, run_time(plan), patience);
         let mut trials = Vec::new();
-        for (index, &case) in cases.iter().enumerate() {
-            progress.before(index, plan, case);
-            let trial = carry_out(plan, &self.overfly, case);
-            self.keep(&raw, index, plan, case, &trial)?;
-            progress.after(index, plan, case, &trial);
+        while let Some(point) = schedule.next() {
+            let (index, case) = (trials.len(), cases[point]);
+            progress.before(index, schedule.left(), plan, case);
+            let mut trial = carry_out(plan, &self.overfly, case);
+            let Some(attempt) = schedule.made(take(&mut trial.conditions)) else { break };
+            self.keep(&raw, index, plan, case, &attempt, &trial)?;
+            progress.after(index, plan, case, &trial, schedule.share(&attempt) < STEADY);
             trials.push((case, trial));
         }
         progress.finish();
-        let report = Report::new(plan, self.seed, environment, started.elapsed(), &trials);
+        let report = Report::new(plan, self.seed, environment, started.elapsed(), schedule.close(), &trials);
         for (name, text) in [("summary.json", report.to_json()), ("report.md", report.to_markdown())] {
             let path = self.output.join(name);
             fs::write(&path, text).map_err(Error::kernel(format!("write {}", path.display())))?;
@@ -82,18 +93,27 @@ impl Session {
         Ok(report)
     }
 
-    fn keep(&self, raw: &Path, index: usize, plan: &Plan, case: Case, trial: &Trial) -> Result<(), Error> {
+    fn keep(
+        &self,
+        raw: &Path,
+        index: usize,
+        plan: &Plan,
+        case: Case,
+        attempt: &Attempt,
+        trial: &Trial,
+    ) -> Result<(), Error> {
         let cell = plan.cells()[case.cell];
         let generator =
             if case.generator == cell.link { String::new() } else { format!("-{}-sockets", case.generator) };
         let name = format!(
-            "{:03}-{}B-{}-{}-{}{generator}-{}.json",
+            "{:03}-{}B-{}-{}-{}{generator}-{}{}.json",
             index + 1,
             cell.payload_bytes,
             cell.connection,
             cell.link,
             case.mode,
-            case.repeat
+            case.repeat,
+            if attempt.again.is_some() { "-again" } else { "" }
         );
         let run = RawRun {
             order: index + 1,
@@ -103,12 +123,19 @@ impl Session {
             mode: case.mode,
             generator: case.generator,
             repeat: case.repeat,
+            made_again: attempt.again.map(|earlier| earlier + 1),
+            yardstick: attempt,
             trial,
         };
         let text = serde_json::to_string_pretty(&run).unwrap_or_default();
         let path = raw.join(name);
         fs::write(&path, text + "\n").map_err(Error::kernel(format!("write {}", path.display())))
     }
+}
+
+/// What a run takes: starting and stopping a server needs about half a second.
+fn run_time(plan: &Plan) -> Duration {
+    Duration::from_secs_f64(plan.warmup_s + plan.duration_s + 0.5)
 }
 
 /// One line that says how far we are: it rewrites itself on a terminal and is a line for each run
@@ -130,9 +157,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template("{wide_bar} {pos}/{len}  {msg}") {
             bar.set_style(style);
         }
-        // Starting and stopping a server takes about half a second.
-        let expected = Duration::from_secs_f64(plan.warmup_s + plan.duration_s + 0.5);
-        Progress { bar, terminal, started: Instant::now(), count, expected }
+        Progress { bar, terminal, started: Instant::now(), count, expected: run_time(plan) }
     }
 
     fn left(&self, done: usize) -> u64 {
@@ -144,7 +169,10 @@ impl Progress {
         each.saturating_mul(u32::try_from(self.count - done).unwrap_or(u32::MAX)).as_secs_f64().ceil() as u64
     }
 
-    fn before(&self, done: usize, plan: &Plan, case: Case) {
+    /// `more` runs follow this one.
+    fn before(&mut self, done: usize, more: usize, plan: &Plan, case: Case) {
+        self.count = done + 1 + more;
+        self.bar.set_length(self.count as u64);
         let cell = plan.cells()[case.cell];
         self.bar.set_position(done as u64);
         self.bar.set_message(format!(
@@ -156,7 +184,7 @@ impl Progress {
         ));
     }
 
-    fn after(&self, index: usize, plan: &Plan, case: Case, trial: &Trial) {
+    fn after(&self, index: usize, plan: &Plan, case: Case, trial: &Trial, disturbed: bool) {
         let cell = plan.cells()[case.cell];
         let what = format!("{}, {} server, {} generator", cell, case.mode, case.generator);
         if !trial.problems.is_empty() || trial.failed_requests > 0 {
@@ -166,10 +194,11 @@ impl Progress {
         }
         if !self.terminal {
             eprintln!(
-                "{}/{} {what}: {:.0} requests/s, {} s left",
+                "{}/{} {what}: {:.0} requests/s{}, {} s left",
                 index + 1,
                 self.count,
                 trial.requests_per_s,
+                if disturbed { " on a slow machine" } else { "" },
                 self.left(index + 1)
             );
         }
@@ -184,39 +213,4 @@ impl Progress {
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-}
-
-/// Fisher and Yates, with SplitMix64 (Steele, Lea, Flood 2014) for numbers.
-fn shuffle<T>(items: &mut [T], seed: u64) {
-    let mut state = seed;
-    let mut next = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = state;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    };
-    for last in (1..items.len()).rev() {
-        let chosen = (next() % (last as u64 + 1)) as usize;
-        items.swap(last, chosen);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::shuffle;
-
-    #[test]
-    fn a_seed_determines_the_order_and_loses_nothing() {
-        let shuffled = |seed| {
-            let mut items: Vec<u32> = (0..42).collect();
-            shuffle(&mut items, seed);
-            items
-        };
-        assert_eq!(shuffled(7), shuffled(7));
-        assert_ne!(shuffled(7), shuffled(8));
-        let mut sorted = shuffled(7);
-        sorted.sort_unstable();
-        assert_eq!(sorted, (0..42).collect::<Vec<_>>());
-    }
 }

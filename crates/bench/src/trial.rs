@@ -16,6 +16,7 @@ use serde_json::Value;
 use crate::lab::{DEVICE, Lab, SCRATCH, SERVER};
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
 use crate::process_time::{CoreTime, tree};
+use crate::yardstick::{Conditions, Watch};
 
 /// A server that does not answer by then does not work.
 const START_DEADLINE: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 const LOAD_SLACK: Duration = Duration::from_secs(10);
 
 /// What one run found out.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(crate) struct Trial {
     /// Successes per second; 0 if the run failed.
     pub(crate) requests_per_s: f64,
@@ -42,6 +43,9 @@ pub(crate) struct Trial {
     pub(crate) server_core_softirq_percent: f64,
     pub(crate) client_core_busy_percent: f64,
     pub(crate) client_core_softirq_percent: f64,
+    /// Kept beside the trial.
+    #[serde(skip)]
+    pub(crate) conditions: Conditions,
     /// Why the run failed, or what else was not as it should be.
     pub(crate) problems: Vec<String>,
     /// The exact command lines, as they are typed inside the lab's namespaces.
@@ -74,23 +78,7 @@ struct LoadLatency {
 /// Carries out one case of the plan. A failure is part of what is returned.
 pub(crate) fn carry_out(plan: &Plan, overfly: &Path, case: Case) -> Trial {
     let cell = plan.cells()[case.cell];
-    let mut trial = Trial {
-        requests_per_s: 0.0,
-        failed_requests: 0,
-        latency_p50_us: 0.0,
-        latency_p99_us: 0.0,
-        server_cpu_us_per_request: 0.0,
-        client_cpu_us_per_request: 0.0,
-        server_core_busy_percent: 0.0,
-        server_core_softirq_percent: 0.0,
-        client_core_busy_percent: 0.0,
-        client_core_softirq_percent: 0.0,
-        problems: Vec::new(),
-        server_command: String::new(),
-        client_command: String::new(),
-        load: Value::Null,
-        server_log: String::new(),
-    };
+    let mut trial = Trial::default();
     if let Err(problem) = attempt(plan, overfly, case, cell, &mut trial) {
         trial.problems.push(problem);
     }
@@ -135,17 +123,25 @@ fn measure(
         .stderr(Stdio::piped())
         .spawn()
         .map_err(|error| format!("the generator could not be started: {error}"))?;
+    let generator_id = generator.id();
     let started = Instant::now();
     let (warmup, duration) =
         (Duration::from_secs_f64(plan.warmup_s), Duration::from_secs_f64(plan.duration_s));
 
+    let counting = (started + warmup, started + warmup + duration);
+    let watch = Watch::start(plan.server.cpu, plan.client.cpu, counting.0, counting.1);
+
     // The middle of the measured time, so that nothing of the generator's start and end is in it.
     // It may itself take a moment to start: its own clock says when it was measuring.
-    let before =
-        wait_until(&mut generator, started + warmup + duration.mul_f64(0.2), || Clocks::read(plan, server));
-    let after =
-        wait_until(&mut generator, started + warmup + duration.mul_f64(0.9), || Clocks::read(plan, server));
-    let output = output_of(generator, started + warmup + duration + LOAD_SLACK)?;
+    let before = wait_until(&mut generator, counting.0 + duration.mul_f64(0.2), || {
+        Clocks::read(plan, server, generator_id)
+    });
+    let after = wait_until(&mut generator, counting.0 + duration.mul_f64(0.9), || {
+        Clocks::read(plan, server, generator_id)
+    });
+    let output = output_of(generator, counting.1 + LOAD_SLACK);
+    trial.conditions.speeds = watch.end();
+    let output = output?;
     let report: LoadReport = serde_json::from_str(&output.stdout).map_err(|error| {
         let said = output.stderr.trim().replace('\n', "; ");
         if said.is_empty() { format!("the generator's report is not understood: {error}") } else { said }
@@ -184,6 +180,15 @@ impl Trial {
             (share * 1000.0).round() / 10.0
         };
         let server_s = after.server.saturating_sub(before.server).as_secs_f64();
+        let generator_s = after.generator.saturating_sub(before.generator).as_secs_f64();
+        let busy = |clocks: &Clocks| match clocks.cores_differ {
+            true => clocks.server_core.busy + clocks.client_core.busy,
+            false => clocks.server_core.busy,
+        };
+        let busy_s = busy(&after).saturating_sub(busy(&before)).as_secs_f64();
+        if busy_s > 0.0 {
+            self.conditions.taken_by_others = (1.0 - (server_s + generator_s) / busy_s).max(0.0);
+        }
         self.server_cpu_us_per_request = server_s * 1e6 / requests;
         self.server_core_busy_percent = percent(before.server_core.busy, after.server_core.busy);
         self.server_core_softirq_percent = percent(before.server_core.softirq, after.server_core.softirq);
@@ -196,15 +201,20 @@ impl Trial {
 struct Clocks {
     when: Instant,
     server: Duration,
+    generator: Duration,
+    cores_differ: bool,
     server_core: CoreTime,
     client_core: CoreTime,
 }
 
 impl Clocks {
-    fn read(plan: &Plan, server: &Server) -> Clocks {
+    fn read(plan: &Plan, server: &Server, generator: u32) -> Clocks {
+        let spent = |root| tree(root).iter().map(|process| process.time).sum();
         Clocks {
             when: Instant::now(),
-            server: tree(server.guardian.id()).iter().map(|process| process.time).sum(),
+            server: spent(server.guardian.id()),
+            generator: spent(generator),
+            cores_differ: plan.server.cpu != plan.client.cpu,
             server_core: CoreTime::of(plan.server.cpu),
             client_core: CoreTime::of(plan.client.cpu),
         }

@@ -82,11 +82,21 @@ fn a_plan_is_carried_out_and_everything_is_written() {
         assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
         assert_eq!(kernel["points"].as_array().unwrap().len(), 1);
         assert_eq!(kernel["errors"], 0);
+        assert!(kernel["disturbed"].as_u64().unwrap() <= 1, "{kernel}");
+        assert_eq!(kernel["set_aside"].as_array().unwrap().len(), 0, "there is no patience: {kernel}");
         assert!(kernel["server_cpu_us_per_request"].as_f64().unwrap() > 0.0, "{kernel}");
         assert!(kernel["client_command"].as_str().unwrap().contains("load http --json"));
     }
     assert!(summary["environment"]["server_version"].as_str().unwrap().contains("nginx"));
     assert_eq!(workplace.raw().len(), 2);
+    for path in workplace.raw() {
+        let run: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+        let yardstick = &run["yardstick"];
+        for look in [&yardstick["before"], &yardstick["during"]["speeds"][0], &yardstick["after"]] {
+            assert!(look["server_core"].as_f64().unwrap() > 0.0, "{yardstick}");
+            assert!(look["client_core"].as_f64().unwrap() > 0.0, "{yardstick}");
+        }
+    }
     let report = fs::read_to_string(workplace.folder.path().join("results/plan/report.md")).unwrap();
     assert!(report.contains("| 1024 B | close | kernel |"), "{report}");
 }
