@@ -103,6 +103,7 @@ impl Add for Sum {
 }
 
 /// The sum of whole strides, in lanes that do not depend on each other.
+#[inline(never)]
 fn wide_sum(strides: &[[u8; STRIDE]]) -> u64 {
     let mut lanes = Lanes::default();
     let mut sum = 0;
@@ -132,6 +133,7 @@ pub fn copy_and_sum(from: &[u8], to: &mut [u8]) -> Sum {
     Sum(copy_and_sum_wide(wide, wide_to)).short(rest)
 }
 
+#[inline(never)]
 fn copy_and_sum_wide(from: &[[u8; STRIDE]], to: &mut [[u8; STRIDE]]) -> u64 {
     let mut lanes = Lanes::default();
     let mut sum = 0;
