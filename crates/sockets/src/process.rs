@@ -1,12 +1,12 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant};
-use overfly_link::broker::{Client, Interface, Leash};
+use overfly_link::broker::{Client, Interface, Leash, Protocol};
 use overfly_link::xdp::XdpLink;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -230,9 +230,13 @@ impl Process {
             .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
         let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
         let interface = client.interface().clone();
-        let &(address, prefix_len) = interface
+        let (address, prefix_len) = interface
             .addresses
-            .first()
+            .iter()
+            .find_map(|&(address, prefix_len)| match address {
+                IpAddr::V4(address) => Some((address, prefix_len)),
+                IpAddr::V6(_) => None,
+            })
             .ok_or_else(|| format!("interface {} has no IPv4 address", interface.name))?;
         let mut sockets = client.open_stack().map_err(|error| error.to_string())?;
         sockets.queues = sockets
@@ -348,7 +352,7 @@ impl Process {
         let Self { stack, client, held, .. } = self;
         stack.disconnected(|local, remote, descriptor| {
             if let Some(client) = client {
-                let _ = client.disconnect_flow(local.port(), remote);
+                let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote.into());
             }
             if descriptor >= 0 && table::lookup(descriptor) == Entry::Kept {
                 table::enter(descriptor, Entry::Kernel);
@@ -493,11 +497,13 @@ impl Process {
 
     /// This process takes no more connections for the listener.
     pub(crate) fn part(&mut self, id: SocketId) {
-        if let Some(local) = self.stack.part(id)
+        // New connections are steered away before those that wait here are reset.
+        if let Some(local) = self.stack.last_member_at(id)
             && let Some(client) = &mut self.client
         {
-            let _ = client.unlisten(local);
+            let _ = client.unlisten(Protocol::Tcp, local.into(), true);
         }
+        self.stack.part(id);
     }
 
     // ---- listeners and active opens ----
@@ -505,10 +511,9 @@ impl Process {
     /// Whether frames for this address can reach the stack.
     fn is_accelerated_address(&self, address: Ipv4Addr) -> bool {
         address.is_unspecified()
-            || self
-                .interface
-                .as_ref()
-                .is_some_and(|interface| interface.addresses.iter().any(|&(own, _)| own == address))
+            || self.interface.as_ref().is_some_and(|interface| {
+                interface.addresses.iter().any(|&(own, _)| own == IpAddr::V4(address))
+            })
     }
 
     /// This process takes connections for the listener from now on. Returns false if it stays the kernel's.
@@ -526,7 +531,10 @@ impl Process {
         socket.settings = kernel::settings(descriptor);
         match self.stack.join(id, local) {
             Ok(true) => {
-                let told = self.client.as_mut().map_or(Ok(()), |client| client.listen(local));
+                let told = self
+                    .client
+                    .as_mut()
+                    .map_or(Ok(()), |client| client.listen(Protocol::Tcp, local.into(), true));
                 if let Err(error) = told {
                     self.stack.part(id);
                     self.statistics.listeners_refused += 1;
@@ -582,16 +590,17 @@ impl Process {
             bound.port()
         };
         let Some(client) = &mut self.client else { return Ok(false) };
-        let Ok(route) = client.connect_flow(port, remote) else {
+        let Ok(route) = client.connect_flow(Protocol::Tcp, port, remote.into()) else {
             self.statistics.connects_refused += 1;
             return Ok(false);
         };
-        let local = SocketAddrV4::new(route.source, port);
-        let agrees = bound.ip().is_unspecified() || *bound.ip() == route.source;
+        let IpAddr::V4(source) = route.source else { return Ok(false) };
+        let local = SocketAddrV4::new(source, port);
+        let agrees = bound.ip().is_unspecified() || *bound.ip() == source;
         let settings = kernel::settings(descriptor);
         if !agrees || self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
             if let Some(client) = &mut self.client {
-                let _ = client.disconnect_flow(port, remote);
+                let _ = client.disconnect_flow(Protocol::Tcp, port, remote.into());
             }
             self.statistics.connects_refused += 1;
             return Ok(false);

@@ -238,11 +238,17 @@ impl<T: Transport> Stack<T> {
         self.face.at(id).listening.as_ref().is_some_and(|listening| listening.joined.is_some())
     }
 
-    /// This process takes no more connections for the listener. Returns the address and port if it was the last one
-    /// there, so that the broker must be told. Connections that wait to be accepted are reset, as Linux does.
-    pub fn part(&mut self, id: SocketId) -> Option<SocketAddrV4> {
-        let listening = self.face.at_mut(id).listening.as_mut()?;
-        let local = listening.joined.take()?;
+    /// Address and port of a listener that has joined and is the only one there: the broker must be told before it parts.
+    pub fn last_member_at(&self, id: SocketId) -> Option<SocketAddrV4> {
+        let local = self.socket(id).listening.as_ref()?.joined?;
+        self.face.ports.iter().any(|port| port.local == local && port.members == [id]).then_some(local)
+    }
+
+    /// This process takes no more connections for the listener. Connections that wait to be accepted are reset, as Linux
+    /// does.
+    pub fn part(&mut self, id: SocketId) {
+        let Some(listening) = &mut self.face.at_mut(id).listening else { return };
+        let Some(local) = listening.joined.take() else { return };
         let waiting = core::mem::take(&mut listening.queue);
         listening.dead = 0;
         for queued in waiting {
@@ -253,17 +259,16 @@ impl<T: Transport> Stack<T> {
                 _ => self.face.release(queued),
             }
         }
-        let index = self.face.ports.iter().position(|port| port.local == local)?;
+        let Some(index) = self.face.ports.iter().position(|port| port.local == local) else { return };
         let port = &mut self.face.ports[index];
         port.members.retain(|&member| member != id);
         if !port.members.is_empty() {
-            return None;
+            return;
         }
         let port = self.face.ports.swap_remove(index);
         if let Some(drive) = &mut self.drive {
             drive.engine.close_listener(port.listener);
         }
-        Some(local)
     }
 
     /// Whether [`Stack::accept`] may have something.

@@ -364,8 +364,11 @@ fn listeners_at_one_address_take_turns() {
     bench.settle();
     assert!(bench.accept().is_some() && bench.accept().is_some() && bench.accept().is_none());
     assert!(bench.server.accept(second, 200, true).is_some());
-    assert_eq!(bench.server.part(second), None);
-    assert_eq!(bench.server.part(bench.listener), Some(SERVER));
+    assert_eq!(bench.server.last_member_at(second), None);
+    bench.server.part(second);
+    assert_eq!(bench.server.last_member_at(bench.listener), Some(SERVER));
+    bench.server.part(bench.listener);
+    assert_eq!(bench.server.last_member_at(bench.listener), None);
 }
 
 #[test]

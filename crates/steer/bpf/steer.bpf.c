@@ -1,31 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Which stack a received frame belongs to. Everything that no stack asked for passes to the kernel untouched.
 //
-// The order: listener (its connections are remembered one by one, so that a later change of the listener's stacks moves
-// none of them), connection, claimed ports, kernel.
+// The order: connections, listeners (their TCP connections are remembered one by one, so that a later change of the
+// listener's stacks moves none of them), claimed ports, kernel. An ICMP error goes where the packet's answers go that it
+// quotes.
 
 #include <linux/bpf.h>
+#include <linux/icmpv6.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
+#include <linux/in6.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
 #define STACKS_MAX 64
 #define FRAGMENT 0x3fff // MF and the offset, not DF
+#define FRAGMENT_OFFSET 0x1fff
+#define EXTENSIONS_MAX 4
+// include/uapi/linux/icmp.h, which needs headers that -target bpf does not find.
+#define ICMP_DEST_UNREACH 3
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMP_HEADER_LEN 8
 
 // Set by the loader before the program is verified.
 const volatile __u32 QUEUES = 1;
 const volatile __u64 HASH_KEY = 0;
 
-// How much there is to look up: an empty map costs nothing.
 struct config {
+	// How much there is to look up: an empty map costs nothing.
 	__u32 listeners;
 	__u32 connections;
 	__u32 claims;
 	__u32 unused;
+	// Who has each place: generation << 6 | stack, so that a place's next stack is not taken for its last. 0: nobody.
+	__u32 owners[STACKS_MAX];
 };
 
 // What became of the frames.
@@ -33,31 +47,42 @@ struct counters {
 	__u64 to_listener;
 	__u64 to_connection;
 	__u64 to_claim;
+	__u64 icmp_errors; // in these three
 	__u64 flows_recorded;
 	__u64 passed_fragment;
 	__u64 passed_other;
 };
 
-struct listener_key {
-	__be32 address;
-	__be16 port;
-	__u16 zero;
+// IPv4 as ::ffff:a.b.c.d.
+struct address {
+	__be32 words[4];
 };
 
-// The stacks that accept a listener's new connections.
+struct listener_key {
+	struct address address;
+	__be16 port;
+	__u16 protocol;
+};
+
+// The stacks that accept a listener's new connections, or get its datagrams.
 struct group {
 	__u64 members; // bit s: stack s
-	__u32 count;
-	__u32 changed; // 0 while all of its connections ever went to stacks[0]
+	__u64 count;
 	__u16 stacks[STACKS_MAX];
 };
 
 // As seen from here: local is the frame's destination.
 struct flow_key {
-	__be32 local_address;
-	__be32 remote_address;
+	struct address local;
+	struct address remote;
 	__be16 local_port;
 	__be16 remote_port;
+	__u32 protocol;
+};
+
+struct claim_key {
+	struct address address;
+	__u32 protocol;
 };
 
 // All frames to an address and a range of ports: stack = first + port % count.
@@ -89,6 +114,7 @@ struct {
 	__type(value, struct group);
 } listeners SEC(".maps");
 
+// TCP connections of listeners, and their owners.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 262144);
@@ -108,7 +134,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 65536);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, __be32);
+	__type(key, struct claim_key);
 	__type(value, struct claim);
 } claims SEC(".maps");
 
@@ -120,36 +146,60 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
-// If the stack is gone, the kernel answers for it.
-static __always_inline int deliver(struct xdp_md *ctx, __u32 stack)
+static __always_inline void from_ipv4(struct address *to, __be32 address)
 {
-	return bpf_redirect_map(&xsks, stack * QUEUES + ctx->rx_queue_index, XDP_PASS);
+	to->words[0] = 0;
+	to->words[1] = 0;
+	to->words[2] = bpf_htonl(0xffff);
+	to->words[3] = address;
 }
 
-// Keyed, because peers choose their ports: multiply and xor-shift, twice (the constants are splitmix64's).
+static __always_inline void from_ipv6(struct address *to, const struct in6_addr *address)
+{
+	to->words[0] = address->s6_addr32[0];
+	to->words[1] = address->s6_addr32[1];
+	to->words[2] = address->s6_addr32[2];
+	to->words[3] = address->s6_addr32[3];
+}
+
+static __always_inline __u64 half(const struct address *address, int at)
+{
+	return (__u64)address->words[at] << 32 | address->words[at + 1];
+}
+
+// Keyed, because peers choose their addresses and ports: multiply and xor-shift (the constants are splitmix64's).
 static __always_inline __u32 hash(const struct flow_key *flow)
 {
-	__u64 addresses = (__u64)flow->local_address << 32 | flow->remote_address;
 	__u64 ports = (__u64)flow->local_port << 16 | flow->remote_port;
-	__u64 mixed = (addresses ^ HASH_KEY) * 0xbf58476d1ce4e5b9ULL;
+	__u64 mixed = (half(&flow->remote, 2) ^ HASH_KEY) * 0xbf58476d1ce4e5b9ULL;
 
+	mixed = (mixed ^ mixed >> 31 ^ half(&flow->remote, 0)) * 0x94d049bb133111ebULL;
+	mixed = (mixed ^ mixed >> 30 ^ half(&flow->local, 2) ^ half(&flow->local, 0)) * 0xbf58476d1ce4e5b9ULL;
 	mixed = (mixed ^ mixed >> 31 ^ ports) * 0x94d049bb133111ebULL;
 	mixed = (mixed ^ mixed >> 30 ^ HASH_KEY) * 0xbf58476d1ce4e5b9ULL;
 	return mixed >> 32;
 }
 
-// Whether the kernel has a connection with this tuple: begun, open, or in TIME-WAIT.
-static __always_inline int is_the_kernels(struct xdp_md *ctx, const struct flow_key *flow)
+// Whether the kernel has a TCP connection with this tuple: begun, open, or in TIME-WAIT.
+static __noinline int is_the_kernels(struct xdp_md *ctx, const struct flow_key *flow)
 {
 	struct bpf_sock_tuple tuple = {};
 	struct bpf_sock *socket;
 	int connection;
 
-	tuple.ipv4.saddr = flow->remote_address;
-	tuple.ipv4.daddr = flow->local_address;
-	tuple.ipv4.sport = flow->remote_port;
-	tuple.ipv4.dport = flow->local_port;
-	socket = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!flow->local.words[0] && !flow->local.words[1] && flow->local.words[2] == bpf_htonl(0xffff)) {
+		tuple.ipv4.saddr = flow->remote.words[3];
+		tuple.ipv4.daddr = flow->local.words[3];
+		tuple.ipv4.sport = flow->remote_port;
+		tuple.ipv4.dport = flow->local_port;
+		socket = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	} else {
+		__builtin_memcpy(tuple.ipv6.saddr, &flow->remote, sizeof(flow->remote));
+		__builtin_memcpy(tuple.ipv6.daddr, &flow->local, sizeof(flow->local));
+		tuple.ipv6.sport = flow->remote_port;
+		tuple.ipv6.dport = flow->local_port;
+		socket = bpf_skc_lookup_tcp(ctx, &tuple, sizeof(tuple.ipv6), BPF_F_CURRENT_NETNS, 0);
+	}
 	if (!socket)
 		return 0;
 	connection = socket->state != BPF_TCP_LISTEN;
@@ -157,92 +207,236 @@ static __always_inline int is_the_kernels(struct xdp_md *ctx, const struct flow_
 	return connection;
 }
 
+// Skips the extension headers that may stand before a transport header (RFC 8200 section 4); what `*protocol` is then says
+// what stands at the result, a fragment header perhaps. Null if they are cut off, or if the packet is to go further.
+static __always_inline void *skip_extensions(void *cursor, void *end, __u8 *protocol)
+{
+#pragma unroll
+	for (int i = 0; i < EXTENSIONS_MAX; i++) {
+		__u8 *extension = cursor;
+
+		if (*protocol != IPPROTO_HOPOPTS && *protocol != IPPROTO_DSTOPTS && *protocol != IPPROTO_ROUTING)
+			break;
+		if ((void *)(extension + 8) > end)
+			return 0;
+		// Segments left (RFC 8200 section 4.4).
+		if (*protocol == IPPROTO_ROUTING && extension[3])
+			return 0;
+		*protocol = extension[0];
+		cursor += ((__u32)extension[1] + 1) * 8;
+	}
+	return cursor;
+}
+
+// The flow of a packet that an ICMP error quotes and that `receiver` sent. 0 if the message is no such error.
+static __noinline int quoted_ipv4(void *message, void *end, struct flow_key *flow, __be32 receiver)
+{
+	struct iphdr *ip = message + ICMP_HEADER_LEN;
+	__u8 type;
+	__be16 *ports;
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	type = *(__u8 *)message;
+	if (type != ICMP_DEST_UNREACH && type != ICMP_TIME_EXCEEDED && type != ICMP_PARAMETERPROB)
+		return 0;
+	if (ip->version != 4 || ip->ihl < 5 || ip->saddr != receiver || ip->frag_off & bpf_htons(FRAGMENT_OFFSET))
+		return 0;
+	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_UDP)
+		return 0;
+	ports = (void *)ip + ip->ihl * 4;
+	if ((void *)(ports + 2) > end)
+		return 0;
+	from_ipv4(&flow->local, ip->saddr);
+	from_ipv4(&flow->remote, ip->daddr);
+	flow->local_port = ports[0];
+	flow->remote_port = ports[1];
+	flow->protocol = ip->protocol;
+	return 1;
+}
+
+// As above; `flow->local` says who received the error.
+static __noinline int quoted_ipv6(void *message, void *end, struct flow_key *flow)
+{
+	struct icmp6hdr *icmp = message;
+	struct ipv6hdr *ip = message + sizeof(*icmp);
+	struct address source;
+	__be16 *ports;
+	__u8 protocol;
+
+	if ((void *)(ip + 1) > end)
+		return 0;
+	if (icmp->icmp6_type < ICMPV6_DEST_UNREACH || icmp->icmp6_type > ICMPV6_PARAMPROB)
+		return 0;
+	from_ipv6(&source, &ip->saddr);
+	if (ip->version != 6 || half(&source, 0) != half(&flow->local, 0) || half(&source, 2) != half(&flow->local, 2))
+		return 0;
+	protocol = ip->nexthdr;
+	ports = skip_extensions(ip + 1, end, &protocol);
+	if (!ports || (void *)(ports + 2) > end || (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP))
+		return 0;
+	from_ipv6(&flow->remote, &ip->daddr);
+	flow->local_port = ports[0];
+	flow->remote_port = ports[1];
+	flow->protocol = protocol;
+	return 1;
+}
+
 SEC("xdp")
 int overfly_steer(struct xdp_md *ctx)
 {
-	void *data = (void *)(long)ctx->data;
 	void *end = (void *)(long)ctx->data_end;
-	struct ethhdr *ethernet = data;
-	struct iphdr *ip = data + sizeof(*ethernet);
-	struct config *sizes;
+	struct ethhdr *ethernet = (void *)(long)ctx->data;
+	__u32 zero = 0, opens = 0, is_error = 0, stack;
 	struct counters *count;
-	struct tcphdr *tcp;
+	struct config *config_now;
 	struct flow_key flow;
-	__u32 zero = 0, header_len;
+	__u8 protocol;
+	void *transport;
 
-	sizes = bpf_map_lookup_elem(&config, &zero);
+	config_now = bpf_map_lookup_elem(&config, &zero);
 	count = bpf_map_lookup_elem(&counters, &zero);
-	if (!sizes || !count)
+	if (!config_now || !count)
 		return XDP_PASS;
-	if ((void *)(ip + 1) > end || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4 ||
-	    ip->protocol != IPPROTO_TCP || (ethernet->h_dest[0] & 1) || ctx->rx_queue_index >= QUEUES)
+	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1) || ctx->rx_queue_index >= QUEUES)
 		goto other;
-	if (ip->frag_off & bpf_htons(FRAGMENT)) {
-		count->passed_fragment++;
-		return XDP_PASS;
+
+	if (ethernet->h_proto == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = (void *)(ethernet + 1);
+
+		if ((void *)(ip + 1) > end || ip->version != 4 || ip->ihl < 5)
+			goto other;
+		protocol = ip->protocol;
+		if (protocol != IPPROTO_TCP && protocol != IPPROTO_UDP && protocol != IPPROTO_ICMP)
+			goto other;
+		if (ip->frag_off & bpf_htons(FRAGMENT))
+			goto fragment;
+		transport = (void *)ip + ip->ihl * 4;
+		if (protocol == IPPROTO_ICMP) {
+			if (!quoted_ipv4(transport, end, &flow, ip->daddr))
+				goto other;
+			is_error = 1;
+		} else {
+			from_ipv4(&flow.local, ip->daddr);
+			from_ipv4(&flow.remote, ip->saddr);
+		}
+	} else if (ethernet->h_proto == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = (void *)(ethernet + 1);
+
+		if ((void *)(ip + 1) > end || ip->version != 6)
+			goto other;
+		protocol = ip->nexthdr;
+		transport = skip_extensions(ip + 1, end, &protocol);
+		if (!transport)
+			goto other;
+		if (protocol == IPPROTO_FRAGMENT)
+			goto fragment;
+		from_ipv6(&flow.local, &ip->daddr);
+		if (protocol == IPPROTO_ICMPV6) {
+			if (!quoted_ipv6(transport, end, &flow))
+				goto other;
+			is_error = 1;
+		} else {
+			from_ipv6(&flow.remote, &ip->saddr);
+		}
+	} else {
+		goto other;
 	}
-	header_len = ip->ihl * 4;
-	if (header_len < sizeof(*ip))
-		goto other;
-	tcp = (void *)ip + header_len;
-	if ((void *)(tcp + 1) > end)
-		goto other;
 
-	flow.local_address = ip->daddr;
-	flow.remote_address = ip->saddr;
-	flow.local_port = tcp->dest;
-	flow.remote_port = tcp->source;
+	if (!is_error) {
+		if (protocol == IPPROTO_TCP) {
+			struct tcphdr *tcp = transport;
 
-	if (sizes->listeners) {
-		struct listener_key key = {.address = ip->daddr, .port = tcp->dest};
-		struct group *group = bpf_map_lookup_elem(&listeners, &key);
+			if ((void *)(tcp + 1) > end)
+				goto other;
+			opens = tcp->syn && !tcp->ack;
+			flow.local_port = tcp->dest;
+			flow.remote_port = tcp->source;
+		} else if (protocol == IPPROTO_UDP) {
+			struct udphdr *udp = transport;
 
-		if (group) {
-			__u32 syn = tcp->syn && !tcp->ack;
-			__u32 *recorded, stack, index;
+			if ((void *)(udp + 1) > end)
+				goto other;
+			flow.local_port = udp->dest;
+			flow.remote_port = udp->source;
+		} else {
+			goto other;
+		}
+		flow.protocol = protocol;
+	}
 
+	if (config_now->connections) {
+		__u32 *owner = bpf_map_lookup_elem(&connections, &flow);
+
+		if (owner) {
+			stack = *owner;
+			count->to_connection++;
+			goto deliver;
+		}
+	}
+	if (config_now->listeners) {
+		__u32 *recorded = 0;
+		struct listener_key key;
+		struct group *group;
+
+		if (flow.protocol == IPPROTO_TCP) {
 			recorded = bpf_map_lookup_elem(&flows, &flow);
-			// A new connection with an old one's tuple stays where it was only if that stack still accepts.
-			if (recorded && (!syn || group->members >> (*recorded & 63) & 1)) {
+			if (recorded && config_now->owners[*recorded % STACKS_MAX] != *recorded)
+				recorded = 0;
+			if (recorded && !opens) {
+				stack = *recorded % STACKS_MAX;
 				count->to_listener++;
-				return deliver(ctx, *recorded);
+				goto deliver;
+			}
+		}
+		key.address = flow.local;
+		key.port = flow.local_port;
+		key.protocol = flow.protocol;
+		group = bpf_map_lookup_elem(&listeners, &key);
+		// Where nobody accepts any more, only connections that were accepted go on.
+		if (group && group->count) {
+			// A new connection with an old one's tuple stays where it was only if that stack still accepts.
+			if (recorded && group->members >> *recorded % STACKS_MAX & 1) {
+				stack = *recorded % STACKS_MAX;
+				count->to_listener++;
+				goto deliver;
 			}
 			// It was the kernel's before a stack joined the listener, and stays so.
-			if (!syn && is_the_kernels(ctx, &flow))
+			if (flow.protocol == IPPROTO_TCP && !opens && is_the_kernels(ctx, &flow))
 				goto other;
-			if (group->count) {
-				index = (__u64)hash(&flow) * group->count >> 32;
-				stack = group->stacks[index & (STACKS_MAX - 1)];
-				if (syn) {
-					bpf_map_update_elem(&flows, &flow, &stack, BPF_ANY);
-					count->flows_recorded++;
-				}
-				count->to_listener++;
-				return deliver(ctx, stack);
-			}
-			// Nobody accepts here any more; only connections that were accepted go on.
-		}
-	}
-	if (sizes->connections) {
-		__u32 *stack = bpf_map_lookup_elem(&connections, &flow);
+			stack = group->stacks[(hash(&flow) * group->count >> 32) % STACKS_MAX];
+			if (opens) {
+				__u32 owner = config_now->owners[stack % STACKS_MAX];
 
-		if (stack) {
-			count->to_connection++;
-			return deliver(ctx, *stack);
+				bpf_map_update_elem(&flows, &flow, &owner, BPF_ANY);
+				count->flows_recorded++;
+			}
+			count->to_listener++;
+			goto deliver;
 		}
 	}
-	if (sizes->claims) {
-		struct claim *claim = bpf_map_lookup_elem(&claims, &flow.local_address);
+	if (config_now->claims) {
+		struct claim_key key = {.address = flow.local, .protocol = flow.protocol};
+		struct claim *claim = bpf_map_lookup_elem(&claims, &key);
 		__u16 port = bpf_ntohs(flow.local_port);
 
 		if (claim && claim->count && port >= claim->port_low && port <= claim->port_high) {
+			stack = claim->first + port % claim->count;
 			count->to_claim++;
-			return deliver(ctx, claim->first + port % claim->count);
+			goto deliver;
 		}
 	}
 other:
 	count->passed_other++;
 	return XDP_PASS;
+fragment:
+	count->passed_fragment++;
+	return XDP_PASS;
+deliver:
+	if (is_error)
+		count->icmp_errors++;
+	// If the stack is gone, the kernel answers for it.
+	return bpf_redirect_map(&xsks, stack * QUEUES + ctx->rx_queue_index, XDP_PASS);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -9,13 +9,17 @@
 #[path = "../tests/lab/mod.rs"]
 mod lab;
 
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab};
+use aya::programs::{ProgramInfo, loaded_programs};
+use aya::sys::{Stats, enable_stats};
+use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
@@ -29,6 +33,10 @@ fn main() {
             cost(length, batch, duration);
         }
     }
+    println!(
+        "\nXDP program, ns a frame (kernel.bpf_stats_enabled; some 20 ns of it are the clock's own), fastest tenth:"
+    );
+    program_costs(duration);
     println!("\nTwo cores, both ends at full speed:");
     println!("frame  qdisc  sent/s  received/s  frames a sendto  lost or refused");
     for length in [64, 1514] {
@@ -65,7 +73,7 @@ fn claim_everything(attachment: &mut Attachment) -> XdpLink {
     let address = attachment.interface().addresses[0].0;
     let sockets = attachment.add_stack().expect("a stack");
     let stack = sockets.stack;
-    attachment.claim_ports(address, 0..=u16::MAX, stack, 1).expect("a claim");
+    attachment.claim_ports(Protocol::Tcp, address, 0..=u16::MAX, stack, 1).expect("a claim");
     XdpLink::open(sockets).expect("a link")
 }
 
@@ -79,8 +87,8 @@ fn template(length: usize, from: &Attachment, to: &Attachment, tcp_frame: bool) 
     }
     .emit(&mut frame);
     ipv4::Header {
-        source: from.interface().addresses[0].0,
-        destination: to.interface().addresses[0].0,
+        source: CLIENT,
+        destination: SERVER,
         protocol: if tcp_frame { ipv4::PROTOCOL_TCP } else { 253 }, // for experiments (RFC 3692)
         ttl: 64,
         tos: 0,
@@ -155,6 +163,67 @@ fn cost(length: usize, batch: usize, duration: Duration) {
         fastest(kernel),
         fastest(receives),
     );
+}
+
+/// What the program at the far end needs for frames that end at different of its steps.
+fn program_costs(duration: Duration) {
+    let before: Vec<u32> = programs().iter().map(ProgramInfo::id).collect();
+    let lab = Lab::new(1);
+    pin(0);
+    let _stats = enable_stats(Stats::RunTime).expect("bpf statistics");
+    let mut far = lab.server.within(|| Attachment::attach(INTERFACE, Options::default()).expect("attach"));
+    let program = programs().into_iter().find(|program| !before.contains(&program.id())).expect("a program");
+    let program = program.fd().expect("its descriptor");
+    let mut near = lab.client.within(|| Attachment::attach(INTERFACE, Options::default()).expect("attach"));
+    let mut sender = XdpLink::open(near.add_stack().expect("a stack")).expect("a link");
+    let sockets = far.add_stack().expect("a stack");
+    let stack = sockets.stack;
+    let mut receiver = XdpLink::open(sockets).expect("a link");
+    let tcp_frame = template(64, &near, &far, true);
+    let mut opening = tcp_frame.clone();
+    opening[47] = 0x02; // SYN alone
+    let mut measure = |name: &str, frame: &[u8]| {
+        let (mut costs, end) = (Vec::new(), Instant::now() + duration / 4);
+        while Instant::now() < end {
+            let (time_before, count_before) = run_time(program.as_fd());
+            for _ in 0..20 {
+                write(&mut sender, frame, 32);
+                sender.flush();
+                receiver.receive(64, |_| ());
+            }
+            let (time, count) = run_time(program.as_fd());
+            costs.push((time - time_before) as f64 / (count - count_before).max(1) as f64);
+        }
+        println!("{name:40}  {:5.0}", fastest(costs));
+    };
+    measure("nothing asked for: the kernel's", &tcp_frame);
+    far.listen(stack, Protocol::Tcp, SocketAddr::new(SERVER.into(), 2000), true).expect("a listener");
+    measure("SYN for a listener", &opening);
+    measure("connection of a listener", &tcp_frame);
+    let mut other_port = tcp_frame.clone();
+    other_port[37] ^= 1;
+    measure("listeners, but another port: the kernel's", &other_port);
+    let (local, remote) = (SocketAddr::new(SERVER.into(), 2001), SocketAddr::new(CLIENT.into(), 1000));
+    let connected = lab.server.within(|| far.connect_flow(stack, Protocol::Tcp, local, remote));
+    connected.expect("a connection");
+    measure("connection that a stack opened", &other_port);
+    measure("connection of a listener beside it", &tcp_frame);
+}
+
+fn programs() -> Vec<ProgramInfo> {
+    let named = |program: &ProgramInfo| program.name_as_str() == Some("overfly_steer");
+    loaded_programs().filter_map(Result::ok).filter(named).collect()
+}
+
+/// Nanoseconds and runs since the program was loaded (Documentation/bpf: `fdinfo` of a program).
+fn run_time(program: BorrowedFd<'_>) -> (u64, u64) {
+    let shown =
+        std::fs::read_to_string(format!("/proc/self/fdinfo/{}", program.as_raw_fd())).expect("fdinfo");
+    let value = |name: &str| {
+        let line = shown.lines().find_map(|line| line.strip_prefix(name)).expect("a field of fdinfo");
+        line.trim().parse().expect("a number")
+    };
+    (value("run_time_ns:"), value("run_cnt:"))
 }
 
 fn throughput(length: usize, qdisc: bool, duration: Duration) {

@@ -1,12 +1,12 @@
 //! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Interface, Route};
+use overfly_link::broker::{Interface, Protocol, Route};
 use overfly_link::xdp::{
     BusyPoll, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed, StackSockets,
 };
@@ -17,12 +17,12 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::device::{self, InterruptDeferral};
 use crate::error::Error;
-use crate::groups::Groups;
+use crate::groups::{self, Groups};
 use crate::netlink::Netlink;
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Program};
 
-/// How long a next hop may take to answer ARP.
+/// How long a next hop may take to answer ARP or neighbour discovery.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_secs(1);
 /// Bounds the XSKMAP, and the descriptors that an attachment needs.
 const QUEUES_MAX: u32 = 256;
@@ -46,7 +46,7 @@ pub struct Options {
     pub rx_ring: u32,
     /// Frames (2 KiB) to send from, for each stack; a multiple of 64.
     pub tx_frames: u32,
-    /// Connections of listeners that are remembered; older ones are found by their hash.
+    /// TCP connections of listeners that are remembered; older ones are found by their hash.
     pub flows: u32,
 }
 
@@ -93,7 +93,7 @@ pub struct Attachment {
     busy_poll: Option<BusyPoll>,
     groups: Groups,
     connections: HashMap<FlowKey, u16>,
-    claims: BTreeMap<Ipv4Addr, Claim>,
+    claims: BTreeMap<(Protocol, IpAddr), Claim>,
     /// What the device's settings were, if they were changed.
     deferral_before: Option<InterruptDeferral>,
     reclaimed: Reclaimed,
@@ -115,7 +115,7 @@ impl Attachment {
         let addresses =
             netlink.addresses(link.index).map_err(|errno| Error::system("reading the addresses", errno))?;
         if addresses.is_empty() {
-            return Err(unfit("IPv4 address"));
+            return Err(unfit("IP address"));
         }
         let (rx_queues, tx_queues) = device::queues(interface).unwrap_or((link.rx_queues, link.tx_queues));
         let queues = options.queues.unwrap_or(rx_queues).min(rx_queues);
@@ -252,7 +252,7 @@ impl Attachment {
             });
             kept.push(socket);
         }
-        let mut result = Ok(());
+        let mut result = self.program.admit(stack);
         for (queue, socket) in (0_u32..).zip(&kept) {
             result = result.and(self.program.set_socket(stack, queue, Some(socket.as_fd())));
         }
@@ -303,6 +303,7 @@ impl Attachment {
         }
         self.groups.remove(stack);
         result = result.and(self.install_listeners());
+        result = result.and(self.program.dismiss(stack));
         let theirs: Vec<FlowKey> =
             self.connections.iter().filter_map(|(&flow, &owner)| (owner == stack).then_some(flow)).collect();
         for flow in theirs {
@@ -357,43 +358,67 @@ impl Attachment {
         }
     }
 
-    /// New connections to the address go to the stack, or to one of those that listen there, chosen by hash. The address
-    /// 0.0.0.0 stands for all addresses of the interface, also those it gets later.
+    /// New TCP connections to the address go to the stack, or to one of those that listen there, chosen by hash; with UDP,
+    /// each datagram. The address 0.0.0.0 or `::` stands for all addresses of the interface, also those it gets later: `::`
+    /// for those of both families, unless `v6only` (which means nothing with other addresses).
+    ///
+    /// When another stack begins or ceases to listen, TCP connections stay where they are. UDP keeps no record: of the
+    /// peers' ports, some move to another stack.
     ///
     /// # Errors
     /// [`Error::UnknownStack`], [`Error::NotLocal`], or what the kernel said.
-    pub fn listen(&mut self, stack: u16, address: SocketAddrV4) -> Result<(), Error> {
+    pub fn listen(
+        &mut self,
+        stack: u16,
+        protocol: Protocol,
+        address: SocketAddr,
+        v6only: bool,
+    ) -> Result<(), Error> {
         self.check_open(stack)?;
-        if !address.ip().is_unspecified() && !self.is_local(*address.ip())? {
-            return Err(Error::NotLocal(*address.ip()));
+        let ip = address.ip().to_canonical();
+        if !ip.is_unspecified() && !self.is_local(ip)? {
+            return Err(Error::NotLocal(ip));
         }
-        if !self.groups.listen(stack, address) {
+        let mut places = listening_places(protocol, address, v6only);
+        places.retain(|&place| self.groups.listen(stack, place));
+        if places.is_empty() {
             return Ok(());
         }
         let result = self.install_listeners();
         if result.is_err() {
-            self.groups.withdraw(stack, address);
+            for place in places {
+                self.groups.withdraw(stack, place);
+            }
             self.install_listeners()?;
         }
         result
     }
 
-    /// The stack gets no new connections there. Those that it has stay its own.
+    /// The stack gets no new connections there, and no datagrams. TCP connections that it has stay its own. Takes what
+    /// [`Attachment::listen`] took.
     ///
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said.
-    pub fn unlisten(&mut self, stack: u16, address: SocketAddrV4) -> Result<(), Error> {
+    pub fn unlisten(
+        &mut self,
+        stack: u16,
+        protocol: Protocol,
+        address: SocketAddr,
+        v6only: bool,
+    ) -> Result<(), Error> {
         self.check_open(stack)?;
-        self.groups.unlisten(stack, address);
+        for place in listening_places(protocol, address, v6only) {
+            self.groups.unlisten(stack, place);
+        }
         self.install_listeners()
     }
 
     fn install_listeners(&mut self) -> Result<(), Error> {
-        let local: Vec<Ipv4Addr> = self.interface.addresses.iter().map(|(address, _)| *address).collect();
+        let local: Vec<IpAddr> = self.interface.addresses.iter().map(|(address, _)| *address).collect();
         self.program.set_listeners(self.groups.expand(&local))
     }
 
-    fn is_local(&mut self, address: Ipv4Addr) -> Result<bool, Error> {
+    fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
         let known = |interface: &Interface| interface.addresses.iter().any(|(a, _)| *a == address);
         Ok(known(&self.interface) || (self.refresh_addresses()? && known(&self.interface)))
     }
@@ -415,8 +440,8 @@ impl Attachment {
         Ok(true)
     }
 
-    /// Finds the way to `remote` and steers the connection's frames to the stack. `local` may be 0.0.0.0:port: the route
-    /// then says which address. Waits for the next hop to answer ARP, for 1 s at most.
+    /// Finds the way to `remote` and steers the connection's frames to the stack. The address of `local` may be
+    /// unspecified: the route then says which. Waits for the next hop to answer, for 1 s at most.
     ///
     /// # Errors
     /// [`Error::RouteElsewhere`] if the kernel must carry this connection; [`Error::TupleInUse`]; those of
@@ -424,30 +449,33 @@ impl Attachment {
     pub fn connect_flow(
         &mut self,
         stack: u16,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
     ) -> Result<Route, Error> {
-        let route = self.route(*remote.ip())?;
-        self.register_flow(stack, local, remote, route)
+        let route = self.route(remote.ip())?;
+        self.register_flow(stack, protocol, local, remote, route)
     }
 
     /// The second half of [`Attachment::connect_flow`], when the route is known.
     pub(crate) fn register_flow(
         &mut self,
         stack: u16,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
         mut route: Route,
     ) -> Result<Route, Error> {
         self.check_open(stack)?;
-        if !local.ip().is_unspecified() {
-            if !self.is_local(*local.ip())? {
-                return Err(Error::NotLocal(*local.ip()));
+        let address = local.ip().to_canonical();
+        if !address.is_unspecified() {
+            if address.is_ipv4() != route.source.is_ipv4() || !self.is_local(address)? {
+                return Err(Error::NotLocal(address));
             }
-            route.source = *local.ip();
+            route.source = address;
         }
-        let local = SocketAddrV4::new(route.source, local.port());
-        let flow = FlowKey::new(local, remote);
+        let local = SocketAddr::new(route.source, local.port());
+        let flow = FlowKey::new(protocol, local, remote);
         match self.connections.get(&flow) {
             Some(&owner) if owner == stack => return Ok(route),
             Some(_) => return Err(Error::TupleInUse { local, remote }),
@@ -458,23 +486,24 @@ impl Attachment {
         Ok(route)
     }
 
-    /// The connection is over. With `local` 0.0.0.0:port, from whichever of the interface's addresses it was.
+    /// The connection is over. With an unspecified address in `local`, from whichever of the interface's addresses it was.
     ///
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said. A connection that is not the stack's is left alone.
     pub fn disconnect_flow(
         &mut self,
         stack: u16,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
     ) -> Result<(), Error> {
         self.check_open(stack)?;
-        let candidates: Vec<FlowKey> = if local.ip().is_unspecified() {
+        let candidates: Vec<FlowKey> = if local.ip().to_canonical().is_unspecified() {
             (self.interface.addresses.iter())
-                .map(|(address, _)| FlowKey::new(SocketAddrV4::new(*address, local.port()), remote))
+                .map(|(address, _)| FlowKey::new(protocol, SocketAddr::new(*address, local.port()), remote))
                 .collect()
         } else {
-            vec![FlowKey::new(local, remote)]
+            vec![FlowKey::new(protocol, local, remote)]
         };
         for flow in candidates {
             if self.connections.get(&flow) == Some(&stack) {
@@ -485,15 +514,16 @@ impl Attachment {
         Ok(())
     }
 
-    /// All TCP frames to `address` and one of `ports` go to stack `first + port % count`: for generators that open more
-    /// connections than could be registered one by one. The address need not be the interface's. Replaces an earlier claim
-    /// of the same address; `count` 0 gives it up.
+    /// All frames of the protocol to `address` and one of `ports` go to stack `first + port % count`: for generators that
+    /// open more connections than could be registered one by one. The address need not be the interface's. Replaces an
+    /// earlier claim of the same protocol and address; `count` 0 gives it up.
     ///
     /// # Errors
     /// [`Error::UnknownStack`] if one of the stacks is not open, or what the kernel said.
     pub fn claim_ports(
         &mut self,
-        address: Ipv4Addr,
+        protocol: Protocol,
+        address: IpAddr,
         ports: RangeInclusive<u16>,
         first: u16,
         count: u16,
@@ -508,18 +538,18 @@ impl Attachment {
             count,
         });
         match claim {
-            Some(claim) => self.claims.insert(address, claim),
-            None => self.claims.remove(&address),
+            Some(claim) => self.claims.insert((protocol, address), claim),
+            None => self.claims.remove(&(protocol, address)),
         };
-        self.program.set_claim(address, claim, self.claims.len() as u32)
+        self.program.set_claim(protocol, address, claim, self.claims.len() as u32)
     }
 
     /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to
-    /// answer ARP, for 1 s at most.
+    /// answer ARP or neighbour discovery, for 1 s at most.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::RouteElsewhere`], [`Error::NoNeighbor`].
-    pub fn route(&mut self, destination: Ipv4Addr) -> Result<Route, Error> {
+    pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
         let begin = Instant::now();
         let mut pause = Duration::from_micros(100);
         let mut provoke = true;
@@ -540,11 +570,12 @@ impl Attachment {
     /// `provoke` the kernel is made to ask for it.
     pub(crate) fn try_route(
         &mut self,
-        destination: Ipv4Addr,
+        destination: IpAddr,
         provoke: bool,
-    ) -> Result<Result<Route, Ipv4Addr>, Error> {
-        let entry =
-            self.netlink.route(destination).map_err(|errno| Error::Unreachable { destination, errno })?;
+    ) -> Result<Result<Route, IpAddr>, Error> {
+        let destination = destination.to_canonical();
+        let entry = (self.netlink.route(destination, self.interface.index))
+            .map_err(|errno| Error::Unreachable { destination, errno })?;
         if entry.local || entry.interface != self.interface.index {
             return Err(Error::RouteElsewhere { destination });
         }
@@ -554,7 +585,10 @@ impl Attachment {
         }
         let source = entry
             .source
-            .or(self.interface.addresses.first().map(|(address, _)| *address))
+            .or_else(|| {
+                (self.interface.addresses.iter().map(|(address, _)| *address))
+                    .find(|address| address.is_ipv4() == destination.is_ipv4())
+            })
             .ok_or_else(|| unreachable(Errno::ADDRNOTAVAIL))?;
         let next_hop = entry.gateway.unwrap_or(destination);
         let neighbor = |netlink: &mut Netlink| {
@@ -572,6 +606,16 @@ impl Attachment {
         }
         Ok(Err(next_hop))
     }
+}
+
+/// Where a listener's connections come to.
+fn listening_places(protocol: Protocol, address: SocketAddr, v6only: bool) -> Vec<groups::Place> {
+    let mut places = vec![groups::Place::new(protocol, address)];
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !v6only {
+        let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+        places.push(groups::Place::new(protocol, ipv4));
+    }
+    places
 }
 
 impl Drop for Attachment {

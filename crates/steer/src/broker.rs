@@ -4,13 +4,13 @@
 //! is seen first; its part of the shared rings is taken back when it is certain that it no longer touches them.
 
 use std::mem::MaybeUninit;
-use std::net::SocketAddrV4;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome,
+    Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome, Wish,
 };
 use overfly_link::broker::{self, Refusal, Route};
 use overfly_link::xdp::{QueueSockets, StackSockets};
@@ -177,10 +177,9 @@ enum State {
     },
 }
 
-/// A connection that is to be opened as soon as its next hop answers.
+/// What is to be answered as soon as a next hop does.
 struct Waiting {
-    local: SocketAddrV4,
-    remote: SocketAddrV4,
+    wish: Wish,
     until: Instant,
 }
 
@@ -350,7 +349,7 @@ impl Service {
             State::Client { stack, waiting: None } => {
                 let stack = *stack;
                 match Request::parse(message) {
-                    Some((kind, local, remote)) => self.serve(index, stack, kind, local, remote),
+                    Some(wish) => self.serve(index, stack, wish),
                     None => self.refuse_message(index),
                 }
             }
@@ -364,17 +363,11 @@ impl Service {
         self.count(|counters| counters.messages_refused += 1);
     }
 
-    fn serve(
-        &mut self,
-        index: usize,
-        stack: Option<u16>,
-        kind: Kind,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
-    ) {
+    fn serve(&mut self, index: usize, stack: Option<u16>, wish: Wish) {
         let shared = Arc::clone(&self.shared);
         let mut attachment = lock(&shared.attachment);
         let no_stack = Err(Error::Options("open a stack first".to_owned()));
+        let Wish { kind, protocol, v6only, local, remote } = wish;
         let result = match (kind, stack) {
             (Kind::Interface, _) => {
                 drop(attachment);
@@ -390,18 +383,20 @@ impl Service {
                 Err(error) => Err(error),
             },
             (_, None) => no_stack,
-            (Kind::Listen, Some(stack)) => attachment.listen(stack, local).map(|()| None),
-            (Kind::Unlisten, Some(stack)) => attachment.unlisten(stack, local).map(|()| None),
-            (Kind::Disconnect, Some(stack)) => {
-                attachment.disconnect_flow(stack, local, remote).map(|()| None)
+            (Kind::Listen, Some(stack)) => attachment.listen(stack, protocol, local, v6only).map(|()| None),
+            (Kind::Unlisten, Some(stack)) => {
+                attachment.unlisten(stack, protocol, local, v6only).map(|()| None)
             }
-            (Kind::Connect, Some(stack)) => {
-                match attachment.try_route(*remote.ip(), true) {
-                    Ok(Ok(route)) => attachment.register_flow(stack, local, remote, route).map(Some),
+            (Kind::Disconnect, Some(stack)) => {
+                attachment.disconnect_flow(stack, protocol, local, remote).map(|()| None)
+            }
+            (Kind::Connect | Kind::Route, Some(stack)) => {
+                match settle_route(&mut attachment, stack, &wish, true) {
+                    Ok(Ok(route)) => Ok(Some(route)),
                     Ok(Err(_)) => {
                         // look_after goes on with it.
                         if let State::Client { waiting, .. } = &mut self.connections[index].state {
-                            *waiting = Some(Waiting { local, remote, until: Instant::now() + NEIGHBOR_WAIT });
+                            *waiting = Some(Waiting { wish, until: Instant::now() + NEIGHBOR_WAIT });
                         }
                         return;
                     }
@@ -422,12 +417,12 @@ impl Service {
                 self.count(|counters| counters.greetings_refused += 1);
             }
             State::Client { stack: Some(stack), waiting } => {
-                let Some(Waiting { local, remote, until }) = waiting else {
+                let Some(Waiting { wish, until }) = waiting else {
                     return;
                 };
                 let mut attachment = lock(&self.shared.attachment);
-                let result = match attachment.try_route(*remote.ip(), false) {
-                    Ok(Ok(route)) => attachment.register_flow(*stack, *local, *remote, route).map(Some),
+                let result = match settle_route(&mut attachment, *stack, wish, false) {
+                    Ok(Ok(route)) => Ok(Some(route)),
                     Ok(Err(next_hop)) if *until <= Instant::now() => Err(Error::NoNeighbor { next_hop }),
                     Ok(Err(_)) => return,
                     Err(error) => Err(error),
@@ -540,6 +535,23 @@ impl Service {
         if removed.is_err() {
             self.count(|counters| counters.undoing_failed += 1);
         }
+    }
+}
+
+/// Grants [`Kind::Route`] and [`Kind::Connect`]; `Err(next_hop)` inside if the next hop's address is not known yet. With
+/// `provoke` the kernel is made to ask for it.
+fn settle_route(
+    attachment: &mut Attachment,
+    stack: u16,
+    wish: &Wish,
+    provoke: bool,
+) -> Result<Result<Route, IpAddr>, Error> {
+    let Wish { kind, protocol, local, remote, .. } = *wish;
+    match attachment.try_route(remote.ip(), provoke)? {
+        Ok(route) if kind == Kind::Connect => {
+            attachment.register_flow(stack, protocol, local, remote, route).map(Ok)
+        }
+        found => Ok(found),
     }
 }
 

@@ -1,5 +1,5 @@
 use core::fmt;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
 
@@ -11,7 +11,7 @@ pub enum Error {
         /// What was asked for.
         name: String,
     },
-    /// The caller: this interface has no Ethernet frames or no IPv4 address.
+    /// The caller: this interface has no Ethernet frames or no IP address.
     UnfitInterface {
         /// Its name.
         name: String,
@@ -63,30 +63,30 @@ pub enum Error {
     /// The caller: no stack of that number is open.
     UnknownStack(u16),
     /// The caller: the address belongs to this machine, but not to this interface.
-    NotLocal(Ipv4Addr),
+    NotLocal(IpAddr),
     /// Another stack has this connection.
     TupleInUse {
         /// The local end.
-        local: SocketAddrV4,
+        local: SocketAddr,
         /// The remote end.
-        remote: SocketAddrV4,
+        remote: SocketAddr,
     },
     /// The administrator: the kernel's routes say no.
     Unreachable {
         /// Where to.
-        destination: Ipv4Addr,
+        destination: IpAddr,
         /// What the kernel said.
         errno: Errno,
     },
     /// The destination is not behind this interface; the kernel must carry this connection.
     RouteElsewhere {
         /// Where to.
-        destination: Ipv4Addr,
+        destination: IpAddr,
     },
     /// The network: nobody answers for the next hop.
     NoNeighbor {
         /// The next hop.
-        next_hop: Ipv4Addr,
+        next_hop: IpAddr,
     },
     /// A ring, pool or socket could not be made.
     Link(overfly_link::Error),
@@ -171,7 +171,7 @@ impl fmt::Display for Error {
             ),
             Error::NoNeighbor { next_hop } => write!(
                 formatter,
-                "{next_hop} does not answer ARP: `ip neigh` and `ping {next_hop}` show whether it is there"
+                "{next_hop} does not answer ARP or neighbour discovery: `ip neigh` and `ping {next_hop}` show whether it is there"
             ),
             Error::Link(error) => error.fmt(formatter),
             Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),

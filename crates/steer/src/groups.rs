@@ -1,57 +1,94 @@
 //! Which stacks accept new connections at which address: what was asked for, and what the XDP program must be told.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use overfly_link::broker::Protocol;
 
 use crate::program::Group;
 
-/// The stacks behind one address that somebody listens at.
+/// Where somebody listens: a protocol, an address (perhaps all of a family: 0.0.0.0 or `::`) and a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Place {
+    pub(crate) protocol: Protocol,
+    pub(crate) address: IpAddr,
+    pub(crate) port: u16,
+}
+
+impl Place {
+    /// An IPv4-mapped address is the IPv4 address. Scope and flow label of an IPv6 address are not kept.
+    pub(crate) fn new(protocol: Protocol, address: SocketAddr) -> Place {
+        Place { protocol, address: address.ip().to_canonical(), port: address.port() }
+    }
+
+    /// As this one, at another address.
+    fn at(self, address: IpAddr) -> Place {
+        Place { address, ..self }
+    }
+
+    /// The same port at all addresses of this one's family.
+    fn everywhere(self) -> Place {
+        self.at(match self.address {
+            IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+            IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+        })
+    }
+}
+
+/// The stacks behind one place that somebody listens at.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Members {
     /// Those that accept, in the order they came.
     accepting: Vec<u16>,
-    /// Those that no longer accept and may still have connections.
+    /// Those that no longer accept and may still have connections (TCP's; a datagram has none).
     former: BTreeSet<u16>,
-    /// Whether connections may exist that do not belong to `accepting[0]`.
-    changed: bool,
+}
+
+impl Members {
+    fn are_none(&self) -> bool {
+        self.accepting.is_empty() && self.former.is_empty()
+    }
 }
 
 /// All listeners of an attachment.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    asked: BTreeMap<SocketAddrV4, Members>,
+    asked: BTreeMap<Place, Members>,
 }
 
 impl Groups {
     /// The stack accepts there from now on. False if it did already.
-    pub(crate) fn listen(&mut self, stack: u16, address: SocketAddrV4) -> bool {
-        let members = self.asked.entry(address).or_default();
+    pub(crate) fn listen(&mut self, stack: u16, place: Place) -> bool {
+        let members = self.asked.entry(place).or_default();
         if members.accepting.contains(&stack) {
             return false;
         }
-        members.changed |= !members.accepting.is_empty() || !members.former.is_empty();
         members.former.remove(&stack);
         members.accepting.push(stack);
         true
     }
 
     /// The stack accepts no more there; its connections stay its own.
-    pub(crate) fn unlisten(&mut self, stack: u16, address: SocketAddrV4) {
-        if let Some(members) = self.asked.get_mut(&address)
-            && let Some(place) = members.accepting.iter().position(|&member| member == stack)
+    pub(crate) fn unlisten(&mut self, stack: u16, place: Place) {
+        if let Some(members) = self.asked.get_mut(&place)
+            && let Some(index) = members.accepting.iter().position(|&member| member == stack)
         {
-            members.accepting.remove(place);
-            members.former.insert(stack);
-            members.changed = true;
+            members.accepting.remove(index);
+            if place.protocol == Protocol::Tcp {
+                members.former.insert(stack);
+            }
+            if members.are_none() {
+                self.asked.remove(&place);
+            }
         }
     }
 
     /// As if the stack had never listened there: it cannot have had a connection.
-    pub(crate) fn withdraw(&mut self, stack: u16, address: SocketAddrV4) {
-        if let Some(members) = self.asked.get_mut(&address) {
+    pub(crate) fn withdraw(&mut self, stack: u16, place: Place) {
+        if let Some(members) = self.asked.get_mut(&place) {
             members.accepting.retain(|&member| member != stack);
-            if members.accepting.is_empty() && members.former.is_empty() {
-                self.asked.remove(&address);
+            if members.are_none() {
+                self.asked.remove(&place);
             }
         }
     }
@@ -59,35 +96,30 @@ impl Groups {
     /// The stack is gone with all its connections.
     pub(crate) fn remove(&mut self, stack: u16) {
         self.asked.retain(|_, members| {
-            let before = members.accepting.len();
             members.accepting.retain(|&member| member != stack);
-            members.changed |= members.accepting.len() != before;
             members.former.remove(&stack);
-            !members.accepting.is_empty() || !members.former.is_empty()
+            !members.are_none()
         });
     }
 
     /// What the program must know, given the interface's addresses. A listener at an address takes precedence over one at
     /// all addresses, as in the kernel; connections of the latter's former stacks still find home.
-    pub(crate) fn expand(&self, local: &[Ipv4Addr]) -> BTreeMap<SocketAddrV4, Group> {
+    pub(crate) fn expand(&self, local: &[IpAddr]) -> BTreeMap<Place, Group> {
         let mut expanded = BTreeMap::new();
-        let ports: BTreeSet<u16> = self.asked.keys().map(SocketAddrV4::port).collect();
-        for port in ports {
-            let everywhere = self.asked.get(&SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port));
-            for &address in local {
-                let here = self.asked.get(&SocketAddrV4::new(address, port));
-                let Some(accepting) = [here, everywhere]
+        for asked in self.asked.keys() {
+            for &address in local.iter().filter(|address| address.is_ipv4() == asked.address.is_ipv4()) {
+                let place = asked.at(address);
+                let (here, everywhere) = (self.asked.get(&place), self.asked.get(&place.everywhere()));
+                // A listener elsewhere says nothing about this address.
+                let members = [here, everywhere]
                     .into_iter()
                     .flatten()
                     .find(|members| !members.accepting.is_empty())
                     .or(here)
-                    .or(everywhere)
-                else {
-                    continue;
-                };
-                // Where both kinds exist, either may have had the other's connections before.
-                let changed = accepting.changed || (here.is_some() && everywhere.is_some());
-                expanded.insert(SocketAddrV4::new(address, port), Group::new(&accepting.accepting, changed));
+                    .or(everywhere);
+                if let Some(members) = members {
+                    expanded.entry(place).or_insert_with(|| Group::new(&members.accepting));
+                }
             }
         }
         expanded
@@ -98,38 +130,52 @@ impl Groups {
 mod tests {
     use super::*;
 
-    const A: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
-    const B: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+    const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
+    const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
+    const C: IpAddr = IpAddr::V6(Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1));
+    const ALL_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    const ALL_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-    fn at(address: Ipv4Addr) -> SocketAddrV4 {
-        SocketAddrV4::new(address, 80)
+    fn at(address: IpAddr) -> Place {
+        Place { protocol: Protocol::Tcp, address, port: 80 }
     }
 
     #[test]
-    fn one_stack_alone_never_changed() {
+    fn a_listener_everywhere_covers_its_familys_addresses_except_where_a_closer_one_is() {
         let mut groups = Groups::default();
-        groups.listen(3, at(A));
-        groups.listen(3, at(A));
-        assert_eq!(groups.expand(&[A, B]), [(at(A), Group::new(&[3], false))].into());
-        groups.remove(3);
-        assert!(groups.expand(&[A, B]).is_empty());
-    }
-
-    #[test]
-    fn a_listener_everywhere_covers_each_local_address_except_where_a_closer_one_is() {
-        let mut groups = Groups::default();
-        groups.listen(1, at(Ipv4Addr::UNSPECIFIED));
-        assert_eq!(
-            groups.expand(&[A, B]),
-            [(at(A), Group::new(&[1], false)), (at(B), Group::new(&[1], false))].into()
-        );
+        assert!(groups.listen(1, at(ALL_V4)));
+        assert!(!groups.listen(1, at(ALL_V4)));
+        assert_eq!(groups.expand(&[A, B, C]), [(at(A), Group::new(&[1])), (at(B), Group::new(&[1]))].into());
         groups.listen(2, at(B));
-        assert_eq!(
-            groups.expand(&[A, B]),
-            [(at(A), Group::new(&[1], false)), (at(B), Group::new(&[2], true))].into()
-        );
+        assert_eq!(groups.expand(&[A, B, C]), [(at(A), Group::new(&[1])), (at(B), Group::new(&[2]))].into());
         groups.unlisten(2, at(B));
-        assert_eq!(groups.expand(&[B]), [(at(B), Group::new(&[1], true))].into());
+        assert_eq!(groups.expand(&[B]), [(at(B), Group::new(&[1]))].into());
+        groups.listen(3, at(ALL_V6));
+        assert_eq!(groups.expand(&[B, C]), [(at(B), Group::new(&[1])), (at(C), Group::new(&[3]))].into());
+        groups.remove(1);
+        groups.remove(2);
+        groups.remove(3);
+        assert!(groups.expand(&[A, B, C]).is_empty());
+    }
+
+    #[test]
+    fn protocols_have_their_own_groups() {
+        let mut groups = Groups::default();
+        let udp = Place { protocol: Protocol::Udp, ..at(A) };
+        groups.listen(1, at(A));
+        groups.listen(2, udp);
+        assert_eq!(groups.expand(&[A]), [(at(A), Group::new(&[1])), (udp, Group::new(&[2]))].into());
+        // Nothing remains of a UDP socket.
+        groups.unlisten(2, udp);
+        assert_eq!(groups.expand(&[A]), [(at(A), Group::new(&[1]))].into());
+    }
+
+    #[test]
+    fn a_mapped_address_is_the_ipv4_address() {
+        let mapped = Place::new(Protocol::Tcp, "[::ffff:10.0.0.1]:80".parse().unwrap());
+        assert_eq!(mapped, at(A));
+        let scoped = Place::new(Protocol::Tcp, "[fe80::1%3]:80".parse().unwrap());
+        assert_eq!(scoped, at(C));
     }
 
     #[test]
@@ -137,13 +183,13 @@ mod tests {
         let mut groups = Groups::default();
         groups.listen(1, at(A));
         groups.listen(2, at(A));
-        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[1, 2], true));
+        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[1, 2]));
         groups.unlisten(1, at(A));
-        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[2], true));
+        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[2]));
         groups.unlisten(2, at(A));
-        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[], true));
+        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[]));
         groups.remove(1);
-        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[], true));
+        assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[]));
         groups.remove(2);
         assert!(groups.expand(&[A]).is_empty());
     }

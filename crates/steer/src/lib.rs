@@ -14,4 +14,4 @@ mod program;
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use error::Error;
-pub use overfly_link::broker::{Interface, Route};
+pub use overfly_link::broker::{Interface, Protocol, Route};

@@ -2,7 +2,7 @@
 //!
 //! Sources: include/uapi/linux/{netlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
@@ -28,9 +28,11 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_GETNEIGH: u16 = 30;
-/// Multicast group of IPv4 address changes, as a mask.
+/// Multicast groups of address changes, as masks.
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
 
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
@@ -41,11 +43,17 @@ const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_PROG_ID: u16 = 4;
+const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
+const IFA_FLAGS: u16 = 8;
+/// Not (yet) ours: duplicate address detection found another's, or has not ended.
+const IFA_F_DADFAILED: u32 = 0x08;
+const IFA_F_TENTATIVE: u32 = 0x40;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
+const RTA_VIA: u16 = 18;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
 const NDA_DST: u16 = 1;
@@ -70,8 +78,8 @@ pub(crate) struct Link {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteEntry {
     pub(crate) interface: u32,
-    pub(crate) gateway: Option<Ipv4Addr>,
-    pub(crate) source: Option<Ipv4Addr>,
+    pub(crate) gateway: Option<IpAddr>,
+    pub(crate) source: Option<IpAddr>,
     /// The destination is this machine.
     pub(crate) local: bool,
     /// One host, as opposed to broadcast, multicast, or a route that says no.
@@ -109,25 +117,35 @@ impl Netlink {
         }
     }
 
-    /// IPv4 addresses of an interface with their prefix lengths, in the kernel's order (the primary one first).
-    pub(crate) fn addresses(&mut self, interface: u32) -> Result<Vec<(Ipv4Addr, u8)>, Errno> {
-        let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[AF_INET, 0, 0, 0, 0, 0, 0, 0]);
+    /// Addresses of an interface with their prefix lengths: IPv4 before IPv6, each in the kernel's order (IPv4's primary one
+    /// first). Without IPv6 addresses that duplicate address detection (RFC 4862 section 5.4) has not let pass.
+    pub(crate) fn addresses(&mut self, interface: u32) -> Result<Vec<(IpAddr, u8)>, Errno> {
         let mut found = Vec::new();
-        self.exchange(request, |kind, body| {
-            if kind == RTM_NEWADDR
-                && let Some((index, address, prefix)) = parse_address(body)
-                && index == interface
-            {
-                found.push((address, prefix));
-            }
-        })?;
+        for family in [AF_INET, AF_INET6] {
+            let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[family, 0, 0, 0, 0, 0, 0, 0]);
+            self.exchange(request, |kind, body| {
+                // Without IPv6 in the kernel the answer is that of all families.
+                if kind == RTM_NEWADDR
+                    && body.first() == Some(&family)
+                    && let Some((index, address, prefix)) = parse_address(body)
+                    && index == interface
+                {
+                    found.push((address, prefix));
+                }
+            })?;
+        }
         Ok(found)
     }
 
-    /// The kernel's route to an address.
-    pub(crate) fn route(&mut self, destination: Ipv4Addr) -> Result<RouteEntry, Errno> {
-        let mut request = Request::new(RTM_GETROUTE, 0, &[AF_INET, 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
-        request.attribute(RTA_DST, &destination.octets());
+    /// The kernel's route to an address. A link-local one is behind `interface`.
+    pub(crate) fn route(&mut self, destination: IpAddr, interface: u32) -> Result<RouteEntry, Errno> {
+        let (family, bytes) = family_and_bytes(destination);
+        let bits = bytes.len() as u8 * 8;
+        let mut request = Request::new(RTM_GETROUTE, 0, &[family, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        request.attribute(RTA_DST, &bytes);
+        if matches!(destination, IpAddr::V6(address) if address.is_unicast_link_local()) {
+            request.attribute(RTA_OIF, &interface.to_ne_bytes());
+        }
         let mut found = None;
         self.exchange(request, |kind, body| {
             if kind == RTM_NEWROUTE {
@@ -138,9 +156,10 @@ impl Netlink {
     }
 
     /// The hardware address of a neighbour, if the kernel knows it.
-    pub(crate) fn neighbor(&mut self, interface: u32, address: Ipv4Addr) -> Result<Option<MacAddr>, Errno> {
-        let mut request = Request::new(RTM_GETNEIGH, 0, &neighbor_header(interface, 0));
-        request.attribute(NDA_DST, &address.octets());
+    pub(crate) fn neighbor(&mut self, interface: u32, address: IpAddr) -> Result<Option<MacAddr>, Errno> {
+        let (family, bytes) = family_and_bytes(address);
+        let mut request = Request::new(RTM_GETNEIGH, 0, &neighbor_header(family, interface, 0));
+        request.attribute(NDA_DST, &bytes);
         let mut found = None;
         let result = self.exchange(request, |kind, body| {
             if kind == RTM_NEWNEIGH {
@@ -154,10 +173,14 @@ impl Netlink {
     }
 
     /// Makes the kernel ask for a neighbour's address, as if it had a packet for it (needs CAP_NET_ADMIN).
-    pub(crate) fn provoke_neighbor(&mut self, interface: u32, address: Ipv4Addr) -> Result<(), Errno> {
-        let mut request =
-            Request::new(RTM_NEWNEIGH, NLM_F_ACK | NLM_F_CREATE, &neighbor_header(interface, NTF_USE));
-        request.attribute(NDA_DST, &address.octets());
+    pub(crate) fn provoke_neighbor(&mut self, interface: u32, address: IpAddr) -> Result<(), Errno> {
+        let (family, bytes) = family_and_bytes(address);
+        let mut request = Request::new(
+            RTM_NEWNEIGH,
+            NLM_F_ACK | NLM_F_CREATE,
+            &neighbor_header(family, interface, NTF_USE),
+        );
+        request.attribute(NDA_DST, &bytes);
         self.exchange(request, |_, _| ())
     }
 
@@ -193,13 +216,13 @@ impl Netlink {
     }
 }
 
-/// Says when the IPv4 addresses of the namespace change.
+/// Says when the addresses of the namespace change.
 #[derive(Debug)]
 pub(crate) struct AddressMonitor(OwnedFd);
 
 impl AddressMonitor {
     pub(crate) fn open() -> Result<AddressMonitor, Errno> {
-        route_socket(RTMGRP_IPV4_IFADDR).map(AddressMonitor)
+        route_socket(RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).map(AddressMonitor)
     }
 
     /// Reads what has arrived; true if something did (or was lost, which counts as a change).
@@ -266,9 +289,16 @@ impl Request {
     }
 }
 
-fn neighbor_header(interface: u32, flags: u8) -> [u8; 12] {
+fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
+    match address {
+        IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
+        IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
+    }
+}
+
+fn neighbor_header(family: u8, interface: u32, flags: u8) -> [u8; 12] {
     let mut header = [0; 12];
-    header[0] = AF_INET;
+    header[0] = family;
     header[4..8].copy_from_slice(&interface.to_ne_bytes());
     header[10] = flags;
     header
@@ -313,8 +343,13 @@ fn number(value: &[u8]) -> Option<u32> {
     array(value, 0).map(u32::from_ne_bytes)
 }
 
-fn ipv4(value: &[u8]) -> Option<Ipv4Addr> {
-    array::<4>(value, 0).map(Ipv4Addr::from)
+/// The length says of which family it is.
+fn address(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => array::<4>(value, 0).map(|bytes| Ipv4Addr::from(bytes).into()),
+        16 => array::<16>(value, 0).map(|bytes| Ipv6Addr::from(bytes).into()),
+        _ => None,
+    }
 }
 
 fn text(value: &[u8]) -> String {
@@ -353,11 +388,21 @@ fn parse_link(body: &[u8]) -> Option<Link> {
     Some(link)
 }
 
-fn parse_address(body: &[u8]) -> Option<(u32, Ipv4Addr, u8)> {
-    let (family, prefix) = (*body.first()?, *body.get(1)?);
+/// `None` also for an address that may not be used.
+fn parse_address(body: &[u8]) -> Option<(u32, IpAddr, u8)> {
+    let prefix = *body.get(1)?;
     let index = u32::from_ne_bytes(array(body, 4)?);
-    let local = attributes(body.get(8..)?).find(|(kind, _)| *kind == IFA_LOCAL)?;
-    (family == AF_INET).then_some((index, ipv4(local.1)?, prefix))
+    let (mut local, mut remote, mut flags) = (None, None, u32::from(*body.get(2)?));
+    for (kind, value) in attributes(body.get(8..)?) {
+        match kind {
+            // The other end's, if there is a local one beside it (include/uapi/linux/if_addr.h).
+            IFA_ADDRESS => remote = address(value),
+            IFA_LOCAL => local = address(value),
+            IFA_FLAGS => flags = number(value)?,
+            _ => {}
+        }
+    }
+    (flags & (IFA_F_DADFAILED | IFA_F_TENTATIVE) == 0).then_some((index, local.or(remote)?, prefix))
 }
 
 fn parse_route(body: &[u8]) -> Option<RouteEntry> {
@@ -372,8 +417,10 @@ fn parse_route(body: &[u8]) -> Option<RouteEntry> {
     for (kind, value) in attributes(body.get(12..)?) {
         match kind {
             RTA_OIF => entry.interface = number(value)?,
-            RTA_GATEWAY => entry.gateway = ipv4(value),
-            RTA_PREFSRC => entry.source = ipv4(value),
+            RTA_GATEWAY => entry.gateway = address(value),
+            // A gateway of the other family, after two bytes that say which (RFC 5549 routes).
+            RTA_VIA => entry.gateway = value.get(2..).and_then(address),
+            RTA_PREFSRC => entry.source = address(value),
             _ => {}
         }
     }

@@ -3,12 +3,12 @@
 mod lab;
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Error, Options};
+use overfly_steer::{Attachment, Error, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
@@ -57,11 +57,13 @@ fn a_kernel_connect_shows_up_as_a_syn_and_everything_else_passes() {
     let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
     assert!(lab.server.has_xdp());
     assert!(attachment.interface().partial_checksums);
-    assert_eq!(attachment.interface().addresses, [(SERVER, 24)]);
+    let addresses = &attachment.interface().addresses;
+    assert_eq!(addresses[..2], [(IpAddr::from(SERVER), 24), (IpAddr::from(SERVER_V6), 64)]);
+    assert!(addresses.len() == 3 && addresses[2].0.to_string().starts_with("fe80::"), "{addresses:?}");
     let sockets = attachment.add_stack().unwrap();
     let stack = sockets.stack;
     let mut link = XdpLink::open(sockets).unwrap();
-    attachment.listen(stack, HTTP).unwrap();
+    attachment.listen(stack, Protocol::Tcp, HTTP.into(), true).unwrap();
 
     let mut ports = BTreeSet::new();
     for _ in 0..20 {
@@ -145,22 +147,45 @@ fn routes_and_neighbours_are_the_kernels() {
     lab.server.run("route add blackhole 10.202.0.0/16");
     lab.server.enter();
     let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
-    let direct = attachment.route(CLIENT).unwrap();
+    let direct = attachment.route(CLIENT.into()).unwrap();
     assert_eq!(direct.source, SERVER);
     let mac = lab.client.command("ip", &["link", "show", INTERFACE]);
     assert!(mac.contains(&direct.next_hop.to_string()), "{mac}");
-    assert_eq!(attachment.route(Ipv4Addr::new(10, 200, 1, 1)).unwrap(), direct);
+    assert_eq!(attachment.route("10.200.1.1".parse().unwrap()).unwrap(), direct);
     for elsewhere in [Ipv4Addr::new(10, 201, 0, 1), SERVER, Ipv4Addr::LOCALHOST] {
-        assert!(matches!(attachment.route(elsewhere), Err(Error::RouteElsewhere { .. })));
+        assert!(matches!(attachment.route(elsewhere.into()), Err(Error::RouteElsewhere { .. })));
     }
     for unreachable in
         [Ipv4Addr::new(10, 202, 0, 1), Ipv4Addr::new(10, 203, 0, 1), Ipv4Addr::new(10, 99, 0, 255)]
     {
-        assert!(matches!(attachment.route(unreachable), Err(Error::Unreachable { .. })), "{unreachable}");
+        assert!(
+            matches!(attachment.route(unreachable.into()), Err(Error::Unreachable { .. })),
+            "{unreachable}"
+        );
     }
     let begin = Instant::now();
-    assert!(matches!(attachment.route(Ipv4Addr::new(10, 99, 0, 77)), Err(Error::NoNeighbor { .. })));
+    assert!(matches!(attachment.route("10.99.0.77".parse().unwrap()), Err(Error::NoNeighbor { .. })));
     assert!(begin.elapsed() < Duration::from_millis(1500));
+
+    // IPv6: the same, and link-local addresses, which only the interface makes unique.
+    let link_local = lab.client.link_local();
+    for (destination, source) in
+        [(CLIENT_V6, IpAddr::from(SERVER_V6)), (link_local, lab.server.link_local().into())]
+    {
+        let route = attachment.route(destination.into()).unwrap();
+        assert_eq!((route.source, route.next_hop), (source, direct.next_hop), "{destination}");
+    }
+    lab.server.run(&format!("-6 route add fd01::/16 via {CLIENT_V6}"));
+    lab.server.run(&format!("route add 10.204.0.0/16 via inet6 {link_local} dev {INTERFACE}"));
+    assert_eq!(attachment.route("fd01::5".parse().unwrap()).unwrap().next_hop, direct.next_hop);
+    assert_eq!(attachment.route("10.204.0.1".parse().unwrap()).unwrap(), direct);
+    assert!(matches!(attachment.route(SERVER_V6.into()), Err(Error::RouteElsewhere { .. })));
+    assert!(matches!(attachment.route("2001:db8::1".parse().unwrap()), Err(Error::Unreachable { .. })));
+    assert!(matches!(
+        attachment.route("ff02::1".parse().unwrap()),
+        Err(Error::Unreachable { .. } | Error::RouteElsewhere { .. })
+    ));
+    assert!(matches!(attachment.route("fd99::77".parse().unwrap()), Err(Error::NoNeighbor { .. })));
 }
 
 #[test]
@@ -192,7 +217,7 @@ fn what_cannot_be_attached_says_what_to_do() {
     assert!(message("nosuch0").contains("no interface nosuch0"));
     assert!(message("lo").contains("no native XDP"));
     lab.server.run(&format!("address flush dev {INTERFACE}"));
-    assert!(message(INTERFACE).contains("has no IPv4 address"));
+    assert!(message(INTERFACE).contains("has no IP address"));
     lab.server.run(&format!("address add {SERVER}/24 dev {INTERFACE}"));
     for namespace in [&lab.server, &lab.client] {
         namespace.run(&format!("link set {INTERFACE} mtu 9000"));
@@ -241,24 +266,24 @@ fn more_listeners_than_fit_are_refused_and_the_others_go_on() {
     let sockets = attachment.add_stack().unwrap();
     let stack = sockets.stack;
     let mut link = XdpLink::open(sockets).unwrap();
-    let at = |port| SocketAddrV4::new(SERVER, port);
+    let at = |port| SocketAddr::new(SERVER.into(), port);
     let mut port = 0;
     let error = loop {
         port += 1;
-        match attachment.listen(stack, at(port)) {
+        match attachment.listen(stack, Protocol::Tcp, at(port), true) {
             Ok(()) => {}
             Err(error) => break error,
         }
     };
     assert_eq!(port, 4097);
     assert!(error.to_string().contains("listeners is full"), "{error}");
-    attachment.unlisten(stack, at(7)).unwrap();
-    knock(&lab, at(4096));
+    attachment.unlisten(stack, Protocol::Tcp, at(7), true).unwrap();
+    knock(&lab, SocketAddrV4::new(SERVER, 4096));
     assert_eq!(link.receive(64, |_| ()), 1);
     drop(link);
     attachment.remove_stack(stack).unwrap();
     let stack = attachment.add_stack().unwrap().stack;
-    attachment.listen(stack, at(9000)).unwrap();
+    attachment.listen(stack, Protocol::Tcp, at(9000), true).unwrap();
 }
 
 #[test]

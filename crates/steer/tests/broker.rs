@@ -3,7 +3,7 @@
 mod lab;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::broker::{Client, Leash, Refusal};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options};
+use overfly_steer::{Attachment, Broker, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
@@ -92,7 +92,7 @@ fn role() {
     assert!(std::fs::read("/etc/shadow").is_err());
     let mut client = Client::connect(&environment).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-    client.listen(HTTP).unwrap();
+    client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
     println!("\nstack {}", link.stack());
     std::io::stdout().flush().unwrap();
     if role == "idle" || role == "leashed" {
@@ -231,7 +231,7 @@ fn two_clients_share_a_listener_and_the_rest_goes_on_when_one_leaves() {
         .map(|_| {
             let mut client = Client::connect(broker.environment()).unwrap();
             let link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-            client.listen(HTTP).unwrap();
+            client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
             (client, link)
         })
         .collect();
@@ -292,21 +292,21 @@ fn a_listener_everywhere_follows_the_interfaces_addresses() {
     lab.server.enter();
     let mut client = Client::connect(broker.environment()).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-    client.listen(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 8080)).unwrap();
+    client.listen(Protocol::Tcp, "0.0.0.0:8080".parse().unwrap(), true).unwrap();
     let second = Ipv4Addr::new(10, 99, 0, 9);
     assert!(matches!(
-        client.listen(SocketAddrV4::new(second, 8080)),
+        client.listen(Protocol::Tcp, SocketAddr::new(second.into(), 8080), true),
         Err(overfly_link::Error::Refused { refusal: Refusal::NotLocal, .. })
     ));
     knock(&lab, HTTP);
     assert_eq!(link.receive(64, |_| ()), 1);
     lab.server.run(&format!("address add {second}/24 dev {INTERFACE}"));
-    wait_until("the new address is known", || client.refresh_interface().unwrap().addresses.len() == 2);
+    wait_until("the new address is known", || client.refresh_interface().unwrap().addresses.len() == 4);
     lab.client.command("ip", &["neigh", "flush", "dev", INTERFACE]);
     knock(&lab, SocketAddrV4::new(second, 8080));
     wait_until("its SYN arrives", || link.receive(64, |_| ()) == 1);
     lab.server.run(&format!("address del {second}/24 dev {INTERFACE}"));
-    wait_until("it is forgotten", || client.refresh_interface().unwrap().addresses.len() == 1);
+    wait_until("it is forgotten", || client.refresh_interface().unwrap().addresses.len() == 3);
 }
 
 #[test]
@@ -316,22 +316,22 @@ fn an_active_open_gets_its_route_and_its_frames() {
     lab.server.enter();
     let mut client = Client::connect(broker.environment()).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-    let remote = SocketAddrV4::new(CLIENT, 80);
-    let route = client.connect_flow(40_000, remote).unwrap();
+    let remote = SocketAddr::new(CLIENT.into(), 80);
+    let route = client.connect_flow(Protocol::Tcp, 40_000, remote).unwrap();
     assert_eq!(route.source, SERVER);
     let refusal_of = |result: Result<overfly_link::broker::Route, overfly_link::Error>| match result {
         Err(overfly_link::Error::Refused { refusal, .. }) => refusal,
         other => panic!("{other:?}"),
     };
     let mut other = Client::connect(broker.environment()).unwrap();
-    assert_eq!(refusal_of(other.connect_flow(40_000, remote)), Refusal::StackState);
+    assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 40_000, remote)), Refusal::StackState);
     let _link = XdpLink::open(other.open_stack().unwrap()).unwrap();
-    assert_eq!(refusal_of(other.connect_flow(40_000, remote)), Refusal::TupleInUse);
-    let loopback = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 80);
-    assert_eq!(refusal_of(other.connect_flow(1, loopback)), Refusal::RouteElsewhere);
-    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 99, 0, 200), 80);
+    assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 40_000, remote)), Refusal::TupleInUse);
+    let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
+    assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 1, loopback)), Refusal::RouteElsewhere);
+    let nobody = SocketAddr::new(Ipv4Addr::new(10, 99, 0, 200).into(), 80);
     let begin = Instant::now();
-    assert_eq!(refusal_of(other.connect_flow(1, nobody)), Refusal::NoNeighbor);
+    assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 1, nobody)), Refusal::NoNeighbor);
     assert!(begin.elapsed() < Duration::from_secs(2));
 
     // The kernel refuses the SYN; its RST comes here, not to our own kernel.
@@ -381,11 +381,11 @@ fn an_active_open_gets_its_route_and_its_frames() {
         });
         reset
     });
-    client.disconnect_flow(40_000, remote).unwrap();
+    client.disconnect_flow(Protocol::Tcp, 40_000, remote).unwrap();
     syn(&mut link);
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(link.receive(64, |_| ()), 0);
-    assert!(other.connect_flow(40_000, remote).is_ok());
+    assert!(other.connect_flow(Protocol::Tcp, 40_000, remote).is_ok());
 }
 
 fn client_mac(broker: &Broker) -> MacAddr {
@@ -394,7 +394,7 @@ fn client_mac(broker: &Broker) -> MacAddr {
 
 #[test]
 fn nonsense_is_counted_and_harms_nobody() {
-    use overfly_link::broker::message::{Hello, Kind, Request, Role as Purpose, Token};
+    use overfly_link::broker::message::{Hello, Kind, Request, Role as Purpose, Token, Wish};
     use rustix::net::{
         AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
     };
@@ -432,12 +432,10 @@ fn nonsense_is_counted_and_harms_nobody() {
     assert!(Client::connect(&wrong).is_err());
     assert!(Leash::connect(&wrong).is_err());
     // With the secret, but then nonsense.
-    let nowhere = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+    let listen = Wish { local: HTTP.into(), ..Wish::new(Kind::Listen) };
     let mut open = Vec::new();
     for purpose in [Purpose::Client, Purpose::Leash] {
-        for bytes in
-            [&[0xff; 20][..], &[1; 3], Request::new(Kind::Listen, HTTP, nowhere).as_bytes(), &[3; 500]]
-        {
+        for bytes in [&[0xff; 20][..], &[1; 3], Request::new(&listen).as_bytes(), &[3; 500]] {
             let socket = dial();
             say(&socket, Hello::new(purpose, token).as_bytes());
             say(&socket, bytes);
@@ -452,7 +450,7 @@ fn nonsense_is_counted_and_harms_nobody() {
     let deaf = dial();
     say(&deaf, Hello::new(Purpose::Client, token).as_bytes());
     for _ in 0..5000 {
-        let request = Request::new(Kind::Interface, nowhere, nowhere);
+        let request = Request::new(&Wish::new(Kind::Interface));
         if send(&deaf, request.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             std::thread::sleep(Duration::from_micros(100));
         }
@@ -460,7 +458,7 @@ fn nonsense_is_counted_and_harms_nobody() {
     wait_until("it is given up", || broker.counters().answers_undelivered >= 1);
     let mut client = Client::connect(&environment).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-    client.listen(HTTP).unwrap();
+    client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
     knock(&lab, HTTP);
     assert_eq!(link.receive(64, |_| ()), 1);
 }

@@ -5,9 +5,9 @@ mod lab;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab};
+use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -29,7 +29,7 @@ impl Pair {
             let mut attachment = Attachment::attach(INTERFACE, options).unwrap();
             let sockets = attachment.add_stack().unwrap();
             let address = attachment.interface().addresses[0].0;
-            attachment.claim_ports(address, 0..=u16::MAX, sockets.stack, 1).unwrap();
+            attachment.claim_ports(Protocol::Tcp, address, 0..=u16::MAX, sockets.stack, 1).unwrap();
             (attachment, XdpLink::open(sockets).unwrap())
         };
         let (near, sender) = lab.client.within(open);
@@ -46,8 +46,8 @@ impl Pair {
         }
         .emit(&mut frame);
         ipv4::Header {
-            source: self.near.interface().addresses[0].0,
-            destination: self.far.interface().addresses[0].0,
+            source: CLIENT,
+            destination: SERVER,
             protocol: ipv4::PROTOCOL_TCP,
             ttl: 64,
             tos: 0,

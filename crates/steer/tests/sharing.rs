@@ -3,7 +3,7 @@
 mod lab;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::broker::Client;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options};
+use overfly_steer::{Attachment, Broker, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
-const SERVICE: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
+const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 8080);
 const OPTIONS: Options = Options {
     queues: None,
     busy_poll: false,
@@ -38,7 +38,7 @@ fn role() {
     };
     let mut client = Client::connect(&environment).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
-    client.listen(SERVICE).unwrap();
+    client.listen(Protocol::Tcp, SERVICE, true).unwrap();
     println!("\nstack {}", link.stack());
     std::io::stdout().flush().unwrap();
     let stack = link.stack() as u8;
@@ -125,11 +125,11 @@ fn request(source_port: u16, from: MacAddr, to: MacAddr) -> [u8; LENGTH] {
 
 #[test]
 fn a_process_that_shares_the_pool_can_be_killed_at_any_moment() {
-    let seed = std::env::var("SEED")
+    let seed = std::env::var("OVERFLY_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-    println!("SEED={seed}");
+    println!("OVERFLY_SEED={seed}");
     let mut state = seed;
     let mut random = move || {
         state ^= state << 13;
@@ -142,7 +142,7 @@ fn a_process_that_shares_the_pool_can_be_killed_at_any_moment() {
         lab.server.within(|| Broker::start(Attachment::attach(INTERFACE, OPTIONS).unwrap()).unwrap());
     let mut generator = lab.client.within(|| Attachment::attach(INTERFACE, Options::default()).unwrap());
     let sockets = lab.client.within(|| generator.add_stack().unwrap());
-    generator.claim_ports(CLIENT, 0..=u16::MAX, sockets.stack, 1).unwrap();
+    generator.claim_ports(Protocol::Tcp, CLIENT.into(), 0..=u16::MAX, sockets.stack, 1).unwrap();
     let (here, there) = (generator.interface().mac, broker.attachment().interface().mac);
     let mut link = XdpLink::open(sockets).unwrap();
 

@@ -2,7 +2,7 @@
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -15,9 +15,9 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::message::{
-    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome,
+    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome, Wish,
 };
-use super::{Interface, Route, parse_environment};
+use super::{Interface, Protocol, Route, parse_environment};
 use crate::Error;
 use crate::xdp::{QueueSockets, StackSockets};
 
@@ -25,7 +25,6 @@ use crate::xdp::{QueueSockets, StackSockets};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// `fcntl` command (include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: c_int = 10;
-const NOWHERE: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
 
 /// A process's connection to the broker. When it is closed, by whatever means, all that was asked for over it is undone.
 #[derive(Debug)]
@@ -56,7 +55,7 @@ impl Client {
     /// # Errors
     /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn refresh_interface(&mut self) -> Result<&Interface, Error> {
-        self.say(Kind::Interface, NOWHERE, NOWHERE)?;
+        self.say(&Wish::new(Kind::Interface))?;
         self.interface = hear(self.socket.as_fd(), Welcome::parse)?;
         Ok(&self.interface)
     }
@@ -66,7 +65,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] if all are taken, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn open_stack(&mut self) -> Result<StackSockets, Error> {
-        self.say(Kind::OpenStack, NOWHERE, NOWHERE)?;
+        self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
         loop {
             let (part, descriptors) = hear_with_descriptors(self.socket.as_fd(), StackPart::parse)?;
@@ -89,47 +88,73 @@ impl Client {
         }
     }
 
-    /// New connections to the address come to this process's stack (or to one of those that listen there).
+    /// New connections to the address come to this process's stack, or to one of those that listen there; with UDP, its
+    /// datagrams. The address 0.0.0.0 or `::` stands for all addresses of the interface, also those it gets later: `::` for
+    /// those of both families, unless `v6only` (which means nothing with other addresses).
     ///
     /// # Errors
     /// [`Error::Refused`] if the address is not the interface's, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
-    pub fn listen(&mut self, address: SocketAddrV4) -> Result<(), Error> {
-        self.ask(Kind::Listen, address, NOWHERE).map(|_| ())
+    pub fn listen(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
+        self.ask(&Wish { protocol, v6only, local: address, ..Wish::new(Kind::Listen) }).map(|_| ())
     }
 
-    /// No more of them. Connections that exist stay.
+    /// No more of them. TCP connections that exist stay. Say the same as in [`Client::listen`].
     ///
     /// # Errors
     /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
-    pub fn unlisten(&mut self, address: SocketAddrV4) -> Result<(), Error> {
-        self.ask(Kind::Unlisten, address, NOWHERE).map(|_| ())
+    pub fn unlisten(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
+        self.ask(&Wish { protocol, v6only, local: address, ..Wish::new(Kind::Unlisten) }).map(|_| ())
     }
 
     /// Finds the way to `remote` and has the connection's frames come to this process's stack. Waits for up to a second if
-    /// the next hop is asleep.
+    /// the next hop is asleep. With UDP this is a connected socket: it goes before listeners at the same address.
     ///
     /// # Errors
     /// [`Error::Refused`]: `RouteElsewhere` means that the kernel must carry this connection. [`Error::BrokerGone`],
     /// [`Error::BrokerProtocol`].
-    pub fn connect_flow(&mut self, local_port: u16, remote: SocketAddrV4) -> Result<Route, Error> {
-        self.connect_flow_from(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local_port), remote)
+    pub fn connect_flow(
+        &mut self,
+        protocol: Protocol,
+        local_port: u16,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.connect_flow_from(protocol, anywhere(remote, local_port), remote)
     }
 
     /// As [`Client::connect_flow`], from a local address that the program chose.
     ///
     /// # Errors
     /// As [`Client::connect_flow`].
-    pub fn connect_flow_from(&mut self, local: SocketAddrV4, remote: SocketAddrV4) -> Result<Route, Error> {
-        self.ask(Kind::Connect, local, remote)
+    pub fn connect_flow_from(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
     }
 
     /// The connection is over.
     ///
     /// # Errors
     /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
-    pub fn disconnect_flow(&mut self, local_port: u16, remote: SocketAddrV4) -> Result<(), Error> {
-        let local = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local_port);
-        self.ask(Kind::Disconnect, local, remote).map(|_| ())
+    pub fn disconnect_flow(
+        &mut self,
+        protocol: Protocol,
+        local_port: u16,
+        remote: SocketAddr,
+    ) -> Result<(), Error> {
+        let local = anywhere(remote, local_port);
+        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Disconnect) }).map(|_| ())
+    }
+
+    /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for up to a second if the next
+    /// hop is asleep.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
+        self.ask(&Wish { remote: SocketAddr::new(destination, 0), ..Wish::new(Kind::Route) })
     }
 
     /// The connection itself: it hangs up when the broker ends.
@@ -138,15 +163,23 @@ impl Client {
         self.socket.as_fd()
     }
 
-    fn ask(&mut self, kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Result<Route, Error> {
-        self.say(kind, local, remote)?;
+    fn ask(&mut self, wish: &Wish) -> Result<Route, Error> {
+        self.say(wish)?;
         hear(self.socket.as_fd(), Reply::parse)
     }
 
-    fn say(&mut self, kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Result<(), Error> {
-        let request = Request::new(kind, local, remote);
-        tell(self.socket.as_fd(), request.as_bytes())
+    fn say(&mut self, wish: &Wish) -> Result<(), Error> {
+        tell(self.socket.as_fd(), Request::new(wish).as_bytes())
     }
+}
+
+/// Whichever local address the route to `remote` says.
+fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
+    let address = match remote.ip().to_canonical() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(address, port)
 }
 
 /// A connection that makes the kernel kill this process (SIGKILL) when the broker ends: a program whose frames nobody

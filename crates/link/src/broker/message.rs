@@ -1,30 +1,38 @@
 //! The messages between a client and the broker: one per datagram of an abstract `SOCK_SEQPACKET` Unix socket, each of a
-//! fixed length, little-endian.
+//! fixed length, little-endian. Addresses are 16 bytes, IPv4's as ::ffff:a.b.c.d; protocols are the numbers in IP's header.
+//!
+//! | request | fields that matter | what it asks for |
+//! |---|---|---|
+//! | [`Kind::Interface`] | | the interface, as it is now |
+//! | [`Kind::OpenStack`] | | a stack's sockets; one stack for each connection |
+//! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only | new TCP connections to `local`, or its UDP datagrams |
+//! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
+//! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not. A leash says
 //! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use overfly_wire::MacAddr;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Interface, Refusal, Route};
+use super::{Interface, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
 const REASON_MAX: usize = 240;
 /// Longer than any message.
-pub const MESSAGE_LEN_MAX: usize = 512;
+pub const MESSAGE_LEN_MAX: usize = 1024;
 /// Descriptors with one message at most.
 pub const DESCRIPTORS_MAX: usize = 2;
 
@@ -83,19 +91,54 @@ pub enum Kind {
     Interface = 1,
     /// A stack's sockets.
     OpenStack = 2,
-    /// New connections to `local`.
+    /// New TCP connections to `local`, or datagrams for it.
     Listen = 3,
     /// No more of them.
     Unlisten = 4,
-    /// The frames of a connection from `local` (0.0.0.0: whatever the route says) to `remote`.
+    /// The frames from `remote` to `local` (whose address may be unspecified: whatever the route says).
     Connect = 5,
     /// No more of them.
     Disconnect = 6,
+    /// The way to `remote`'s address, and nothing else.
+    Route = 7,
 }
 
 impl Kind {
-    const ALL: [Kind; 6] =
-        [Kind::Interface, Kind::OpenStack, Kind::Listen, Kind::Unlisten, Kind::Connect, Kind::Disconnect];
+    const ALL: [Kind; 7] = [
+        Kind::Interface,
+        Kind::OpenStack,
+        Kind::Listen,
+        Kind::Unlisten,
+        Kind::Connect,
+        Kind::Disconnect,
+        Kind::Route,
+    ];
+}
+
+/// An address that does not matter.
+pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// What a [`Request`] says, in this process's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// What is asked for.
+    pub kind: Kind,
+    /// TCP where it does not matter.
+    pub protocol: Protocol,
+    /// A listener at `::` is not one at 0.0.0.0.
+    pub v6only: bool,
+    /// [`NOWHERE`] where it does not matter; an IPv4-mapped address arrives as IPv4's.
+    pub local: SocketAddr,
+    /// As `local`.
+    pub remote: SocketAddr,
+}
+
+impl Wish {
+    /// One about nothing in particular.
+    #[must_use]
+    pub fn new(kind: Kind) -> Wish {
+        Wish { kind, protocol: Protocol::Tcp, v6only: false, local: NOWHERE, remote: NOWHERE }
+    }
 }
 
 /// Every later message of a client.
@@ -103,39 +146,57 @@ impl Kind {
 #[repr(C)]
 pub struct Request {
     kind: U16,
+    protocol: u8,
+    v6only: u8,
     local_port: U16,
-    local_address: [u8; 4],
-    remote_address: [u8; 4],
     remote_port: U16,
-    zero: U16,
+    local_address: [u8; 16],
+    remote_address: [u8; 16],
 }
 
 impl Request {
-    /// A request about an address or a pair of them; those that do not matter are 0.0.0.0:0.
+    /// How to say it.
     #[must_use]
-    pub fn new(kind: Kind, local: SocketAddrV4, remote: SocketAddrV4) -> Request {
+    pub fn new(wish: &Wish) -> Request {
         Request {
-            kind: U16::new(kind as u16),
-            local_port: U16::new(local.port()),
-            local_address: local.ip().octets(),
-            remote_address: remote.ip().octets(),
-            remote_port: U16::new(remote.port()),
-            zero: U16::new(0),
+            kind: U16::new(wish.kind as u16),
+            protocol: wish.protocol as u8,
+            v6only: u8::from(wish.v6only),
+            local_port: U16::new(wish.local.port()),
+            remote_port: U16::new(wish.remote.port()),
+            local_address: to_bytes(wish.local.ip()),
+            remote_address: to_bytes(wish.remote.ip()),
         }
     }
 
-    /// Kind, local and remote address, or `None` if this is no request.
+    /// What it says, or `None` if this is no request.
     #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<(Kind, SocketAddrV4, SocketAddrV4)> {
+    pub fn parse(bytes: &[u8]) -> Option<Wish> {
         let request = Request::read_from_bytes(bytes).ok()?;
-        let kind = (Kind::ALL.into_iter()).find(|&kind| kind as u16 == request.kind.get())?;
-        let address = |ip: [u8; 4], port: U16| SocketAddrV4::new(Ipv4Addr::from(ip), port.get());
-        Some((
-            kind,
-            address(request.local_address, request.local_port),
-            address(request.remote_address, request.remote_port),
-        ))
+        Some(Wish {
+            kind: (Kind::ALL.into_iter()).find(|&kind| kind as u16 == request.kind.get())?,
+            protocol: ([Protocol::Tcp, Protocol::Udp].into_iter())
+                .find(|&protocol| protocol as u8 == request.protocol)?,
+            v6only: match request.v6only {
+                0 => false,
+                1 => true,
+                _ => return None,
+            },
+            local: SocketAddr::new(from_bytes(request.local_address), request.local_port.get()),
+            remote: SocketAddr::new(from_bytes(request.remote_address), request.remote_port.get()),
+        })
     }
+}
+
+fn to_bytes(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+fn from_bytes(bytes: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(bytes).to_canonical()
 }
 
 /// Says which of the broker's messages this is.
@@ -150,7 +211,7 @@ pub struct Reply {
     message: U16,
     /// 0, or a [`Refusal`].
     refusal: U16,
-    source: [u8; 4],
+    source: [u8; 16],
     next_hop: MacAddr,
     reason_len: U16,
     reason: [u8; REASON_MAX],
@@ -163,7 +224,7 @@ impl Reply {
         let mut reply = Reply::new_zeroed();
         reply.message = U16::new(REPLY);
         if let Some(route) = route {
-            reply.source = route.source.octets();
+            reply.source = to_bytes(route.source);
             reply.next_hop = route.next_hop;
         }
         reply
@@ -191,7 +252,7 @@ impl Reply {
             .filter(|reply| reply.message.get() == REPLY)
             .ok_or(Error::BrokerProtocol("not a reply"))?;
         if reply.refusal.get() == 0 {
-            return Ok(Route { source: Ipv4Addr::from(reply.source), next_hop: reply.next_hop });
+            return Ok(Route { source: from_bytes(reply.source), next_hop: reply.next_hop });
         }
         let reason = reply.reason.get(..usize::from(reply.reason_len.get())).unwrap_or_default();
         Err(Error::Refused {
@@ -212,7 +273,7 @@ pub struct Welcome {
     partial_checksums: u8,
     address_count: u8,
     name: [u8; NAME_MAX],
-    addresses: [[u8; 4]; ADDRESSES_MAX],
+    addresses: [[u8; 16]; ADDRESSES_MAX],
     prefix_lens: [u8; ADDRESSES_MAX],
 }
 
@@ -232,7 +293,7 @@ impl Welcome {
         for ((address, prefix_len), (to, to_prefix)) in
             (interface.addresses.iter()).zip(welcome.addresses.iter_mut().zip(&mut welcome.prefix_lens))
         {
-            *to = address.octets();
+            *to = to_bytes(*address);
             *to_prefix = *prefix_len;
             welcome.address_count += 1;
         }
@@ -254,7 +315,7 @@ impl Welcome {
             index: welcome.index.get(),
             mac: welcome.mac,
             mtu: welcome.mtu.get(),
-            addresses: (welcome.addresses.into_iter().map(Ipv4Addr::from))
+            addresses: (welcome.addresses.into_iter().map(from_bytes))
                 .zip(welcome.prefix_lens)
                 .take(usize::from(welcome.address_count))
                 .collect(),
@@ -362,7 +423,7 @@ mod tests {
             index: 70_000,
             mac: MacAddr([1, 2, 3, 4, 5, 6]),
             mtu: 1500,
-            addresses: vec![(Ipv4Addr::new(10, 0, 0, 1), 8), (Ipv4Addr::new(10, 0, 0, 2), 32)],
+            addresses: vec![("10.0.0.1".parse().unwrap(), 8), ("fe80::1".parse().unwrap(), 64)],
             partial_checksums: true,
         }
     }
@@ -371,16 +432,20 @@ mod tests {
     fn what_is_said_is_heard() {
         assert_eq!(Hello::parse(Hello::new(Role::Leash, TOKEN).as_bytes(), TOKEN), Some(Role::Leash));
         assert_eq!(Hello::parse(Hello::new(Role::Client, Token([8; 16])).as_bytes(), TOKEN), None);
-        let (local, remote) = (
-            SocketAddrV4::new(Ipv4Addr::new(1, 2, 3, 4), 5),
-            SocketAddrV4::new(Ipv4Addr::new(6, 7, 8, 9), 65535),
-        );
+        let addresses: [SocketAddr; 2] =
+            ["1.2.3.4:5".parse().unwrap(), "[2001:db8::1]:65535".parse().unwrap()];
         for kind in Kind::ALL {
-            let bytes = Request::new(kind, local, remote);
-            assert_eq!(Request::parse(bytes.as_bytes()), Some((kind, local, remote)));
+            for protocol in [Protocol::Tcp, Protocol::Udp] {
+                for (local, remote) in [(addresses[0], addresses[1]), (addresses[1], addresses[0])] {
+                    let wish = Wish { kind, protocol, v6only: local.is_ipv6(), local, remote };
+                    assert_eq!(Request::parse(Request::new(&wish).as_bytes()), Some(wish));
+                }
+            }
         }
+        let mapped = Wish { local: "[::ffff:1.2.3.4]:5".parse().unwrap(), ..Wish::new(Kind::Listen) };
+        assert_eq!(Request::parse(Request::new(&mapped).as_bytes()).unwrap().local, addresses[0]);
         assert_eq!(Welcome::parse(Welcome::new(&interface()).as_bytes()), Ok(interface()));
-        let route = Route { source: Ipv4Addr::new(9, 8, 7, 6), next_hop: MacAddr([6, 5, 4, 3, 2, 1]) };
+        let route = Route { source: "2001:db8::9".parse().unwrap(), next_hop: MacAddr([6, 5, 4, 3, 2, 1]) };
         assert_eq!(Reply::parse(Reply::yes(Some(route)).as_bytes()), Ok(route));
         let part = Part {
             stack: 3,
@@ -412,8 +477,8 @@ mod tests {
     /// Every length and some hundred thousand random contents: nothing panics, little is understood.
     #[test]
     fn bad_messages_are_refused() {
-        let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-        println!("SEED={seed}");
+        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
+        println!("OVERFLY_SEED={seed}");
         let mut state = seed;
         let mut random = move || {
             state ^= state << 13;

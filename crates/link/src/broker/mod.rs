@@ -8,7 +8,7 @@ pub mod message;
 
 pub use client::{Client, Leash};
 
-use core::net::Ipv4Addr;
+use core::net::IpAddr;
 
 use overfly_wire::MacAddr;
 
@@ -17,6 +17,15 @@ use message::Token;
 
 /// The environment variable that names the broker.
 pub const ENVIRONMENT: &str = "OVERFLY_BROKER";
+
+/// What a listener or a connection speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Protocol {
+    /// TCP; the number is the one in IP's header.
+    Tcp = 6,
+    /// UDP.
+    Udp = 17,
+}
 
 /// The interface that frames go through.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,9 +38,10 @@ pub struct Interface {
     pub mac: MacAddr,
     /// The longest IP packet that Overfly can send and receive on it, in bytes: the device's MTU, or what fits a frame.
     pub mtu: u16,
-    /// Its IPv4 addresses with their prefix lengths.
-    pub addresses: Vec<(Ipv4Addr, u8)>,
-    /// Peers may send TCP checksums that were left for hardware to finish (veth): the field then holds the sum of the pseudo
+    /// Its addresses with their prefix lengths: IPv4 before IPv6, each in the kernel's order. IPv6 addresses that are still
+    /// being checked for duplicates (RFC 4862 section 5.4) are left out.
+    pub addresses: Vec<(IpAddr, u8)>,
+    /// Peers may send TCP and UDP checksums that were left for hardware to finish (veth): the field then holds the sum of the pseudo
     /// header.
     pub partial_checksums: bool,
 }
@@ -40,7 +50,7 @@ pub struct Interface {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The local address to send from.
-    pub source: Ipv4Addr,
+    pub source: IpAddr,
     /// The hardware address of the next hop.
     pub next_hop: MacAddr,
 }
@@ -62,7 +72,7 @@ pub enum Refusal {
     Unreachable = 6,
     /// The route leaves through another interface: the kernel must carry the connection.
     RouteElsewhere = 7,
-    /// The next hop does not answer ARP.
+    /// The next hop does not answer ARP or neighbour discovery.
     NoNeighbor = 8,
     /// Something else; the words say what.
     Other = 9,

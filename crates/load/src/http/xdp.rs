@@ -4,13 +4,13 @@
 //! thread connects from the ports that lead back to it and nobody is told of connections.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options};
+use overfly_steer::{Attachment, Options, Protocol};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::run::{Outcome, Tally, Worker};
@@ -66,7 +66,10 @@ pub(super) fn workers(
         error => Error::machine(format!("--link xdp on {name}"), error),
     };
     let mut attachment = attach(&name, options).map_err(refused)?;
-    let route = attachment.route(*server.ip()).map_err(refused)?;
+    let route = attachment.route(IpAddr::V4(*server.ip())).map_err(refused)?;
+    let IpAddr::V4(source) = route.source else {
+        return Err(Error::machine(format!("--link xdp on {name}"), "an IPv4 route from an IPv6 address"));
+    };
     let mut links = Vec::new();
     let mut first = None;
     for index in 0..threads {
@@ -81,7 +84,7 @@ pub(super) fn workers(
         links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
     }
     attachment
-        .claim_ports(route.source, settings.ports.clone(), first.unwrap_or(0), threads)
+        .claim_ports(Protocol::Tcp, route.source, settings.ports.clone(), first.unwrap_or(0), threads)
         .map_err(refused)?;
 
     let uptime = clock_gettime(ClockId::Monotonic);
@@ -101,13 +104,13 @@ pub(super) fn workers(
             max_flows: flows,
             max_time_wait: flows,
             hash_key: boot_key(),
-            ..Config::new(interface.mac, route.source, 32)
+            ..Config::new(interface.mac, source, 32)
         };
         let mut engine =
             Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
         engine.set_neighbor(*server.ip(), route.next_hop);
         let ends = Ends {
-            local: route.source,
+            local: source,
             ports,
             server: SocketAddrV4::new(*server.ip(), server.port()),
             request: request.clone(),

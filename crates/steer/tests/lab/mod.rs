@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 
@@ -13,6 +13,10 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
 /// The other end.
 pub(crate) const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
+/// The end that Overfly attaches to, IPv6.
+pub(crate) const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 1);
+/// The other end, IPv6.
+pub(crate) const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 2);
 /// The interface's name in both namespaces.
 pub(crate) const INTERFACE: &str = "veth0";
 
@@ -31,9 +35,12 @@ impl Lab {
             "link add {INTERFACE} numtxqueues {queues} numrxqueues {queues} type veth \
              peer name {INTERFACE} netns {peer} numtxqueues {queues} numrxqueues {queues}"
         ));
-        for (namespace, address) in [(&lab.server, SERVER), (&lab.client, CLIENT)] {
+        for (namespace, v4, v6) in [(&lab.server, SERVER, SERVER_V6), (&lab.client, CLIENT, CLIENT_V6)] {
+            // Addresses may be used at once: nobody else is on the link.
+            namespace.write(&format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
             namespace.run("link set lo up");
-            namespace.run(&format!("address add {address}/24 dev {INTERFACE}"));
+            namespace.run(&format!("address add {v4}/24 dev {INTERFACE}"));
+            namespace.run(&format!("address add {v6}/64 dev {INTERFACE}"));
             namespace.run(&format!("link set {INTERFACE} up"));
         }
         lab
@@ -73,6 +80,11 @@ impl Namespace {
         })
     }
 
+    /// Writes a setting of the kernel inside.
+    pub(crate) fn write(&self, path: &str, value: &str) {
+        self.within(|| std::fs::write(path, value).unwrap());
+    }
+
     /// Runs `ip ARGUMENTS` inside, which must succeed.
     pub(crate) fn run(&self, arguments: &str) {
         self.command("ip", &arguments.split_whitespace().collect::<Vec<_>>());
@@ -92,6 +104,13 @@ impl Namespace {
     /// A path that another process can open while this one lives.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// The interface's IPv6 link-local address.
+    pub(crate) fn link_local(&self) -> Ipv6Addr {
+        let shown = self.command("ip", &["-6", "-br", "address", "show", "dev", INTERFACE, "scope", "link"]);
+        let address = shown.split_whitespace().find(|word| word.starts_with("fe80:")).expect("an address");
+        address.split('/').next().unwrap_or(address).parse().unwrap()
     }
 
     /// Whether an XDP program is attached to the interface inside.
