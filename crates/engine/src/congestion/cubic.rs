@@ -311,7 +311,7 @@ impl HyStart {
         if ack.acked < self.rest {
             self.rest -= ack.acked;
         } else {
-            // Section 4.1: the next round ends when what is outstanding now is acknowledged.
+            // Section 4.2: the next round ends when what is outstanding now is acknowledged.
             self.rest = ack.flight.saturating_sub(ack.acked);
             self.last_min = self.min;
             self.min = Self::UNKNOWN;
@@ -333,6 +333,7 @@ mod tests {
     use super::super::Congestion;
     use super::super::tests::{MSS, Path};
     use super::*;
+    use crate::congestion::Algorithm;
 
     /// W_cubic in segments, `t` seconds into an epoch that began after a loss at `max` segments.
     fn curve(t: f64, max: f64) -> f64 {
@@ -353,7 +354,7 @@ mod tests {
     fn window_follows_the_curve() {
         for (segments, rtt_us) in [(1_000, 100_000), (10_000, 100_000), (30_000, 50_000), (100_000, 200_000)]
         {
-            let mut path = Path::new(Congestion::cubic(segments * MSS), rtt_us);
+            let mut path = Path::new(Congestion::new(Algorithm::Cubic, segments * MSS), rtt_us);
             path.lose();
             let start_ns = path.now_ns;
             let k = (f64::from(segments) * 0.3 / 0.4).cbrt();
@@ -388,7 +389,7 @@ mod tests {
             let theory = factor * (f64::from(rtt_us) / 1e6 * f64::from(period)).powf(0.75);
             // From the formula's own maximum: at its plateau the curve leads back there only slowly.
             let start = (theory * 4.0 / 3.7) as u32 * MSS;
-            let mean = Path::new(Congestion::cubic(start), rtt_us).mean_window(period, forget);
+            let mean = Path::new(Congestion::new(Algorithm::Cubic, start), rtt_us).mean_window(period, forget);
             assert!((mean / theory - 1.0).abs() < 0.05, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }
     }
@@ -397,7 +398,7 @@ mod tests {
     #[test]
     fn small_paths_are_shared_with_reno_fairly() {
         for (period, rtt_us) in [(500, 1_000), (5_000, 5_000), (5_000, 10_000)] {
-            let mean = Path::new(Congestion::cubic(10 * MSS), rtt_us).mean_window(period, |_| {});
+            let mean = Path::new(Congestion::new(Algorithm::Cubic, 10 * MSS), rtt_us).mean_window(period, |_| {});
             let theory = (1.5 * f64::from(period)).sqrt();
             assert!((mean / theory - 1.0).abs() < 0.06, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }
@@ -405,7 +406,7 @@ mod tests {
 
     #[test]
     fn estimate_grows_by_nine_seventeenths_then_by_one() {
-        let mut path = Path::new(Congestion::cubic(100 * MSS), 1_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Cubic, 100 * MSS), 1_000);
         path.lose();
         assert_eq!(path.congestion.window(), 70 * MSS);
         for _ in 0..34 {
@@ -442,8 +443,8 @@ mod tests {
     #[test]
     fn pauses_do_not_count() {
         let rtt_us = 50_000;
-        let mut busy = Path::new(Congestion::cubic(1_000 * MSS), rtt_us);
-        let mut pausing = Path::new(Congestion::cubic(1_000 * MSS), rtt_us);
+        let mut busy = Path::new(Congestion::new(Algorithm::Cubic, 1_000 * MSS), rtt_us);
+        let mut pausing = Path::new(Congestion::new(Algorithm::Cubic, 1_000 * MSS), rtt_us);
         busy.lose();
         pausing.lose();
         for _ in 0..60 {
@@ -460,7 +461,7 @@ mod tests {
 
     #[test]
     fn first_epoch_after_a_timeout_starts_at_the_plateau() {
-        let mut path = Path::new(Congestion::cubic(1_000 * MSS), 50_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Cubic, 1_000 * MSS), 50_000);
         let now = path.now();
         path.congestion.timeout(true, 1_000 * MSS, MSS, now);
         while path.congestion.in_slow_start() {
@@ -480,7 +481,7 @@ mod tests {
     /// A path with a queue: returns the window at which slow start ended, in multiples of the bandwidth-delay product.
     fn slow_start_over(rate_segments_per_s: f64, base_us: u32) -> f64 {
         let product = rate_segments_per_s * f64::from(base_us) / 1e6;
-        let mut congestion = Congestion::cubic(10 * MSS);
+        let mut congestion = Congestion::new(Algorithm::Cubic, 10 * MSS);
         let mut now_us = 0_u64;
         while congestion.in_slow_start() && f64::from(congestion.window() / MSS) < 20.0 * product {
             let flight = congestion.window() / MSS;
@@ -512,7 +513,7 @@ mod tests {
 
     #[test]
     fn jitter_does_not_end_slow_start() {
-        let mut path = Path::new(Congestion::cubic(10 * MSS), 20_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Cubic, 10 * MSS), 20_000);
         path.round();
         path.round();
         // Two rounds of longer round trips, then the old ones again.
@@ -534,7 +535,7 @@ mod tests {
 
     #[test]
     fn undo_of_the_first_loss_goes_on_with_slow_start() {
-        let mut path = Path::new(Congestion::cubic(10 * MSS), 20_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Cubic, 10 * MSS), 20_000);
         path.round();
         path.lose();
         path.congestion.undo();

@@ -80,10 +80,11 @@ mod tests {
     use super::super::Congestion;
     use super::super::tests::{MSS, Path};
     use super::*;
+    use crate::congestion::Algorithm;
 
     #[test]
     fn window_grows_by_a_segment_each_round_and_halves() {
-        let mut path = Path::new(Congestion::reno(100 * MSS), 20_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Reno, 100 * MSS), 20_000);
         for sawtooth in 0..3 {
             path.lose();
             let half = path.congestion.window() / MSS;
@@ -99,7 +100,7 @@ mod tests {
     #[test]
     fn mean_window_follows_the_square_root_of_the_loss() {
         for (period, rtt_us) in [(500, 1_000), (5_000, 20_000), (50_000, 100_000)] {
-            let mean = Path::new(Congestion::reno(10 * MSS), rtt_us).mean_window(period, |_| {});
+            let mean = Path::new(Congestion::new(Algorithm::Reno, 10 * MSS), rtt_us).mean_window(period, |_| {});
             let theory = (1.5 * f64::from(period)).sqrt();
             assert!((mean / theory - 1.0).abs() < 0.05, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }
@@ -107,7 +108,7 @@ mod tests {
 
     #[test]
     fn slow_start_ends_at_the_threshold() {
-        let mut path = Path::new(Congestion::reno(100 * MSS), 20_000);
+        let mut path = Path::new(Congestion::new(Algorithm::Reno, 100 * MSS), 20_000);
         let now = path.now();
         path.congestion.timeout(true, 100 * MSS, MSS, now);
         for expected in [2, 4, 8, 16, 32] {

@@ -1,0 +1,462 @@
+//! The largest packet that a flow's path takes: what ICMP says of it (RFC 1191, RFC 8201), believed as far as RFC 5927 lets it
+//! be, and what is found out without (RFC 4821, RFC 8899).
+//!
+//! A flow begins with the size that its link and its peer take, and needs no state. [`PathMtu`] is made when something goes
+//! wrong: an ICMP message arrives, or a full-sized segment times out. Most flows never have one, so the control block holds a
+//! box.
+
+use crate::sequence::{at_or_before, before};
+use crate::time::{Tick, ticks};
+
+/// RFC 8200 section 5: every IPv6 link takes packets of this size.
+const IPV6_MIN: u16 = 1280;
+/// Linux's net.ipv4.route.min_pmtu: what claims less is more likely an attack than a path.
+const IPV4_MIN: u16 = 552;
+/// Where an IPv4 path that swallows full-sized packets starts again: the plateau next to RFC 4821 section 7.2's 1,024.
+const IPV4_BASE: u16 = 1006;
+/// Packet sizes that are worth a try, ascending: the plateaus of RFC 1191 section 7.1, and what is left of an Ethernet frame by
+/// tunnels, PPPoE (RFC 2516 section 7) and jumbo frames.
+const SIZES: [u16; 18] = [
+    576, 1006, 1280, 1380, 1400, 1420, 1440, 1450, 1462, 1480, 1492, 1500, 2002, 4352, 8166, 9000, 17_914,
+    32_000,
+];
+/// RFC 8899 section 5.1.2: MAX_PROBES, after which a size is held to be too large.
+const MAX_PROBES: u8 = 3;
+/// Timeouts of full-sized segments in a row that make a black hole (RFC 4821 section 7.7, RFC 8899 section 4.3).
+const BLACK_HOLE_TIMEOUTS: u8 = 3;
+/// RFC 8899 section 5.1.1: PMTU_RAISE_TIMER, also RFC 1191 section 6.3 and RFC 8201 section 4.
+const RAISE_TICKS: u32 = ticks(600_000_000);
+
+/// What a flow knows of its path. Sizes are those of IP packets in bytes, headers included.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PathMtu {
+    /// What is sent now.
+    size: u16,
+    /// What the link and the peer take.
+    max: u16,
+    /// The largest that is worth a try.
+    limit: u16,
+    search: Search,
+    /// A packet of `size` was acknowledged.
+    is_confirmed: bool,
+    is_ipv6: bool,
+    /// Timeouts of full-sized segments in a row.
+    timeouts: u8,
+    /// Probes of one size that were lost.
+    lost_probes: u8,
+}
+
+const _: () = assert!(size_of::<PathMtu>() <= 24);
+
+#[derive(Clone, Copy, Debug)]
+enum Search {
+    /// Larger sizes are tried (RFC 8899 section 5.2: Search).
+    On,
+    /// A probe is on its way: its size, and the sequence number after it.
+    Probing { size: u16, end: u32 },
+    /// Nothing larger fits, until then (Search Complete).
+    Complete { raise_at: Tick },
+    /// ICMP claims that the path takes no more than this, although it took `size` before. The next timeout decides.
+    Claimed { size: u16 },
+}
+
+/// What to do about an ICMP message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Claim {
+    /// It says nothing new, or nothing that can be.
+    Ignored,
+    /// [`PathMtu::size`] has become smaller: what is outstanding is to be cut anew and sent again.
+    Believed,
+    /// It is kept in mind until an acknowledgment or a timeout.
+    Doubted,
+}
+
+/// Whether an ICMP error may be about a segment of this flow: it quotes a sequence number that is outstanding (RFC 5927 section
+/// 4.1). `next` is the highest SND.NXT has been.
+pub(crate) const fn is_plausible(quoted: u32, una: u32, next: u32) -> bool {
+    at_or_before(una, quoted) && before(quoted, next)
+}
+
+impl PathMtu {
+    /// `max` is what the link and the peer take; `is_confirmed` that a packet of that size was acknowledged on this flow.
+    pub(crate) fn new(is_ipv6: bool, max: u16, is_confirmed: bool) -> Self {
+        let max = max.max(floor(is_ipv6));
+        Self {
+            size: max,
+            max,
+            limit: max,
+            search: Search::On,
+            is_confirmed,
+            is_ipv6,
+            timeouts: 0,
+            lost_probes: 0,
+        }
+    }
+
+    /// The largest packet to send.
+    pub(crate) fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// ICMP's Packet Too Big, or Fragmentation Needed, about a packet of `quoted` bytes (its header's total length); the next
+    /// link takes `told` bytes, 0 if it does not say. [`is_plausible`] comes before.
+    pub(crate) fn too_big(&mut self, now: Tick, told: u16, quoted: u16) -> Claim {
+        let told = if told == 0 && !self.is_ipv6 {
+            // RFC 1191 section 5: an old router. The plateau below what was too large.
+            below(quoted.min(self.size))
+        } else {
+            told
+        };
+        if self.is_ipv6 && told < IPV6_MIN {
+            // RFC 8201 section 4: no link takes so little.
+            return Claim::Ignored;
+        }
+        let told = told.max(floor(self.is_ipv6));
+        if let Search::Probing { size, .. } = self.search
+            && (self.size..size).contains(&told)
+        {
+            // RFC 4821 section 7.6.2: about the probe. What is sent now fits.
+            self.limit = told;
+            self.lost_probes = 0;
+            self.search = Search::On;
+            return Claim::Ignored;
+        }
+        if told >= self.size {
+            return Claim::Ignored;
+        }
+        if self.is_confirmed {
+            // RFC 5927 section 7.2: the path took more before. Only if segments are in fact lost is it believed.
+            self.search = Search::Claimed { size: told };
+            return Claim::Doubted;
+        }
+        self.believe(now, told);
+        Claim::Believed
+    }
+
+    /// `una` moved there. `is_full` says that a packet of [`PathMtu::size`] is among what was acknowledged. True if the size has
+    /// become larger.
+    pub(crate) fn acknowledged(&mut self, una: u32, is_full: bool) -> bool {
+        if is_full {
+            self.is_confirmed = true;
+            self.timeouts = 0;
+            if let Search::Claimed { .. } = self.search {
+                // RFC 5927 section 7.2: it was not so.
+                self.search = Search::On;
+            }
+        }
+        if let Search::Probing { size, end } = self.search
+            && at_or_before(end, una)
+        {
+            // RFC 8899 section 5.3.1.
+            self.size = size;
+            self.is_confirmed = true;
+            self.lost_probes = 0;
+            self.search = Search::On;
+            return true;
+        }
+        false
+    }
+
+    /// The retransmission timer expired; `is_full` says that the segment at SND.UNA fills a packet of [`PathMtu::size`]. True if
+    /// the size has become smaller: what is outstanding is to be cut anew.
+    pub(crate) fn timed_out(&mut self, now: Tick, is_full: bool) -> bool {
+        if let Search::Probing { .. } = self.search {
+            // RFC 4821 section 7.6.4: says nothing of the probe.
+            self.search = Search::On;
+        }
+        if !is_full {
+            return false;
+        }
+        self.timeouts = self.timeouts.saturating_add(1);
+        if let Search::Claimed { size } = self.search {
+            self.believe(now, size);
+            return true;
+        }
+        let floor = floor(self.is_ipv6);
+        if self.timeouts < BLACK_HOLE_TIMEOUTS || self.size <= floor {
+            return false;
+        }
+        self.limit = below(self.size);
+        self.size = if self.is_ipv6 || self.size <= IPV4_BASE { floor } else { IPV4_BASE };
+        self.is_confirmed = false;
+        self.timeouts = 0;
+        self.lost_probes = 0;
+        self.search = Search::On;
+        true
+    }
+
+    /// The size to probe now, if any (RFC 4821 section 7.3). The caller sends new data in it, with more behind, so that a loss
+    /// is noticed, while nothing is being recovered; then calls [`PathMtu::probe_sent`].
+    pub(crate) fn probe(&mut self, now: Tick) -> Option<u16> {
+        if let Search::Complete { raise_at } = self.search {
+            if now.is_before(raise_at) {
+                return None;
+            }
+            self.limit = self.max;
+            self.search = Search::On;
+        }
+        // RFC 8899 section 5.2: first that what is sent now arrives.
+        if !matches!(self.search, Search::On) || !self.is_confirmed {
+            return None;
+        }
+        let next = SIZES.iter().copied().find(|&size| size > self.size).unwrap_or(u16::MAX).min(self.limit);
+        if next > self.size {
+            return Some(next);
+        }
+        self.complete(now);
+        None
+    }
+
+    /// A probe of `size` bytes is on its way; `end` is the sequence number after it.
+    pub(crate) fn probe_sent(&mut self, size: u16, end: u32) {
+        self.search = Search::Probing { size, end };
+    }
+
+    /// The sequence number after the probe that is on its way: its loss is no sign of congestion (RFC 8899 section 3, item 7).
+    pub(crate) fn probe_end(&self) -> Option<u32> {
+        match self.search {
+            Search::Probing { end, .. } => Some(end),
+            _ => None,
+        }
+    }
+
+    /// The probe was lost, and what was sent after it arrived. Its data goes out again in packets of [`PathMtu::size`].
+    pub(crate) fn probe_lost(&mut self) {
+        let Search::Probing { size, .. } = self.search else {
+            return;
+        };
+        self.search = Search::On;
+        self.lost_probes += 1;
+        if self.lost_probes >= MAX_PROBES {
+            self.lost_probes = 0;
+            self.limit = below(size);
+        }
+    }
+
+    /// RFC 1191 section 3: not again more than `size`, until it is time to see whether the path has changed.
+    fn believe(&mut self, now: Tick, size: u16) {
+        self.size = size;
+        self.limit = size;
+        self.is_confirmed = false;
+        self.timeouts = 0;
+        self.lost_probes = 0;
+        self.complete(now);
+    }
+
+    fn complete(&mut self, now: Tick) {
+        self.search = Search::Complete { raise_at: now.after(RAISE_TICKS) };
+    }
+}
+
+/// The largest of [`SIZES`] that is smaller.
+fn below(size: u16) -> u16 {
+    SIZES.iter().copied().rfind(|&smaller| smaller < size).unwrap_or(IPV4_MIN)
+}
+
+const fn floor(is_ipv6: bool) -> u16 {
+    if is_ipv6 { IPV6_MIN } else { IPV4_MIN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Tick = Tick(u32::MAX - 1000);
+
+    fn ipv4() -> PathMtu {
+        PathMtu::new(false, 1500, false)
+    }
+
+    /// Probes over a path that takes `path` bytes until there is nothing to try. Returns the probes.
+    fn search(mtu: &mut PathMtu, now: Tick, path: u16) -> u32 {
+        let mut probes = 0;
+        while let Some(size) = mtu.probe(now) {
+            assert!(size > mtu.size() && size <= mtu.max);
+            probes += 1;
+            mtu.probe_sent(size, 5000);
+            assert_eq!(mtu.probe(now), None);
+            assert_eq!(mtu.probe_end(), Some(5000));
+            if size <= path {
+                assert!(!mtu.acknowledged(4999, true));
+                assert!(mtu.acknowledged(5000, true));
+                assert_eq!(mtu.size(), size);
+            } else {
+                mtu.probe_lost();
+            }
+            assert!(probes < 1000);
+        }
+        probes
+    }
+
+    #[test]
+    fn only_what_is_outstanding_may_be_quoted() {
+        assert!(is_plausible(100, 100, 200) && is_plausible(199, 100, 200));
+        assert!(!is_plausible(99, 100, 200) && !is_plausible(200, 100, 200));
+        assert!(!is_plausible(100, 100, 100));
+        assert!(is_plausible(5, u32::MAX - 5, 10));
+    }
+
+    #[test]
+    fn first_claim_is_believed_and_looked_at_again_after_ten_minutes() {
+        let mut mtu = ipv4();
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Believed);
+        assert_eq!(mtu.size(), 1400);
+        mtu.acknowledged(1, true);
+        assert_eq!(mtu.probe(NOW.after(RAISE_TICKS - 1)), None);
+        let later = NOW.after(RAISE_TICKS);
+        assert_eq!(mtu.probe(later), Some(1420));
+        search(&mut mtu, later, 1500);
+        assert_eq!(mtu.size(), 1500);
+    }
+
+    #[test]
+    fn claim_against_the_evidence_waits_for_a_timeout() {
+        let mut mtu = ipv4();
+        mtu.acknowledged(1, true);
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Doubted);
+        assert_eq!(mtu.size(), 1500);
+        assert!(!mtu.timed_out(NOW, false));
+        assert!(mtu.timed_out(NOW, true));
+        assert_eq!(mtu.size(), 1400);
+    }
+
+    #[test]
+    fn progress_refutes_a_claim() {
+        let mut mtu = PathMtu::new(false, 1500, true);
+        assert_eq!(mtu.too_big(NOW, 552, 1500), Claim::Doubted);
+        assert!(!mtu.acknowledged(1, false));
+        assert!(!mtu.acknowledged(2, true));
+        assert!(!mtu.timed_out(NOW, true));
+        assert_eq!(mtu.size(), 1500);
+    }
+
+    #[test]
+    fn claims_that_cannot_be_are_ignored() {
+        let mut mtu = PathMtu::new(true, 1500, false);
+        for told in [0, 68, 1279, 1500, 1501, u16::MAX] {
+            assert_eq!(mtu.too_big(NOW, told, 1500), Claim::Ignored);
+            assert_eq!(mtu.size(), 1500);
+        }
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Believed);
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Ignored);
+    }
+
+    #[test]
+    fn ipv4_never_goes_below_its_minimum() {
+        let mut mtu = ipv4();
+        assert_eq!(mtu.too_big(NOW, 68, 1500), Claim::Believed);
+        assert_eq!(mtu.size(), 552);
+        assert_eq!(mtu.too_big(NOW, 68, 552), Claim::Ignored);
+        for _ in 0..20 {
+            assert!(!mtu.timed_out(NOW, true));
+        }
+        assert_eq!(mtu.size(), 552);
+    }
+
+    #[test]
+    fn routers_that_do_not_say_are_answered_with_plateaus() {
+        let mut mtu = ipv4();
+        let mut sizes = vec![];
+        while mtu.too_big(NOW, 0, mtu.size()) == Claim::Believed {
+            sizes.push(mtu.size());
+        }
+        assert_eq!(sizes, [1492, 1480, 1462, 1450, 1440, 1420, 1400, 1380, 1280, 1006, 576, 552]);
+        // What the message quotes counts, if it was sent smaller.
+        let mut mtu = ipv4();
+        mtu.too_big(NOW, 0, 1300);
+        assert_eq!(mtu.size(), 1280);
+    }
+
+    #[test]
+    fn black_hole_is_left_after_three_timeouts_and_the_size_is_searched() {
+        for (is_ipv6, base, path, found) in
+            [(false, 1006, 1454, 1450), (true, 1280, 1454, 1450), (false, 1006, 1492, 1492)]
+        {
+            let mut mtu = PathMtu::new(is_ipv6, 1500, true);
+            assert!(!mtu.timed_out(NOW, true));
+            assert!(!mtu.timed_out(NOW, false));
+            assert!(!mtu.timed_out(NOW, true));
+            assert!(mtu.timed_out(NOW, true));
+            assert_eq!(mtu.size(), base);
+            // Nothing is probed until the base is known to arrive.
+            assert_eq!(mtu.probe(NOW), None);
+            mtu.acknowledged(1, true);
+            let probes = search(&mut mtu, NOW, path);
+            assert_eq!(mtu.size(), found);
+            assert!(probes <= 11, "{probes}");
+            assert_eq!(mtu.probe(NOW.after(RAISE_TICKS - 1)), None);
+        }
+    }
+
+    #[test]
+    fn acknowledged_full_packet_clears_the_timeouts() {
+        let mut mtu = ipv4();
+        for round in 0..10 {
+            assert!(!mtu.timed_out(NOW, true));
+            assert!(!mtu.timed_out(NOW, true));
+            mtu.acknowledged(round, true);
+        }
+        assert_eq!(mtu.size(), 1500);
+    }
+
+    #[test]
+    fn deeper_black_hole_ends_at_the_floor() {
+        let mut mtu = ipv4();
+        let mut sizes = vec![];
+        for _ in 0..30 {
+            if mtu.timed_out(NOW, true) {
+                sizes.push(mtu.size());
+            }
+        }
+        assert_eq!(sizes, [1006, 552]);
+        mtu.acknowledged(1, true);
+        search(&mut mtu, NOW, 576);
+        assert_eq!(mtu.size(), 576);
+    }
+
+    #[test]
+    fn three_lost_probes_settle_a_size() {
+        let mut mtu = PathMtu::new(false, 1500, true);
+        mtu.too_big(NOW, 1400, 1500);
+        mtu.timed_out(NOW, true);
+        mtu.acknowledged(1, true);
+        let later = NOW.after(RAISE_TICKS);
+        for _ in 0..2 {
+            assert_eq!(mtu.probe(later), Some(1420));
+            mtu.probe_sent(1420, 9);
+            mtu.probe_lost();
+        }
+        // A timeout in between says nothing of the probe.
+        mtu.probe_sent(1420, 9);
+        mtu.timed_out(later, false);
+        assert_eq!(mtu.probe(later), Some(1420));
+        mtu.probe_sent(1420, 9);
+        mtu.probe_lost();
+        assert_eq!(mtu.probe(later), None);
+        assert_eq!(mtu.probe(later.after(RAISE_TICKS)), Some(1420));
+    }
+
+    #[test]
+    fn message_about_a_probe_ends_the_probe_only() {
+        let mut mtu = ipv4();
+        mtu.too_big(NOW, 1300, 1500);
+        mtu.acknowledged(1, true);
+        let later = NOW.after(RAISE_TICKS);
+        let size = mtu.probe(later).unwrap();
+        mtu.probe_sent(size, 9);
+        assert_eq!(mtu.too_big(later, 1340, size), Claim::Ignored);
+        assert_eq!(mtu.size(), 1300);
+        assert_eq!(mtu.probe(later), Some(1340));
+    }
+
+    #[test]
+    fn jumbo_and_loopback_sizes_are_reached() {
+        for max in [9000, 9216, 65_535] {
+            let mut mtu = PathMtu::new(true, max, false);
+            assert_eq!(mtu.too_big(NOW, 1280, max), Claim::Believed);
+            mtu.acknowledged(1, true);
+            search(&mut mtu, NOW.after(RAISE_TICKS), max);
+            assert_eq!(mtu.size(), max);
+        }
+    }
+}
