@@ -114,8 +114,9 @@ pub struct FastOpen {
     /// Bytes of the option on the wire, kind and length included: 2 + the cookie's. Never 0, so that an absent option needs
     /// no byte of its own.
     option_len: NonZeroU8,
-    /// Those beyond the cookie are zero.
-    cookie: [u8; FastOpen::MAX_COOKIE_LEN],
+    /// The bytes as they lie in memory; those beyond the cookie are zero. Words, as options are copied for every segment, and
+    /// aligned ones are copied at once.
+    cookie: [u32; FastOpen::MAX_COOKIE_LEN / 4],
 }
 
 impl FastOpen {
@@ -125,7 +126,7 @@ impl FastOpen {
     pub const MAX_COOKIE_LEN: usize = 16;
     /// A client that asks for a cookie: the option without one.
     pub const REQUEST: FastOpen =
-        FastOpen { option_len: NonZeroU8::MIN.saturating_add(1), cookie: [0; FastOpen::MAX_COOKIE_LEN] };
+        FastOpen { option_len: NonZeroU8::MIN.saturating_add(1), cookie: [0; FastOpen::MAX_COOKIE_LEN / 4] };
 
     /// The option with this cookie. `None` unless it is 4 to 16 bytes, and an even number of them.
     #[must_use]
@@ -134,7 +135,7 @@ impl FastOpen {
             return None;
         }
         let mut fast_open = FastOpen::REQUEST;
-        fast_open.cookie.get_mut(..cookie.len())?.copy_from_slice(cookie);
+        fast_open.cookie.as_mut_bytes().get_mut(..cookie.len())?.copy_from_slice(cookie);
         fast_open.option_len = fast_open.option_len.saturating_add(cookie.len() as u8);
         Some(fast_open)
     }
@@ -143,7 +144,7 @@ impl FastOpen {
     #[inline]
     #[must_use]
     pub fn cookie(&self) -> &[u8] {
-        &self.cookie[..usize::from(self.option_len.get() - 2)]
+        &self.cookie.as_bytes()[..usize::from(self.option_len.get() - 2)]
     }
 
     /// Whether a cookie is asked for.
