@@ -1,9 +1,11 @@
 //! What an engine is told when it is made.
 
 use core::fmt;
-use core::net::Ipv4Addr;
+use core::net::{Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use overfly_wire::MacAddr;
+
+use crate::congestion::Algorithm;
 
 /// The settings of one engine. [`Config::new`] gives the defaults; [`crate::Engine::new`] refuses what is out of range.
 #[derive(Clone, Debug)]
@@ -16,9 +18,15 @@ pub struct Config {
     pub prefix_len: u8,
     /// The next hop for everything outside the prefix.
     pub gateway: Option<Ipv4Addr>,
-    /// Largest IP packet in bytes. 576 to 65535.
+    /// The interface's own IPv6 address, if it has one: answers neighbour discovery and ping where [`Config::arp`] is set.
+    pub address6: Option<Ipv6Addr>,
+    /// Length in bits of its prefix. 0 to 128.
+    pub prefix6_len: u8,
+    /// The next hop for every IPv6 destination outside the prefix.
+    pub gateway6: Option<Ipv6Addr>,
+    /// Largest IP packet in bytes. 576 to 65535; IPv6 needs 1280.
     pub mtu: u16,
-    /// No kernel shares the link: answer and ask ARP, answer ping.
+    /// No kernel shares the link: answer and ask ARP and neighbour discovery, answer ping.
     pub arp: bool,
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
     /// (CHECKSUM_PARTIAL): the link is memory, such as veth.
@@ -27,8 +35,11 @@ pub struct Config {
     pub max_flows: u32,
     /// Control blocks in TIME-WAIT at most; beyond it a flow ends at once, as with Linux's tcp_max_tw_buckets.
     pub max_time_wait: u32,
-    /// Bytes that an owner holds for a flow at most: the receive window. 1,024 to 2^30.
+    /// Bytes that an owner holds for a flow at most: what the receive window may grow to. 1,024 to 2^30.
     pub receive_window: u32,
+    /// The receive window that a flow begins with: it grows as the owner consumes. 1,024 to 2^30; more than
+    /// [`Config::receive_window`] means no more than that.
+    pub initial_receive_window: u32,
     /// Bytes of out-of-order data held over all flows at most.
     pub reassembly_budget: usize,
     /// How long an ACK may wait for company. At most 500 ms (RFC 9293 section 3.8.6.3).
@@ -39,12 +50,46 @@ pub struct Config {
     pub fin_timeout: Duration,
     /// Bytes of the initial congestion window; 0 means RFC 6928's ten segments.
     pub initial_window: u32,
+    /// What governs a flow's congestion window.
+    pub congestion: Algorithm,
+    /// Selective acknowledgments (RFC 2018).
+    pub sack: bool,
+    /// Timestamps and PAWS (RFC 7323).
+    pub timestamps: bool,
+    /// Explicit congestion notification (RFC 3168).
+    pub ecn: Ecn,
+    /// What becomes of a SYN when a listener's queue of half-open connections is full.
+    pub syn_cookies: SynCookies,
+    /// Challenge ACKs a second at most (RFC 5961 section 7).
+    pub challenge_acks_per_s: u32,
     /// Times that a data segment is sent again before the flow fails. At least 3 (RFC 1122 section 4.2.3.5).
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
     pub syn_retries: u8,
     /// Secret for the flow table's hash, initial sequence numbers (RFC 6528) and timestamp offsets.
     pub hash_key: [u8; 16],
+}
+
+/// Explicit congestion notification, with the values of Linux's net.ipv4.tcp_ecn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ecn {
+    /// Neither asked for nor agreed to.
+    Off,
+    /// Agreed to when the peer asks.
+    Accept,
+    /// Asked for as well.
+    Ask,
+}
+
+/// SYN cookies (RFC 4987 section 3.6), with the values of Linux's net.ipv4.tcp_syncookies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SynCookies {
+    /// The SYN is dropped.
+    Off,
+    /// The SYN is answered with a cookie.
+    WhenFull,
+    /// Every SYN is answered with a cookie: for tests.
+    Always,
 }
 
 impl Config {
@@ -56,17 +101,27 @@ impl Config {
             address,
             prefix_len,
             gateway: None,
+            address6: None,
+            prefix6_len: 64,
+            gateway6: None,
             mtu: 1500,
             arp: false,
             partial_checksums: false,
             max_flows: 65_536,
             max_time_wait: 65_536,
             receive_window: 256 * 1024,
+            initial_receive_window: 64 * 1024,
             reassembly_budget: 64 << 20,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(50),
             fin_timeout: Duration::from_secs(60),
             initial_window: 0,
+            congestion: Algorithm::Cubic,
+            sack: true,
+            timestamps: true,
+            ecn: Ecn::Accept,
+            syn_cookies: SynCookies::WhenFull,
+            challenge_acks_per_s: 1000,
             data_retries: 15,
             syn_retries: 6,
             hash_key: [0; 16],
@@ -74,9 +129,13 @@ impl Config {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        let checks: [(&'static str, u64, u64, u64); 7] = [
+        let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
+        let checks: [(&'static str, u64, u64, u64); 9] = [
             ("prefix_len", u64::from(self.prefix_len), 0, 32),
-            ("mtu", u64::from(self.mtu), 576, 65_535),
+            ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
+            // RFC 8200 section 5 for the lower bound of IPv6.
+            ("mtu", u64::from(self.mtu), least_mtu, 65_535),
+            ("initial_receive_window", u64::from(self.initial_receive_window), 1024, 1 << 30),
             ("max_flows", u64::from(self.max_flows), 1, (1 << 31) - 1),
             ("receive_window", u64::from(self.receive_window), 1024, 1 << 30),
             ("delayed_ack in ms", self.delayed_ack.as_millis() as u64, 0, 500),

@@ -34,6 +34,26 @@ counters! {
     fast_retransmits,
     /// Retransmission timeouts (RFC 6298 section 5).
     timeouts,
+    /// Segments taken as lost by RACK or by duplicate acknowledgments, in bytes (RFC 8985, RFC 6582).
+    lost_bytes,
+    /// Tail loss probes sent (RFC 8985 section 7).
+    loss_probes,
+    /// Losses that only a tail loss probe repaired (RFC 8985 section 7.4).
+    loss_probes_repaired,
+    /// Window reductions taken back because nothing had been lost (RFC 3522, RFC 3708).
+    spurious_recoveries,
+    /// Duplicates that the peer reported (RFC 2883).
+    duplicates_reported,
+    /// Window reductions because of ECN marks (RFC 3168).
+    ecn_reductions,
+    /// Segments that arrived with an ECN mark.
+    ecn_marks,
+    /// SYNs answered with a cookie (RFC 4987).
+    syn_cookies_sent,
+    /// Connections made from a cookie.
+    syn_cookies_accepted,
+    /// ICMP errors about flows (RFC 792, RFC 4443).
+    icmp_errors,
     /// Zero-window probes sent.
     window_probes,
     /// Keep-alive probes sent.
@@ -56,12 +76,16 @@ counters! {
     drop_malformed,
     /// Dropped: the TCP checksum is wrong.
     drop_checksum,
-    /// Dropped: neither IPv4 nor ARP.
+    /// Dropped: neither IPv4, IPv6 nor ARP.
     drop_ethertype,
     /// Dropped: an IP protocol that the engine does not speak.
     drop_protocol,
+    /// Dropped: an ICMP error about nothing that is in flight (RFC 5927).
+    drop_icmp,
     /// Dropped: an IP fragment.
     drop_fragment,
+    /// Dropped: an acknowledgment that is no cookie of ours, while cookies are out.
+    drop_bad_cookie,
     /// Dropped: a segment for no flow and no listener (answered with RST where RFC 9293 says so).
     drop_no_flow,
     /// Dropped: a SYN while the listener's queues are full.

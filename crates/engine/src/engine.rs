@@ -1,6 +1,7 @@
 //! The engine: what its caller calls.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::hash::Hasher;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -8,16 +9,19 @@ use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, ConfigError};
-use crate::congestion::Reno;
+use crate::congestion::{Congestion, CongestionControl, initial_window};
+use crate::cookies::Cookies;
 use crate::counters::Counters;
-use crate::flow::{Flags, Flow, Info, State};
-use crate::flows::{Flows, pair_hash};
+use crate::flow::{Flags, Flow, Info, KeepAlive, State};
+use crate::flows::Flows;
 use crate::listener::Listeners;
 use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+use crate::recovery::CongestionState;
 use crate::rtt::Rtt;
-use crate::time::{Instant, TICK_SHIFT, Tick, ticks};
+use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
 use crate::transmit::{Answer, Sent};
+use crate::tuple::{Tuple, TupleHasher};
 use crate::wheel::{Link, Wheel};
 
 /// A TCP/IP engine for one shard.
@@ -56,7 +60,70 @@ pub(crate) struct Shared {
     pub(crate) reassembly_bytes: usize,
     pub(crate) time_wait: u32,
     pub(crate) challenges: Challenges,
-    pub(crate) secret: SipHasher13,
+    pub(crate) secret: Secret,
+    pub(crate) cookies: Cookies,
+}
+
+/// One flow's turn: what its processing needs.
+pub(crate) struct Turn<'a, O> {
+    pub(crate) now: Instant,
+    pub(crate) id: FlowId,
+    pub(crate) flow: &'a mut Flow,
+    pub(crate) shared: &'a mut Shared,
+    pub(crate) owner: &'a mut O,
+}
+
+impl<O> Turn<'_, O> {
+    pub(crate) const fn tick(&self) -> Tick {
+        self.now.tick()
+    }
+
+    /// The deadline `micros` from now, and never earlier.
+    pub(crate) const fn in_us(&self, micros: u64) -> Deadline {
+        Deadline::at(self.now.tick().after(ticks(micros)))
+    }
+}
+
+/// What peers must not guess, made from [`Config::hash_key`].
+pub(crate) struct Secret(SipHasher13);
+
+impl Secret {
+    /// The hash of `words` for one purpose.
+    fn hash(&self, purpose: u8, words: impl Fn(&mut SipHasher13)) -> u64 {
+        let mut hasher = self.0;
+        hasher.write_u8(purpose);
+        words(&mut hasher);
+        hasher.finish()
+    }
+
+    /// RFC 6528 section 3's F().
+    pub(crate) fn tuple(&self, tuple: &Tuple) -> u64 {
+        self.hash(1, |hasher| {
+            hash_address(hasher, tuple.local.ip());
+            hash_address(hasher, tuple.remote.ip());
+            hasher.write_u16(tuple.local_port);
+            hasher.write_u16(tuple.remote_port);
+        })
+    }
+
+    /// RFC 7323 section 5.4's offset: the same for all connections between two addresses.
+    pub(crate) fn addresses(&self, tuple: &Tuple) -> u32 {
+        self.hash(2, |hasher| {
+            hash_address(hasher, tuple.local.ip());
+            hash_address(hasher, tuple.remote.ip());
+        }) as u32
+    }
+
+    fn word(&self, index: u64) -> u64 {
+        self.hash(3, |hasher| hasher.write_u64(index))
+    }
+}
+
+fn hash_address(hasher: &mut SipHasher13, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => hasher.write(&address.octets()),
+        IpAddr::V6(address) => hasher.write(&address.octets()),
+    }
 }
 
 /// RFC 5961 section 7: challenge ACKs are rate limited.
@@ -67,15 +134,13 @@ pub(crate) struct Challenges {
 }
 
 impl Challenges {
-    const PER_SECOND: u32 = 1000;
-
-    /// Whether one more may be sent now.
-    pub(crate) fn allow(&mut self, now: Tick) -> bool {
+    /// Whether one more may be sent now, if so many are allowed a second.
+    pub(crate) fn allow(&mut self, now: Tick, per_s: u32) -> bool {
         if now.since(self.since) >= ticks(1_000_000) {
             *self = Self { since: now, sent: 0 };
         }
-        self.sent += 1;
-        self.sent <= Self::PER_SECOND
+        self.sent = self.sent.saturating_add(1);
+        self.sent <= per_s
     }
 }
 
@@ -102,9 +167,14 @@ impl Engine {
     /// An option is out of its range.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let secret = SipHasher13::new_with_key(&config.hash_key);
+        let secret = Secret(SipHasher13::new_with_key(&config.hash_key));
+        let mut words = 0;
+        let hasher = TupleHasher::new(|| {
+            words += 1;
+            secret.word(words)
+        });
         Ok(Self {
-            flows: Flows::new(config.max_flows, secret),
+            flows: Flows::new(config.max_flows, hasher),
             wheel: Wheel::new(),
             output: VecDeque::with_capacity(1024),
             shared: Shared {
@@ -117,19 +187,20 @@ impl Engine {
                 reassembly_bytes: 0,
                 time_wait: 0,
                 challenges: Challenges::default(),
+                cookies: Cookies::new(secret.0),
                 secret,
             },
             now: Instant::default(),
         })
     }
 
-    /// Opens a listener at `local` (0.0.0.0 takes every address) for `backlog` connections that wait for
-    /// [`Engine::accepted`].
+    /// Opens a listener at `local` (0.0.0.0 and :: take every address of their family) for `backlog` connections that wait
+    /// for [`Engine::accepted`].
     ///
     /// # Errors
     /// [`Error::AddressInUse`].
-    pub fn listen(&mut self, local: SocketAddrV4, backlog: u32) -> Result<ListenerId, Error> {
-        self.shared.listeners.open(local, backlog)
+    pub fn listen(&mut self, local: impl Into<SocketAddr>, backlog: u32) -> Result<ListenerId, Error> {
+        self.shared.listeners.open(local.into(), backlog)
     }
 
     /// Closes a listener. Half-open connections to it are reset; established ones belong to the owner.
@@ -139,7 +210,7 @@ impl Engine {
 
     /// The owner accepted a flow that came with [`Event::Incoming`]: it no longer counts against the backlog.
     pub fn accepted(&mut self, flow: FlowId) {
-        let flow = self.flows.get_mut(flow.0);
+        let flow = self.flows.at_mut(flow.0);
         if flow.flags.take(Flags::UNACCEPTED) {
             self.shared.listeners.accepted(flow.listener);
         }
@@ -148,34 +219,39 @@ impl Engine {
     /// Opens a connection (RFC 9293 section 3.10.1). [`Event::Connected`] or [`Event::Failed`] follows.
     ///
     /// # Errors
-    /// [`Error::TupleInUse`], [`Error::NoFlows`], [`Error::NoNeighbor`].
+    /// [`Error::TupleInUse`], [`Error::NoFlows`], [`Error::NoNeighbor`], [`Error::Family`].
     pub fn connect(
         &mut self,
         now: Instant,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: impl Into<SocketAddr>,
+        remote: impl Into<SocketAddr>,
     ) -> Result<FlowId, Error> {
         self.tell(now);
+        let (local, remote) = (local.into(), remote.into());
+        if local.is_ipv4() != remote.is_ipv4() {
+            return Err(Error::Family);
+        }
+        let tuple = Tuple::new(local, remote);
         let mut sequence = None;
-        if let Some(old) = self.flows.find(local, remote) {
+        if let Some(old) = self.flows.find(&tuple) {
             // RFC 6191's spirit, on our side: our own TIME-WAIT gives way, with a sequence number beyond the old ones.
-            let flow = self.flows.get(old);
+            let flow = self.flows.at(old);
             if flow.state != State::TimeWait {
                 return Err(Error::TupleInUse);
             }
-            sequence = Some(flow.send_max.wrapping_add(SEQUENCE_GAP));
+            sequence = Some(flow.send_next.wrapping_add(SEQUENCE_GAP));
             self.shared.counters.time_wait_reuses += 1;
             self.vacate(old);
         }
         if self.flows.is_full() {
             return Err(Error::NoFlows);
         }
-        let next_hop = self.shared.neighbors.find(&self.shared.config, *remote.ip());
+        let next_hop = self.shared.neighbors.find(&self.shared.config, remote.ip());
         if next_hop.is_none() && !self.shared.config.arp {
             return Err(Error::NoNeighbor);
         }
-        let iss = sequence.unwrap_or_else(|| self.shared.initial_sequence(&self.flows, now, local, remote));
-        let mut flow = self.shared.new_flow(now, local, remote, iss);
+        let iss = sequence.unwrap_or_else(|| self.shared.initial_sequence(now, &tuple));
+        let mut flow = self.shared.new_flow(now, tuple, iss);
         flow.state = State::SynSent;
         flow.next_hop = next_hop.unwrap_or(MacAddr::BROADCAST);
         flow.flags.set(Flags::SYN_WANTED);
@@ -183,22 +259,22 @@ impl Engine {
         let index = self.flows.insert(flow).ok_or(Error::NoFlows)?;
         if next_hop.is_none() {
             self.shared.unresolved.push(index);
-            self.shared.ask_next_hop(*remote.ip());
+            self.shared.ask_next_hop(remote.ip());
         }
         self.enqueue(index);
         Ok(FlowId(index))
     }
 
     /// `mac` is the next hop for `address`, which may be a destination or the gateway.
-    pub fn set_neighbor(&mut self, address: Ipv4Addr, mac: MacAddr) {
-        self.shared.neighbors.learn(address, mac);
+    pub fn set_neighbor(&mut self, address: impl Into<IpAddr>, mac: MacAddr) {
+        self.shared.neighbors.learn(address.into(), mac);
         let unresolved = core::mem::take(&mut self.shared.unresolved);
         for index in unresolved {
-            let flow = self.flows.get_mut(index);
+            let flow = self.flows.at_mut(index);
             if !flow.flags.has(Flags::NO_NEXT_HOP) {
                 continue;
             }
-            match self.shared.neighbors.find(&self.shared.config, *flow.remote.ip()) {
+            match self.shared.neighbors.find(&self.shared.config, flow.tuple.remote.ip()) {
                 Some(mac) => {
                     flow.next_hop = mac;
                     flow.flags.clear(Flags::NO_NEXT_HOP);
@@ -212,7 +288,7 @@ impl Engine {
 
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
     pub fn send(&mut self, flow: FlowId, bytes: usize) {
-        let block = self.flows.get_mut(flow.0);
+        let block = self.flows.at_mut(flow.0);
         if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {
             block.promised += bytes as u64;
             self.enqueue(flow.0);
@@ -221,9 +297,15 @@ impl Engine {
 
     /// The owner is done with `bytes` of the delivered bytes it held: the window may open.
     pub fn consumed(&mut self, flow: FlowId, bytes: usize) {
-        let block = self.flows.get_mut(flow.0);
+        let (now, limit) = (self.now, self.shared.config.receive_window);
+        let block = self.flows.at_mut(flow.0);
         block.held = block.held.saturating_sub(bytes as u32);
-        if block.state.may_receive() && block.window_is_worth_telling(self.shared.config.receive_window) {
+        if let Some(tuning) = block.extra.as_mut().and_then(|extra| extra.tuning.as_mut())
+            && tuning.consumed(now, bytes as u32, limit)
+        {
+            block.receive_limit = tuning.window();
+        }
+        if block.state.may_receive() && block.window_is_worth_telling() {
             block.flags.set(Flags::ACK_NOW);
             self.enqueue(flow.0);
         }
@@ -231,7 +313,7 @@ impl Engine {
 
     /// No more data will be promised: a FIN follows what was. The flow still receives.
     pub fn shutdown(&mut self, flow: FlowId) {
-        let block = self.flows.get_mut(flow.0);
+        let block = self.flows.at_mut(flow.0);
         block.flags.set(Flags::FIN_WANTED);
         self.enqueue(flow.0);
     }
@@ -240,7 +322,7 @@ impl Engine {
     /// was delivered and not consumed (RFC 2525 section 2.17). `fill` and [`Event::Acknowledged`] go on until
     /// [`Event::Released`].
     pub fn close(&mut self, flow: FlowId) {
-        let block = self.flows.get_mut(flow.0);
+        let block = self.flows.at_mut(flow.0);
         block.flags.set(Flags::FIN_WANTED);
         block.flags.set(Flags::DETACHED);
         if block.held > 0 && block.state.is_synchronized() && block.state != State::TimeWait {
@@ -251,7 +333,7 @@ impl Engine {
 
     /// Ends the flow with a RST. [`Event::Released`] comes out of the next [`Engine::transmit`].
     pub fn abort(&mut self, flow: FlowId) {
-        let block = self.flows.get_mut(flow.0);
+        let block = self.flows.at_mut(flow.0);
         block.flags.set(Flags::DETACHED);
         block.flags.set(Flags::RESET_WANTED);
         self.enqueue(flow.0);
@@ -259,41 +341,96 @@ impl Engine {
 
     /// Turns Nagle's algorithm (RFC 9293 section 3.7.4) off or on.
     pub fn set_no_delay(&mut self, flow: FlowId, on: bool) {
-        self.flows.get_mut(flow.0).flags.put(Flags::NO_DELAY, on);
+        self.flows.at_mut(flow.0).flags.put(Flags::NO_DELAY, on);
         self.enqueue(flow.0);
     }
 
     /// Holds partial segments back until this is turned off, or the flow is shut down.
     pub fn set_cork(&mut self, flow: FlowId, on: bool) {
-        self.flows.get_mut(flow.0).flags.put(Flags::CORK, on);
+        self.flows.at_mut(flow.0).flags.put(Flags::CORK, on);
         self.enqueue(flow.0);
     }
 
-    /// Probes a peer that was silent for this long (RFC 9293 section 3.8.4); `None` turns that off.
-    pub fn set_keep_alive(&mut self, now: Instant, flow: FlowId, interval: Option<Duration>) {
-        let block = self.flows.get_mut(flow.0);
-        block.keep_alive = interval.map_or(0, |interval| ticks(interval.as_micros() as u64).max(1));
+    /// Probes a peer that was silent for `idle`, then every `interval`; `probes` without an answer end the flow (RFC 9293
+    /// section 3.8.4). `None` turns that off.
+    pub fn set_keep_alive(&mut self, now: Instant, flow: FlowId, keep_alive: Option<crate::KeepAlive>) {
+        let block = self.flows.at_mut(flow.0);
+        block.flags.put(Flags::KEEP_ALIVE, keep_alive.is_some());
+        if let Some(keep_alive) = keep_alive {
+            let whole = |duration: Duration| ticks(duration.as_micros() as u64).max(1);
+            block.settings_mut().keep_alive = KeepAlive {
+                idle: whole(keep_alive.idle),
+                interval: whole(keep_alive.interval),
+                probes: keep_alive.probes.max(1),
+            };
+        }
         if matches!(block.state, State::Established | State::CloseWait) {
-            block.linger_at = (block.keep_alive > 0).then(|| now.tick().after(block.keep_alive));
+            block.restart_keep_alive(now.tick());
             self.settle(flow.0);
         }
     }
 
+    /// The flow fails when data stays unacknowledged, or the peer's window closed, for so long (TCP_USER_TIMEOUT);
+    /// [`Duration::ZERO`] leaves it to `data_retries`.
+    pub fn set_user_timeout(&mut self, flow: FlowId, timeout: Duration) {
+        let block = self.flows.at_mut(flow.0);
+        if !timeout.is_zero() || block.settings().is_some() {
+            block.settings_mut().user_timeout = ticks(timeout.as_micros() as u64);
+        }
+    }
+
+    /// Acknowledges every segment at once, or waits for company as usual (TCP_QUICKACK).
+    pub fn set_quick_ack(&mut self, flow: FlowId, on: bool) {
+        let block = self.flows.at_mut(flow.0);
+        block.flags.put(Flags::QUICK_ACK, on);
+        if on && block.ack_at.is_set() {
+            block.flags.set(Flags::ACK_NOW);
+            self.enqueue(flow.0);
+        }
+    }
+
+    /// The owner holds `bytes` at most for this flow: its receive window from now on, without auto-tuning (SO_RCVBUF).
+    /// Within 1,024 bytes and [`Config::receive_window`].
+    pub fn set_receive_window(&mut self, flow: FlowId, bytes: u32) {
+        let limit = self.shared.config.receive_window;
+        let block = self.flows.at_mut(flow.0);
+        block.receive_limit = bytes.clamp(1024, limit);
+        block.flags.set(Flags::FIXED_WINDOW);
+    }
+
+    /// The largest payload of a segment to the peer from now on, options deducted (TCP_MAXSEG). Never more than the path
+    /// takes.
+    pub fn set_max_segment(&mut self, flow: FlowId, bytes: u16) {
+        let block = self.flows.at_mut(flow.0);
+        block.mss = block.mss.min(bytes.max(crate::receive::MIN_MSS));
+    }
+
+    /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
+    pub fn set_congestion(&mut self, flow: FlowId, algorithm: crate::Algorithm) {
+        let block = self.flows.at_mut(flow.0);
+        block.congestion = Congestion::new(algorithm, block.congestion.window());
+    }
+
     /// The local and the remote end.
     #[must_use]
-    pub fn tuple(&self, flow: FlowId) -> (SocketAddrV4, SocketAddrV4) {
-        let flow = self.flows.get(flow.0);
-        (flow.local, flow.remote)
+    pub fn tuple(&self, flow: FlowId) -> (SocketAddr, SocketAddr) {
+        let flow = self.flows.at(flow.0);
+        (flow.tuple.local(), flow.tuple.remote())
     }
 
     /// What is known of a flow.
     #[must_use]
     pub fn info(&self, flow: FlowId) -> Info {
-        let flow = self.flows.get(flow.0);
+        let flow = self.flows.at(flow.0);
+        let recovery = flow.recovery();
         Info {
             state: flow.state,
+            congestion_state: recovery.map_or(CongestionState::Open, |recovery| recovery.state()),
+            retries: flow.retries,
+            backoff: flow.backoff,
             rtt_us: flow.rtt.smoothed_us(),
             rtt_variation_us: flow.rtt.variation_us(),
+            min_rtt_us: flow.rtt.least_us(),
             rto_us: flow.rtt.timeout_us(flow.backoff),
             congestion_window: flow.congestion.window(),
             slow_start_threshold: flow.congestion.threshold(),
@@ -302,9 +439,21 @@ impl Engine {
             receive_window: flow.receive_edge.wrapping_sub(flow.receive_next),
             unacknowledged: flow.promised - flow.una_offset,
             acknowledged: flow.una_offset,
+            received: flow.received,
+            flight: flow.flight(),
+            sacked: recovery.map_or(0, |recovery| recovery.sacked()),
+            lost: recovery.map_or(0, |recovery| recovery.lost()),
             window_shift: (flow.send_shift, flow.receive_shift),
             timestamps: flow.flags.has(Flags::TIMESTAMPS),
+            sack: flow.flags.has(Flags::SACK),
+            ecn: flow.flags.has(Flags::ECN),
         }
+    }
+
+    /// Bytes of memory that control blocks and the flow table take.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.flows.bytes() + self.output.capacity() * size_of::<u32>()
     }
 
     /// Control blocks in use, TIME-WAIT ones included.
@@ -356,7 +505,7 @@ impl Engine {
     pub fn advance<O: Owner>(&mut self, now: Instant, owner: &mut O) {
         self.tell(now);
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
-            let verdict = self.shared.timers(now, self.flows.get_mut(index));
+            let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);
         }
     }
@@ -369,18 +518,18 @@ impl Engine {
         }
         // A flow with much to send stands at the end again, so that each gets its turn; windows bound the whole.
         while let Some(index) = self.output.pop_front() {
-            let flow = self.flows.get_mut(index);
+            let flow = self.flows.at_mut(index);
             if !flow.flags.take(Flags::QUEUED) {
                 continue;
             }
-            match self.shared.send(now, FlowId(index), flow, owner, sink) {
+            match self.turn(now, index, owner).send(sink) {
                 Sent::Done(verdict) => self.conclude(now, index, verdict, owner),
                 Sent::More => {
                     self.settle(index);
                     self.enqueue(index);
                 }
                 Sent::Full => {
-                    self.flows.get_mut(index).flags.set(Flags::QUEUED);
+                    self.flows.at_mut(index).flags.set(Flags::QUEUED);
                     self.output.push_front(index);
                     self.settle(index);
                     return false;
@@ -390,9 +539,16 @@ impl Engine {
         true
     }
 
+    /// The flow's turn.
+    #[inline]
+    pub(crate) fn turn<'a, O>(&'a mut self, now: Instant, index: u32, owner: &'a mut O) -> Turn<'a, O> {
+        let flow = self.flows.at_mut(index);
+        Turn { now, id: FlowId(index), flow, shared: &mut self.shared, owner }
+    }
+
     /// Puts a flow into the output queue.
     pub(crate) fn enqueue(&mut self, index: u32) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if !flow.flags.has(Flags::QUEUED) {
             flow.flags.set(Flags::QUEUED);
             self.output.push_back(index);
@@ -414,20 +570,20 @@ impl Engine {
 
     /// Brings the wheel and the output queue up to what the flow says.
     pub(crate) fn settle(&mut self, index: u32) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if let Some(at) = flow.deadline()
             && (!flow.link.is_linked() || at.is_before(flow.link.at()))
         {
             self.wheel.schedule(&mut self.flows, index, at);
         }
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if flow.has_output() {
             self.enqueue(index);
         }
     }
 
     fn enter_time_wait<O: Owner>(&mut self, now: Instant, index: u32, owner: &mut O) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if flow.state != State::TimeWait {
             if self.shared.time_wait >= self.shared.config.max_time_wait {
                 // As Linux's tcp_max_tw_buckets: beyond the bound, the newest ends at once.
@@ -437,18 +593,20 @@ impl Engine {
             }
             flow.state = State::TimeWait;
             self.shared.time_wait += 1;
-            flow.retransmit_at = None;
+            flow.retransmit_at = Deadline::NEVER;
+            flow.flags.clear_all(&[Flags::LOSS_PROBE_TIMER, Flags::REORDERING_TIMER, Flags::PERSIST]);
+            self.shared.forget(flow);
         }
-        let flow = self.flows.get_mut(index);
-        flow.linger_at =
-            Some(now.tick().after(ticks(self.shared.config.time_wait.as_micros() as u64).max(1)));
+        let flow = self.flows.at_mut(index);
+        let wait = ticks(self.shared.config.time_wait.as_micros() as u64).max(1);
+        flow.linger_at = Deadline::at(now.tick().after(wait));
         self.release_if_done(index, owner);
         self.settle(index);
     }
 
     /// Ends a flow whose last acknowledgment has still to go out.
     fn end_politely<O: Owner>(&mut self, now: Instant, index: u32, owner: &mut O) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if flow.flags.take(Flags::ACK_NOW) {
             let answer = self.shared.acknowledgment(now, flow);
             self.shared.answer(answer);
@@ -458,7 +616,7 @@ impl Engine {
 
     /// Tells the owner that the engine needs it no more, once that is so.
     fn release_if_done<O: Owner>(&mut self, index: u32, owner: &mut O) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         let done = matches!(flow.state, State::FinWait2 | State::TimeWait | State::Closed);
         if done && flow.flags.has(Flags::DETACHED) && !flow.flags.has(Flags::RELEASED) {
             flow.flags.set(Flags::RELEASED);
@@ -468,7 +626,7 @@ impl Engine {
 
     /// Ends a flow: out of the table at once, the control block freed when the owner has let go.
     fn end<O: Owner>(&mut self, index: u32, failure: Option<Failure>, owner: &mut O) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if flow.flags.has(Flags::RELEASED) {
             self.remove(index);
             return;
@@ -489,14 +647,15 @@ impl Engine {
 
     /// Gives a flow's tuple up. An owner that only shut down still knows the id: the control block stays until it lets go.
     fn vacate(&mut self, index: u32) {
-        if self.flows.get(index).flags.has(Flags::RELEASED) {
+        if self.flows.at(index).flags.has(Flags::RELEASED) {
             self.remove(index);
             return;
         }
         self.leave_state(index);
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         flow.state = State::Closed;
-        (flow.retransmit_at, flow.ack_at, flow.linger_at) = (None, None, None);
+        (flow.retransmit_at, flow.ack_at, flow.linger_at) =
+            (Deadline::NEVER, Deadline::NEVER, Deadline::NEVER);
         self.flows.unhook(index);
     }
 
@@ -505,12 +664,12 @@ impl Engine {
         self.leave_state(index);
         self.wheel.cancel(&mut self.flows, index);
         self.flows.unhook(index);
-        self.flows.get_mut(index).flags = Flags::default();
+        self.flows.at_mut(index).flags = Flags::default();
         self.flows.free(index);
     }
 
     fn leave_state(&mut self, index: u32) {
-        let flow = self.flows.get_mut(index);
+        let flow = self.flows.at_mut(index);
         if flow.state == State::TimeWait {
             self.shared.time_wait -= 1;
             flow.state = State::Closed;
@@ -521,9 +680,7 @@ impl Engine {
         if flow.flags.take(Flags::UNACCEPTED) {
             self.shared.listeners.accepted(flow.listener);
         }
-        if let Some(reassembly) = flow.reassembly.take() {
-            self.shared.reassembly_bytes -= reassembly.bytes();
-        }
+        self.shared.forget(flow);
         if flow.flags.take(Flags::NO_NEXT_HOP) {
             self.shared.unresolved.retain(|&other| other != index);
         }
@@ -538,69 +695,78 @@ pub(crate) const NO_LISTENER: u32 = u32::MAX;
 
 impl Shared {
     /// A control block in its first state.
-    pub(crate) fn new_flow(&self, now: Instant, local: SocketAddrV4, remote: SocketAddrV4, iss: u32) -> Flow {
-        let mss = self.config.mtu - 40;
+    pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
+        let mss = self.largest_segment(&tuple);
+        let receive_limit = self.config.initial_receive_window.min(self.config.receive_window);
         Flow {
-            local,
-            remote,
+            tuple,
             next_hop: MacAddr::BROADCAST,
             state: State::Closed,
+            retries: 0,
             flags: Flags::default(),
             send_una: iss,
             send_next: iss,
-            send_max: iss,
             send_window: 0,
             send_window_max: 0,
             window_sequence: 0,
-            window_ack: 0,
             una_offset: 0,
             promised: 0,
             receive_next: 0,
             receive_edge: 0,
             held: 0,
             acked_next: 0,
-            reassembly: None,
+            receive_limit,
+            received: 0,
             timestamp_recent: 0,
             timestamp_recent_at: now.tick(),
-            timestamp_offset: pair_hash(&self.secret, *local.ip(), *remote.ip()),
+            timestamp_offset: self.secret.addresses(&tuple),
             rtt: Rtt::new(),
             timed_sequence: 0,
-            timed_at: now,
-            congestion: Reno::new(self.initial_window(u32::from(mss)), iss),
+            timed_at_us: now.micros32(),
+            congestion: Congestion::new(self.config.congestion, self.initial_window(u32::from(mss))),
             mss,
             send_shift: 0,
             receive_shift: window_shift(self.config.receive_window),
-            duplicate_acks: 0,
-            retries: 0,
             backoff: 0,
-            retransmit_at: None,
-            ack_at: None,
-            linger_at: None,
-            sent_at: now.tick(),
-            keep_alive: 0,
+            retransmit_at: Deadline::NEVER,
+            ack_at: Deadline::NEVER,
+            linger_at: Deadline::NEVER,
+            sent_at_us: now.micros32(),
             link: Link::new(),
             listener: NO_LISTENER,
+            extra: None,
         }
+    }
+
+    /// Payload of the largest segment without options that the link takes to a destination of the tuple's family: what we
+    /// say in the MSS option (RFC 6691 section 2, RFC 9293 section 3.7.1).
+    pub(crate) fn largest_segment(&self, tuple: &Tuple) -> u16 {
+        self.config.mtu - if tuple.is_v4() { 40 } else { 60 }
     }
 
     pub(crate) fn initial_window(&self, mss: u32) -> u32 {
         match self.config.initial_window {
-            0 => Reno::initial_window(mss),
+            0 => initial_window(mss),
             bytes => bytes.max(mss),
         }
     }
 
     /// RFC 6528 section 3: a 4 µs clock plus a keyed hash of the tuple.
-    pub(crate) fn initial_sequence(
-        &self,
-        flows: &Flows,
-        now: Instant,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
-    ) -> u32 {
-        let hash = flows.hash(local, remote).0;
-        // The table uses the low bits; the sequence number shows others.
-        ((hash >> 32) as u32).wrapping_add((now.as_micros() >> 2) as u32)
+    pub(crate) fn initial_sequence(&self, now: Instant, tuple: &Tuple) -> u32 {
+        (self.secret.tuple(tuple) as u32).wrapping_add((now.as_micros() >> 2) as u32)
+    }
+
+    /// Gives back what a flow held out of order.
+    pub(crate) fn forget_reassembly(&mut self, flow: &mut Flow) {
+        if let Some(reassembly) = flow.extra.as_mut().and_then(|extra| extra.reassembly.take()) {
+            self.reassembly_bytes -= reassembly.cost();
+        }
+    }
+
+    /// Gives back what a flow held that will neither send nor receive data again.
+    pub(crate) fn forget(&mut self, flow: &mut Flow) {
+        self.forget_reassembly(flow);
+        flow.extra = None;
     }
 
     /// Queues an answer that belongs to no flow.
@@ -614,7 +780,7 @@ impl Shared {
 }
 
 /// The least shift that lets 16 bits tell `window` (RFC 7323 section 2.2).
-fn window_shift(window: u32) -> u8 {
+pub(crate) fn window_shift(window: u32) -> u8 {
     let mut shift = 0;
     while window >> shift > 0xffff {
         shift += 1;

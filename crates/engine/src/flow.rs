@@ -1,13 +1,15 @@
 //! The control block of one connection.
 
-use core::net::SocketAddrV4;
 use overfly_wire::MacAddr;
 
-use crate::congestion::Reno;
+use crate::autotune::Autotune;
+use crate::congestion::Congestion;
 use crate::reassembly::Reassembly;
+use crate::recovery::{CongestionState, Recovery};
 use crate::rtt::Rtt;
-use crate::sequence::distance;
-use crate::time::{Instant, Tick};
+use crate::sequence::{distance, later};
+use crate::time::{Deadline, Tick};
+use crate::tuple::Tuple;
 use crate::wheel::Link;
 
 /// The states of RFC 9293 section 3.3.2, LISTEN apart: listeners are not flows.
@@ -73,36 +75,58 @@ flags! {
     DETACHED = 3;
     /// A RST is to be sent, then the flow is released.
     RESET_WANTED = 4;
-    /// The segment at SND.UNA is to be sent again.
-    RETRANSMIT = 5;
     /// The SYN, or SYN and ACK, is to be sent.
-    SYN_WANTED = 6;
+    SYN_WANTED = 5;
     /// A probe (zero window or keep-alive) is to be sent.
-    PROBE_WANTED = 7;
+    PROBE_WANTED = 6;
     /// The owner turned Nagle's algorithm off.
-    NO_DELAY = 8;
+    NO_DELAY = 7;
     /// The owner holds partial segments back.
-    CORK = 9;
+    CORK = 8;
     /// Both sides sent the timestamps option.
-    TIMESTAMPS = 10;
-    /// `timed_sequence` and `timed_at` measure a round trip.
-    TIMED = 11;
+    TIMESTAMPS = 9;
+    /// `timed_sequence` and `timed_at_us` measure a round trip.
+    TIMED = 10;
     /// The retransmission timer runs as the persist timer.
-    PERSIST = 12;
+    PERSIST = 11;
     /// A persist timer found an open but small window: send what fits.
-    FORCE = 13;
+    FORCE = 12;
     /// Counts as half-open at its listener.
-    HALF_OPEN = 14;
+    HALF_OPEN = 13;
     /// Counts as not yet accepted at its listener.
-    UNACCEPTED = 15;
+    UNACCEPTED = 14;
     /// The next hop's address is being asked for.
-    NO_NEXT_HOP = 16;
+    NO_NEXT_HOP = 15;
     /// The owner has been told `Released`, or never knew the flow.
-    RELEASED = 17;
+    RELEASED = 16;
     /// Stands in the flow table.
-    IN_TABLE = 18;
+    IN_TABLE = 17;
     /// An acknowledgment may have made room to send.
-    SEND_WANTED = 19;
+    SEND_WANTED = 18;
+    /// Both sides sent SACK-permitted (RFC 2018 section 2).
+    SACK = 19;
+    /// Both sides agreed on ECN (RFC 3168 section 6.1.1).
+    ECN = 20;
+    /// A mark arrived: every acknowledgment echoes it until the peer says CWR (RFC 3168 section 6.1.3).
+    ECN_ECHO = 21;
+    /// The next new data carries CWR (RFC 3168 section 6.1.2).
+    ECN_REDUCED = 22;
+    /// The retransmission timer runs as the probe timer (RFC 8985 section 7.2).
+    LOSS_PROBE_TIMER = 23;
+    /// A tail loss probe is to be sent.
+    LOSS_PROBE_WANTED = 24;
+    /// The retransmission timer runs as the reordering timer (RFC 8985 section 6.3).
+    REORDERING_TIMER = 25;
+    /// Segments were seen out of order on this flow's path.
+    REORDERING_SEEN = 26;
+    /// Acknowledgments are not delayed.
+    QUICK_ACK = 27;
+    /// Keep-alive probes are on.
+    KEEP_ALIVE = 28;
+    /// The SYN carried data, or its answer may (RFC 7413).
+    FAST_OPEN = 29;
+    /// The owner limits the receive window: no auto-tuning.
+    FIXED_WINDOW = 30;
 }
 
 impl Flags {
@@ -111,14 +135,18 @@ impl Flags {
     }
 
     pub(crate) const fn has_any(self, flags: &[Self]) -> bool {
+        self.0 & Self::union(flags).0 != 0
+    }
+
+    /// All of `flags` in one.
+    pub(crate) const fn union(flags: &[Self]) -> Self {
+        let mut bits = 0;
         let mut index = 0;
         while index < flags.len() {
-            if self.has(flags[index]) {
-                return true;
-            }
+            bits |= flags[index].0;
             index += 1;
         }
-        false
+        Self(bits)
     }
 
     pub(crate) fn set(&mut self, flag: Self) {
@@ -133,6 +161,10 @@ impl Flags {
         if on { self.set(flag) } else { self.clear(flag) }
     }
 
+    pub(crate) fn clear_all(&mut self, flags: &[Self]) {
+        self.0 &= !Self::union(flags).0;
+    }
+
     pub(crate) fn take(&mut self, flag: Self) -> bool {
         let was = self.has(flag);
         self.clear(flag);
@@ -143,25 +175,23 @@ impl Flags {
 /// One connection. Names after RFC 9293 section 3.3.1 where it has one.
 #[derive(Debug)]
 pub(crate) struct Flow {
-    pub(crate) local: SocketAddrV4,
-    pub(crate) remote: SocketAddrV4,
+    pub(crate) tuple: Tuple,
     pub(crate) next_hop: MacAddr,
     pub(crate) state: State,
+    /// Timeouts, or probes without an answer, in a row.
+    pub(crate) retries: u8,
     pub(crate) flags: Flags,
 
     /// SND.UNA: the oldest unacknowledged sequence number.
     pub(crate) send_una: u32,
-    /// SND.NXT: the next to send; goes back to SND.UNA after a timeout.
+    /// SND.NXT: the next to send. It never goes back: what is sent again stands in [`Recovery`].
     pub(crate) send_next: u32,
-    /// The highest SND.NXT has been: acknowledgments up to here are valid.
-    pub(crate) send_max: u32,
     /// SND.WND, scaled.
     pub(crate) send_window: u32,
     /// The largest SND.WND seen (sender's silly-window avoidance, RFC 9293 section 3.8.6.2.1).
     pub(crate) send_window_max: u32,
-    /// SND.WL1 and SND.WL2.
+    /// SND.WL1: the sequence number of the segment that last moved the window.
     pub(crate) window_sequence: u32,
-    pub(crate) window_ack: u32,
     /// Offset in the sent stream of SND.UNA (of the first byte while the SYN is unacknowledged).
     pub(crate) una_offset: u64,
     /// Bytes that the owner has promised since the beginning. At least `una_offset`.
@@ -175,7 +205,10 @@ pub(crate) struct Flow {
     pub(crate) held: u32,
     /// RCV.NXT when an acknowledgment was last sent.
     pub(crate) acked_next: u32,
-    pub(crate) reassembly: Option<Box<Reassembly>>,
+    /// Bytes that the owner may hold: the receive window.
+    pub(crate) receive_limit: u32,
+    /// Payload bytes received in order (modulo 2^32).
+    pub(crate) received: u32,
 
     /// The peer's latest timestamp (TS.Recent, RFC 7323 section 4.3), and when it came.
     pub(crate) timestamp_recent: u32,
@@ -185,42 +218,115 @@ pub(crate) struct Flow {
 
     pub(crate) rtt: Rtt,
     pub(crate) timed_sequence: u32,
-    pub(crate) timed_at: Instant,
-    pub(crate) congestion: Reno,
+    /// Microseconds, wrapping.
+    pub(crate) timed_at_us: u32,
+    pub(crate) congestion: Congestion,
 
     /// Largest payload of a segment to the peer, options deducted.
     pub(crate) mss: u16,
     pub(crate) send_shift: u8,
     pub(crate) receive_shift: u8,
-    pub(crate) duplicate_acks: u8,
-    /// Timeouts, or probes without an answer, in a row.
-    pub(crate) retries: u8,
     /// Doublings of the timeout (RFC 6298 section 5.5); goes on while a closed window is being probed.
     pub(crate) backoff: u8,
 
-    /// Retransmission or persist.
-    pub(crate) retransmit_at: Option<Tick>,
+    /// Retransmission, loss probe, reordering or persist: see the flags.
+    pub(crate) retransmit_at: Deadline,
     /// Delayed acknowledgment.
-    pub(crate) ack_at: Option<Tick>,
+    pub(crate) ack_at: Deadline,
     /// TIME-WAIT, FIN-WAIT-2 or keep-alive.
-    pub(crate) linger_at: Option<Tick>,
-    /// When data was last sent (restart after idle, RFC 5681 section 4.1).
-    pub(crate) sent_at: Tick,
-    /// Keep-alive interval in ticks; zero is off.
-    pub(crate) keep_alive: u32,
+    pub(crate) linger_at: Deadline,
+    /// When data was last sent, in microseconds (wrapping): RACK, and the restart after idle (RFC 5681 section 4.1).
+    pub(crate) sent_at_us: u32,
     pub(crate) link: Link,
     /// The listener of a passive open.
     pub(crate) listener: u32,
+    /// What few flows need.
+    pub(crate) extra: Option<Box<Extra>>,
+}
+
+/// What few flows need at a time: a flow whose peer and path behave has none of it.
+#[derive(Debug, Default)]
+pub(crate) struct Extra {
+    /// Data that arrived out of order.
+    pub(crate) reassembly: Option<Reassembly>,
+    /// Losses that are being repaired.
+    pub(crate) recovery: Option<Recovery>,
+    /// What the owner set otherwise than the configuration.
+    pub(crate) settings: Option<Settings>,
+    /// How fast the owner consumes.
+    pub(crate) tuning: Option<Autotune>,
+    /// A duplicate that the next acknowledgment reports (RFC 2883).
+    pub(crate) duplicate: Option<(u32, u32)>,
+}
+
+/// What an owner sets for one flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Settings {
+    pub(crate) keep_alive: KeepAlive,
+    /// TCP_USER_TIMEOUT in ticks; 0 is off (RFC 5482 section 3's local half).
+    pub(crate) user_timeout: u32,
+    /// When the oldest data that is not acknowledged yet was first sent, or the window closed.
+    pub(crate) unanswered_since: Deadline,
+}
+
+/// Keep-alive in ticks (RFC 9293 section 3.8.4).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct KeepAlive {
+    pub(crate) idle: u32,
+    pub(crate) interval: u32,
+    pub(crate) probes: u8,
 }
 
 impl Flow {
+    pub(crate) fn recovery(&self) -> Option<&Recovery> {
+        self.extra.as_ref()?.recovery.as_ref()
+    }
+
+    pub(crate) fn recovery_mut(&mut self) -> Option<&mut Recovery> {
+        self.extra.as_mut()?.recovery.as_mut()
+    }
+
+    /// The scoreboard, made if there is none yet.
+    pub(crate) fn recovery_or_new(&mut self) -> &mut Recovery {
+        let (una, next, sent_at_us) = (self.send_una, self.send_next, self.sent_at_us);
+        let reordering_seen = self.flags.has(Flags::REORDERING_SEEN);
+        self.extra
+            .get_or_insert_default()
+            .recovery
+            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen))
+    }
+
+    pub(crate) fn settings(&self) -> Option<&Settings> {
+        self.extra.as_ref()?.settings.as_ref()
+    }
+
+    pub(crate) fn settings_mut(&mut self) -> &mut Settings {
+        self.extra.get_or_insert_default().settings.get_or_insert_default()
+    }
+
+    /// Gives memory back once nothing needs it.
+    pub(crate) fn trim(&mut self) {
+        let (una, next) = (self.send_una, self.send_next);
+        let Some(extra) = &mut self.extra else { return };
+        if let Some(recovery) = extra.recovery.take_if(|recovery| recovery.is_idle(una, next))
+            && recovery.reordering_seen()
+        {
+            self.flags.set(Flags::REORDERING_SEEN);
+        }
+        if extra.is_empty() {
+            self.extra = None;
+        }
+    }
+
     /// The sequence number after the last promised byte: the FIN's, once it is wanted. Not once that was acknowledged.
+    #[inline]
     pub(crate) fn data_end(&self) -> u32 {
         self.first_data().wrapping_add((self.promised - self.una_offset) as u32)
     }
 
     /// SND.UNA, or the byte after an unacknowledged SYN.
-    fn first_data(&self) -> u32 {
+    #[inline]
+    pub(crate) fn first_data(&self) -> u32 {
         if matches!(self.state, State::SynSent | State::SynReceived) {
             self.send_una.wrapping_add(1)
         } else {
@@ -229,85 +335,177 @@ impl Flow {
     }
 
     /// The offset in the sent stream of `sequence`.
+    #[inline]
     pub(crate) fn offset(&self, sequence: u32) -> u64 {
         self.una_offset + u64::from(sequence.wrapping_sub(self.first_data()))
     }
 
-    /// Outstanding bytes.
-    pub(crate) fn in_flight(&self) -> u32 {
+    /// FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
+    #[inline]
+    pub(crate) fn flight(&self) -> u32 {
         self.send_next.wrapping_sub(self.send_una)
     }
 
+    /// Bytes that are in the network (RFC 6675's pipe).
+    #[inline]
+    pub(crate) fn pipe(&self) -> u32 {
+        match self.recovery() {
+            None => self.flight(),
+            Some(recovery) => recovery.pipe(self.flight()),
+        }
+    }
+
     /// Everything sent has been acknowledged.
+    #[inline]
     pub(crate) fn all_acknowledged(&self) -> bool {
-        self.send_una == self.send_max
+        self.send_una == self.send_next
     }
 
     /// Something is due to be sent whatever the windows say, or may be.
+    #[inline]
     pub(crate) fn has_output(&self) -> bool {
         self.flags.has_any(&[
             Flags::ACK_NOW,
             Flags::RESET_WANTED,
-            Flags::RETRANSMIT,
             Flags::SYN_WANTED,
             Flags::PROBE_WANTED,
+            Flags::LOSS_PROBE_WANTED,
             Flags::SEND_WANTED,
         ])
     }
 
-    /// The right edge of the receive window as it could be advertised, for an owner that holds `limit` bytes at most.
-    pub(crate) fn possible_edge(&self, limit: u32) -> u32 {
-        self.receive_next.wrapping_add(limit.saturating_sub(self.held))
+    /// The owner promised bytes that were not sent yet.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.state.fin_was_sent() && distance(self.send_next, self.data_end()) > 0
+    }
+
+    /// The window field of a segment sent now (RFC 9293 section 3.8.6.2.2): the right edge moves by worthwhile steps.
+    pub(crate) fn advertise(&mut self) -> u16 {
+        let possible = self.possible_edge();
+        let gain = distance(self.receive_edge, possible);
+        if gain >= u32::from(self.mss).min(self.receive_limit / 2) || self.held == 0 {
+            self.receive_edge = later(self.receive_edge, possible);
+        }
+        let open = distance(self.receive_next, self.receive_edge);
+        (open >> self.receive_shift).min(0xffff) as u16
+    }
+
+    pub(crate) fn reassembly_mut(&mut self) -> Option<&mut Reassembly> {
+        self.extra.as_mut()?.reassembly.as_mut()
+    }
+
+    /// Gives the reassembly back if it holds nothing.
+    pub(crate) fn trim_reassembly(&mut self) {
+        if let Some(extra) = &mut self.extra {
+            extra.reassembly.take_if(|reassembly| reassembly.is_empty());
+            if extra.is_empty() {
+                self.extra = None;
+            }
+        }
+    }
+
+    /// The right edge of the receive window as it could be advertised.
+    #[inline]
+    pub(crate) fn possible_edge(&self) -> u32 {
+        self.receive_next.wrapping_add(self.receive_limit.saturating_sub(self.held))
     }
 
     /// The window could open by so much that the peer should hear of it unasked (RFC 9293 section 3.8.6.2.2).
-    pub(crate) fn window_is_worth_telling(&self, limit: u32) -> bool {
-        let gain = distance(self.receive_edge, self.possible_edge(limit));
+    pub(crate) fn window_is_worth_telling(&self) -> bool {
+        let limit = self.receive_limit;
+        let gain = distance(self.receive_edge, self.possible_edge());
         let open = distance(self.receive_next, self.receive_edge);
         let mss = u32::from(self.mss);
         gain >= limit / 4 || (open < mss && gain >= mss.min(limit / 2))
     }
 
-    /// The earliest of the deadlines.
-    pub(crate) fn deadline(&self) -> Option<Tick> {
-        let earlier = |a: Option<Tick>, b: Option<Tick>| match (a, b) {
-            (Some(a), Some(b)) => Some(if b.is_before(a) { b } else { a }),
-            (a, b) => a.or(b),
+    /// The peer was heard: the next keep-alive probe is due after a whole idle time.
+    #[inline]
+    pub(crate) fn restart_keep_alive(&mut self, now: Tick) {
+        let idle = match self.settings() {
+            Some(settings) if self.flags.has(Flags::KEEP_ALIVE) => settings.keep_alive.idle,
+            _ => 0,
         };
-        earlier(earlier(self.retransmit_at, self.ack_at), self.linger_at)
+        self.linger_at = if idle > 0 { Deadline::at(now.after(idle)) } else { Deadline::NEVER };
+    }
+
+    /// The earliest of the deadlines.
+    #[inline]
+    pub(crate) fn deadline(&self) -> Option<Tick> {
+        self.retransmit_at.earlier(self.ack_at).earlier(self.linger_at).tick()
     }
 }
 
-/// What is known of a flow (compare Linux's `struct tcp_info`).
+impl Extra {
+    /// An acknowledgment has something to say in its SACK option.
+    pub(crate) fn has_sacks(&self) -> bool {
+        self.duplicate.is_some() || self.reassembly.is_some()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.reassembly.is_none()
+            && self.recovery.is_none()
+            && self.settings.is_none()
+            && self.tuning.is_none()
+            && self.duplicate.is_none()
+    }
+}
+
+/// What is known of a flow. Fields that Linux's `struct tcp_info` (linux/tcp.h) has too mean what they mean there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Info {
     /// Where in RFC 9293's state diagram.
     pub state: State,
-    /// Smoothed round-trip time in microseconds; 0 without a sample.
+    /// What congestion control is doing (`tcpi_ca_state`).
+    pub congestion_state: CongestionState,
+    /// Timeouts in a row (`tcpi_retransmits`), or probes without an answer (`tcpi_probes`).
+    pub retries: u8,
+    /// Doublings of the timeout (`tcpi_backoff`).
+    pub backoff: u8,
+    /// Smoothed round-trip time in microseconds (`tcpi_rtt`); 0 without a sample.
     pub rtt_us: u32,
-    /// Its variation in microseconds.
+    /// Its variation in microseconds (`tcpi_rttvar`).
     pub rtt_variation_us: u32,
-    /// Retransmission timeout in microseconds.
+    /// The least round-trip time in microseconds (`tcpi_min_rtt`); 0 without a sample.
+    pub min_rtt_us: u32,
+    /// Retransmission timeout in microseconds (`tcpi_rto`).
     pub rto_us: u64,
-    /// Congestion window in bytes.
+    /// Congestion window in bytes (`tcpi_snd_cwnd` counts segments).
     pub congestion_window: u32,
-    /// Slow-start threshold in bytes.
+    /// Slow-start threshold in bytes (`tcpi_snd_ssthresh` counts segments).
     pub slow_start_threshold: u32,
-    /// Payload of a full segment in bytes.
+    /// Payload of a full segment in bytes (`tcpi_snd_mss`).
     pub mss: u16,
-    /// The window that the peer offers, in bytes.
+    /// The window that the peer offers, in bytes (`tcpi_snd_wnd`).
     pub send_window: u32,
-    /// The window that we offer, in bytes.
+    /// The window that we offer, in bytes (`tcpi_rcv_wnd`).
     pub receive_window: u32,
     /// Bytes promised and not yet acknowledged.
     pub unacknowledged: u64,
-    /// Bytes acknowledged.
+    /// Bytes acknowledged (`tcpi_bytes_acked`).
     pub acknowledged: u64,
-    /// Shift of the window that the peer offers, and of ours.
+    /// Payload bytes received in order, modulo 2^32 (`tcpi_bytes_received`).
+    pub received: u32,
+    /// Bytes sent and not yet acknowledged (`tcpi_unacked` counts segments).
+    pub flight: u32,
+    /// Of these, bytes that the peer has out of order (`tcpi_sacked`).
+    pub sacked: u32,
+    /// Of these, bytes taken as lost and not sent again yet (`tcpi_lost`).
+    pub lost: u32,
+    /// Shift of the window that the peer offers, and of ours (`tcpi_snd_wscale`, `tcpi_rcv_wscale`).
     pub window_shift: (u8, u8),
-    /// Both sides use timestamps.
+    /// Both sides use timestamps (`TCPI_OPT_TIMESTAMPS`).
     pub timestamps: bool,
+    /// Both sides use SACK (`TCPI_OPT_SACK`).
+    pub sack: bool,
+    /// Both sides use ECN (`TCPI_OPT_ECN`).
+    pub ecn: bool,
 }
+
+/// Bytes of one flow, all of it: the control block, its places in the table and in the queue of output, and what its owner
+/// keeps for a flow whose payload is made from a template (an index).
+#[cfg(test)]
+const COST: usize = size_of::<Flow>() + 8 * 4 / 3 + size_of::<u32>() + size_of::<u32>();
 
 #[cfg(test)]
 mod tests {
@@ -316,6 +514,6 @@ mod tests {
     /// DESIGN: a generated flow costs 256 bytes or less.
     #[test]
     fn control_block_is_small() {
-        assert!(size_of::<Flow>() <= 256, "{} bytes", size_of::<Flow>());
+        assert!(COST <= 256, "{COST} bytes, {} of them the control block", size_of::<Flow>());
     }
 }

@@ -1,55 +1,38 @@
 //! The control blocks, in a slab, and the table that finds them by address.
 
-use core::hash::Hasher;
-use core::net::{Ipv4Addr, SocketAddrV4};
-
-use hashbrown::HashTable;
-use siphasher::sip::SipHasher13;
-
 use crate::flow::{Flags, Flow};
+use crate::tuple::{Tuple, TupleHasher};
 use crate::wheel::{Link, Links};
 
-/// All flows of an engine. Memory for `max` of them is reserved at once and touched as they come.
+/// All flows of an engine. Memory for them is taken as they come.
 pub(crate) struct Flows {
     slab: Vec<Flow>,
     free: Vec<u32>,
     max: u32,
-    table: HashTable<u32>,
-    hasher: SipHasher13,
+    table: Table,
+    hasher: TupleHasher,
 }
 
-/// Hashes of an address pair, keyed: peers choose tuples.
-#[derive(Clone, Copy)]
-pub(crate) struct TupleHash(pub(crate) u64);
-
 impl Flows {
-    pub(crate) fn new(max: u32, hasher: SipHasher13) -> Self {
+    pub(crate) fn new(max: u32, hasher: TupleHasher) -> Self {
         Self {
             slab: Vec::with_capacity(max as usize),
             free: Vec::new(),
             max,
-            table: HashTable::with_capacity(max.min(1 << 16) as usize),
+            table: Table::with_slots(1024),
             hasher,
         }
     }
 
-    pub(crate) fn hash(&self, local: SocketAddrV4, remote: SocketAddrV4) -> TupleHash {
-        tuple_hash(&self.hasher, local, remote)
-    }
-
-    pub(crate) fn find(&self, local: SocketAddrV4, remote: SocketAddrV4) -> Option<u32> {
-        let hash = self.hash(local, remote);
-        self.table
-            .find(hash.0, |&index| {
-                let flow = &self.slab[index as usize];
-                flow.remote == remote && flow.local == local
-            })
-            .copied()
+    #[inline]
+    pub(crate) fn find(&self, tuple: &Tuple) -> Option<u32> {
+        let slab = &self.slab;
+        self.table.find(self.hasher.hash(tuple), |index| slab[index as usize].tuple == *tuple)
     }
 
     /// Takes a control block for `flow` and enters it into the table. The tuple must not be there yet.
     pub(crate) fn insert(&mut self, flow: Flow) -> Option<u32> {
-        let hash = self.hash(flow.local, flow.remote);
+        let hash = self.hasher.hash(&flow.tuple);
         let index = match self.free.pop() {
             Some(index) => {
                 self.slab[index as usize] = flow;
@@ -62,11 +45,7 @@ impl Flows {
             None => return None,
         };
         self.slab[index as usize].flags.set(Flags::IN_TABLE);
-        let Self { slab, table, hasher, .. } = self;
-        table.insert_unique(hash.0, index, |&index| {
-            let flow = &slab[index as usize];
-            tuple_hash(hasher, flow.local, flow.remote).0
-        });
+        self.table.insert(hash, index);
         Some(index)
     }
 
@@ -74,10 +53,7 @@ impl Flows {
     pub(crate) fn unhook(&mut self, index: u32) {
         let flow = &mut self.slab[index as usize];
         if flow.flags.take(Flags::IN_TABLE) {
-            let hash = tuple_hash(&self.hasher, flow.local, flow.remote);
-            if let Ok(entry) = self.table.find_entry(hash.0, |&other| other == index) {
-                entry.remove();
-            }
+            self.table.remove(self.hasher.hash(&flow.tuple), index);
         }
     }
 
@@ -86,11 +62,13 @@ impl Flows {
         self.free.push(index);
     }
 
-    pub(crate) fn get(&self, index: u32) -> &Flow {
+    #[inline]
+    pub(crate) fn at(&self, index: u32) -> &Flow {
         &self.slab[index as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, index: u32) -> &mut Flow {
+    #[inline]
+    pub(crate) fn at_mut(&mut self, index: u32) -> &mut Flow {
         &mut self.slab[index as usize]
     }
 
@@ -101,6 +79,13 @@ impl Flows {
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= self.max as usize
     }
+
+    /// Bytes of memory in use for control blocks and the table.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slab.len() * size_of::<Flow>()
+            + self.free.capacity() * 4
+            + self.table.slots.len() * size_of::<Slot>()
+    }
 }
 
 impl Links for Flows {
@@ -109,19 +94,135 @@ impl Links for Flows {
     }
 }
 
-fn tuple_hash(hasher: &SipHasher13, local: SocketAddrV4, remote: SocketAddrV4) -> TupleHash {
-    let mut bytes = [0; 12];
-    bytes[..4].copy_from_slice(&local.ip().octets());
-    bytes[4..8].copy_from_slice(&remote.ip().octets());
-    bytes[8..10].copy_from_slice(&local.port().to_ne_bytes());
-    bytes[10..].copy_from_slice(&remote.port().to_ne_bytes());
-    TupleHash(hasher.hash(&bytes))
+/// One place of the table. The hash beside the index: a probe touches a control block only where the hash is the same.
+#[derive(Clone, Copy)]
+struct Slot {
+    hash: u32,
+    index: u32,
 }
 
-/// A number for an address pair that peers cannot guess and that stays the same (RFC 7323 section 5.4's offset).
-pub(crate) fn pair_hash(hasher: &SipHasher13, local: Ipv4Addr, remote: Ipv4Addr) -> u32 {
-    let mut hasher = *hasher;
-    hasher.write(&local.octets());
-    hasher.write(&remote.octets());
-    hasher.finish() as u32
+const EMPTY: Slot = Slot { hash: 0, index: u32::MAX };
+
+/// Open addressing with linear probing, at most three quarters full: a lookup is one cache line, nearly always. A removal
+/// moves later entries back (Knuth, volume 3, section 6.4, algorithm R), so that nothing decays.
+struct Table {
+    /// A power of two.
+    slots: Vec<Slot>,
+    used: usize,
+}
+
+impl Table {
+    fn with_slots(count: usize) -> Self {
+        Self { slots: vec![EMPTY; count], used: 0 }
+    }
+
+    #[inline]
+    fn mask(&self) -> usize {
+        self.slots.len() - 1
+    }
+
+    #[inline]
+    fn find(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.mask();
+        let mut position = hash as usize & mask;
+        loop {
+            let slot = self.slots[position];
+            if slot.index == EMPTY.index {
+                return None;
+            }
+            if slot.hash == hash && is_it(slot.index) {
+                return Some(slot.index);
+            }
+            position = (position + 1) & mask;
+        }
+    }
+
+    fn insert(&mut self, hash: u32, index: u32) {
+        if (self.used + 1) * 4 > self.slots.len() * 3 {
+            let old = core::mem::take(&mut self.slots);
+            self.slots = vec![EMPTY; old.len() * 2];
+            for slot in old {
+                if slot.index != EMPTY.index {
+                    self.place(slot);
+                }
+            }
+        }
+        self.place(Slot { hash, index });
+        self.used += 1;
+    }
+
+    fn place(&mut self, slot: Slot) {
+        let mask = self.mask();
+        let mut position = slot.hash as usize & mask;
+        while self.slots[position].index != EMPTY.index {
+            position = (position + 1) & mask;
+        }
+        self.slots[position] = slot;
+    }
+
+    fn remove(&mut self, hash: u32, index: u32) {
+        let mask = self.mask();
+        let mut hole = hash as usize & mask;
+        while self.slots[hole].index != index {
+            if self.slots[hole].index == EMPTY.index {
+                return;
+            }
+            hole = (hole + 1) & mask;
+        }
+        self.used -= 1;
+        let mut position = hole;
+        loop {
+            position = (position + 1) & mask;
+            let slot = self.slots[position];
+            if slot.index == EMPTY.index {
+                break;
+            }
+            // It may fill the hole if its home is not after the hole (cyclically).
+            let home = slot.hash as usize & mask;
+            if position.wrapping_sub(home) & mask >= position.wrapping_sub(hole) & mask {
+                self.slots[hole] = slot;
+                hole = position;
+            }
+        }
+        self.slots[hole] = EMPTY;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    /// Random insertions and removals against a map, with hashes that collide often and around the end of the table.
+    #[test]
+    fn finds_what_a_map_would_find() {
+        for seed in 1..100_u64 {
+            let mut state = seed;
+            let mut random = |bound: u32| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                (state >> 33) as u32 % bound
+            };
+            let mut table = Table::with_slots(8);
+            let mut expected = BTreeMap::new();
+            for index in 0..400 {
+                // Few homes near the end, so that runs wrap.
+                let hash = random(12).wrapping_sub(6) << (random(2) * 3);
+                table.insert(hash, index);
+                expected.insert(index, hash);
+                if random(2) == 0 {
+                    let victim = random(index + 1);
+                    if let Some(hash) = expected.remove(&victim) {
+                        table.remove(hash, victim);
+                    }
+                }
+                for (&index, &hash) in &expected {
+                    assert_eq!(table.find(hash, |found| found == index), Some(index), "seed {seed}");
+                }
+                assert_eq!(table.used, expected.len(), "seed {seed}");
+                let entries = table.slots.iter().filter(|slot| slot.index != EMPTY.index).count();
+                assert_eq!(entries, expected.len(), "seed {seed}");
+            }
+        }
+    }
 }

@@ -4,26 +4,33 @@
 
 #![forbid(unsafe_code)]
 
+mod autotune;
 mod config;
 mod congestion;
+mod cookies;
 mod counters;
 mod engine;
 mod flow;
 mod flows;
+mod icmp;
 mod listener;
 mod neighbor;
 mod owner;
 mod reassembly;
 mod receive;
+mod recovery;
 mod rtt;
 mod sequence;
 mod time;
 mod transmit;
+mod tuple;
 mod wheel;
 
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Ecn, SynCookies};
+pub use congestion::Algorithm;
 pub use counters::Counters;
 pub use engine::Engine;
 pub use flow::{Info, State};
-pub use owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+pub use owner::{Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner};
+pub use recovery::CongestionState;
 pub use time::Instant;

@@ -1,6 +1,6 @@
 //! Listeners and their backlogs.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::collections::BTreeMap;
 
 use crate::owner::{Error, ListenerId};
@@ -10,7 +10,7 @@ const MIN_HALF_OPEN: u32 = 256;
 
 #[derive(Debug)]
 pub(crate) struct Listener {
-    local: SocketAddrV4,
+    local: SocketAddr,
     backlog: u32,
     /// SYN received, handshake not finished.
     half_open: u32,
@@ -21,12 +21,12 @@ pub(crate) struct Listener {
 #[derive(Debug, Default)]
 pub(crate) struct Listeners {
     by_id: BTreeMap<u32, Listener>,
-    by_address: BTreeMap<SocketAddrV4, u32>,
+    by_address: BTreeMap<SocketAddr, u32>,
     next: u32,
 }
 
 impl Listeners {
-    pub(crate) fn open(&mut self, local: SocketAddrV4, backlog: u32) -> Result<ListenerId, Error> {
+    pub(crate) fn open(&mut self, local: SocketAddr, backlog: u32) -> Result<ListenerId, Error> {
         if self.by_address.contains_key(&local) {
             return Err(Error::AddressInUse);
         }
@@ -48,16 +48,23 @@ impl Listeners {
     }
 
     /// The listener for a SYN to `local`: the exact address before the wildcard.
-    pub(crate) fn find(&self, local: SocketAddrV4) -> Option<u32> {
-        let any = SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, local.port());
+    pub(crate) fn find(&self, local: SocketAddr) -> Option<u32> {
+        let any = match local.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let any = SocketAddr::new(any, local.port());
         self.by_address.get(&local).or_else(|| self.by_address.get(&any)).copied()
     }
 
-    /// Whether there is room for one more half-open connection.
-    pub(crate) fn has_room(&self, id: u32) -> bool {
-        self.by_id.get(&id).is_some_and(|listener| {
-            listener.unaccepted < listener.backlog && listener.half_open < listener.backlog.max(MIN_HALF_OPEN)
-        })
+    /// As many connections wait for the owner as its backlog allows.
+    pub(crate) fn accept_queue_is_full(&self, id: u32) -> bool {
+        self.by_id.get(&id).is_none_or(|listener| listener.unaccepted >= listener.backlog)
+    }
+
+    /// As many connections are half-open as the listener holds.
+    pub(crate) fn syn_queue_is_full(&self, id: u32) -> bool {
+        self.by_id.get(&id).is_none_or(|listener| listener.half_open >= listener.backlog.max(MIN_HALF_OPEN))
     }
 
     pub(crate) fn half_opened(&mut self, id: u32) {

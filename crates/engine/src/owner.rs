@@ -1,6 +1,7 @@
 //! The engine's other side: who writes what flows send, and takes what they receive.
 
 use core::fmt;
+use core::time::Duration;
 
 /// One connection. Dense: an owner keeps its own state in a vector indexed by [`FlowId::index`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -50,6 +51,19 @@ pub enum Failure {
     Reset,
     /// The peer did not acknowledge in time.
     TimedOut,
+    /// A router or the peer's host said that the destination cannot be reached, before the connection was established.
+    Unreachable,
+}
+
+/// Keep-alive of a flow (RFC 9293 section 3.8.4; TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeepAlive {
+    /// Silence before the first probe.
+    pub idle: Duration,
+    /// Between probes.
+    pub interval: Duration,
+    /// Probes without an answer that end the flow. At least 1.
+    pub probes: u8,
 }
 
 /// Owns the payload of flows. Callbacks run inside [`crate::Engine::receive`], [`crate::Engine::advance`] and
@@ -78,6 +92,8 @@ pub enum Error {
     AddressInUse,
     /// The next hop's hardware address is unknown: tell the engine with `set_neighbor`.
     NoNeighbor,
+    /// One end is an IPv4 address and the other an IPv6 address.
+    Family,
 }
 
 impl fmt::Display for Error {
@@ -87,6 +103,7 @@ impl fmt::Display for Error {
             Self::TupleInUse => "a flow between these addresses and ports exists: choose another local port",
             Self::AddressInUse => "another listener has this address and port",
             Self::NoNeighbor => "the next hop's hardware address is unknown: set_neighbor first",
+            Self::Family => "one end is an IPv4 address and the other an IPv6 address: use one family",
         })
     }
 }

@@ -2,79 +2,159 @@
 //!
 //! Segments are copied: frames go back to the link at once, so that a slow gap cannot starve the link of buffers.
 
-use crate::sequence::{at_or_before, before, distance};
+use std::collections::VecDeque;
 
-/// The out-of-order data of one flow. The segments are in order and do not overlap.
+use overfly_wire::tcp::Sacks;
+
+use crate::sequence::{at_or_before, before, distance, later};
+
+/// The out-of-order data of one flow.
 #[derive(Debug, Default)]
 pub(crate) struct Reassembly {
-    segments: Vec<Segment>,
+    /// In order; neither overlapping nor touching.
+    blocks: Vec<Block>,
+    /// What all pieces cost.
+    cost: usize,
+    /// Grows with each insertion.
+    stamp: u32,
     /// The sequence number of a FIN that arrived early.
     fin: Option<u32>,
 }
 
+/// Contiguous data.
 #[derive(Debug)]
-struct Segment {
+struct Block {
     sequence: u32,
-    data: Box<[u8]>,
+    end: u32,
+    pieces: VecDeque<Box<[u8]>>,
+    /// When it last grew.
+    stamp: u32,
 }
 
-impl Segment {
-    fn end(&self) -> u32 {
-        self.sequence.wrapping_add(self.data.len() as u32)
-    }
-}
+/// Blocks of one flow at most: the cost of an insertion is bounded by it.
+const MAX_BLOCKS: usize = 256;
+/// Bytes that a piece costs besides its data: tiny segments cannot hold more memory than the budget says.
+const PIECE_OVERHEAD: usize = 64;
 
-/// Segments of one flow at most: the cost of an insertion is bounded by it.
-const MAX_SEGMENTS: usize = 1024;
+/// What became of a segment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Held {
+    /// Some of it is new and held; it costs so much of the budget.
+    Added(usize),
+    /// All of it was held already.
+    Known,
+    /// There was no room.
+    Refused,
+}
 
 impl Reassembly {
-    /// Holds what is new of `data`. `room` is what the budget still allows; returns the bytes added, or `None` if there was
-    /// no room.
-    pub(crate) fn insert(&mut self, sequence: u32, data: &[u8], room: usize) -> Option<usize> {
-        let mut added = 0;
-        let mut sequence = sequence;
-        let mut data = data;
-        let mut position = self.segments.partition_point(|segment| at_or_before(segment.end(), sequence));
-        while !data.is_empty() {
-            // Cut off what the segment at `position` already holds, then take what lies before it.
-            let (gap, covered) = match self.segments.get(position) {
-                Some(next) if at_or_before(next.sequence, sequence) => {
-                    (0, distance(sequence, next.end()) as usize)
+    /// Holds what is new of `data`: of bytes that arrive twice the first copy stays. `room` is what the budget still allows.
+    pub(crate) fn insert(&mut self, sequence: u32, data: &[u8], room: usize) -> Held {
+        self.stamp += 1;
+        let end = sequence.wrapping_add(data.len() as u32);
+        let before_cost = self.cost;
+        let mut from = sequence;
+        let mut position = self.blocks.partition_point(|block| before(block.end, sequence));
+        let mut new = false;
+        while before(from, end) {
+            // The gap from `from` to the next block, if there is one.
+            let (gap_end, next) = match self.blocks.get(position) {
+                Some(block) if at_or_before(block.sequence, from) => {
+                    // It covers `from`, or ends there.
+                    let block = &mut self.blocks[position];
+                    block.stamp = self.stamp;
+                    from = later(from, block.end);
+                    let follower = self.blocks.get(position + 1).map(|next| next.sequence);
+                    (follower.filter(|&start| before(start, end)).unwrap_or(end), position)
                 }
-                Some(next) => (distance(sequence, next.sequence) as usize, next.data.len()),
-                None => (data.len(), 0),
+                Some(block) if before(block.sequence, end) => (block.sequence, usize::MAX),
+                _ => (end, usize::MAX),
             };
-            let take = gap.min(data.len());
-            if take > 0 {
-                if added + take > room || self.segments.len() >= MAX_SEGMENTS {
-                    return if added > 0 { Some(added) } else { None };
-                }
-                self.segments.insert(position, Segment { sequence, data: data[..take].into() });
-                added += take;
+            if !before(from, gap_end) {
                 position += 1;
+                continue;
             }
-            let skip = (take + covered).min(data.len());
-            sequence = sequence.wrapping_add(skip as u32);
-            data = &data[skip..];
-            position += usize::from(covered > 0);
+            let piece = &data[distance(sequence, from) as usize..distance(sequence, gap_end) as usize];
+            let cost = piece.len() + PIECE_OVERHEAD;
+            if self.cost - before_cost + cost > room {
+                break;
+            }
+            if next == usize::MAX {
+                if self.blocks.len() >= MAX_BLOCKS {
+                    break;
+                }
+                let block = Block {
+                    sequence: from,
+                    end: gap_end,
+                    pieces: VecDeque::from([piece.into()]),
+                    stamp: self.stamp,
+                };
+                self.blocks.insert(position, block);
+            } else {
+                let block = &mut self.blocks[position];
+                block.pieces.push_back(piece.into());
+                block.end = gap_end;
+            }
+            self.cost += cost;
+            new = true;
+            from = gap_end;
+            self.join(position);
         }
-        Some(added)
+        if new {
+            Held::Added(self.cost - before_cost)
+        } else if before(from, end) {
+            Held::Refused
+        } else {
+            Held::Known
+        }
+    }
+
+    /// Makes the block at `position` one with the next if they touch.
+    fn join(&mut self, position: usize) {
+        let touches =
+            self.blocks.get(position + 1).is_some_and(|next| next.sequence == self.blocks[position].end);
+        if touches {
+            let mut next = self.blocks.remove(position + 1);
+            let block = &mut self.blocks[position];
+            block.pieces.append(&mut next.pieces);
+            block.end = next.end;
+        }
     }
 
     pub(crate) fn set_fin(&mut self, sequence: u32) {
         self.fin = Some(sequence);
     }
 
-    /// Takes the first segment if it continues the stream at `next`; the bytes before `next` have arrived another way.
-    pub(crate) fn take(&mut self, next: u32) -> Option<(Box<[u8]>, usize)> {
-        let first = self.segments.first()?;
+    /// Takes the first piece if it continues the stream at `next`, with the number of its bytes that have arrived another way,
+    /// and what it cost.
+    pub(crate) fn take(&mut self, next: u32) -> Option<(Box<[u8]>, usize, usize)> {
+        let first = self.blocks.first_mut()?;
         if before(next, first.sequence) {
             return None;
         }
-        let known = distance(first.sequence, next) as usize;
-        let data = self.segments.remove(0).data;
-        let known = known.min(data.len());
-        Some((data, known))
+        let data = first.pieces.pop_front()?;
+        let known = (distance(first.sequence, next) as usize).min(data.len());
+        first.sequence = first.sequence.wrapping_add(data.len() as u32);
+        if first.pieces.is_empty() {
+            self.blocks.remove(0);
+        }
+        let cost = data.len() + PIECE_OVERHEAD;
+        self.cost -= cost;
+        Some((data, known, cost))
+    }
+
+    /// The blocks for a SACK option, the one that grew last first (RFC 2018 section 4); `sacks` may hold some already.
+    pub(crate) fn report(&self, sacks: &mut Sacks) {
+        let mut newer_than = u32::MAX;
+        loop {
+            let next =
+                self.blocks.iter().filter(|block| block.stamp < newer_than).max_by_key(|block| block.stamp);
+            let Some(block) = next else { return };
+            if !sacks.push(block.sequence, block.end) {
+                return;
+            }
+            newer_than = block.stamp;
+        }
     }
 
     pub(crate) fn fin_is_at(&self, next: u32) -> bool {
@@ -82,17 +162,24 @@ impl Reassembly {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.segments.is_empty() && self.fin.is_none()
+        self.blocks.is_empty() && self.fin.is_none()
     }
 
-    pub(crate) fn bytes(&self) -> usize {
-        self.segments.iter().map(|segment| segment.data.len()).sum()
+    /// What the held data costs of the budget, in bytes.
+    pub(crate) fn cost(&self) -> usize {
+        self.cost
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Reassembly {
+        fn bytes(&self) -> usize {
+            self.blocks.iter().map(|block| distance(block.sequence, block.end) as usize).sum()
+        }
+    }
 
     /// Random overlapping inserts against a plain array of "byte is here" flags, around the wrap of sequence numbers.
     #[test]
@@ -113,9 +200,18 @@ mod tests {
                 let from = random(990) as usize;
                 let to = (from + 1 + random(120) as usize).min(1000);
                 let fresh = here[from..to].iter().filter(|h| !**h).count();
-                let added = reassembly.insert(base.wrapping_add(from as u32), &stream[from..to], usize::MAX);
-                assert_eq!(added, Some(fresh), "seed {seed}");
+                let held = reassembly.insert(base.wrapping_add(from as u32), &stream[from..to], usize::MAX);
+                assert_eq!(matches!(held, Held::Added(_)), fresh > 0, "seed {seed}: {held:?}");
                 here[from..to].fill(true);
+                let mut sacks = Sacks::EMPTY;
+                reassembly.report(&mut sacks);
+                let newest = sacks.as_slice()[0];
+                let (left, right) =
+                    (newest.0.wrapping_sub(base) as usize, newest.1.wrapping_sub(base) as usize);
+                assert!(left <= from && to <= right, "seed {seed}: {from}..{to} is not in {left}..{right}");
+                for block in reassembly.blocks.windows(2) {
+                    assert!(before(block[0].end, block[1].sequence), "seed {seed}: blocks touch");
+                }
             }
             assert_eq!(reassembly.bytes(), here.iter().filter(|h| **h).count(), "seed {seed}");
             let mut next = 0;
@@ -125,18 +221,21 @@ mod tests {
                     next += 1;
                     continue;
                 }
-                let (data, known) = reassembly.take(base.wrapping_add(next as u32)).expect("a segment");
+                let (data, known, _) = reassembly.take(base.wrapping_add(next as u32)).expect("a piece");
                 assert_eq!(&data[known..], &stream[next..next + data.len() - known], "seed {seed}");
                 next += data.len() - known;
             }
             assert!(reassembly.is_empty());
+            assert_eq!(reassembly.cost(), 0);
         }
     }
 
     #[test]
     fn room_bounds_what_is_held() {
         let mut reassembly = Reassembly::default();
-        assert_eq!(reassembly.insert(10, &[1; 10], 5), None);
+        assert_eq!(reassembly.insert(10, &[1; 10], 10), Held::Refused);
         assert_eq!(reassembly.bytes(), 0);
+        assert_eq!(reassembly.insert(10, &[1; 10], 1000), Held::Added(10 + PIECE_OVERHEAD));
+        assert_eq!(reassembly.insert(12, &[2; 3], 1000), Held::Known);
     }
 }

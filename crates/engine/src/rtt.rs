@@ -5,12 +5,16 @@
 pub(crate) struct Rtt {
     /// Zero until the first sample.
     smoothed: u32,
+    /// The timeout itself until the first sample.
     variation: u32,
-    rto: u32,
+    /// The least sample (RFC 8985 section 6.2 step 1); zero until the first.
+    least: u32,
 }
 
 /// RFC 6298 section 2.1: until there is a sample.
 const INITIAL_RTO: u32 = 1_000_000;
+/// RFC 6298 section 5.7: when the SYN's timer expired.
+const RTO_AFTER_SYN_TIMEOUT: u32 = 3_000_000;
 /// Below RFC 6298's one second, as Linux has it: the granularity of delayed ACKs bounds it from below.
 const MIN_RTO: u32 = 200_000;
 /// RFC 6298 section 2.5.
@@ -18,33 +22,51 @@ const MAX_RTO: u32 = 60_000_000;
 
 impl Rtt {
     pub(crate) const fn new() -> Self {
-        Self { smoothed: 0, variation: 0, rto: INITIAL_RTO }
+        Self { smoothed: 0, variation: INITIAL_RTO, least: 0 }
     }
 
     /// RFC 6298 sections 2.2 and 2.3.
-    pub(crate) fn sample(&mut self, rtt_us: u64) {
-        let rtt = u32::try_from(rtt_us).unwrap_or(MAX_RTO).clamp(1, MAX_RTO);
+    pub(crate) fn sample(&mut self, rtt_us: u32) {
+        let rtt = rtt_us.clamp(1, MAX_RTO);
         if self.smoothed == 0 {
             self.smoothed = rtt;
             self.variation = rtt / 2;
+            self.least = rtt;
         } else {
             self.variation = self.variation - self.variation / 4 + self.smoothed.abs_diff(rtt) / 4;
-            self.smoothed = self.smoothed - self.smoothed / 8 + rtt / 8;
+            self.smoothed = (self.smoothed - self.smoothed / 8 + rtt / 8).max(1);
+            self.least = self.least.min(rtt);
         }
-        self.rto = (self.smoothed + (4 * self.variation).max(1024)).clamp(MIN_RTO, MAX_RTO);
+    }
+
+    /// The SYN was acknowledged after it had to be sent again, so that it measured nothing.
+    pub(crate) fn syn_timed_out(&mut self) {
+        if self.smoothed == 0 {
+            self.variation = RTO_AFTER_SYN_TIMEOUT;
+        }
     }
 
     /// The timeout after `backoff` doublings (RFC 6298 section 5.5).
     pub(crate) fn timeout_us(&self, backoff: u8) -> u64 {
-        (u64::from(self.rto) << backoff.min(10)).min(u64::from(MAX_RTO))
+        let timeout = if self.smoothed == 0 {
+            self.variation
+        } else {
+            (self.smoothed + (4 * self.variation).max(1024)).clamp(MIN_RTO, MAX_RTO)
+        };
+        (u64::from(timeout) << backoff.min(10)).min(u64::from(MAX_RTO))
     }
 
     pub(crate) const fn smoothed_us(&self) -> u32 {
         self.smoothed
     }
 
+    /// Zero without a sample.
     pub(crate) const fn variation_us(&self) -> u32 {
-        self.variation
+        if self.smoothed == 0 { 0 } else { self.variation }
+    }
+
+    pub(crate) const fn least_us(&self) -> u32 {
+        self.least
     }
 }
 
@@ -73,9 +95,9 @@ mod tests {
     #[test]
     fn absurd_samples_stay_in_range() {
         let mut rtt = Rtt::new();
-        rtt.sample(u64::MAX);
+        rtt.sample(u32::MAX);
         rtt.sample(0);
-        rtt.sample(u64::MAX);
+        rtt.sample(u32::MAX);
         assert!(rtt.timeout_us(0) <= 60_000_000);
     }
 }

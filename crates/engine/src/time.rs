@@ -20,6 +20,11 @@ impl Instant {
         self.0
     }
 
+    /// Microseconds that wrap after 71 minutes: for times that are compared within a round trip.
+    pub(crate) const fn micros32(self) -> u32 {
+        self.0 as u32
+    }
+
     /// The timer wheel's and the timestamp option's unit: 1.024 ms, which RFC 7323 section 5.4 allows (1 ms to 1 s).
     pub(crate) const fn tick(self) -> Tick {
         Tick((self.0 >> TICK_SHIFT) as u32)
@@ -66,4 +71,34 @@ impl Tick {
 /// Microseconds to ticks, rounded up, so that a timer never fires early.
 pub(crate) const fn ticks(micros: u64) -> u32 {
     (micros.div_ceil(1 << TICK_SHIFT)) as u32
+}
+
+/// When a timer fires, or never; four bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Deadline(u32);
+
+impl Deadline {
+    pub(crate) const NEVER: Self = Self(0);
+
+    /// Tick zero stands for never; the tick after it is near enough.
+    pub(crate) const fn at(tick: Tick) -> Self {
+        Self(if tick.0 == 0 { 1 } else { tick.0 })
+    }
+
+    pub(crate) const fn is_set(self) -> bool {
+        self.0 != 0
+    }
+
+    pub(crate) const fn tick(self) -> Option<Tick> {
+        if self.0 == 0 { None } else { Some(Tick(self.0)) }
+    }
+
+    pub(crate) const fn is_due(self, now: Tick) -> bool {
+        self.0 != 0 && !now.is_before(Tick(self.0))
+    }
+
+    /// The earlier of the two that are set.
+    pub(crate) const fn earlier(self, other: Self) -> Self {
+        if self.0 == 0 || (other.0 != 0 && Tick(other.0).is_before(Tick(self.0))) { other } else { self }
+    }
 }

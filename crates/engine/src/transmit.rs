@@ -1,44 +1,59 @@
 //! What is sent, and the timers that send it.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use overfly_wire::tcp::{Flags as TcpFlags, Header, Options, Timestamps, write_checksum};
-use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, ipv4};
+use overfly_wire::tcp::{Flags as TcpFlags, Header, Options, Sacks, Timestamps, write_checksum};
+use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};
 
-use crate::engine::{Shared, Verdict};
+use crate::config::Ecn;
+use crate::congestion::CongestionControl;
+use crate::engine::{Shared, Turn, Verdict};
 use crate::flow::{Flags, Flow, State};
 use crate::neighbor::next_hop;
-use crate::owner::{Failure, FlowId, Owner};
-use crate::sequence::{at_or_before, before, distance};
-use crate::time::{Instant, Tick, ticks};
+use crate::owner::{Failure, Owner};
+use crate::recovery::CongestionState;
+use crate::sequence::{at_or_before, distance};
+use crate::time::{Deadline, Instant, Tick, ticks};
+use crate::tuple::Tuple;
 
 /// Segments that one flow sends before others have their turn.
 const MAX_BURST: usize = 64;
 /// Probes of a closed window that a flow without an owner sends (a peer could hold it for ever).
 const MAX_ORPHAN_PROBES: u8 = 8;
-/// Keep-alive probes without an answer that end a flow.
-const MAX_KEEP_ALIVE_PROBES: u8 = 9;
+/// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
+const WORST_DELAYED_ACK_US: u64 = 200_000;
+/// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
+const PROBE_SLACK_US: u64 = 8_000;
 
 /// An answer that belongs to no flow (any more).
 pub(crate) enum Answer {
     Tcp {
         next_hop: MacAddr,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        tuple: Tuple,
         sequence: u32,
         acknowledgment: u32,
         flags: TcpFlags,
         window: u16,
-        timestamps: Option<Timestamps>,
+        options: Options,
     },
     Arp {
         operation: arp::Operation,
         target_mac: MacAddr,
         target_ip: Ipv4Addr,
     },
+    /// A neighbour solicitation for an address on the link.
+    Solicit {
+        target: Ipv6Addr,
+    },
+    /// Our neighbour advertisement; to all nodes if `to` is unspecified.
+    Advertise {
+        target: Ipv6Addr,
+        to: Ipv6Addr,
+    },
     Echo {
         next_hop: MacAddr,
-        remote: Ipv4Addr,
+        local: IpAddr,
+        remote: IpAddr,
         identifier: u16,
         sequence: u16,
         data: Box<[u8]>,
@@ -56,6 +71,16 @@ pub(crate) enum Sent {
     Full,
 }
 
+/// RFC 1700's default.
+const HOP_LIMIT: u8 = 64;
+
+/// From where to where a packet goes.
+struct Path {
+    next_hop: MacAddr,
+    source: IpAddr,
+    destination: IpAddr,
+}
+
 /// The sink has no frame.
 struct Full;
 
@@ -67,176 +92,184 @@ struct Outgoing {
     /// Bytes of the stream from `sequence` on.
     length: u32,
     window: u16,
+    ecn: ip::Ecn,
 }
 
-const FRAME_HEADERS: usize = ethernet::HEADER_LEN + ipv4::HEADER_LEN;
+/// Bytes of the headers before the transport header.
+const fn headers_len(is_v4: bool) -> usize {
+    ethernet::HEADER_LEN + if is_v4 { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
+}
 
-impl Shared {
-    /// Gives one flow its turn to send.
-    pub(crate) fn send<O: Owner, S: FrameSink>(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        flow: &mut Flow,
-        owner: &mut O,
-        sink: &mut S,
-    ) -> Sent {
-        let result = if flow.flags.has(Flags::RESET_WANTED) {
-            self.send_reset(flow, sink).map(|()| Sent::Done(Verdict::End(None)))
+/// The multicast group's hardware address (RFC 2464 section 7).
+const fn multicast_mac(group: Ipv6Addr) -> MacAddr {
+    let [.., a, b, c, d] = group.octets();
+    MacAddr([0x33, 0x33, a, b, c, d])
+}
+
+/// ff02::1
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+
+impl<O: Owner> Turn<'_, O> {
+    /// Sends what the flow has to send.
+    pub(crate) fn send<S: FrameSink>(&mut self, sink: &mut S) -> Sent {
+        let result = if self.flow.flags.has(Flags::RESET_WANTED) {
+            self.shared.send_reset(self.flow, sink).map(|()| Sent::Done(Verdict::End(None)))
         } else {
-            match flow.state {
-                State::SynSent | State::SynReceived => self.send_syn(now, id, flow, owner, sink),
-                State::Closed if flow.flags.has(Flags::DETACHED) => Ok(Sent::Done(Verdict::End(None))),
+            match self.flow.state {
+                State::SynSent | State::SynReceived => self.send_syn(sink),
+                State::Closed if self.flow.flags.has(Flags::DETACHED) => Ok(Sent::Done(Verdict::End(None))),
                 State::Closed => {
-                    flow.flags.clear(Flags::ACK_NOW);
-                    flow.flags.clear(Flags::SEND_WANTED);
+                    self.flow.flags.clear_all(&[Flags::ACK_NOW, Flags::SEND_WANTED]);
                     Ok(Sent::Done(Verdict::Keep))
                 }
-                _ => self.send_stream(now, id, flow, owner, sink),
+                _ => self.send_stream(sink),
             }
         };
         result.unwrap_or(Sent::Full)
     }
 
-    fn send_reset<S: FrameSink>(&mut self, flow: &Flow, sink: &mut S) -> Result<(), Full> {
-        // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
-        if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return Ok(());
-        }
-        let answer = Answer::Tcp {
-            next_hop: flow.next_hop,
-            local: flow.local,
-            remote: flow.remote,
-            sequence: flow.send_max,
-            acknowledgment: flow.receive_next,
-            flags: TcpFlags::RST | TcpFlags::ACK,
-            window: 0,
-            timestamps: None,
-        };
-        self.write_answer(&answer, sink)?;
-        self.counters.resets_sent += 1;
-        Ok(())
-    }
-
-    fn send_syn<O: Owner, S: FrameSink>(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        flow: &mut Flow,
-        owner: &mut O,
-        sink: &mut S,
-    ) -> Result<Sent, Full> {
+    fn send_syn<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {
+        let flow = &mut *self.flow;
         if flow.flags.has(Flags::DETACHED) && flow.state == State::SynSent {
             // RFC 9293 section 3.10.4.
             return Ok(Sent::Done(Verdict::End(None)));
         }
         if !flow.flags.has(Flags::SYN_WANTED) {
-            flow.flags.clear(Flags::ACK_NOW);
-            flow.flags.clear(Flags::SEND_WANTED);
+            flow.flags.clear_all(&[Flags::ACK_NOW, Flags::SEND_WANTED]);
             return Ok(Sent::Done(Verdict::Keep));
         }
         if !flow.flags.has(Flags::NO_NEXT_HOP) {
-            let passive = flow.state == State::SynReceived;
-            // A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2).
-            let options = Options {
-                mss: Some(self.config.mtu - 40),
-                window_scale: (!passive || flow.receive_shift > 0).then_some(flow.receive_shift),
-                timestamps: (!passive || flow.flags.has(Flags::TIMESTAMPS))
-                    .then(|| self.timestamps(now.tick(), flow)),
-                ..Options::NONE
-            };
-            let flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
-            let window = self.config.receive_window.min(0xffff) as u16;
-            let outgoing = Outgoing { sequence: flow.send_una, flags, options, length: 0, window };
-            self.write_segment(id, flow, &outgoing, owner, sink)?;
-            if flow.send_max == flow.send_una {
+            let outgoing = self.shared.syn(self.now, flow);
+            self.write_segment(&outgoing, sink)?;
+            let flow = &mut *self.flow;
+            if flow.all_acknowledged() {
                 flow.flags.set(Flags::TIMED);
-                flow.timed_at = now;
+                flow.timed_at_us = self.now.micros32();
             } else {
                 // Karn's algorithm (RFC 6298 section 3).
                 flow.flags.clear(Flags::TIMED);
             }
             flow.send_next = flow.send_una.wrapping_add(1);
-            flow.send_max = flow.send_next;
         }
-        flow.flags.clear(Flags::SYN_WANTED);
-        flow.flags.clear(Flags::ACK_NOW);
-        flow.flags.clear(Flags::SEND_WANTED);
-        if flow.retransmit_at.is_none() {
-            flow.retransmit_at = Some(now.tick().after(ticks(flow.rtt.timeout_us(flow.backoff))));
+        self.flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
+        if !self.flow.retransmit_at.is_set() {
+            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
         }
         Ok(Sent::Done(Verdict::Keep))
     }
 
     /// Sends data, FIN and acknowledgments of a flow past its handshake.
-    fn send_stream<O: Owner, S: FrameSink>(
-        &mut self,
-        now: Instant,
-        id: FlowId,
-        flow: &mut Flow,
-        owner: &mut O,
-        sink: &mut S,
-    ) -> Result<Sent, Full> {
-        let tick = now.tick();
-        if flow.state == State::FinWait2 && flow.flags.has(Flags::DETACHED) && flow.linger_at.is_none() {
-            flow.linger_at = Some(tick.after(ticks(self.config.fin_timeout.as_micros() as u64)));
+    fn send_stream<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {
+        let now_us = self.now.micros32();
+        if self.flow.state == State::FinWait2
+            && self.flow.flags.has(Flags::DETACHED)
+            && !self.flow.linger_at.is_set()
+        {
+            self.flow.linger_at = self.in_us(self.shared.config.fin_timeout.as_micros() as u64);
         }
-        if flow.flags.has(Flags::RETRANSMIT) {
-            let length = distance(flow.send_una, flow.data_end()).min(u32::from(flow.mss));
-            let fin = flow.state.fin_was_sent() && flow.send_una.wrapping_add(length) == flow.data_end();
-            if !flow.all_acknowledged() {
-                self.send_data(now, id, flow, flow.send_una, length, fin, owner, sink)?;
-            }
-            flow.flags.clear(Flags::RETRANSMIT);
+        if self.flow.flags.has(Flags::ACK_NOW)
+            && self.flow.extra.as_ref().is_some_and(|extra| extra.has_sacks())
+        {
+            // SACK blocks need room that a segment full of data has not.
+            self.send_ack(self.flow.send_next, sink)?;
         }
-        if flow.all_acknowledged() && tick.since(flow.sent_at) > ticks(flow.rtt.timeout_us(0)) {
-            flow.congestion.idle(self.initial_window(u32::from(flow.mss)));
+        if self.flow.flags.has(Flags::LOSS_PROBE_WANTED) {
+            self.send_loss_probe(sink)?;
         }
-        let mut burst = 0;
-        while let Some((length, fin)) = next_segment(flow) {
+        let idle_us = now_us.wrapping_sub(self.flow.sent_at_us);
+        if self.flow.all_acknowledged() && u64::from(idle_us) > self.flow.rtt.timeout_us(0) {
+            // RFC 5681 section 4.1.
+            let initial = self.shared.initial_window(u32::from(self.flow.mss));
+            self.flow.congestion.idle(initial, self.now.tick());
+        }
+        for burst in 0.. {
             if burst == MAX_BURST {
                 return Ok(Sent::More);
             }
-            self.send_data(now, id, flow, flow.send_next, length, fin, owner, sink)?;
-            flow.flags.clear(Flags::FORCE);
-            burst += 1;
+            if self.repeat_lost(sink)? {
+                continue;
+            }
+            let Some((length, fin)) = next_segment(self.flow) else { break };
+            self.send_data(self.flow.send_next, length, fin, sink)?;
+            self.flow.flags.clear(Flags::FORCE);
         }
-        if flow.flags.has(Flags::PROBE_WANTED) {
+        if self.flow.flags.has(Flags::PROBE_WANTED) {
             // An old sequence number makes the peer answer with its window (RFC 9293 sections 3.8.4 and 3.8.6.1).
-            self.send_ack(tick, id, flow, flow.send_una.wrapping_sub(1), owner, sink)?;
-            flow.flags.clear(Flags::PROBE_WANTED);
+            self.send_ack(self.flow.send_una.wrapping_sub(1), sink)?;
+            self.flow.flags.clear(Flags::PROBE_WANTED);
         }
-        if flow.flags.has(Flags::ACK_NOW) {
-            // SND.MAX: after a timeout SND.NXT is a number that the peer may have left behind, and would not accept.
-            self.send_ack(tick, id, flow, flow.send_max, owner, sink)?;
+        if self.flow.flags.has(Flags::ACK_NOW) {
+            self.send_ack(self.flow.send_next, sink)?;
         }
+        let flow = &mut *self.flow;
         flow.flags.clear(Flags::SEND_WANTED);
-        if flow.retransmit_at.is_none()
-            && flow.in_flight() == 0
-            && distance(flow.send_next, flow.data_end()) > 0
-        {
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.has_unsent() {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
             flow.flags.set(Flags::PERSIST);
-            flow.retransmit_at = Some(tick.after(ticks(flow.rtt.timeout_us(flow.backoff))));
+            let timeout = flow.rtt.timeout_us(flow.backoff);
+            self.flow.retransmit_at = self.in_us(timeout);
         }
         Ok(Sent::Done(Verdict::Keep))
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the segment's three fields would only be wrapped and unwrapped"
-    )]
-    fn send_data<O: Owner, S: FrameSink>(
+    /// Sends the first lost bytes again, if there are any and the window lets them go. True if it did.
+    fn repeat_lost<S: FrameSink>(&mut self, sink: &mut S) -> Result<bool, Full> {
+        let flow = &*self.flow;
+        let Some(recovery) = flow.recovery() else { return Ok(false) };
+        let Some((sequence, length)) = recovery.next_lost(flow.send_una, u32::from(flow.mss)) else {
+            return Ok(false);
+        };
+        // The first hole goes whatever the window (RFC 6582 section 3.2 step 3, RFC 5681 section 3.2 step 3).
+        let first = sequence == flow.send_una;
+        if !first && recovery.pipe(flow.flight()) + length > flow.congestion.window() {
+            return Ok(false);
+        }
+        self.send_again(sequence, length, sink)?;
+        Ok(true)
+    }
+
+    /// Sends `[sequence, sequence + length)` again; the last of it may be the FIN.
+    fn send_again<S: FrameSink>(&mut self, sequence: u32, length: u32, sink: &mut S) -> Result<(), Full> {
+        let data = length.min(distance(sequence, self.flow.data_end()));
+        self.send_data(sequence, data, data < length, sink)
+    }
+
+    /// RFC 8985 section 7.3: new data if there is any, else the last segment again.
+    fn send_loss_probe<S: FrameSink>(&mut self, sink: &mut S) -> Result<(), Full> {
+        let flow = &mut *self.flow;
+        let mss = u32::from(flow.mss);
+        let room = flow.send_window.saturating_sub(flow.flight());
+        let unsent = distance(flow.send_next, flow.data_end());
+        let new = unsent.min(mss).min(room);
+        if flow.all_acknowledged() {
+            flow.flags.clear(Flags::LOSS_PROBE_WANTED);
+            return Ok(());
+        }
+        let repeated = new == 0 || flow.state.fin_was_sent();
+        if repeated {
+            let length = flow.flight().min(mss);
+            self.send_again(self.flow.send_next.wrapping_sub(length), length, sink)?;
+        } else {
+            self.send_data(self.flow.send_next, new, false, sink)?;
+        }
+        self.shared.counters.loss_probes += 1;
+        let next = self.flow.send_next;
+        self.flow.recovery_or_new().probed(next, repeated);
+        self.flow.flags.clear(Flags::LOSS_PROBE_WANTED);
+        self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+        Ok(())
+    }
+
+    /// Sends data, for the first time (from SND.NXT) or again.
+    fn send_data<S: FrameSink>(
         &mut self,
-        now: Instant,
-        id: FlowId,
-        flow: &mut Flow,
         sequence: u32,
         length: u32,
         fin: bool,
-        owner: &mut O,
         sink: &mut S,
     ) -> Result<(), Full> {
+        let flow = &mut *self.flow;
+        let new = sequence == flow.send_next;
         let end = sequence.wrapping_add(length);
         let mut flags = TcpFlags::ACK;
         if length > 0 && end == flow.data_end() {
@@ -245,28 +278,38 @@ impl Shared {
         if fin {
             flags |= TcpFlags::FIN;
         }
-        self.send_segment(now.tick(), id, flow, sequence, length, flags, owner, sink)?;
-        let end = end.wrapping_add(u32::from(fin));
-        self.counters.tx_bytes += u64::from(length);
-        if sequence == flow.send_next {
-            flow.send_next = end;
+        let mut ecn = ip::Ecn::NotEct;
+        if new && length > 0 && flow.flags.has(Flags::ECN) {
+            // RFC 3168 section 6.1.5: what is sent again is not marked as capable.
+            ecn = ip::Ecn::Ect0;
+            if flow.flags.take(Flags::ECN_REDUCED) {
+                flags |= TcpFlags::CWR;
+            }
         }
-        if before(flow.send_max, end) {
-            flow.send_max = end;
+        self.send_segment(sequence, length, flags, ecn, sink)?;
+        let end = end.wrapping_add(u32::from(fin));
+        let now_us = self.now.micros32();
+        let timestamp = self.shared.clock(self.now.tick(), self.flow);
+        self.shared.counters.tx_bytes += u64::from(length);
+        let flow = &mut *self.flow;
+        if new {
+            flow.send_next = end;
             if !flow.flags.has(Flags::TIMED) {
                 flow.flags.set(Flags::TIMED);
                 flow.timed_sequence = end;
-                flow.timed_at = now;
+                flow.timed_at_us = now_us;
+            }
+            if let Some(recovery) = flow.recovery_mut() {
+                recovery.sent_new(end, now_us, length);
             }
         } else {
-            self.counters.retransmits += 1;
+            self.shared.counters.retransmits += 1;
+            // Karn's algorithm (RFC 6298 section 3).
             flow.flags.clear(Flags::TIMED);
+            let una = flow.send_una;
+            flow.recovery_or_new().sent_again(una, sequence, end, now_us, timestamp);
         }
-        flow.sent_at = now.tick();
-        if flow.flags.take(Flags::PERSIST) || flow.retransmit_at.is_none() {
-            // RFC 6298 section 5.1.
-            flow.retransmit_at = Some(now.tick().after(ticks(flow.rtt.timeout_us(flow.backoff))));
-        }
+        flow.sent_at_us = now_us;
         if fin {
             flow.state = match flow.state {
                 State::Established => State::FinWait1,
@@ -274,150 +317,368 @@ impl Shared {
                 state => state,
             };
             if flow.state == State::FinWait1 {
-                flow.linger_at = None;
+                flow.linger_at = Deadline::NEVER;
             }
+        }
+        if flow.flags.take(Flags::PERSIST) {
+            flow.retransmit_at = Deadline::NEVER;
+        }
+        // RFC 6298 section 5.1; RFC 8985 section 7.2 starts the probe timer anew.
+        if !flow.retransmit_at.is_set() || flow.flags.has(Flags::LOSS_PROBE_TIMER) {
+            self.start_retransmission();
         }
         Ok(())
     }
 
-    fn send_ack<O: Owner, S: FrameSink>(
-        &mut self,
-        tick: Tick,
-        id: FlowId,
-        flow: &mut Flow,
-        sequence: u32,
-        owner: &mut O,
-        sink: &mut S,
-    ) -> Result<(), Full> {
-        self.send_segment(tick, id, flow, sequence, 0, TcpFlags::ACK, owner, sink)
+    fn send_ack<S: FrameSink>(&mut self, sequence: u32, sink: &mut S) -> Result<(), Full> {
+        self.send_segment(sequence, 0, TcpFlags::ACK, ip::Ecn::NotEct, sink)
     }
 
     /// Sends a segment that carries an acknowledgment.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the segment's three fields would only be wrapped and unwrapped"
-    )]
-    fn send_segment<O: Owner, S: FrameSink>(
+    fn send_segment<S: FrameSink>(
         &mut self,
-        tick: Tick,
-        id: FlowId,
-        flow: &mut Flow,
         sequence: u32,
         length: u32,
-        flags: TcpFlags,
-        owner: &mut O,
+        mut flags: TcpFlags,
+        ecn: ip::Ecn,
         sink: &mut S,
     ) -> Result<(), Full> {
         let options = Options {
-            timestamps: flow.flags.has(Flags::TIMESTAMPS).then(|| self.timestamps(tick, flow)),
+            timestamps: self.shared.timestamps(self.now.tick(), self.flow),
+            sack: if length == 0 { self.sacks() } else { Sacks::EMPTY },
             ..Options::NONE
         };
-        let window = self.advertise(flow);
-        self.write_segment(id, flow, &Outgoing { sequence, flags, options, length, window }, owner, sink)?;
+        if self.flow.flags.has(Flags::ECN_ECHO) {
+            flags |= TcpFlags::ECE;
+        }
+        let window = self.flow.advertise();
+        self.write_segment(&Outgoing { sequence, flags, options, length, window, ecn }, sink)?;
+        let flow = &mut *self.flow;
         flow.flags.clear(Flags::ACK_NOW);
-        flow.ack_at = None;
+        flow.ack_at = Deadline::NEVER;
         flow.acked_next = flow.receive_next;
+        let edge = flow.receive_edge;
+        if let Some(tuning) = flow.extra.as_mut().and_then(|extra| extra.tuning.as_mut()) {
+            tuning.offered(self.now, edge);
+        }
+        if length == 0
+            && let Some(extra) = &mut flow.extra
+            && extra.duplicate.take().is_some()
+        {
+            flow.trim();
+        }
         Ok(())
     }
 
-    /// The window field of a segment sent now (RFC 9293 section 3.8.6.2.2): the right edge moves by worthwhile steps.
-    fn advertise(&self, flow: &mut Flow) -> u16 {
-        let limit = self.config.receive_window;
-        let possible = flow.possible_edge(limit);
-        let gain = distance(flow.receive_edge, possible);
-        if gain >= u32::from(flow.mss).min(limit / 2) || flow.held == 0 {
-            flow.receive_edge =
-                if before(flow.receive_edge, possible) { possible } else { flow.receive_edge };
+    /// RFC 2018 section 4, RFC 2883 section 4.
+    fn sacks(&self) -> Sacks {
+        let mut sacks = Sacks::EMPTY;
+        if self.flow.flags.has(Flags::SACK)
+            && let Some(extra) = &self.flow.extra
+        {
+            if let Some((left, right)) = extra.duplicate {
+                sacks.push(left, right);
+            }
+            if let Some(reassembly) = &extra.reassembly {
+                reassembly.report(&mut sacks);
+            }
         }
-        let open = distance(flow.receive_next, flow.receive_edge);
-        (open >> flow.receive_shift).min(0xffff) as u16
+        sacks
     }
 
-    fn timestamps(&self, tick: Tick, flow: &Flow) -> Timestamps {
-        Timestamps { value: tick.0.wrapping_add(flow.timestamp_offset), echo: flow.timestamp_recent }
-    }
-
-    /// The ACK of a flow that is about to go, as an answer.
-    pub(crate) fn acknowledgment(&self, now: Instant, flow: &mut Flow) -> Answer {
-        Answer::Tcp {
-            next_hop: flow.next_hop,
-            local: flow.local,
-            remote: flow.remote,
-            sequence: flow.send_max,
-            acknowledgment: flow.receive_next,
-            flags: TcpFlags::ACK,
-            window: self.advertise(flow),
-            timestamps: flow.flags.has(Flags::TIMESTAMPS).then(|| self.timestamps(now.tick(), flow)),
-        }
-    }
-
-    /// Writes a segment of a flow, its payload straight from the owner.
-    fn write_segment<O: Owner, S: FrameSink>(
-        &mut self,
-        id: FlowId,
-        flow: &Flow,
-        outgoing: &Outgoing,
-        owner: &mut O,
-        sink: &mut S,
-    ) -> Result<(), Full> {
+    /// Writes a segment of the flow, its payload straight from the owner.
+    fn write_segment<S: FrameSink>(&mut self, outgoing: &Outgoing, sink: &mut S) -> Result<(), Full> {
         let frame = sink.frame().ok_or(Full)?;
+        let flow = &*self.flow;
         let header = Header {
-            source_port: flow.local.port(),
-            destination_port: flow.remote.port(),
+            source_port: flow.tuple.local_port,
+            destination_port: flow.tuple.remote_port,
             sequence: outgoing.sequence,
             acknowledgment: if outgoing.flags.contains(TcpFlags::ACK) { flow.receive_next } else { 0 },
             flags: outgoing.flags,
             window: outgoing.window,
             options: outgoing.options,
         };
-        let header_len = header.emit(&mut frame[FRAME_HEADERS..]);
+        let headers = headers_len(flow.tuple.is_v4());
+        let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
-        let segment = &mut frame[FRAME_HEADERS..FRAME_HEADERS + segment_len];
         if outgoing.length > 0 {
-            owner.fill(id, flow.offset(outgoing.sequence), &mut segment[header_len..]);
+            let payload = &mut frame[headers + header_len..headers + segment_len];
+            self.owner.fill(self.id, flow.offset(outgoing.sequence), payload);
         }
-        write_checksum(segment, *flow.local.ip(), *flow.remote.ip());
-        self.write_headers(
-            frame,
-            flow.next_hop,
-            *flow.local.ip(),
-            *flow.remote.ip(),
-            ipv4::PROTOCOL_TCP,
-            segment_len,
-        );
-        sink.commit(FRAME_HEADERS + segment_len);
-        self.counters.tx_frames += 1;
+        let length = self.shared.finish_tcp(frame, flow.next_hop, &flow.tuple, segment_len, outgoing.ecn);
+        sink.commit(length);
+        self.shared.counters.tx_frames += 1;
         Ok(())
     }
 
-    /// Writes the Ethernet and IPv4 headers before a payload of `length` bytes.
-    fn write_headers(
+    /// RFC 6298 section 5.1, RFC 8985 section 7.2: the timer of what is in flight, as a probe timer where one may run.
+    pub(crate) fn start_retransmission(&mut self) {
+        let flow = &*self.flow;
+        let timeout = flow.rtt.timeout_us(flow.backoff);
+        let smoothed = flow.rtt.smoothed_us();
+        let calm = flow.recovery().is_none_or(|recovery| {
+            recovery.state() == CongestionState::Open && !recovery.is_probing() && recovery.sacked() == 0
+        });
+        if flow.flags.has(Flags::SACK) && flow.backoff == 0 && smoothed > 0 && calm {
+            let single = flow.flight() <= u32::from(flow.mss);
+            let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
+            let probe = 2 * u64::from(smoothed) + slack;
+            if probe < timeout {
+                self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
+                self.flow.retransmit_at = self.in_us(probe);
+                return;
+            }
+        }
+        self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
+        self.flow.retransmit_at = self.in_us(timeout);
+    }
+
+    /// Runs the timers of the flow that are due.
+    pub(crate) fn timers(&mut self) -> Verdict {
+        let tick = self.tick();
+        if self.flow.ack_at.is_due(tick) {
+            self.flow.ack_at = Deadline::NEVER;
+            self.flow.flags.set(Flags::ACK_NOW);
+        }
+        if self.flow.retransmit_at.is_due(tick) {
+            self.flow.retransmit_at = Deadline::NEVER;
+            let verdict = if self.flow.flags.take(Flags::LOSS_PROBE_TIMER) {
+                self.flow.flags.set(Flags::LOSS_PROBE_WANTED);
+                Verdict::Keep
+            } else if self.flow.flags.take(Flags::REORDERING_TIMER) {
+                self.reordering_timeout();
+                Verdict::Keep
+            } else {
+                self.retransmission_timeout()
+            };
+            if verdict != Verdict::Keep {
+                return verdict;
+            }
+        }
+        if self.flow.linger_at.is_due(tick) {
+            self.flow.linger_at = Deadline::NEVER;
+            return self.linger_timeout(tick);
+        }
+        Verdict::Keep
+    }
+
+    /// RFC 6298 section 5.4 to 5.7, and the persist timer.
+    fn retransmission_timeout(&mut self) -> Verdict {
+        let tick = self.tick();
+        let flow = &mut *self.flow;
+        let handshake = matches!(flow.state, State::SynSent | State::SynReceived);
+        let orphan_probe = flow.flags.has(Flags::PERSIST) && flow.flags.has(Flags::DETACHED);
+        let limit = if handshake { self.shared.config.syn_retries } else { self.shared.config.data_retries };
+        let ran = ticks(flow.rtt.timeout_us(flow.backoff));
+        let user_timeout =
+            flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()).and_then(|settings| {
+                let began = settings.unanswered_since.tick().unwrap_or(Tick(tick.0.wrapping_sub(ran)));
+                settings.unanswered_since = Deadline::at(began);
+                (settings.user_timeout > 0).then_some(began.after(settings.user_timeout))
+            });
+        let over = match user_timeout {
+            Some(end) => !tick.is_before(end),
+            None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
+        };
+        if over || (orphan_probe && flow.backoff >= MAX_ORPHAN_PROBES) {
+            return Verdict::End(Some(Failure::TimedOut));
+        }
+        flow.retries = flow.retries.saturating_add(1);
+        flow.backoff = flow.backoff.saturating_add(1);
+        if handshake {
+            if flow.flags.has(Flags::NO_NEXT_HOP) {
+                let destination = flow.tuple.remote.ip();
+                self.shared.ask_next_hop(destination);
+            }
+            self.flow.flags.set(Flags::SYN_WANTED);
+            return Verdict::Keep;
+        }
+        flow.flags.set(Flags::SEND_WANTED);
+        if flow.flags.has(Flags::PERSIST) {
+            if flow.send_window == 0 {
+                self.shared.counters.window_probes += 1;
+                flow.flags.set(Flags::PROBE_WANTED);
+            } else {
+                flow.flags.set(Flags::FORCE);
+            }
+        } else {
+            self.shared.counters.timeouts += 1;
+            let first = flow.retries == 1;
+            let (una, next, flight) = (flow.send_una, flow.send_next, flow.flight());
+            flow.recovery_or_new().timed_out(una, next, first);
+            flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
+            flow.flags.clear(Flags::TIMED);
+            self.start_retransmission();
+        }
+        if let Some(end) = user_timeout {
+            self.flow.retransmit_at = self.flow.retransmit_at.earlier(Deadline::at(end));
+        }
+        Verdict::Keep
+    }
+
+    fn linger_timeout(&mut self, tick: Tick) -> Verdict {
+        match self.flow.state {
+            State::TimeWait => Verdict::End(None),
+            State::FinWait2 if self.flow.flags.has(Flags::DETACHED) => Verdict::End(None),
+            State::Established | State::CloseWait if self.flow.flags.has(Flags::KEEP_ALIVE) => {
+                let Some(settings) = self.flow.settings().copied() else { return Verdict::Keep };
+                if !self.flow.all_acknowledged() {
+                    // The retransmission timer watches.
+                    self.flow.restart_keep_alive(tick);
+                    return Verdict::Keep;
+                }
+                if self.flow.retries >= settings.keep_alive.probes {
+                    return Verdict::End(Some(Failure::TimedOut));
+                }
+                self.flow.retries += 1;
+                self.shared.counters.keep_alive_probes += 1;
+                self.flow.flags.set(Flags::PROBE_WANTED);
+                self.flow.linger_at = Deadline::at(tick.after(settings.keep_alive.interval));
+                Verdict::Keep
+            }
+            _ => Verdict::Keep,
+        }
+    }
+}
+
+impl Shared {
+    fn send_reset<S: FrameSink>(&mut self, flow: &Flow, sink: &mut S) -> Result<(), Full> {
+        // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
+        if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
+            return Ok(());
+        }
+        let answer = Answer::Tcp {
+            next_hop: flow.next_hop,
+            tuple: flow.tuple,
+            sequence: flow.send_next,
+            acknowledgment: flow.receive_next,
+            flags: TcpFlags::RST | TcpFlags::ACK,
+            window: 0,
+            options: Options::NONE,
+        };
+        self.write_answer(&answer, sink)?;
+        self.counters.resets_sent += 1;
+        Ok(())
+    }
+
+    /// A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
+    fn syn(&self, now: Instant, flow: &mut Flow) -> Outgoing {
+        let passive = flow.state == State::SynReceived;
+        let mut flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
+        if passive {
+            if flow.flags.has(Flags::ECN) {
+                flags |= TcpFlags::ECE;
+            }
+        } else {
+            // RFC 3168 section 6.1.1.1: a SYN that may have been lost because of its flags goes without them.
+            let ask = self.config.ecn == Ecn::Ask && flow.retries == 0;
+            flow.flags.put(Flags::ECN, ask);
+            if ask {
+                flags |= TcpFlags::ECE | TcpFlags::CWR;
+            }
+        }
+        let wants_timestamps =
+            if passive { flow.flags.has(Flags::TIMESTAMPS) } else { self.config.timestamps };
+        let options = Options {
+            mss: Some(self.largest_segment(&flow.tuple)),
+            window_scale: (!passive || flow.receive_shift > 0).then_some(flow.receive_shift),
+            sack_permitted: if passive { flow.flags.has(Flags::SACK) } else { self.config.sack },
+            timestamps: wants_timestamps
+                .then(|| Timestamps { value: self.clock(now.tick(), flow), echo: flow.timestamp_recent }),
+            ..Options::NONE
+        };
+        let window = flow.receive_limit.min(0xffff) as u16;
+        Outgoing { sequence: flow.send_una, flags, options, length: 0, window, ecn: ip::Ecn::NotEct }
+    }
+
+    /// Our timestamp for a flow (RFC 7323 section 5.4).
+    pub(crate) fn clock(&self, tick: Tick, flow: &Flow) -> u32 {
+        tick.0.wrapping_add(flow.timestamp_offset)
+    }
+
+    fn timestamps(&self, tick: Tick, flow: &Flow) -> Option<Timestamps> {
+        flow.flags
+            .has(Flags::TIMESTAMPS)
+            .then(|| Timestamps { value: self.clock(tick, flow), echo: flow.timestamp_recent })
+    }
+
+    /// The ACK of a flow that is about to go, as an answer.
+    pub(crate) fn acknowledgment(&self, now: Instant, flow: &mut Flow) -> Answer {
+        Answer::Tcp {
+            next_hop: flow.next_hop,
+            tuple: flow.tuple,
+            sequence: flow.send_next,
+            acknowledgment: flow.receive_next,
+            flags: TcpFlags::ACK,
+            window: flow.advertise(),
+            options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
+        }
+    }
+
+    /// Completes a frame whose TCP segment of `length` bytes is written; returns the frame's length.
+    #[inline]
+    fn finish_tcp(
         &self,
         frame: &mut [u8],
         next_hop: MacAddr,
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
+        tuple: &Tuple,
+        length: usize,
+        ecn: ip::Ecn,
+    ) -> usize {
+        let headers = headers_len(tuple.is_v4());
+        let segment = &mut frame[headers..headers + length];
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        match (local, remote) {
+            (IpAddr::V4(local), IpAddr::V4(remote)) => write_checksum(segment, local, remote),
+            (IpAddr::V6(local), IpAddr::V6(remote)) => write_checksum(segment, local, remote),
+            _ => unreachable!("a tuple's ends are of one family: Engine::connect and receive see to it"),
+        }
+        let path = Path { next_hop, source: local, destination: remote };
+        self.write_headers(frame, &path, ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+    }
+
+    /// Writes the headers before a payload of `length` bytes; returns the frame's length.
+    #[inline]
+    fn write_headers(
+        &self,
+        frame: &mut [u8],
+        path: &Path,
         protocol: u8,
         length: usize,
-    ) {
-        ethernet::Header {
-            destination: next_hop,
-            source: self.config.mac,
-            ethertype: ethernet::ETHERTYPE_IPV4,
+        ecn: ip::Ecn,
+        hop_limit: u8,
+    ) -> usize {
+        let is_v4 = path.destination.is_ipv4();
+        let ethertype = if is_v4 { ethernet::ETHERTYPE_IPV4 } else { ethernet::ETHERTYPE_IPV6 };
+        ethernet::Header { destination: path.next_hop, source: self.config.mac, ethertype }.emit(frame);
+        let packet = &mut frame[ethernet::HEADER_LEN..];
+        match (path.source, path.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
+                source,
+                destination,
+                protocol,
+                ttl: hop_limit,
+                tos: ecn.in_traffic_class(0),
+                // RFC 6864 section 4.1: meaningless in a datagram that may not be fragmented.
+                identification: 0,
+                dont_fragment: true,
+                payload_len: length as u16,
+            }
+            .emit(packet),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
+                source,
+                destination,
+                protocol,
+                hop_limit,
+                traffic_class: ecn.in_traffic_class(0),
+                flow_label: 0,
+                payload_len: length as u16,
+            }
+            .emit(packet),
+            _ => unreachable!("both ends of a path are of one family"),
         }
-        .emit(frame);
-        ipv4::Header {
-            source,
-            destination,
-            protocol,
-            ttl: 64,
-            tos: 0,
-            // RFC 6864 section 4.1: meaningless in a datagram that may not be fragmented.
-            identification: 0,
-            dont_fragment: true,
-            payload_len: length as u16,
-        }
-        .emit(&mut frame[ethernet::HEADER_LEN..]);
+        headers_len(is_v4) + length
     }
 
     /// Sends the answers that belong to no flow. False when the link is full.
@@ -434,20 +695,18 @@ impl Shared {
     fn write_answer<S: FrameSink>(&mut self, answer: &Answer, sink: &mut S) -> Result<(), Full> {
         let frame = sink.frame().ok_or(Full)?;
         let length = match answer {
-            &Answer::Tcp { next_hop, local, remote, sequence, acknowledgment, flags, window, timestamps } => {
+            &Answer::Tcp { next_hop, tuple, sequence, acknowledgment, flags, window, options } => {
                 let header = Header {
-                    source_port: local.port(),
-                    destination_port: remote.port(),
+                    source_port: tuple.local_port,
+                    destination_port: tuple.remote_port,
                     sequence,
                     acknowledgment,
                     flags,
                     window,
-                    options: Options { timestamps, ..Options::NONE },
+                    options,
                 };
-                let length = header.emit(&mut frame[FRAME_HEADERS..]);
-                write_checksum(&mut frame[FRAME_HEADERS..FRAME_HEADERS + length], *local.ip(), *remote.ip());
-                self.write_headers(frame, next_hop, *local.ip(), *remote.ip(), ipv4::PROTOCOL_TCP, length);
-                FRAME_HEADERS + length
+                let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
+                self.finish_tcp(frame, next_hop, &tuple, length, ip::Ecn::NotEct)
             }
             &Answer::Arp { operation, target_mac, target_ip } => {
                 let destination =
@@ -463,17 +722,48 @@ impl Shared {
                 };
                 ethernet::HEADER_LEN + packet.emit(&mut frame[ethernet::HEADER_LEN..])
             }
-            Answer::Echo { next_hop, remote, identifier, sequence, data } => {
-                let echo = icmpv4::Echo {
-                    kind: icmpv4::Kind::Reply,
-                    identifier: *identifier,
-                    sequence: *sequence,
-                    data,
+            &Answer::Solicit { target } => {
+                let Some(source) = self.config.address6 else { return Ok(()) };
+                let group = ipv6::solicited_node(target);
+                let asked =
+                    icmpv6::NeighborSolicitation { target, source_link_address: Some(self.config.mac) };
+                let length = asked.emit(&mut frame[headers_len(false)..], source, group);
+                self.write_neighbor(frame, source, group, multicast_mac(group), length)
+            }
+            &Answer::Advertise { target, to } => {
+                // RFC 4861 section 7.2.4.
+                let solicited = !to.is_unspecified();
+                let to = if solicited { to } else { ALL_NODES };
+                let next_hop = match self.neighbors.find(&self.config, to.into()) {
+                    Some(mac) if solicited => mac,
+                    _ => multicast_mac(ALL_NODES),
                 };
-                let length = echo.emit(&mut frame[FRAME_HEADERS..]);
-                let source = self.config.address;
-                self.write_headers(frame, *next_hop, source, *remote, ipv4::PROTOCOL_ICMP, length);
-                FRAME_HEADERS + length
+                let answer = icmpv6::NeighborAdvertisement {
+                    target,
+                    target_link_address: Some(self.config.mac),
+                    router: false,
+                    solicited,
+                    overrides: true,
+                };
+                let length = answer.emit(&mut frame[headers_len(false)..], target, to);
+                self.write_neighbor(frame, target, to, next_hop, length)
+            }
+            Answer::Echo { next_hop, local, remote, identifier, sequence, data } => {
+                let buffer = &mut frame[headers_len(local.is_ipv4())..];
+                let (identifier, sequence) = (*identifier, *sequence);
+                let kind = icmpv4::Kind::Reply;
+                let (length, protocol) = match (*local, *remote) {
+                    (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                        let echo = icmpv6::Echo { kind, identifier, sequence, data };
+                        (echo.emit(buffer, local, remote), ipv6::PROTOCOL_ICMPV6)
+                    }
+                    _ => {
+                        let echo = icmpv4::Echo { kind, identifier, sequence, data };
+                        (echo.emit(buffer), ipv4::PROTOCOL_ICMP)
+                    }
+                };
+                let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
+                self.write_headers(frame, &path, protocol, length, ip::Ecn::NotEct, HOP_LIMIT)
             }
         };
         sink.commit(length);
@@ -481,100 +771,35 @@ impl Shared {
         Ok(())
     }
 
+    fn write_neighbor(
+        &self,
+        frame: &mut [u8],
+        source: Ipv6Addr,
+        destination: Ipv6Addr,
+        next_hop: MacAddr,
+        length: usize,
+    ) -> usize {
+        let path = Path { next_hop, source: source.into(), destination: destination.into() };
+        let hop_limit = icmpv6::NEIGHBOR_HOP_LIMIT;
+        self.write_headers(frame, &path, ipv6::PROTOCOL_ICMPV6, length, ip::Ecn::NotEct, hop_limit)
+    }
+
     /// Asks for the hardware address of the next hop to `destination`.
-    pub(crate) fn ask_next_hop(&mut self, destination: Ipv4Addr) {
-        self.answer(Answer::Arp {
-            operation: arp::Operation::Request,
-            target_mac: MacAddr([0; 6]),
-            target_ip: next_hop(&self.config, destination),
-        });
-    }
-
-    /// Runs the timers of one flow that are due.
-    pub(crate) fn timers(&mut self, now: Instant, flow: &mut Flow) -> Verdict {
-        let tick = now.tick();
-        let due = |at: Option<Tick>| at.is_some_and(|at| !tick.is_before(at));
-        if due(flow.ack_at) {
-            flow.ack_at = None;
-            flow.flags.set(Flags::ACK_NOW);
-        }
-        if due(flow.retransmit_at) {
-            flow.retransmit_at = None;
-            let verdict = self.retransmission_timeout(flow);
-            if verdict != Verdict::Keep {
-                return verdict;
+    pub(crate) fn ask_next_hop(&mut self, destination: IpAddr) {
+        let answer = match next_hop(&self.config, destination) {
+            IpAddr::V4(target_ip) => {
+                Answer::Arp { operation: arp::Operation::Request, target_mac: MacAddr([0; 6]), target_ip }
             }
-        }
-        if due(flow.linger_at) {
-            flow.linger_at = None;
-            return self.linger_timeout(tick, flow);
-        }
-        Verdict::Keep
-    }
-
-    fn retransmission_timeout(&mut self, flow: &mut Flow) -> Verdict {
-        let handshake = matches!(flow.state, State::SynSent | State::SynReceived);
-        let orphan_probe = flow.flags.has(Flags::PERSIST) && flow.flags.has(Flags::DETACHED);
-        let limit = if handshake { self.config.syn_retries } else { self.config.data_retries };
-        if flow.retries >= limit || (orphan_probe && flow.backoff >= MAX_ORPHAN_PROBES) {
-            return Verdict::End(Some(Failure::TimedOut));
-        }
-        flow.retries += 1;
-        flow.backoff = flow.backoff.saturating_add(1);
-        if handshake {
-            if flow.flags.has(Flags::NO_NEXT_HOP) {
-                self.ask_next_hop(*flow.remote.ip());
-            }
-            flow.flags.set(Flags::SYN_WANTED);
-            return Verdict::Keep;
-        }
-        flow.flags.set(Flags::SEND_WANTED);
-        if flow.flags.has(Flags::PERSIST) {
-            if flow.send_window == 0 {
-                self.counters.window_probes += 1;
-                flow.flags.set(Flags::PROBE_WANTED);
-            } else {
-                flow.flags.set(Flags::FORCE);
-            }
-            return Verdict::Keep;
-        }
-        self.counters.timeouts += 1;
-        let first = flow.retries == 1;
-        flow.congestion.timed_out(first, flow.send_max, flow.in_flight(), u32::from(flow.mss));
-        flow.duplicate_acks = 0;
-        flow.flags.clear(Flags::TIMED);
-        flow.flags.clear(Flags::RETRANSMIT);
-        flow.send_next = flow.send_una;
-        // A window that shrank over data in flight must not hold the retransmission back: silly or closed, it goes.
-        flow.flags.set(if flow.send_window == 0 { Flags::RETRANSMIT } else { Flags::FORCE });
-        Verdict::Keep
-    }
-
-    fn linger_timeout(&mut self, tick: Tick, flow: &mut Flow) -> Verdict {
-        match flow.state {
-            State::TimeWait => Verdict::End(None),
-            State::FinWait2 if flow.flags.has(Flags::DETACHED) => Verdict::End(None),
-            State::Established | State::CloseWait if flow.keep_alive > 0 => {
-                if flow.all_acknowledged() {
-                    if flow.retries >= MAX_KEEP_ALIVE_PROBES {
-                        return Verdict::End(Some(Failure::TimedOut));
-                    }
-                    flow.retries += 1;
-                    self.counters.keep_alive_probes += 1;
-                    flow.flags.set(Flags::PROBE_WANTED);
-                }
-                flow.linger_at = Some(tick.after(flow.keep_alive));
-                Verdict::Keep
-            }
-            _ => Verdict::Keep,
-        }
+            IpAddr::V6(target) => Answer::Solicit { target },
+        };
+        self.answer(answer);
     }
 }
 
 /// Length of the next segment that may be sent, and whether it carries FIN.
 fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
-    if matches!(flow.state, State::FinWait2 | State::TimeWait) {
-        // Our FIN was acknowledged: SND.UNA is beyond the stream.
+    if flow.state.fin_was_sent() {
+        // SND.NXT is beyond the stream.
         return None;
     }
     let end = flow.data_end();
@@ -584,13 +809,11 @@ fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
         return fin_pending.then_some((0, true));
     }
     let mss = u32::from(flow.mss);
-    // RFC 3042: the first two duplicates each let a new segment go.
-    let limited_transmit = match flow.duplicate_acks {
-        count @ 1..=2 if !flow.congestion.is_in_recovery() => u32::from(count) * mss,
-        _ => 0,
-    };
-    let window = (flow.congestion.window() + limited_transmit).min(flow.send_window);
-    let length = unsent.min(mss).min(window.saturating_sub(flow.in_flight()));
+    // RFC 5681 section 3.1 and RFC 9293 section 3.8.6; RFC 3042's limited transmit follows from the pipe, which duplicates
+    // make smaller.
+    let congestion = flow.congestion.window().saturating_sub(flow.pipe());
+    let offered = flow.send_window.saturating_sub(flow.flight());
+    let length = unsent.min(mss).min(congestion).min(offered);
     if length == 0 {
         return None;
     }
@@ -598,9 +821,7 @@ fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
     // RFC 9293 section 3.8.6.2.1 (silly-window avoidance) and 3.7.4 (Nagle).
     let send = length == mss
         || (last && fin_pending)
-        || (last
-            && !flow.flags.has(Flags::CORK)
-            && (flow.flags.has(Flags::NO_DELAY) || flow.in_flight() == 0))
+        || (last && !flow.flags.has(Flags::CORK) && (flow.flags.has(Flags::NO_DELAY) || flow.flight() == 0))
         || (!last && length >= flow.send_window_max / 2)
         || flow.flags.has(Flags::FORCE);
     send.then_some((length, last && fin_pending))

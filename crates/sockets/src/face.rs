@@ -211,6 +211,7 @@ impl Face {
             Failure::Reset if socket.remote_closed => Errno::PIPE,
             Failure::Reset => Errno::CONNRESET,
             Failure::TimedOut => Errno::TIMEDOUT,
+            Failure::Unreachable => Errno::HOSTUNREACH,
         });
         // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
         socket.send.recycle();

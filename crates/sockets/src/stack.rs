@@ -3,10 +3,10 @@
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
 use core::mem::MaybeUninit;
-use core::net::SocketAddrV4;
+use core::net::{SocketAddr, SocketAddrV4};
 use core::time::Duration;
 
-use overfly_engine::{Engine, Error, Info, Instant};
+use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
@@ -18,6 +18,9 @@ use crate::socket::{Listening, Settings, Socket, SocketId, State};
 const RECEIVE_BATCH: usize = 256;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 8;
+/// Linux's net.ipv4.tcp_keepalive_intvl and tcp_keepalive_probes, as they come.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(75);
+const KEEP_ALIVE_PROBES: u8 = 9;
 
 /// How frames move.
 pub trait Transport: FrameSink {
@@ -293,7 +296,9 @@ impl<T: Transport> Stack<T> {
             socket.references = 1;
             socket.descriptor = descriptor;
             socket.nonblocking = nonblocking;
-            (socket.local, socket.remote) = drive.engine.tuple(flow);
+            if let (SocketAddr::V4(local), SocketAddr::V4(remote)) = drive.engine.tuple(flow) {
+                (socket.local, socket.remote) = (local, remote);
+            }
             drive.engine.accepted(flow);
             let settings = socket.settings;
             if settings != Settings::DEFAULT {
@@ -341,7 +346,12 @@ impl<T: Transport> Stack<T> {
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
             drive.engine.set_no_delay(flow, settings.no_delay);
             drive.engine.set_cork(flow, settings.cork);
-            drive.engine.set_keep_alive(self.now, flow, settings.keep_alive.then_some(settings.keep_idle));
+            let keep_alive = KeepAlive {
+                idle: settings.keep_idle,
+                interval: KEEP_ALIVE_INTERVAL,
+                probes: KEEP_ALIVE_PROBES,
+            };
+            drive.engine.set_keep_alive(self.now, flow, settings.keep_alive.then_some(keep_alive));
         }
     }
 

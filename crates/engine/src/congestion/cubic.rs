@@ -165,7 +165,7 @@ impl Curve {
         self.estimate = u16::try_from(beyond).unwrap_or(u16::MAX);
     }
 
-    /// W_cubic (RFC 9438 section 4.2, equation 1) in bytes at `later_s` from now. Casts saturate.
+    /// W_cubic (RFC 9438 section 4.2) in bytes at `later_s` from now. Casts saturate.
     fn at(&self, later_s: f32, mss: u32) -> u32 {
         let t = f32::from(self.since_plateau) * STEP_S + later_s;
         (self.max as f32 + C * mss as f32 * t * t * t) as u32
@@ -189,7 +189,7 @@ impl Curve {
         let steps = u32::from(elapsed).min(2 * (ack.rtt_us >> STEP_SHIFT_US) + 2);
         self.since_plateau = self.since_plateau.saturating_add(i16::try_from(steps).unwrap_or(i16::MAX));
 
-        // RFC 9438 section 4.3, equation 4: α is 1 once the estimate is back at the window before the reduction.
+        // RFC 9438 section 4.3: α is 1 once the estimate is back at the window before the reduction.
         let window = windows.window;
         let estimate = self.estimate(windows.threshold, mss);
         let (numerator, denominator) = if estimate < windows.prior_window { ALPHA } else { (1, 1) };
@@ -330,10 +330,9 @@ impl HyStart {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Congestion;
     use super::super::tests::{MSS, Path};
+    use super::super::{Algorithm, Congestion};
     use super::*;
-    use crate::congestion::Algorithm;
 
     /// W_cubic in segments, `t` seconds into an epoch that began after a loss at `max` segments.
     fn curve(t: f64, max: f64) -> f64 {
@@ -375,7 +374,7 @@ mod tests {
         }
     }
 
-    /// RFC 9438 section 5.2, equation 6: (C (3 + β) / (4 (1 - β)))^(1/4) (RTT / p)^(3/4).
+    /// RFC 9438 section 5, the mean window in segments: (C (3 + β) / (4 (1 - β)))^(1/4) (RTT / p)^(3/4).
     #[test]
     fn mean_window_follows_the_response_function() {
         let factor = (0.4 * 3.7 / (4.0 * 0.3_f64)).powf(0.25);
@@ -389,7 +388,8 @@ mod tests {
             let theory = factor * (f64::from(rtt_us) / 1e6 * f64::from(period)).powf(0.75);
             // From the formula's own maximum: at its plateau the curve leads back there only slowly.
             let start = (theory * 4.0 / 3.7) as u32 * MSS;
-            let mean = Path::new(Congestion::new(Algorithm::Cubic, start), rtt_us).mean_window(period, forget);
+            let mean =
+                Path::new(Congestion::new(Algorithm::Cubic, start), rtt_us).mean_window(period, forget);
             assert!((mean / theory - 1.0).abs() < 0.05, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }
     }
@@ -398,7 +398,8 @@ mod tests {
     #[test]
     fn small_paths_are_shared_with_reno_fairly() {
         for (period, rtt_us) in [(500, 1_000), (5_000, 5_000), (5_000, 10_000)] {
-            let mean = Path::new(Congestion::new(Algorithm::Cubic, 10 * MSS), rtt_us).mean_window(period, |_| {});
+            let mean =
+                Path::new(Congestion::new(Algorithm::Cubic, 10 * MSS), rtt_us).mean_window(period, |_| {});
             let theory = (1.5 * f64::from(period)).sqrt();
             assert!((mean / theory - 1.0).abs() < 0.06, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }

@@ -77,10 +77,9 @@ impl CongestionControl for Reno {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Congestion;
     use super::super::tests::{MSS, Path};
+    use super::super::{Algorithm, Congestion};
     use super::*;
-    use crate::congestion::Algorithm;
 
     #[test]
     fn window_grows_by_a_segment_each_round_and_halves() {
@@ -100,7 +99,8 @@ mod tests {
     #[test]
     fn mean_window_follows_the_square_root_of_the_loss() {
         for (period, rtt_us) in [(500, 1_000), (5_000, 20_000), (50_000, 100_000)] {
-            let mean = Path::new(Congestion::new(Algorithm::Reno, 10 * MSS), rtt_us).mean_window(period, |_| {});
+            let mean =
+                Path::new(Congestion::new(Algorithm::Reno, 10 * MSS), rtt_us).mean_window(period, |_| {});
             let theory = (1.5 * f64::from(period)).sqrt();
             assert!((mean / theory - 1.0).abs() < 0.05, "1/p={period}: {mean:.1}, theory {theory:.1}");
         }

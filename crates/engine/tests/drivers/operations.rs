@@ -167,7 +167,10 @@ impl World {
             15 => host.engine.set_cork(flow, bytes.byte()? & 1 == 0),
             16 => {
                 let interval = [None, Some(1), Some(7_200_000)][bytes.below(3)?];
-                host.engine.set_keep_alive(now, flow, interval.map(Duration::from_millis));
+                let keep_alive = interval
+                    .map(Duration::from_millis)
+                    .map(|interval| overfly_engine::KeepAlive { idle: interval, interval, probes: 9 });
+                host.engine.set_keep_alive(now, flow, keep_alive);
             }
             17 => {
                 let _ = (host.engine.info(flow), host.engine.tuple(flow));

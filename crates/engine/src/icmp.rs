@@ -1,0 +1,175 @@
+//! ICMP and neighbour discovery: pings and solicitations where no kernel shares the link, and errors about flows.
+
+use core::net::{Ipv6Addr, SocketAddr};
+
+use overfly_wire::ip::{Quote, Quoted};
+use overfly_wire::{MacAddr, icmpv4, icmpv6, ipv4, ipv6};
+
+use crate::engine::{Engine, Verdict};
+use crate::flow::State;
+use crate::owner::{Failure, Owner};
+use crate::sequence::{at_or_before, before};
+use crate::time::Instant;
+use crate::transmit::Answer;
+use crate::tuple::Tuple;
+
+/// What an ICMP error says.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Trouble {
+    /// The packet was too big for the next hop, which takes so many bytes; 0 is a router that does not say.
+    TooBig(u32),
+    /// Nobody answers there: a hard error where RFC 1122 section 4.2.3.9 says so.
+    Hard,
+    /// It may pass.
+    Soft,
+}
+
+impl Engine {
+    pub(crate) fn receive_icmpv4<O: Owner>(
+        &mut self,
+        now: Instant,
+        next_hop: MacAddr,
+        packet: &ipv4::Packet<'_>,
+        owner: &mut O,
+    ) {
+        match icmpv4::Message::parse(packet.payload()) {
+            Ok(icmpv4::Message::Echo(echo)) => {
+                if self.shared.config.arp
+                    && echo.kind == icmpv4::Kind::Request
+                    && packet.destination() == self.shared.config.address
+                {
+                    self.shared.answer(Answer::Echo {
+                        next_hop,
+                        local: packet.destination().into(),
+                        remote: packet.source().into(),
+                        identifier: echo.identifier,
+                        sequence: echo.sequence,
+                        data: echo.data.into(),
+                    });
+                } else {
+                    self.shared.counters.drop_protocol += 1;
+                }
+            }
+            Ok(icmpv4::Message::DestinationUnreachable { code, next_hop_mtu, quote }) => {
+                let trouble = match code {
+                    icmpv4::CODE_FRAGMENTATION_NEEDED => Trouble::TooBig(next_hop_mtu.unwrap_or(0).into()),
+                    // Protocol and port unreachable.
+                    2 | 3 => Trouble::Hard,
+                    _ => Trouble::Soft,
+                };
+                self.trouble(now, &quote, trouble, owner);
+            }
+            Ok(
+                icmpv4::Message::TimeExceeded { quote, .. } | icmpv4::Message::ParameterProblem { quote, .. },
+            ) => {
+                self.trouble(now, &quote, Trouble::Soft, owner);
+            }
+            Err(_) => self.shared.counters.drop_malformed += 1,
+        }
+    }
+
+    pub(crate) fn receive_icmpv6<O: Owner>(
+        &mut self,
+        now: Instant,
+        next_hop: MacAddr,
+        packet: &ipv6::Packet<'_>,
+        owner: &mut O,
+    ) {
+        let (source, destination) = (packet.source(), packet.destination());
+        let Ok(message) = icmpv6::Message::parse(packet.payload(), source, destination) else {
+            self.shared.counters.drop_malformed += 1;
+            return;
+        };
+        let alone = self.shared.config.arp;
+        // RFC 4861 section 7.1: neighbour discovery that crossed a router is not genuine.
+        let from_link = packet.hop_limit() == icmpv6::NEIGHBOR_HOP_LIMIT;
+        match message {
+            icmpv6::Message::Echo(echo)
+                if alone
+                    && echo.kind == icmpv4::Kind::Request
+                    && Some(destination) == self.shared.config.address6 =>
+            {
+                self.shared.answer(Answer::Echo {
+                    next_hop,
+                    local: destination.into(),
+                    remote: source.into(),
+                    identifier: echo.identifier,
+                    sequence: echo.sequence,
+                    data: echo.data.into(),
+                });
+            }
+            icmpv6::Message::NeighborSolicitation(asked) if alone && from_link => {
+                self.solicited(source, &asked);
+            }
+            icmpv6::Message::NeighborAdvertisement(answer) if alone && from_link => {
+                if let Some(mac) = answer.target_link_address {
+                    self.set_neighbor(answer.target, mac);
+                }
+            }
+            icmpv6::Message::DestinationUnreachable { code, quote } => {
+                // Port unreachable and administratively prohibited are not the same: RFC 4443 section 3.1.
+                let trouble =
+                    if code == icmpv6::CODE_PORT_UNREACHABLE { Trouble::Hard } else { Trouble::Soft };
+                self.trouble(now, &quote, trouble, owner);
+            }
+            icmpv6::Message::PacketTooBig { mtu, quote } => {
+                self.trouble(now, &quote, Trouble::TooBig(mtu), owner);
+            }
+            icmpv6::Message::TimeExceeded { quote, .. } | icmpv6::Message::ParameterProblem { quote, .. } => {
+                self.trouble(now, &quote, Trouble::Soft, owner);
+            }
+            _ => self.shared.counters.drop_protocol += 1,
+        }
+    }
+
+    /// RFC 4861 section 7.2.3.
+    fn solicited(&mut self, source: Ipv6Addr, asked: &icmpv6::NeighborSolicitation) {
+        if Some(asked.target) != self.shared.config.address6 {
+            return;
+        }
+        if let Some(mac) = asked.source_link_address
+            && !source.is_unspecified()
+        {
+            self.set_neighbor(source, mac);
+        }
+        self.shared.answer(Answer::Advertise { target: asked.target, to: source });
+    }
+
+    /// An ICMP error about a packet that we may have sent.
+    fn trouble<O: Owner>(&mut self, now: Instant, quote: &Quote, trouble: Trouble, owner: &mut O) {
+        let Quoted::Tcp { source_port, destination_port, sequence } = quote.transport else {
+            self.shared.counters.drop_icmp += 1;
+            return;
+        };
+        if quote.source.is_ipv4() != quote.destination.is_ipv4() {
+            self.shared.counters.drop_icmp += 1;
+            return;
+        }
+        let tuple = Tuple::new(
+            SocketAddr::new(quote.source, source_port),
+            SocketAddr::new(quote.destination, destination_port),
+        );
+        let Some(index) = self.flows.find(&tuple) else {
+            self.shared.counters.drop_icmp += 1;
+            return;
+        };
+        let flow = self.flows.at_mut(index);
+        // RFC 5927 section 4.1: only what is in flight can have met trouble.
+        if !at_or_before(flow.send_una, sequence) || !before(sequence, flow.send_next) {
+            self.shared.counters.drop_icmp += 1;
+            return;
+        }
+        self.shared.counters.icmp_errors += 1;
+        match trouble {
+            // RFC 5927 section 5.2: hard errors end a connection only before it is established.
+            Trouble::Hard if flow.state == State::SynSent => {
+                self.conclude(now, index, Verdict::End(Some(Failure::Unreachable)), owner);
+            }
+            Trouble::TooBig(mtu) => {
+                self.turn(now, index, owner).packet_too_big(mtu);
+                self.conclude(now, index, Verdict::Keep, owner);
+            }
+            Trouble::Hard | Trouble::Soft => {}
+        }
+    }
+}
