@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 // Which stack a received frame belongs to. Everything that no stack asked for passes to the kernel untouched.
 //
-// The order: connections, listeners (their TCP connections are remembered one by one, so that a later change of the
-// listener's stacks moves none of them), claimed ports, kernel. An ICMP error goes where the packet's answers go that it
-// quotes.
+// The order: TCP connections of listeners (remembered one by one, so that a later change of the listener's stacks moves none
+// of them), connections that a stack opened, listeners, claimed ports, kernel. An ICMP error goes where the answers go to
+// the packet that it quotes.
 
 #include <linux/bpf.h>
 #include <linux/icmpv6.h>
@@ -34,12 +34,12 @@ const volatile __u64 HASH_KEY = 0;
 
 struct config {
 	// How much there is to look up: an empty map costs nothing.
-	__u32 listeners;
 	__u32 connections;
 	__u32 claims;
-	__u32 unused;
 	// Who has each place: generation << 6 | stack, so that a place's next stack is not taken for its last. 0: nobody.
 	__u32 owners[STACKS_MAX];
+	// A bit for each port that somebody listens at, with whatever protocol and address: no others are looked up.
+	__u64 listening[65536 / 64];
 };
 
 // What became of the frames.
@@ -287,12 +287,14 @@ int overfly_steer(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
-	__u32 zero = 0, opens = 0, is_error = 0, stack;
+	__u32 zero = 0, opens = 0, is_error = 0, *recorded = 0, stack;
 	struct counters *count;
 	struct config *config_now;
 	struct flow_key flow;
-	__u8 protocol;
 	void *transport;
+	__u8 protocol;
+	int listening;
+	__u16 port;
 
 	config_now = bpf_map_lookup_elem(&config, &zero);
 	count = bpf_map_lookup_elem(&counters, &zero);
@@ -365,6 +367,18 @@ int overfly_steer(struct xdp_md *ctx)
 		flow.protocol = protocol;
 	}
 
+	port = bpf_ntohs(flow.local_port);
+	listening = config_now->listening[port / 64] >> port % 64 & 1;
+	if (listening && flow.protocol == IPPROTO_TCP) {
+		recorded = bpf_map_lookup_elem(&flows, &flow);
+		if (recorded && config_now->owners[*recorded % STACKS_MAX] != *recorded)
+			recorded = 0;
+		if (recorded && !opens) {
+			stack = *recorded % STACKS_MAX;
+			count->to_listener++;
+			goto deliver;
+		}
+	}
 	if (config_now->connections) {
 		__u32 *owner = bpf_map_lookup_elem(&connections, &flow);
 
@@ -374,21 +388,10 @@ int overfly_steer(struct xdp_md *ctx)
 			goto deliver;
 		}
 	}
-	if (config_now->listeners) {
-		__u32 *recorded = 0;
+	if (listening) {
 		struct listener_key key;
 		struct group *group;
 
-		if (flow.protocol == IPPROTO_TCP) {
-			recorded = bpf_map_lookup_elem(&flows, &flow);
-			if (recorded && config_now->owners[*recorded % STACKS_MAX] != *recorded)
-				recorded = 0;
-			if (recorded && !opens) {
-				stack = *recorded % STACKS_MAX;
-				count->to_listener++;
-				goto deliver;
-			}
-		}
 		key.address = flow.local;
 		key.port = flow.local_port;
 		key.protocol = flow.protocol;
@@ -418,7 +421,6 @@ int overfly_steer(struct xdp_md *ctx)
 	if (config_now->claims) {
 		struct claim_key key = {.address = flow.local, .protocol = flow.protocol};
 		struct claim *claim = bpf_map_lookup_elem(&claims, &key);
-		__u16 port = bpf_ntohs(flow.local_port);
 
 		if (claim && claim->count && port >= claim->port_low && port <= claim->port_high) {
 			stack = claim->first + port % claim->count;

@@ -175,8 +175,8 @@ fn program_costs(duration: Duration) {
     let program = programs().into_iter().find(|program| !before.contains(&program.id())).expect("a program");
     let program = program.fd().expect("its descriptor");
     let mut near = lab.client.within(|| Attachment::attach(INTERFACE, Options::default()).expect("attach"));
-    let mut sender = XdpLink::open(near.add_stack().expect("a stack")).expect("a link");
-    let sockets = far.add_stack().expect("a stack");
+    let mut sender = XdpLink::open(lab.client.within(|| near.add_stack()).expect("a stack")).expect("a link");
+    let sockets = lab.server.within(|| far.add_stack()).expect("a stack");
     let stack = sockets.stack;
     let mut receiver = XdpLink::open(sockets).expect("a link");
     let tcp_frame = template(64, &near, &far, true);

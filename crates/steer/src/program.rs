@@ -27,12 +27,12 @@ const XDP_FLAGS_DRV_MODE: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Config {
-    listeners: u32,
     connections: u32,
     claims: u32,
-    unused: u32,
     /// Generation × 64 + stack; 0 where there is no stack.
     owners: [u32; STACKS_MAX as usize],
+    /// A bit for each port that somebody listens at.
+    listening: [u64; 65536 / 64],
 }
 
 /// `struct counters` of the program: what became of the frames.
@@ -215,11 +215,10 @@ impl Program {
             xsks: take(&mut ebpf, "xsks")?,
             installed: BTreeMap::new(),
             settings: Config {
-                listeners: 0,
                 connections: 0,
                 claims: 0,
-                unused: 0,
                 owners: [0; STACKS_MAX as usize],
+                listening: [0; 65536 / 64],
             },
             generation: 0,
             ebpf,
@@ -277,7 +276,10 @@ impl Program {
                 Err(error) => result = Err(error),
             }
         }
-        self.settings.listeners = self.installed.len() as u32;
+        self.settings.listening.fill(0);
+        for place in self.installed.keys() {
+            self.settings.listening[usize::from(place.port) / 64] |= 1 << (place.port % 64);
+        }
         self.publish()?;
         result.map_err(map_error("listeners"))
     }
