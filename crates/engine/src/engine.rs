@@ -17,7 +17,7 @@ use crate::flows::Flows;
 use crate::listener::Listeners;
 use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
-use crate::recovery::CongestionState;
+use crate::recovery::{CongestionState, Recovery};
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
 use crate::transmit::{Answer, Sent};
@@ -402,7 +402,7 @@ impl Engine {
     /// takes.
     pub fn set_max_segment(&mut self, flow: FlowId, bytes: u16) {
         let block = self.flows.at_mut(flow.0);
-        block.mss = block.mss.min(bytes.max(crate::receive::MIN_MSS));
+        block.mss = block.mss.min(bytes.max(crate::handshake::MIN_MSS));
     }
 
     /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
@@ -425,7 +425,7 @@ impl Engine {
         let recovery = flow.recovery();
         Info {
             state: flow.state,
-            congestion_state: recovery.map_or(CongestionState::Open, |recovery| recovery.state()),
+            congestion_state: recovery.map_or(CongestionState::Open, Recovery::state),
             retries: flow.retries,
             backoff: flow.backoff,
             rtt_us: flow.rtt.smoothed_us(),
@@ -441,8 +441,8 @@ impl Engine {
             acknowledged: flow.una_offset,
             received: flow.received,
             flight: flow.flight(),
-            sacked: recovery.map_or(0, |recovery| recovery.sacked()),
-            lost: recovery.map_or(0, |recovery| recovery.lost()),
+            sacked: recovery.map_or(0, Recovery::sacked),
+            lost: recovery.map_or(0, Recovery::lost),
             window_shift: (flow.send_shift, flow.receive_shift),
             timestamps: flow.flags.has(Flags::TIMESTAMPS),
             sack: flow.flags.has(Flags::SACK),

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod acknowledge;
 mod autotune;
 mod config;
 mod congestion;
@@ -12,6 +13,7 @@ mod counters;
 mod engine;
 mod flow;
 mod flows;
+mod handshake;
 mod icmp;
 mod listener;
 mod neighbor;
@@ -20,6 +22,7 @@ mod reassembly;
 mod receive;
 mod recovery;
 mod rtt;
+mod segment;
 mod sequence;
 mod time;
 mod transmit;

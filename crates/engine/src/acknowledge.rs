@@ -1,0 +1,338 @@
+//! What an acknowledgment means for what was sent: windows, losses and their repair.
+
+use overfly_wire::tcp::{Flags as TcpFlags, Segment};
+
+use crate::congestion::{Ack, CongestionControl};
+use crate::engine::{Turn, Verdict};
+use crate::flow::{Flags, State};
+use crate::handshake::TIMESTAMPS_LEN;
+use crate::owner::{Event, Owner};
+use crate::receive::Arrival;
+use crate::recovery::{CongestionState, Delivered};
+use crate::sequence::{at_or_before, before};
+use crate::time::Deadline;
+
+impl<O: Owner> Turn<'_, O> {
+    /// The acknowledgment and the window of a segment. A verdict, if the flow does not go on.
+    pub(crate) fn acknowledge(&mut self, arrival: &Arrival<'_>) -> Option<Verdict> {
+        let segment = &arrival.segment;
+        let acknowledgment = segment.acknowledgment();
+        let window = u32::from(segment.window()) << self.flow.send_shift;
+        let flow = &mut *self.flow;
+        let echo = flow.flags.has(Flags::ECN) && segment.flags().contains(TcpFlags::ECE);
+        let sacks = flow.flags.has(Flags::SACK) && !arrival.options.sack.is_empty();
+        let advance = before(flow.send_una, acknowledgment);
+        let troubled = sacks || echo || flow.recovery().is_some();
+        // RFC 5681 section 2: what makes an acknowledgment a duplicate.
+        let duplicate = acknowledgment == flow.send_una
+            && segment.payload().is_empty()
+            && !segment.flags().contains(TcpFlags::FIN)
+            && !flow.all_acknowledged()
+            && window == flow.send_window;
+        if duplicate {
+            self.shared.counters.duplicate_acks += 1;
+        }
+
+        let before_una = flow.send_una;
+        let flight = flow.flight();
+        let mut sample_us = 0;
+        let mut fin_acknowledged = flow.state == State::FinWait2;
+        if advance {
+            let acked = acknowledgment.wrapping_sub(flow.send_una);
+            fin_acknowledged = flow.state.fin_was_sent() && acknowledgment == flow.data_end().wrapping_add(1);
+            let data = acked - u32::from(fin_acknowledged);
+            flow.una_offset += u64::from(data);
+            flow.send_una = acknowledgment;
+            flow.retries = 0;
+            flow.backoff = 0;
+            flow.flags.clear_all(&[Flags::PERSIST, Flags::LOSS_PROBE_WANTED]);
+            if flow.flags.has(Flags::TIMED) && at_or_before(flow.timed_sequence, acknowledgment) {
+                flow.flags.clear(Flags::TIMED);
+                sample_us = self.now.micros32().wrapping_sub(flow.timed_at_us).max(1);
+                flow.rtt.sample(sample_us);
+            }
+            flow.flags.set(Flags::SEND_WANTED);
+            if data > 0 && !flow.flags.has(Flags::RELEASED) {
+                self.owner.event(self.id, Event::Acknowledged { offset: flow.una_offset });
+            }
+        }
+        let mut look_again = None;
+        if troubled || (duplicate && !self.flow.flags.has(Flags::SACK)) {
+            look_again = self.repair(arrival, before_una, flight, duplicate, echo);
+        } else if advance {
+            let ack = self.ack(acknowledgment.wrapping_sub(before_una), flight, sample_us);
+            self.flow.congestion.acknowledged(&ack);
+        }
+        if advance {
+            self.restart_retransmission();
+        }
+        if look_again.is_some() {
+            self.watch(look_again);
+        }
+        self.update_window(segment, window, advance);
+        if fin_acknowledged { self.fin_acknowledged() } else { None }
+    }
+
+    /// What congestion control wants to know of an acknowledgment.
+    fn ack(&self, acked: u32, flight: u32, sample_us: u32) -> Ack {
+        Ack {
+            acked,
+            flight,
+            mss: u32::from(self.flow.mss),
+            now: self.tick(),
+            rtt_us: self.flow.rtt.smoothed_us(),
+            sample_us,
+        }
+    }
+
+    /// An acknowledgment while something is wrong, or that says so. `una` and `flight` are from before it.
+    /// Returns after how many microseconds to look for losses again.
+    fn repair(
+        &mut self,
+        arrival: &Arrival<'_>,
+        una: u32,
+        flight: u32,
+        duplicate: bool,
+        echo: bool,
+    ) -> Option<u32> {
+        let now_us = self.now.micros32();
+        let tick = self.tick();
+        let mss = u32::from(self.flow.mss);
+        let min_rtt = self.flow.rtt.least_us();
+        let smoothed = self.flow.rtt.smoothed_us();
+        let has_sack = self.flow.flags.has(Flags::SACK);
+        let (new_una, next) = (self.flow.send_una, self.flow.send_next);
+        if self.flow.recovery().is_none() {
+            // The board begins where SND.UNA was: what this acknowledgment covers must leave it as it came.
+            self.flow.send_una = una;
+            self.flow.recovery_or_new();
+            self.flow.send_una = new_una;
+        }
+        let new_flight = self.flow.flight();
+        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let was_reducing = recovery.is_reducing();
+        let was_lossy = recovery.state() == CongestionState::Loss;
+
+        // RFC 8985 section 6.2, steps 1 to 3.
+        let mut delivered = recovery.acknowledged(una, new_una, now_us, min_rtt);
+        if has_sack {
+            let sacked = recovery.sacks(arrival.options.sack.as_slice(), new_una, next, now_us, min_rtt);
+            delivered = Delivered {
+                bytes: delivered.bytes + sacked.bytes,
+                duplicate: sacked.duplicate,
+                // What is acknowledged cumulatively measures the path; a SACK may be a lie.
+                rtt_us: delivered.rtt_us,
+            };
+        } else if duplicate {
+            delivered.bytes += recovery.duplicate_without_sack(new_flight, mss);
+        }
+        self.shared.counters.duplicates_reported += u64::from(delivered.duplicate);
+        if let Some(rtt_us) = delivered.rtt_us {
+            self.flow.rtt.sample(rtt_us);
+        }
+        let Some(recovery) = self.flow.recovery_mut() else { return None };
+
+        let spurious = arrival.options.timestamps.is_some_and(|timestamps| {
+            una != new_una
+                && recovery.state() >= CongestionState::Recovery
+                && recovery.echo_shows_spurious(timestamps.echo)
+        }) || (delivered.duplicate && recovery.was_spurious());
+        if spurious {
+            // RFC 4015 section 3.2, RFC 9438 section 4.9.
+            recovery.undo();
+            self.shared.counters.spurious_recoveries += 1;
+            self.flow.congestion.undo();
+        }
+        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let repaired = recovery.probe_repaired(new_una, delivered.duplicate, duplicate);
+
+        // Which segments are lost.
+        let mut lost = 0;
+        let mut look_again = None;
+        if has_sack {
+            let losses = recovery.detect(new_una, now_us, min_rtt, smoothed, mss);
+            (lost, look_again) = (losses.bytes, losses.again_after_us);
+        } else if recovery.state() == CongestionState::Recovery
+            && una != new_una
+            && !recovery.may_end(new_una)
+        {
+            // RFC 6582 section 3.2 step 3: a partial acknowledgment points at the next hole.
+            lost = recovery.lose_first(new_una, mss);
+        } else if duplicate
+            && recovery.duplicates_mean_loss(mss)
+            && recovery.is_new_loss(new_una.wrapping_sub(1))
+        {
+            lost = recovery.lose_first(new_una, mss);
+        }
+        self.shared.counters.lost_bytes += u64::from(lost);
+
+        if (recovery.is_reducing() || was_lossy)
+            && recovery.state() != CongestionState::Open
+            && recovery.may_end(new_una)
+        {
+            let reduced = recovery.is_reducing();
+            recovery.end();
+            if reduced {
+                // RFC 6937 section 3.1: at the end of recovery.
+                let threshold = self.flow.congestion.threshold();
+                self.flow.congestion.set_window(threshold);
+            }
+        }
+        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        if lost > 0 && recovery.state() < CongestionState::Recovery {
+            self.recover();
+        } else if (echo || repaired) && recovery.state() < CongestionState::Reduced {
+            // Once a window (RFC 3168 section 6.1.2); a loss that only a probe repaired is one too (RFC 8985 section 7.4.2).
+            recovery.enter(CongestionState::Reduced, new_flight, next);
+            if echo {
+                self.shared.counters.ecn_reductions += 1;
+                self.flow.flags.set(Flags::ECN_REDUCED);
+            } else {
+                self.shared.counters.loss_probes_repaired += 1;
+            }
+            self.flow.congestion.congestion_experienced(new_flight, mss, tick);
+        }
+        self.govern(delivered.bytes, una, flight, was_reducing);
+        self.flow.flags.set(Flags::SEND_WANTED);
+        self.flow.trim();
+        look_again
+    }
+
+    /// Fast recovery begins: the window is reduced (RFC 5681 section 3.2, RFC 6582 section 3.2, RFC 8985 section 8).
+    fn recover(&mut self) {
+        let (flight, next) = (self.flow.flight(), self.flow.send_next);
+        let tick = self.tick();
+        let Some(recovery) = self.flow.recovery_mut() else { return };
+        let reduced_already = recovery.state() == CongestionState::Reduced;
+        recovery.enter(CongestionState::Recovery, flight, next);
+        self.shared.counters.fast_retransmits += 1;
+        if !reduced_already {
+            self.flow.congestion.loss(flight, u32::from(self.flow.mss), tick);
+        }
+    }
+
+    /// RFC 8985 section 6.3: segments that were a little late have had their time.
+    pub(crate) fn reordering_timeout(&mut self) {
+        let now_us = self.now.micros32();
+        let (una, mss) = (self.flow.send_una, u32::from(self.flow.mss));
+        let (least, smoothed) = (self.flow.rtt.least_us(), self.flow.rtt.smoothed_us());
+        let Some(recovery) = self.flow.recovery_mut() else {
+            // The reduction was undone meanwhile.
+            self.watch(None);
+            return;
+        };
+        let losses = recovery.detect(una, now_us, least, smoothed, mss);
+        self.shared.counters.lost_bytes += u64::from(losses.bytes);
+        if losses.bytes > 0 && recovery.state() < CongestionState::Recovery {
+            self.recover();
+            self.govern(0, una, 0, false);
+        }
+        self.flow.flags.set(Flags::SEND_WANTED);
+        self.watch(losses.again_after_us);
+    }
+
+    /// Sets the timer that looks for losses again, or the retransmission timer.
+    fn watch(&mut self, after_us: Option<u32>) {
+        match after_us {
+            Some(after_us) => {
+                self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
+                self.flow.flags.set(Flags::REORDERING_TIMER);
+                self.flow.retransmit_at = self.in_us(u64::from(after_us));
+            }
+            None if !self.flow.retransmit_at.is_set() && !self.flow.all_acknowledged() => {
+                self.start_retransmission()
+            }
+            None => {}
+        }
+    }
+
+    /// How the window follows an acknowledgment that delivered so many bytes.
+    fn govern(&mut self, delivered: u32, una: u32, flight: u32, was_reducing: bool) {
+        let mss = u32::from(self.flow.mss);
+        let threshold = self.flow.congestion.threshold();
+        let new_flight = self.flow.flight();
+        let acked = self.flow.send_una.wrapping_sub(una);
+        let Some(recovery) = self.flow.recovery_mut() else { return };
+        if recovery.is_reducing() {
+            let window = recovery.proportional_window(delivered, recovery.pipe(new_flight), threshold, mss);
+            self.flow.congestion.set_window(window.max(mss));
+        } else if acked > 0 && !was_reducing {
+            let ack = self.ack(acked, flight, 0);
+            self.flow.congestion.acknowledged(&ack);
+        }
+    }
+
+    /// RFC 9293 section 3.10.7.4: only newer segments move the window, and as in Linux, one at the same place that opens it.
+    fn update_window(&mut self, segment: &Segment<'_>, window: u32, advance: bool) {
+        let flow = &mut *self.flow;
+        let newer = advance
+            || before(flow.window_sequence, segment.sequence())
+            || (flow.window_sequence == segment.sequence() && window > flow.send_window)
+            || (flow.window_sequence == segment.sequence() && segment.acknowledgment() == flow.send_una);
+        if !newer {
+            return;
+        }
+        if window > flow.send_window {
+            flow.flags.set(Flags::SEND_WANTED);
+        }
+        flow.send_window = window;
+        flow.send_window_max = flow.send_window_max.max(window);
+        flow.window_sequence = segment.sequence();
+        if window > 0 && flow.flags.take(Flags::PERSIST) {
+            flow.backoff = 0;
+            flow.flags.set(Flags::SEND_WANTED);
+            self.restart_retransmission();
+        }
+    }
+
+    /// RFC 6298 sections 5.2 and 5.3; RFC 8985 section 7.2.
+    pub(crate) fn restart_retransmission(&mut self) {
+        self.flow.flags.clear_all(&[Flags::LOSS_PROBE_TIMER, Flags::REORDERING_TIMER]);
+        if let Some(settings) = self.flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()) {
+            settings.unanswered_since = Deadline::NEVER;
+        }
+        self.flow.retransmit_at = Deadline::NEVER;
+        if !self.flow.all_acknowledged() {
+            self.start_retransmission();
+        }
+    }
+
+    fn fin_acknowledged(&mut self) -> Option<Verdict> {
+        match self.flow.state {
+            State::FinWait1 => {
+                self.flow.state = State::FinWait2;
+                if self.flow.flags.has(Flags::DETACHED) {
+                    self.flow.linger_at = self.in_us(self.shared.config.fin_timeout.as_micros() as u64);
+                }
+                None
+            }
+            State::Closing => Some(Verdict::TimeWait),
+            State::LastAck => Some(Verdict::End(None)),
+            _ => None,
+        }
+    }
+
+    /// A router says that it takes packets of `mtu` bytes (RFC 1191, RFC 8201).
+    pub(crate) fn packet_too_big(&mut self, mtu: u32) {
+        let is_v4 = self.flow.tuple.is_v4();
+        let Some(mss) =
+            segment_of_reported(mtu, is_v4, self.flow.mss, self.flow.flags.has(Flags::TIMESTAMPS))
+        else {
+            self.shared.counters.drop_icmp += 1;
+            return;
+        };
+        self.flow.mss = mss;
+        // RFC 1191 section 6.4: what was too big is sent again at once, and the window is not reduced.
+        let una = self.flow.send_una;
+        self.flow.recovery_or_new().lose_all_flying(una);
+        self.flow.flags.set(Flags::SEND_WANTED);
+    }
+}
+
+/// The payload of a full segment on a path that takes packets of `mtu` bytes, if it is less than `mss`. Less than every path
+/// must take is not believed (RFC 8201 section 4, and Linux's net.ipv4.route.min_pmtu).
+fn segment_of_reported(mtu: u32, is_v4: bool, mss: u16, timestamps: bool) -> Option<u16> {
+    let (floor, headers) = if is_v4 { (552, 40) } else { (1280, 60) };
+    let room = mtu.max(floor) - headers - if timestamps { u32::from(TIMESTAMPS_LEN) } else { 0 };
+    (room < u32::from(mss)).then_some(room as u16)
+}

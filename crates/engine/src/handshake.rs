@@ -1,0 +1,302 @@
+//! How connections begin (RFC 9293 sections 3.5, 3.10.7.2 and 3.10.7.3), and SYN cookies (RFC 4987).
+
+use overfly_wire::tcp::{Flags as TcpFlags, Options, Timestamps};
+
+use crate::config::{Ecn, SynCookies};
+use crate::congestion::CongestionControl;
+use crate::cookies::{self, Offer};
+use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
+use crate::flow::{Flags, Flow, State};
+use crate::owner::{Event, Failure, ListenerId, Owner};
+use crate::receive::Arrival;
+use crate::sequence::later;
+use crate::time::{Deadline, Instant};
+use crate::transmit::Answer;
+
+/// The least MSS that is believed: less would make every byte a segment.
+pub(crate) const MIN_MSS: u16 = 64;
+/// RFC 9293 section 3.7.1: without the option.
+const DEFAULT_MSS: u16 = 536;
+const DEFAULT_MSS_V6: u16 = 1220;
+/// Bytes of the timestamps option with its padding.
+pub(crate) const TIMESTAMPS_LEN: u16 = 12;
+
+impl Engine {
+    /// RFC 9293 section 3.10.7.2, second and third.
+    pub(crate) fn syn_arrives(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        listener: u32,
+        iss: Option<u32>,
+    ) {
+        if self.shared.listeners.accept_queue_is_full(listener) {
+            self.shared.counters.drop_backlog += 1;
+            return;
+        }
+        let policy = self.shared.config.syn_cookies;
+        if policy == SynCookies::Always || self.shared.listeners.syn_queue_is_full(listener) {
+            if policy == SynCookies::Off {
+                self.shared.counters.drop_backlog += 1;
+            } else {
+                self.shared.answer_with_cookie(now, arrival);
+            }
+            return;
+        }
+        let iss = iss.unwrap_or_else(|| self.shared.initial_sequence(now, &arrival.tuple));
+        let mut flow = self.shared.new_flow(now, arrival.tuple, iss);
+        flow.state = State::SynReceived;
+        flow.next_hop = arrival.next_hop;
+        flow.listener = listener;
+        flow.flags.set(Flags::HALF_OPEN);
+        // The owner does not know the flow until it is established.
+        flow.flags.set(Flags::RELEASED);
+        self.shared.learn_from_syn(now, &mut flow, arrival);
+        flow.flags.set(Flags::SYN_WANTED);
+        match self.flows.insert(flow) {
+            Some(index) => {
+                self.shared.listeners.half_opened(listener);
+                self.enqueue(index);
+            }
+            None => self.shared.counters.drop_no_flows += 1,
+        }
+    }
+
+    /// An acknowledgment for no flow, while cookies are out (RFC 4987 section 3.6): the third segment of a handshake, perhaps.
+    pub(crate) fn cookie_arrives<O: Owner>(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        listener: u32,
+        owner: &mut O,
+    ) {
+        let Some(mut flow) = self.shared.flow_from_cookie(now, arrival) else {
+            self.shared.counters.drop_bad_cookie += 1;
+            self.shared.answer_with_reset(arrival);
+            return;
+        };
+        if self.shared.listeners.accept_queue_is_full(listener) {
+            self.shared.counters.drop_backlog += 1;
+            return;
+        }
+        flow.listener = listener;
+        match self.flows.insert(flow) {
+            Some(index) => {
+                self.shared.counters.syn_cookies_accepted += 1;
+                self.with_flow(now, index, arrival, owner);
+            }
+            None => self.shared.counters.drop_no_flows += 1,
+        }
+    }
+}
+
+impl Shared {
+    /// Answers a SYN without keeping anything of it (RFC 4987 section 3.6): the cookie holds the MSS, the timestamp the other
+    /// options.
+    fn answer_with_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) {
+        let (tuple, options) = (arrival.tuple, &arrival.options);
+        let default = if tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
+        let mss = options.mss.unwrap_or(default);
+        let syn = arrival.segment.sequence();
+        let cookie = self.cookies.make(now, tuple.local(), tuple.remote(), syn, mss);
+        let asked = arrival.segment.flags().contains(TcpFlags::ECE | TcpFlags::CWR);
+        let mut flags = TcpFlags::SYN | TcpFlags::ACK;
+        let mut answer = Options { mss: Some(self.largest_segment(&tuple)), ..Options::NONE };
+        if let Some(timestamps) = options.timestamps
+            && self.config.timestamps
+        {
+            let offer = Offer {
+                window_scale: options.window_scale,
+                sack_permitted: options.sack_permitted && self.config.sack,
+                ecn: asked && self.config.ecn != Ecn::Off,
+            };
+            let clock = now.tick().0.wrapping_add(self.secret.addresses(&tuple));
+            answer.timestamps =
+                Some(Timestamps { value: cookies::encode_timestamp(clock, offer), echo: timestamps.value });
+            answer.sack_permitted = offer.sack_permitted;
+            answer.window_scale = options.window_scale.map(|_| window_shift(self.config.receive_window));
+            if offer.ecn {
+                flags |= TcpFlags::ECE;
+            }
+        }
+        self.counters.syn_cookies_sent += 1;
+        self.answer(Answer::Tcp {
+            next_hop: arrival.next_hop,
+            tuple,
+            sequence: cookie,
+            acknowledgment: syn.wrapping_add(1),
+            flags,
+            window: self.config.initial_receive_window.min(0xffff) as u16,
+            options: answer,
+        });
+    }
+
+    /// The control block of a handshake whose third segment this is, if its acknowledgment is a cookie of ours.
+    fn flow_from_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) -> Option<Flow> {
+        let (tuple, segment) = (arrival.tuple, &arrival.segment);
+        let (sequence, acknowledgment) = (segment.sequence(), segment.acknowledgment());
+        let mss = self.cookies.check(now, tuple.local(), tuple.remote(), sequence, acknowledgment)?;
+        let mut flow = self.new_flow(now, tuple, acknowledgment.wrapping_sub(1));
+        flow.state = State::SynReceived;
+        flow.next_hop = arrival.next_hop;
+        flow.flags.set(Flags::RELEASED);
+        flow.send_next = acknowledgment;
+        flow.receive_next = sequence;
+        flow.acked_next = sequence;
+        flow.receive_edge = sequence.wrapping_add(flow.receive_limit.min(0xffff));
+        flow.window_sequence = sequence;
+        let mut mss = mss.min(self.largest_segment(&tuple));
+        let mut offer = Offer::default();
+        if let Some(timestamps) = arrival.options.timestamps {
+            offer = cookies::decode_timestamp(timestamps.echo);
+            flow.flags.set(Flags::TIMESTAMPS);
+            flow.timestamp_recent = timestamps.value;
+            mss = mss.saturating_sub(TIMESTAMPS_LEN).max(MIN_MSS - TIMESTAMPS_LEN);
+        }
+        flow.mss = mss;
+        flow.flags.put(Flags::SACK, offer.sack_permitted);
+        flow.flags.put(Flags::ECN, offer.ecn);
+        flow.send_shift = offer.window_scale.unwrap_or(0);
+        if offer.window_scale.is_none() {
+            flow.receive_shift = 0;
+        }
+        flow.congestion.set_window(self.initial_window(u32::from(mss)));
+        Some(flow)
+    }
+
+    /// Takes the options and the initial sequence number of a SYN (RFC 9293 section 3.7.1, RFC 7323, RFC 2018, RFC 3168).
+    fn learn_from_syn(&self, now: Instant, flow: &mut Flow, arrival: &Arrival<'_>) {
+        let (segment, options) = (&arrival.segment, &arrival.options);
+        flow.receive_next = segment.sequence().wrapping_add(1);
+        flow.acked_next = flow.receive_next;
+        // The SYN's answer offers an unscaled window (RFC 7323 section 2.2).
+        flow.receive_edge = flow.receive_next.wrapping_add(flow.receive_limit.min(0xffff));
+        let default = if flow.tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
+        let mut mss = options.mss.unwrap_or(default).max(MIN_MSS).min(self.largest_segment(&flow.tuple));
+        if let Some(timestamps) = options.timestamps
+            && self.config.timestamps
+        {
+            flow.flags.set(Flags::TIMESTAMPS);
+            flow.timestamp_recent = timestamps.value;
+            flow.timestamp_recent_at = now.tick();
+            // RFC 6691: the option's bytes are not in the MSS.
+            mss = mss.saturating_sub(TIMESTAMPS_LEN).max(MIN_MSS - TIMESTAMPS_LEN);
+        }
+        flow.mss = mss;
+        flow.flags.put(Flags::SACK, self.config.sack && options.sack_permitted);
+        flow.send_shift = options.window_scale.unwrap_or(0);
+        if options.window_scale.is_none() {
+            flow.receive_shift = 0;
+        }
+        // RFC 3168 section 6.1.1: a SYN asks with ECE and CWR, its answer agrees with ECE alone.
+        let flags = segment.flags();
+        let asked = flags.contains(TcpFlags::ECE | TcpFlags::CWR) && self.config.ecn != Ecn::Off;
+        let agreed = flags.contains(TcpFlags::ECE) && !flags.contains(TcpFlags::CWR);
+        flow.flags.put(
+            Flags::ECN,
+            if flags.contains(TcpFlags::ACK) {
+                agreed && self.config.ecn == Ecn::Ask && flow.flags.has(Flags::ECN)
+            } else {
+                asked
+            },
+        );
+        flow.send_window = u32::from(segment.window());
+        flow.send_window_max = flow.send_window;
+        flow.window_sequence = segment.sequence();
+        flow.congestion.set_window(self.initial_window(u32::from(mss)));
+    }
+}
+
+impl<O: Owner> Turn<'_, O> {
+    /// RFC 9293 section 3.10.7.3.
+    pub(crate) fn syn_sent(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        let segment = &arrival.segment;
+        let flags = segment.flags();
+        let has_ack = flags.contains(TcpFlags::ACK);
+        let flow = &mut *self.flow;
+        if has_ack && segment.acknowledgment() != flow.send_una.wrapping_add(1) {
+            self.shared.counters.drop_bad_ack += 1;
+            if !flags.contains(TcpFlags::RST) {
+                self.shared.answer_with_reset(arrival);
+            }
+            return Verdict::Keep;
+        }
+        if flags.contains(TcpFlags::RST) {
+            if has_ack && !flow.all_acknowledged() {
+                self.shared.counters.resets_received += 1;
+                return Verdict::End(Some(Failure::Refused));
+            }
+            self.shared.counters.drop_bad_ack += 1;
+            return Verdict::Keep;
+        }
+        if !flags.contains(TcpFlags::SYN) || flow.all_acknowledged() {
+            self.shared.counters.drop_bad_ack += 1;
+            return Verdict::Keep;
+        }
+        self.shared.learn_from_syn(self.now, flow, arrival);
+        flow.next_hop = arrival.next_hop;
+        if !has_ack {
+            // Simultaneous open (RFC 9293 section 3.5, figure 7).
+            flow.state = State::SynReceived;
+            flow.flags.set(Flags::SYN_WANTED);
+            return Verdict::Keep;
+        }
+        self.establish();
+        self.flow.flags.set(Flags::ACK_NOW);
+        self.flow.flags.set(Flags::SEND_WANTED);
+        self.shared.counters.connects += 1;
+        if !self.flow.flags.has(Flags::DETACHED) {
+            self.owner.event(self.id, Event::Connected);
+        }
+        // Data or FIN on the SYN and ACK come again: the ACK just sent does not cover them.
+        Verdict::Keep
+    }
+
+    /// The SYN was acknowledged.
+    fn establish(&mut self) {
+        let tick = self.tick();
+        let flow = &mut *self.flow;
+        flow.state = State::Established;
+        flow.send_una = flow.send_una.wrapping_add(1);
+        if flow.flags.take(Flags::TIMED) {
+            flow.rtt.sample(self.now.micros32().wrapping_sub(flow.timed_at_us));
+        } else if flow.retries > 0 {
+            flow.rtt.syn_timed_out();
+        }
+        flow.retries = 0;
+        flow.backoff = 0;
+        flow.retransmit_at = Deadline::NEVER;
+        flow.flags.clear(Flags::SYN_WANTED);
+        if flow.flags.has(Flags::KEEP_ALIVE) {
+            flow.restart_keep_alive(tick);
+        }
+        flow.receive_edge = later(flow.receive_edge, flow.possible_edge());
+    }
+
+    /// SYN-RECEIVED became ESTABLISHED. A verdict, if the flow does not go on.
+    pub(crate) fn handshake_done(&mut self) -> Option<Verdict> {
+        if self.flow.listener == NO_LISTENER {
+            // A simultaneous open.
+            self.establish();
+            self.shared.counters.connects += 1;
+            if !self.flow.flags.has(Flags::DETACHED) {
+                self.owner.event(self.id, Event::Connected);
+            }
+            return None;
+        }
+        if !self.shared.listeners.is_open(self.flow.listener) {
+            self.flow.flags.set(Flags::RESET_WANTED);
+            return Some(Verdict::Keep);
+        }
+        if self.flow.flags.take(Flags::HALF_OPEN) {
+            self.shared.listeners.half_open_ended(self.flow.listener);
+        }
+        self.establish();
+        self.shared.listeners.established(self.flow.listener);
+        self.flow.flags.set(Flags::UNACCEPTED);
+        self.flow.flags.clear(Flags::RELEASED);
+        self.shared.counters.accepts += 1;
+        self.owner.event(self.id, Event::Incoming { listener: ListenerId(self.flow.listener) });
+        None
+    }
+}

@@ -1,0 +1,405 @@
+//! A segment for a connection, in the order of RFC 9293 section 3.10.7.4, and its text.
+
+use overfly_wire::tcp::Flags as TcpFlags;
+
+use crate::autotune::Autotune;
+use crate::engine::{Turn, Verdict};
+use crate::flow::{Flags, State};
+use crate::owner::{Event, Failure, Owner};
+use crate::reassembly::{Held, Reassembly};
+use crate::receive::Arrival;
+use crate::sequence::{at_or_before, before, distance, later};
+use crate::time::{Deadline, ticks};
+
+/// Full segments that one acknowledgment covers at most.
+const STRETCH: u32 = 8;
+/// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
+const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
+
+impl<O: Owner> Turn<'_, O> {
+    /// One segment for a flow.
+    pub(crate) fn segment_arrives(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        match self.flow.state {
+            State::SynSent => self.syn_sent(arrival),
+            State::TimeWait if self.may_give_way(arrival) => {
+                self.shared.counters.time_wait_reuses += 1;
+                Verdict::GiveWay
+            }
+            _ => self.synchronized(arrival),
+        }
+    }
+
+    /// RFC 6191 section 2, RFC 9293 section 3.10.7.4: a SYN that cannot be of the old connection opens a new one.
+    fn may_give_way(&self, arrival: &Arrival<'_>) -> bool {
+        let flow = &self.flow;
+        let flags = arrival.segment.flags();
+        let is_syn =
+            flags.contains(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN);
+        let newer = match arrival.options.timestamps {
+            Some(timestamps) if flow.flags.has(Flags::TIMESTAMPS) => {
+                before(flow.timestamp_recent, timestamps.value)
+                    || (timestamps.value == flow.timestamp_recent
+                        && before(flow.receive_next, arrival.segment.sequence()))
+            }
+            _ => before(flow.receive_next, arrival.segment.sequence()),
+        };
+        is_syn && newer && self.shared.listeners.find(arrival.tuple.local()).is_some()
+    }
+
+    /// RFC 9293 section 3.10.7.4, in its order.
+    fn synchronized(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        let segment = &arrival.segment;
+        let flags = segment.flags();
+        let sequence = segment.sequence();
+        let length = arrival.length();
+        let end = sequence.wrapping_add(length);
+        let tick = self.tick();
+        let flow = &mut *self.flow;
+
+        // RFC 7323 section 5.3 R1: PAWS comes first.
+        if let Some(timestamps) = arrival.options.timestamps
+            && flow.flags.has(Flags::TIMESTAMPS)
+            && !flags.contains(TcpFlags::RST)
+            && before(timestamps.value, flow.timestamp_recent)
+            && tick.since(flow.timestamp_recent_at) < TIMESTAMP_VALID_TICKS
+        {
+            self.shared.counters.drop_paws += 1;
+            self.report_old(sequence, end);
+            self.challenge();
+            return Verdict::Keep;
+        }
+
+        // First: the sequence number. The test is Linux's: an acknowledgment at the right edge is good.
+        if before(end, flow.receive_next) || before(flow.receive_edge, sequence) {
+            self.shared.counters.drop_window += 1;
+            if flow.state == State::SynReceived && flags.contains(TcpFlags::SYN) && end == flow.receive_next {
+                flow.flags.set(Flags::SYN_WANTED);
+            } else if !flags.contains(TcpFlags::RST) {
+                if length > 0 {
+                    flow.flags.set(Flags::ACK_NOW);
+                    self.report_old(sequence, end);
+                } else {
+                    self.challenge();
+                }
+            }
+            return Verdict::Keep;
+        }
+
+        // Second: RST (RFC 5961 section 3.2: only the exact sequence number ends the connection).
+        if flags.contains(TcpFlags::RST) {
+            if flow.state == State::TimeWait {
+                // RFC 1337: TIME-WAIT is not ended by a stray RST.
+                return Verdict::Keep;
+            }
+            if sequence == flow.receive_next {
+                self.shared.counters.resets_received += 1;
+                return Verdict::End(Some(match flow.state {
+                    State::SynReceived => Failure::Refused,
+                    _ => Failure::Reset,
+                }));
+            }
+            self.challenge();
+            return Verdict::Keep;
+        }
+
+        // Fourth: SYN. The same SYN again asks for the same answer; others get a challenge (RFC 5961 section 4.2).
+        if flags.contains(TcpFlags::SYN) {
+            if flow.state == State::SynReceived && sequence.wrapping_add(1) == flow.receive_next {
+                flow.flags.set(Flags::SYN_WANTED);
+            } else {
+                self.challenge();
+            }
+            return Verdict::Keep;
+        }
+
+        // Fifth: ACK.
+        if !flags.contains(TcpFlags::ACK) {
+            self.shared.counters.drop_bad_ack += 1;
+            return Verdict::Keep;
+        }
+        let acknowledgment = segment.acknowledgment();
+        if flow.state == State::SynReceived {
+            if !before(flow.send_una, acknowledgment) || before(flow.send_next, acknowledgment) {
+                self.shared.counters.drop_bad_ack += 1;
+                self.shared.answer_with_reset(arrival);
+                return Verdict::Keep;
+            }
+            if let Some(verdict) = self.handshake_done() {
+                return verdict;
+            }
+        }
+        let flow = &mut *self.flow;
+        if before(flow.send_next, acknowledgment)
+            // RFC 5961 section 5.2: too old to be of this connection's recent past.
+            || before(acknowledgment, flow.send_una.wrapping_sub(flow.send_window_max))
+        {
+            self.shared.counters.drop_bad_ack += 1;
+            self.challenge();
+            return Verdict::Keep;
+        }
+        if let Some(timestamps) = arrival.options.timestamps
+            && flow.flags.has(Flags::TIMESTAMPS)
+            && at_or_before(sequence, flow.acked_next)
+            && !before(timestamps.value, flow.timestamp_recent)
+        {
+            // RFC 7323 section 4.3: only a segment that covers the last ACK sent moves TS.Recent.
+            flow.timestamp_recent = timestamps.value;
+            flow.timestamp_recent_at = tick;
+        }
+        // The way back may have changed (a gateway that failed over).
+        flow.next_hop = arrival.next_hop;
+        if flow.flags.has(Flags::PERSIST) || flow.all_acknowledged() {
+            // The probe was answered: the peer lives (RFC 9293 section 3.8.6.1).
+            flow.retries = 0;
+        }
+        if flow.flags.has(Flags::KEEP_ALIVE) && matches!(flow.state, State::Established | State::CloseWait) {
+            flow.restart_keep_alive(tick);
+        }
+        if flow.flags.has(Flags::ECN) {
+            self.note_marks(arrival, length);
+        }
+
+        if let Some(verdict) = self.acknowledge(arrival) {
+            return verdict;
+        }
+        // Seventh and eighth: the text, then FIN. Urgent data is in-band (RFC 6093 section 6): URG changes nothing.
+        if length > 0 {
+            return self.text(arrival);
+        }
+        Verdict::Keep
+    }
+
+    /// The receiver's half of RFC 3168 section 6.1.3.
+    fn note_marks(&mut self, arrival: &Arrival<'_>, length: u32) {
+        if arrival.segment.flags().contains(TcpFlags::CWR) {
+            self.flow.flags.clear(Flags::ECN_ECHO);
+        }
+        if arrival.marked && length > 0 {
+            self.shared.counters.ecn_marks += 1;
+            self.flow.flags.set(Flags::ECN_ECHO);
+            self.flow.flags.set(Flags::ACK_NOW);
+        }
+    }
+
+    /// The text and the FIN of an acceptable segment.
+    fn text(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        let segment = &arrival.segment;
+        let mut sequence = segment.sequence();
+        let mut data = segment.payload();
+        let mut fin = segment.flags().contains(TcpFlags::FIN);
+        let flow = &mut *self.flow;
+
+        if !flow.state.may_receive() {
+            // The peer's FIN was here: this is an old segment. RFC 9293 section 3.10.7.4 restarts TIME-WAIT for a FIN.
+            self.shared.counters.drop_duplicate += 1;
+            flow.flags.set(Flags::ACK_NOW);
+            return if fin && flow.state == State::TimeWait { Verdict::TimeWait } else { Verdict::Keep };
+        }
+
+        let known = distance(sequence, flow.receive_next) as usize;
+        if known > 0 {
+            flow.flags.set(Flags::ACK_NOW);
+            let end = sequence.wrapping_add(known.min(data.len()) as u32);
+            self.report_duplicate(sequence, end);
+            if known >= data.len() + usize::from(fin) {
+                self.shared.counters.drop_duplicate += 1;
+                return Verdict::Keep;
+            }
+            data = &data[known..];
+            sequence = self.flow.receive_next;
+        }
+        let flow = &mut *self.flow;
+        let room = distance(sequence, flow.receive_edge) as usize;
+        if data.len() > room {
+            self.shared.counters.drop_window += 1;
+            flow.flags.set(Flags::ACK_NOW);
+            data = &data[..room];
+            fin = false;
+        }
+        if !data.is_empty() && flow.flags.has(Flags::DETACHED) {
+            // RFC 9293 section 3.6.1: data that nobody will read.
+            self.shared.counters.drop_no_owner += 1;
+            flow.flags.set(Flags::RESET_WANTED);
+            return Verdict::Keep;
+        }
+
+        if sequence != flow.receive_next {
+            self.hold(sequence, data, fin);
+            return Verdict::Keep;
+        }
+        if !data.is_empty() {
+            self.note_echo(arrival);
+            self.deliver(data);
+            fin |= self.drain();
+            self.schedule_ack(segment.flags().contains(TcpFlags::PSH));
+        }
+        if fin {
+            return self.remote_closed();
+        }
+        Verdict::Keep
+    }
+
+    fn deliver(&mut self, data: &[u8]) {
+        let consumed = self.owner.deliver(self.id, data).min(data.len());
+        let flow = &mut *self.flow;
+        flow.receive_next = flow.receive_next.wrapping_add(data.len() as u32);
+        flow.received = flow.received.wrapping_add(data.len() as u32);
+        flow.held += (data.len() - consumed) as u32;
+        self.shared.counters.rx_bytes += data.len() as u64;
+        if flow.received >= flow.receive_limit / 2 && flow.receive_limit < self.shared.config.receive_window {
+            self.tune(consumed as u32);
+        }
+    }
+
+    /// The receiver's round trip, for a flow whose window is being tuned.
+    fn note_echo(&mut self, arrival: &Arrival<'_>) {
+        let clock = self.shared.clock(self.now.tick(), self.flow);
+        if let Some(tuning) = self.flow.extra.as_mut().and_then(|extra| extra.tuning.as_mut())
+            && let Some(timestamps) = arrival.options.timestamps
+            && timestamps.echo != 0
+        {
+            tuning.echoed(clock.wrapping_sub(timestamps.echo));
+        }
+    }
+
+    /// A flow that receives much: its window follows what the owner consumes.
+    fn tune(&mut self, consumed: u32) {
+        let (now, flow) = (self.now, &mut *self.flow);
+        if flow.flags.has(Flags::FIXED_WINDOW) {
+            return;
+        }
+        let (next, window, rtt_us) = (flow.receive_next, flow.receive_limit, flow.rtt.smoothed_us());
+        let tuning = flow
+            .extra
+            .get_or_insert_default()
+            .tuning
+            .get_or_insert_with(|| Autotune::new(now, window, rtt_us));
+        tuning.received(now, next);
+        if tuning.consumed(now, consumed, self.shared.config.receive_window) {
+            flow.receive_limit = tuning.window();
+        }
+    }
+
+    /// As [`Turn::report_duplicate`], for what was dropped unread: a duplicate only if it was delivered before.
+    fn report_old(&mut self, left: u32, right: u32) {
+        if at_or_before(right, self.flow.receive_next) {
+            self.report_duplicate(left, right);
+        }
+    }
+
+    /// RFC 2883 section 4: the next acknowledgment says what arrived twice.
+    fn report_duplicate(&mut self, left: u32, right: u32) {
+        if self.flow.flags.has(Flags::SACK) && before(left, right) && self.flow.state.is_synchronized() {
+            self.flow.extra.get_or_insert_default().duplicate = Some((left, right));
+        }
+    }
+
+    /// Holds an out-of-order segment, and asks for what is missing with a duplicate ACK (RFC 5681 section 4.2).
+    fn hold(&mut self, sequence: u32, data: &[u8], fin: bool) {
+        self.flow.flags.set(Flags::ACK_NOW);
+        let room = self.shared.config.reassembly_budget.saturating_sub(self.shared.reassembly_bytes);
+        let end = sequence.wrapping_add(data.len() as u32);
+        let reassembly =
+            self.flow.extra.get_or_insert_default().reassembly.get_or_insert_with(Reassembly::default);
+        match reassembly.insert(sequence, data, room) {
+            Held::Added(cost) => {
+                self.shared.counters.out_of_order += 1;
+                self.shared.reassembly_bytes += cost;
+            }
+            Held::Known if !data.is_empty() => {
+                self.shared.counters.drop_duplicate += 1;
+                self.report_duplicate(sequence, end);
+                return;
+            }
+            Held::Known => {}
+            Held::Refused => {
+                self.shared.counters.drop_reassembly_budget += 1;
+                self.flow.trim_reassembly();
+                return;
+            }
+        }
+        if fin && let Some(reassembly) = self.flow.reassembly_mut() {
+            reassembly.set_fin(end);
+        }
+    }
+
+    /// Delivers what was held and is now in order. True if the FIN is next.
+    fn drain(&mut self) -> bool {
+        if self.flow.reassembly_mut().is_none() {
+            return false;
+        }
+        // RFC 5681 section 4.2: a segment that fills a gap is acknowledged at once.
+        self.flow.flags.set(Flags::ACK_NOW);
+        loop {
+            let next = self.flow.receive_next;
+            let Some((data, known, cost)) = self.flow.reassembly_mut().and_then(|held| held.take(next))
+            else {
+                break;
+            };
+            self.shared.reassembly_bytes -= cost;
+            if known < data.len() {
+                self.deliver(&data[known..]);
+            }
+        }
+        let next = self.flow.receive_next;
+        let fin = self.flow.reassembly_mut().is_some_and(|held| held.fin_is_at(next));
+        if fin {
+            // Nothing can be behind the FIN: whatever claims to be is not of this stream.
+            self.shared.forget_reassembly(self.flow);
+        }
+        self.flow.trim_reassembly();
+        fin
+    }
+
+    /// RFC 9293 section 3.8.6.3, stretched as by a kernel that merges segments before it looks at them: two or more
+    /// segments that end with PSH, or many, are acknowledged at once; a burst that seems to go on, after a tick; one
+    /// segment, after a while.
+    fn schedule_ack(&mut self, push: bool) {
+        let flow = &mut *self.flow;
+        let waiting = flow.receive_next.wrapping_sub(flow.acked_next);
+        let mss = u32::from(flow.mss);
+        let at = if flow.flags.has(Flags::QUICK_ACK) {
+            flow.flags.set(Flags::ACK_NOW);
+            return;
+        } else if waiting < 2 * mss {
+            self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
+        } else if push || waiting >= (STRETCH * mss).min(flow.receive_limit / 2) {
+            flow.flags.set(Flags::ACK_NOW);
+            return;
+        } else {
+            self.now.tick().after(1)
+        };
+        flow.ack_at = flow.ack_at.earlier(Deadline::at(at));
+    }
+
+    /// The peer's FIN is next in order.
+    fn remote_closed(&mut self) -> Verdict {
+        let flow = &mut *self.flow;
+        flow.receive_next = flow.receive_next.wrapping_add(1);
+        flow.receive_edge = later(flow.receive_edge, flow.receive_next);
+        flow.flags.set(Flags::ACK_NOW);
+        if !flow.flags.has(Flags::DETACHED) {
+            self.owner.event(self.id, Event::RemoteClosed);
+        }
+        match self.flow.state {
+            State::Established => {
+                self.flow.state = State::CloseWait;
+                Verdict::Keep
+            }
+            State::FinWait1 => {
+                self.flow.state = State::Closing;
+                Verdict::Keep
+            }
+            _ => Verdict::TimeWait,
+        }
+    }
+
+    /// Answers what looks wrong with an ACK (RFC 5961), within the rate limit.
+    fn challenge(&mut self) {
+        let limit = self.shared.config.challenge_acks_per_s;
+        if self.shared.challenges.allow(self.tick(), limit) {
+            self.shared.counters.challenge_acks += 1;
+            self.flow.flags.set(Flags::ACK_NOW);
+        }
+    }
+}
