@@ -470,3 +470,60 @@ fn random_overlaps_deliver_every_position_once_from_somebody_who_sent_it() {
         assert!(received.iter().enumerate().all(|(at, byte)| byte / 2 == at as u8), "seed {seed}");
     }
 }
+
+#[test]
+fn a_fin_inside_held_data_gives_the_budget_back() {
+    // Data beyond the stream's end, then the end, then what leads up to it: what lay beyond is dropped and accounted for.
+    let mut config = config(SERVER);
+    config.reassembly_budget = 64 * 1024;
+    let mut s = Script::with(config);
+    s.host.engine.listen(s.local, 64).unwrap();
+    for number in 0..100 {
+        s.play(number);
+        let flow = s.open(65_535);
+        for segment in 0..8 {
+            s.inject(ACK, 1001 + segment * MSS as u32, 1, MSS, 65_535);
+        }
+        s.inject(FIN | ACK, 501, 1, 0, 65_535);
+        s.inject(PSH | ACK, 1, 1, 500, 65_535);
+        s.host.engine.abort(flow);
+        s.sent();
+    }
+    assert_eq!(s.host.engine.counters().drop_reassembly_budget, 0, "the budget leaks");
+}
+
+#[test]
+fn forged_duplicate_acknowledgments_let_go_no_more_than_was_in_flight() {
+    // Savage 1999, "DupACK spoofing": each of 10,000 duplicates pretends that a segment has left the network. Those that
+    // could have left are known (RFC 5681 section 3.2, last paragraph).
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), window_scale: Some(10), sack_permitted: true, ..Options::NONE };
+    s.host.engine.listen(s.local, 8).unwrap();
+    let flow = s.open(65_535);
+    s.host.send(flow, 100_000_000);
+    let flight = s.sent().len();
+    let mut frames = 0;
+    for _ in 0..10_000 {
+        s.inject(ACK, 1, 1, 0, 65_535);
+        frames += s.sent().len();
+    }
+    assert!(frames <= flight + 10, "{frames} segments for a flight of {flight}");
+}
+
+#[test]
+fn single_bytes_out_of_order_cannot_eat_more_than_the_budget() {
+    // Each costs a segment's bookkeeping (at least 32 bytes), which counts against the budget too.
+    let mut config = config(SERVER);
+    config.reassembly_budget = 64 * 1024;
+    let mut s = Script::with(config);
+    s.host.engine.listen(s.local, 64).unwrap();
+    for number in 0..16 {
+        s.play(number);
+        s.open(65_535);
+        for byte in 0..1000 {
+            s.inject(ACK, 3 + 2 * byte, 1, 1, 65_535);
+        }
+    }
+    let held = s.host.engine.counters().out_of_order;
+    assert!(held * 32 <= 64 * 1024, "{held} segments of one byte are held");
+}

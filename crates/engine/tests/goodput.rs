@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use harness::{CLIENT, Faults, Network, SERVER, config};
-use overfly_engine::Config;
+use overfly_engine::Algorithm;
 
 const BANDWIDTH_BPS: u64 = 100_000_000;
 const QUEUE_BYTES: u64 = 375_000;
@@ -37,12 +37,20 @@ const FLOOR_MBPS: f64 = 0.05;
 
 struct Control {
     name: &'static str,
-    choose: fn(&mut Config),
+    algorithm: Algorithm,
     /// Average window in segments at a loss rate and a round-trip time in seconds.
     response: fn(f64, f64) -> f64,
 }
 
-const CONTROLS: [Control; 1] = [Control { name: "Reno", choose: |_| {}, response: reno_window }];
+const CONTROLS: [Control; 2] = [
+    Control { name: "CUBIC", algorithm: Algorithm::Cubic, response: cubic_window },
+    Control { name: "Reno", algorithm: Algorithm::Reno, response: reno_window },
+];
+
+/// RFC 9438 section 5.2 with C 0.4 and beta 0.7, and section 4.3: where Reno would have the larger window, CUBIC has it too.
+fn cubic_window(loss: f64, rtt: f64) -> f64 {
+    (1.054 * (rtt / loss).powf(0.75)).max(reno_window(loss, rtt))
+}
 
 /// Mathis, Semke, Mahdavi and Ott 1997: the average window of Reno in segments, every segment acknowledged; also the case
 /// of alpha 1 and beta 0.5 in RFC 9438 section 5.2.
@@ -79,7 +87,8 @@ fn goodput_mbps(control: &Control, loss: u64, delay_ms: u64, seed: u64) -> f64 {
     for config in &mut configs {
         config.mtu = MTU;
         config.receive_window = WINDOW;
-        (control.choose)(config);
+        config.initial_receive_window = WINDOW;
+        config.congestion = control.algorithm;
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);
@@ -155,8 +164,8 @@ fn heading() -> String {
          receive window {} MiB. Loss is random and on the way of the data only; the delay is that of one way. \
          Measured on virtual time from the {}th second or {} MB on, until the {}th second or {} MB.\n\n\
          `response` is the window that the control's response function gives, over the round-trip time without a queue: \
-         for Reno sqrt(3/2)/sqrt(p) (Mathis et al. 1997), for CUBIC RFC 9438 section 5.2, the larger of equation 7's \
-         1.054 RTT^0.75/p^0.75 and the Reno-friendly region's window. `timeouts too` is Padhye et al. 1998, equation 30, \
+         for Reno sqrt(3/2)/sqrt(p) (Mathis et al. 1997), for CUBIC the larger of 1.054 RTT^0.75/p^0.75 (RFC 9438 section 5.2) \
+         and Reno's, which the Reno-friendly region (section 4.3) holds it to. `timeouts too` is Padhye et al. 1998, equation 30, \
          for Reno with one acknowledgment a segment and a timeout of three round trips, 200 ms at least. `bound` is what \
          link and receive window let through; no column exceeds it.\n\n\
          A test compares (`cargo test -p overfly-engine --test goodput`); a figure that moves by more than {} % fails. \
