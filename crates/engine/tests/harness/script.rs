@@ -40,6 +40,8 @@ pub struct Script {
     /// The options of the segment last expected.
     pub last_options: Options,
     pub peer_timestamp: Option<u32>,
+    /// The type of service of the peer's packets: its last two bits are ECN's (RFC 3168 section 5).
+    pub tos: u8,
 }
 
 impl Script {
@@ -57,6 +59,7 @@ impl Script {
             options: Options { mss: Some(1460), ..Options::NONE },
             last_options: Options::NONE,
             peer_timestamp: None,
+            tos: 0,
         }
     }
 
@@ -124,7 +127,7 @@ impl Script {
             destination,
             protocol: ipv4::PROTOCOL_TCP,
             ttl: 64,
-            tos: 0,
+            tos: self.tos,
             identification: 0,
             dont_fragment: true,
             payload_len: (header.header_len() + len) as u16,
