@@ -60,8 +60,24 @@ pub struct Config {
     pub ecn: Ecn,
     /// What becomes of a SYN when a listener's queue of half-open connections is full.
     pub syn_cookies: SynCookies,
+    /// Connections that [`crate::Engine::set_fast_open`] asked for carry data in their SYN (RFC 7413 section 4.2.1).
+    pub fast_open_client: bool,
+    /// Data in a SYN with a cookie of ours is taken (RFC 7413 section 4.2.2). An owner that cannot bear a request twice must
+    /// not have it (section 6.1).
+    pub fast_open_server: bool,
+    /// Connections of a listener at most that were opened so and have not finished their handshake (RFC 7413 section 5.1).
+    pub max_fast_open: u32,
+    /// Look for a smaller size when full segments time out again and again, without word from a router (RFC 4821 section 7.7;
+    /// Linux's net.ipv4.tcp_mtu_probing). Off as there: a path that loses one packet in ten looks the same.
+    pub mtu_probing: bool,
     /// Challenge ACKs a second at most (RFC 5961 section 7).
     pub challenge_acks_per_s: u32,
+    /// Port unreachable messages a second at most (RFC 1812 section 4.3.2.8), where [`Config::arp`] is set.
+    pub port_unreachables_per_s: u32,
+    /// UDP datagrams that wait for one neighbour's hardware address at most (RFC 1122 section 2.3.2.2).
+    pub held_datagrams: u8,
+    /// Neighbours that UDP datagrams wait for at most.
+    pub max_unresolved: u16,
     /// Times that a data segment is sent again before the flow fails. At least 3 (RFC 1122 section 4.2.3.5).
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
@@ -121,16 +137,29 @@ impl Config {
             timestamps: true,
             ecn: Ecn::Accept,
             syn_cookies: SynCookies::WhenFull,
+            fast_open_client: false,
+            fast_open_server: false,
+            max_fast_open: 256,
+            mtu_probing: false,
             challenge_acks_per_s: 1000,
+            port_unreachables_per_s: 1000,
+            held_datagrams: 3,
+            max_unresolved: 64,
             data_retries: 15,
             syn_retries: 6,
             hash_key: [0; 16],
         }
     }
 
+    /// The prefix's broadcast address (RFC 919), if the prefix has room for one (RFC 3021).
+    pub(crate) fn broadcast(&self) -> Option<Ipv4Addr> {
+        let hosts = u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0);
+        (hosts > 1).then(|| Ipv4Addr::from_bits(self.address.to_bits() | hosts))
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
-        let checks: [(&'static str, u64, u64, u64); 9] = [
+        let checks: [(&'static str, u64, u64, u64); 11] = [
             ("prefix_len", u64::from(self.prefix_len), 0, 32),
             ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
             // RFC 8200 section 5 for the lower bound of IPv6.
@@ -140,6 +169,8 @@ impl Config {
             ("receive_window", u64::from(self.receive_window), 1024, 1 << 30),
             ("delayed_ack in ms", self.delayed_ack.as_millis() as u64, 0, 500),
             ("time_wait in ms", self.time_wait.as_millis() as u64, 0, 600_000),
+            ("fin_timeout in ms", self.fin_timeout.as_millis() as u64, 0, 86_400_000),
+            ("initial_window", u64::from(self.initial_window), 0, 1 << 30),
             ("data_retries", u64::from(self.data_retries), 3, 255),
         ];
         for (option, value, low, high) in checks {

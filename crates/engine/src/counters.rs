@@ -24,6 +24,12 @@ counters! {
     tx_frames,
     /// Payload bytes written, retransmissions included.
     tx_bytes,
+    /// UDP datagrams given to their sockets.
+    rx_datagrams,
+    /// UDP datagrams written.
+    tx_datagrams,
+    /// Port unreachable messages that answered UDP datagrams.
+    port_unreachables_sent,
     /// Passive opens that were established.
     accepts,
     /// Active opens that were established.
@@ -48,6 +54,10 @@ counters! {
     ecn_reductions,
     /// Segments that arrived with an ECN mark.
     ecn_marks,
+    /// SYNs whose data was taken (RFC 7413).
+    fast_opens_accepted,
+    /// SYNs sent with data.
+    fast_opens_sent,
     /// SYNs answered with a cookie (RFC 4987).
     syn_cookies_sent,
     /// Connections made from a cookie.
@@ -74,7 +84,7 @@ counters! {
     out_of_order,
     /// Dropped: the frame is not well-formed (any layer).
     drop_malformed,
-    /// Dropped: the TCP checksum is wrong.
+    /// Dropped: the TCP or UDP checksum is wrong.
     drop_checksum,
     /// Dropped: neither IPv4, IPv6 nor ARP.
     drop_ethertype,
@@ -88,12 +98,26 @@ counters! {
     drop_bad_cookie,
     /// Dropped: a segment for no flow and no listener (answered with RST where RFC 9293 says so).
     drop_no_flow,
+    /// Dropped: a UDP datagram for no socket.
+    drop_udp_no_socket,
+    /// Dropped: a UDP datagram over IPv6 without a checksum.
+    drop_udp_no_checksum,
+    /// Dropped: a UDP datagram from or to a group, or from nowhere.
+    drop_udp_address,
+    /// Dropped: a UDP datagram to be sent, because its next hop did not answer, or too many others waited.
+    drop_udp_unresolved,
+    /// Not sent: a port unreachable message past the limit a second.
+    drop_refusal_limit,
     /// Dropped: a SYN while the listener's queues are full.
     drop_backlog,
     /// Dropped: a SYN while all control blocks are in use.
     drop_no_flows,
     /// Dropped: outside the receive window.
     drop_window,
+    /// Dropped: no timestamps although both sides agreed on them (RFC 7323 section 3.2).
+    drop_no_timestamps,
+    /// Dropped: from or to an address that cannot have a connection (RFC 1122 section 4.2.3.10), or not to us.
+    drop_address,
     /// Dropped: an old timestamp (PAWS, RFC 7323 section 5).
     drop_paws,
     /// Dropped: an acknowledgment of data never sent, or none at all.

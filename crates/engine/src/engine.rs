@@ -3,25 +3,28 @@
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
 
+use crate::autotune::Autotune;
 use crate::config::{Config, ConfigError};
 use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
-use crate::flow::{Flags, Flow, Info, KeepAlive, State};
+use crate::fastopen::{ClientCookies, ServerCookies};
+use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State};
 use crate::flows::Flows;
 use crate::listener::Listeners;
-use crate::neighbor::Neighbors;
+use crate::neighbor::{Neighbors, next_hop};
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
 use crate::recovery::{CongestionState, Recovery};
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
 use crate::transmit::{Answer, Sent};
 use crate::tuple::{Tuple, TupleHasher};
+use crate::udp::Udp;
 use crate::wheel::{Link, Wheel};
 
 /// A TCP/IP engine for one shard.
@@ -43,6 +46,7 @@ pub struct Engine {
     /// Flows that may have something to send; each stands here once ([`Flags::QUEUED`]).
     pub(crate) output: VecDeque<u32>,
     pub(crate) shared: Shared,
+    pub(crate) udp: Udp,
     /// The time last told.
     now: Instant,
 }
@@ -53,8 +57,8 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) listeners: Listeners,
     pub(crate) neighbors: Neighbors,
-    /// Flows whose next hop is being asked for.
-    pub(crate) unresolved: Vec<u32>,
+    /// Flows whose next hop is being asked for, by its address.
+    pub(crate) unresolved: BTreeMap<IpAddr, Vec<u32>>,
     /// Answers that belong to no flow.
     pub(crate) answers: VecDeque<Answer>,
     pub(crate) reassembly_bytes: usize,
@@ -62,6 +66,10 @@ pub(crate) struct Shared {
     pub(crate) challenges: Challenges,
     pub(crate) secret: Secret,
     pub(crate) cookies: Cookies,
+    /// The Fast Open cookies that we give.
+    pub(crate) fast_open: ServerCookies,
+    /// Those that we were given.
+    pub(crate) servers: ClientCookies,
 }
 
 /// One flow's turn: what its processing needs.
@@ -114,6 +122,10 @@ impl Secret {
         }) as u32
     }
 
+    fn challenge(&self, now: Tick) -> u64 {
+        self.hash(4, |hasher| hasher.write_u32(now.0))
+    }
+
     fn word(&self, index: u64) -> u64 {
         self.hash(3, |hasher| hasher.write_u64(index))
     }
@@ -126,21 +138,25 @@ fn hash_address(hasher: &mut SipHasher13, address: IpAddr) {
     }
 }
 
-/// RFC 5961 section 7: challenge ACKs are rate limited.
+/// RFC 5961 section 7: challenge ACKs are rate limited. The limit differs from second to second, so that a stranger cannot
+/// count on it to learn whose connections are challenged (CVE-2016-5696).
 #[derive(Default)]
 pub(crate) struct Challenges {
     since: Tick,
-    sent: u32,
+    left: u32,
 }
 
 impl Challenges {
     /// Whether one more may be sent now, if so many are allowed a second.
-    pub(crate) fn allow(&mut self, now: Tick, per_s: u32) -> bool {
+    pub(crate) fn allow(&mut self, now: Tick, per_s: u32, secret: &Secret) -> bool {
         if now.since(self.since) >= ticks(1_000_000) {
-            *self = Self { since: now, sent: 0 };
+            // Between half of it and one and a half.
+            let random = secret.challenge(now) % u64::from(per_s.max(1));
+            *self = Self { since: now, left: (per_s / 2).saturating_add(random as u32) };
         }
-        self.sent = self.sent.saturating_add(1);
-        self.sent <= per_s
+        let allowed = self.left > 0;
+        self.left = self.left.saturating_sub(1);
+        allowed
     }
 }
 
@@ -157,6 +173,8 @@ pub(crate) enum Verdict {
     GiveWay,
 }
 
+/// Servers whose Fast Open cookies are remembered at most (RFC 7413 section 4.1.3).
+const MAX_FAST_OPEN_SERVERS: usize = 1024;
 /// Answers waiting to be sent at most.
 const MAX_ANSWERS: usize = 1024;
 
@@ -168,6 +186,8 @@ impl Engine {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let secret = Secret(SipHasher13::new_with_key(&config.hash_key));
+        let known_servers = if config.fast_open_client { MAX_FAST_OPEN_SERVERS } else { 0 };
+        let fast_open_key = config.hash_key;
         let mut words = 0;
         let hasher = TupleHasher::new(|| {
             words += 1;
@@ -182,14 +202,17 @@ impl Engine {
                 counters: Counters::default(),
                 listeners: Listeners::default(),
                 neighbors: Neighbors::default(),
-                unresolved: Vec::new(),
+                unresolved: BTreeMap::new(),
                 answers: VecDeque::with_capacity(MAX_ANSWERS),
                 reassembly_bytes: 0,
                 time_wait: 0,
                 challenges: Challenges::default(),
                 cookies: Cookies::new(secret.0),
+                fast_open: ServerCookies::new(fast_open_key),
+                servers: ClientCookies::new(known_servers, secret.0),
                 secret,
             },
+            udp: Udp::new(hasher),
             now: Instant::default(),
         })
     }
@@ -258,7 +281,7 @@ impl Engine {
         flow.flags.put(Flags::NO_NEXT_HOP, next_hop.is_none());
         let index = self.flows.insert(flow).ok_or(Error::NoFlows)?;
         if next_hop.is_none() {
-            self.shared.unresolved.push(index);
+            self.shared.await_next_hop(index, remote.ip());
             self.shared.ask_next_hop(remote.ip());
         }
         self.enqueue(index);
@@ -267,9 +290,10 @@ impl Engine {
 
     /// `mac` is the next hop for `address`, which may be a destination or the gateway.
     pub fn set_neighbor(&mut self, address: impl Into<IpAddr>, mac: MacAddr) {
-        self.shared.neighbors.learn(address.into(), mac);
-        let unresolved = core::mem::take(&mut self.shared.unresolved);
-        for index in unresolved {
+        let address = address.into();
+        self.shared.neighbors.learn(&self.shared.config, address, mac);
+        self.release_datagrams();
+        for index in self.shared.unresolved.remove(&address).unwrap_or_default() {
             let flow = self.flows.at_mut(index);
             if !flow.flags.has(Flags::NO_NEXT_HOP) {
                 continue;
@@ -281,7 +305,7 @@ impl Engine {
                     flow.flags.set(Flags::SYN_WANTED);
                     self.enqueue(index);
                 }
-                None => self.shared.unresolved.push(index),
+                None => self.shared.await_next_hop(index, flow.tuple.remote.ip()),
             }
         }
     }
@@ -379,6 +403,22 @@ impl Engine {
         }
     }
 
+    /// The SYN of a flow just opened may carry what was promised before the next [`Engine::transmit`] (RFC 7413 section 4.2.1;
+    /// MSG_FASTOPEN, TCP_FASTOPEN_CONNECT), if the server gave a cookie before; else it asks for one.
+    pub fn set_fast_open(&mut self, flow: FlowId) {
+        let client = self.shared.config.fast_open_client;
+        let block = self.flows.at_mut(flow.0);
+        if client && block.state == State::SynSent && block.all_acknowledged() {
+            block.flags.set(Flags::FAST_OPEN);
+        }
+    }
+
+    /// Gives Fast Open cookies by a new key; those of the key before are taken for as long as there is no third (RFC 7413
+    /// section 4.1.2, item 4).
+    pub fn rotate_fast_open_key(&mut self, key: [u8; 16]) {
+        self.shared.fast_open.rotate(key);
+    }
+
     /// Acknowledges every segment at once, or waits for company as usual (TCP_QUICKACK).
     pub fn set_quick_ack(&mut self, flow: FlowId, on: bool) {
         let block = self.flows.at_mut(flow.0);
@@ -440,6 +480,11 @@ impl Engine {
             unacknowledged: flow.promised - flow.una_offset,
             acknowledged: flow.una_offset,
             received: flow.received,
+            receive_rtt_us: flow
+                .extra
+                .as_ref()
+                .and_then(|extra| extra.tuning.as_ref())
+                .map_or(0, Autotune::rtt_us),
             flight: flow.flight(),
             sacked: recovery.map_or(0, Recovery::sacked),
             lost: recovery.map_or(0, Recovery::lost),
@@ -489,10 +534,18 @@ impl Engine {
     /// When [`Engine::advance`] should be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        // Ticks wrap; instants do not.
-        let ticks = self.wheel.next()?.since(self.now.tick());
-        let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
-        Some(Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT))
+        let timers = self.wheel.next().map(|tick| {
+            // Ticks wrap; instants do not.
+            let ticks = tick.since(self.now.tick());
+            let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
+            Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
+        });
+        timers.into_iter().chain(self.udp.next_deadline()).min()
+    }
+
+    /// The time last told.
+    pub(crate) const fn now(&self) -> Instant {
+        self.now
     }
 
     /// Takes note of the time.
@@ -508,6 +561,7 @@ impl Engine {
             let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);
         }
+        self.advance_datagrams(now, owner);
     }
 
     /// Sends what is due. Returns false when the link is full and there may be more: call again when it has room.
@@ -676,13 +730,19 @@ impl Engine {
         }
         if flow.flags.take(Flags::HALF_OPEN) {
             self.shared.listeners.half_open_ended(flow.listener);
+            if flow.flags.take(Flags::FAST_OPEN) {
+                self.shared.listeners.fast_open_ended(flow.listener);
+            }
         }
         if flow.flags.take(Flags::UNACCEPTED) {
             self.shared.listeners.accepted(flow.listener);
         }
         self.shared.forget(flow);
         if flow.flags.take(Flags::NO_NEXT_HOP) {
-            self.shared.unresolved.retain(|&other| other != index);
+            let hop = next_hop(&self.shared.config, flow.tuple.remote.ip());
+            if let Some(waiting) = self.shared.unresolved.get_mut(&hop) {
+                waiting.retain(|&other| other != index);
+            }
         }
     }
 }
@@ -728,6 +788,7 @@ impl Shared {
             send_shift: 0,
             receive_shift: window_shift(self.config.receive_window),
             backoff: 0,
+            challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),
             retransmit_at: Deadline::NEVER,
             ack_at: Deadline::NEVER,
             linger_at: Deadline::NEVER,
@@ -767,6 +828,10 @@ impl Shared {
     pub(crate) fn forget(&mut self, flow: &mut Flow) {
         self.forget_reassembly(flow);
         flow.extra = None;
+    }
+
+    fn await_next_hop(&mut self, index: u32, destination: IpAddr) {
+        self.unresolved.entry(next_hop(&self.config, destination)).or_default().push(index);
     }
 
     /// Queues an answer that belongs to no flow.

@@ -105,14 +105,14 @@ const EMPTY: Slot = Slot { hash: 0, index: u32::MAX };
 
 /// Open addressing with linear probing, at most three quarters full: a lookup is one cache line, nearly always. A removal
 /// moves later entries back (Knuth, volume 3, section 6.4, algorithm R), so that nothing decays.
-struct Table {
+pub(crate) struct Table {
     /// A power of two.
     slots: Vec<Slot>,
     used: usize,
 }
 
 impl Table {
-    fn with_slots(count: usize) -> Self {
+    pub(crate) fn with_slots(count: usize) -> Self {
         Self { slots: vec![EMPTY; count], used: 0 }
     }
 
@@ -122,7 +122,7 @@ impl Table {
     }
 
     #[inline]
-    fn find(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    pub(crate) fn find(&self, hash: u32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let mask = self.mask();
         let mut position = hash as usize & mask;
         loop {
@@ -137,7 +137,7 @@ impl Table {
         }
     }
 
-    fn insert(&mut self, hash: u32, index: u32) {
+    pub(crate) fn insert(&mut self, hash: u32, index: u32) {
         if (self.used + 1) * 4 > self.slots.len() * 3 {
             let old = core::mem::take(&mut self.slots);
             self.slots = vec![EMPTY; old.len() * 2];
@@ -160,7 +160,7 @@ impl Table {
         self.slots[position] = slot;
     }
 
-    fn remove(&mut self, hash: u32, index: u32) {
+    pub(crate) fn remove(&mut self, hash: u32, index: u32) {
         let mask = self.mask();
         let mut hole = hash as usize & mask;
         while self.slots[hole].index != index {

@@ -8,7 +8,7 @@ use overfly_wire::{MacAddr, icmpv4, icmpv6, ipv4, ipv6};
 use crate::engine::{Engine, Verdict};
 use crate::flow::State;
 use crate::owner::{Failure, Owner};
-use crate::sequence::{at_or_before, before};
+use crate::path_mtu;
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::Tuple;
@@ -33,9 +33,13 @@ impl Engine {
         owner: &mut O,
     ) {
         match icmpv4::Message::parse(packet.payload()) {
+            Ok(message) if self.datagram_error_v4(now, &message, owner) => {}
             Ok(icmpv4::Message::Echo(echo)) => {
+                // RFC 1122 section 3.2.2.6 would have it whole: what the link does not take at once gets no answer.
                 if self.shared.config.arp
                     && echo.kind == icmpv4::Kind::Request
+                    && echo.data.len() + ipv4::HEADER_LEN + icmpv4::HEADER_LEN
+                        <= self.shared.config.mtu.into()
                     && packet.destination() == self.shared.config.address
                 {
                     self.shared.answer(Answer::Echo {
@@ -84,9 +88,12 @@ impl Engine {
         // RFC 4861 section 7.1: neighbour discovery that crossed a router is not genuine.
         let from_link = packet.hop_limit() == icmpv6::NEIGHBOR_HOP_LIMIT;
         match message {
+            message if self.datagram_error_v6(now, &message, owner) => {}
             icmpv6::Message::Echo(echo)
                 if alone
                     && echo.kind == icmpv4::Kind::Request
+                    && echo.data.len() + ipv6::HEADER_LEN + icmpv6::HEADER_LEN
+                        <= self.shared.config.mtu.into()
                     && Some(destination) == self.shared.config.address6 =>
             {
                 self.shared.answer(Answer::Echo {
@@ -155,7 +162,7 @@ impl Engine {
         };
         let flow = self.flows.at_mut(index);
         // RFC 5927 section 4.1: only what is in flight can have met trouble.
-        if !at_or_before(flow.send_una, sequence) || !before(sequence, flow.send_next) {
+        if !path_mtu::is_plausible(sequence, flow.send_una, flow.send_next) {
             self.shared.counters.drop_icmp += 1;
             return;
         }

@@ -1,7 +1,10 @@
 //! The engine's other side: who writes what flows send, and takes what they receive.
 
 use core::fmt;
+use core::net::SocketAddr;
 use core::time::Duration;
+
+use crate::udp::{Datagram, UdpId, Unreachable};
 
 /// One connection. Dense: an owner keeps its own state in a vector indexed by [`FlowId::index`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -79,6 +82,16 @@ pub trait Owner {
     /// Writes the stream bytes `[offset, offset + buffer.len())` that [`crate::Engine::send`] promised into a frame, for
     /// the first time or again.
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]);
+
+    /// A UDP datagram arrived, its payload still in the frame. An owner without UDP sockets leaves this out.
+    fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
+        let _ = (socket, datagram);
+    }
+
+    /// A datagram that `socket` sent to `remote` did not arrive: ICMP says so, or no neighbour answers.
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+        let _ = (socket, remote, why);
+    }
 }
 
 /// The engine could not do what its caller asked.
@@ -94,6 +107,8 @@ pub enum Error {
     NoNeighbor,
     /// One end is an IPv4 address and the other an IPv6 address.
     Family,
+    /// An end of a connected UDP socket is a wildcard, or no single host's address.
+    NoAddress,
 }
 
 impl fmt::Display for Error {
@@ -104,6 +119,7 @@ impl fmt::Display for Error {
             Self::AddressInUse => "another listener has this address and port",
             Self::NoNeighbor => "the next hop's hardware address is unknown: set_neighbor first",
             Self::Family => "one end is an IPv4 address and the other an IPv6 address: use one family",
+            Self::NoAddress => "an end is not one host's address: a connected socket needs both",
         })
     }
 }

@@ -1,7 +1,9 @@
 //! Frames that arrive (RFC 9293 section 3.10.7).
 
+use core::net::IpAddr;
+
 use overfly_wire::checksum::{self, ChecksumState};
-use overfly_wire::ip::Ecn;
+use overfly_wire::ip::{Ecn, Packet};
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 
@@ -41,6 +43,7 @@ impl Engine {
             self.shared.counters.drop_malformed += 1;
             return;
         };
+        self.udp.to_group = link.destination.0[0] & 1 != 0;
         match link.ethertype {
             ethernet::ETHERTYPE_IPV4 => self.receive_ipv4(now, link.source, packet, owner),
             ethernet::ETHERTYPE_IPV6 => self.receive_ipv6(now, link.source, packet, owner),
@@ -68,8 +71,8 @@ impl Engine {
         }
     }
 
-    fn receive_ipv4<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, packet: &[u8], owner: &mut O) {
-        let Ok(packet) = ipv4::Packet::parse(packet) else {
+    fn receive_ipv4<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, bytes: &[u8], owner: &mut O) {
+        let Ok(packet) = ipv4::Packet::parse(bytes) else {
             self.shared.counters.drop_malformed += 1;
             return;
         };
@@ -86,13 +89,14 @@ impl Engine {
                     self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
                 }
             }
+            ipv4::PROTOCOL_UDP => self.receive_udp(next_hop, &Packet::V4(packet), bytes, owner),
             ipv4::PROTOCOL_ICMP => self.receive_icmpv4(now, next_hop, &packet, owner),
             _ => self.shared.counters.drop_protocol += 1,
         }
     }
 
-    fn receive_ipv6<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, packet: &[u8], owner: &mut O) {
-        let Ok(packet) = ipv6::Packet::parse(packet) else {
+    fn receive_ipv6<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, bytes: &[u8], owner: &mut O) {
+        let Ok(packet) = ipv6::Packet::parse(bytes) else {
             self.shared.counters.drop_malformed += 1;
             return;
         };
@@ -109,6 +113,7 @@ impl Engine {
                     self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
                 }
             }
+            ipv6::PROTOCOL_UDP => self.receive_udp(next_hop, &Packet::V6(packet), bytes, owner),
             ipv6::PROTOCOL_ICMPV6 => self.receive_icmpv6(now, next_hop, &packet, owner),
             _ => self.shared.counters.drop_protocol += 1,
         }
@@ -170,10 +175,14 @@ impl Engine {
             self.shared.counters.drop_no_flow += 1;
             return;
         }
+        if !self.shared.may_connect(&arrival.tuple) {
+            self.shared.counters.drop_address += 1;
+            return;
+        }
         let bare_syn = flags.contains(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK | TcpFlags::FIN);
         let listener = self.shared.listeners.find(arrival.tuple.local());
         match listener {
-            Some(listener) if bare_syn => self.syn_arrives(now, arrival, listener, iss),
+            Some(listener) if bare_syn => self.syn_arrives(now, arrival, listener, iss, owner),
             Some(listener)
                 if flags.contains(TcpFlags::ACK)
                     && !flags.contains(TcpFlags::SYN)
@@ -216,6 +225,28 @@ impl Shared {
             return None;
         }
         Some(segment)
+    }
+
+    /// Whether a connection between these addresses can be: neither many nor nobody nor ourselves at the other end (RFC 1122
+    /// section 4.2.3.10), and where no kernel knows better, one of our own at this end.
+    fn may_connect(&self, tuple: &Tuple) -> bool {
+        let broadcast = self.config.broadcast();
+        let is_one = |address: IpAddr| match address {
+            IpAddr::V4(address) => {
+                !address.is_multicast()
+                    && !address.is_broadcast()
+                    && !address.is_unspecified()
+                    && Some(address) != broadcast
+            }
+            IpAddr::V6(address) => !address.is_multicast() && !address.is_unspecified(),
+        };
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        let is_ours = || {
+            local == IpAddr::V4(self.config.address)
+                || self.config.address6.is_some_and(|own| local == IpAddr::V6(own))
+                || self.listeners.has_exact(tuple.local())
+        };
+        is_one(local) && is_one(remote) && local != remote && (!self.config.arp || is_ours())
     }
 
     /// RFC 9293 section 3.10.7.1: the RST that answers a segment without a flow.

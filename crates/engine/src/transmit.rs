@@ -2,19 +2,21 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use overfly_wire::tcp::{Flags as TcpFlags, Header, Options, Sacks, Timestamps, write_checksum};
+use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps, write_checksum};
 use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};
 
 use crate::config::Ecn;
 use crate::congestion::CongestionControl;
 use crate::engine::{Shared, Turn, Verdict};
+use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
 use crate::neighbor::next_hop;
 use crate::owner::{Failure, Owner};
 use crate::recovery::CongestionState;
-use crate::sequence::{at_or_before, distance};
+use crate::sequence::later;
 use crate::time::{Deadline, Instant, Tick, ticks};
 use crate::tuple::Tuple;
+use crate::udp::Held;
 
 /// Segments that one flow sends before others have their turn.
 const MAX_BURST: usize = 64;
@@ -22,6 +24,8 @@ const MAX_BURST: usize = 64;
 const MAX_ORPHAN_PROBES: u8 = 8;
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
 const WORST_DELAYED_ACK_US: u64 = 200_000;
+/// RFC 9293 section 3.1: what the data offset leaves room for.
+const MAX_OPTIONS_LEN: u16 = 40;
 /// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
 const PROBE_SLACK_US: u64 = 8_000;
 
@@ -58,6 +62,15 @@ pub(crate) enum Answer {
         sequence: u16,
         data: Box<[u8]>,
     },
+    /// Nobody is at the port that a UDP packet came to; its beginning is quoted.
+    PortUnreachable {
+        next_hop: MacAddr,
+        local: IpAddr,
+        remote: IpAddr,
+        quote: Box<[u8]>,
+    },
+    /// A datagram whose next hop was asked for.
+    Datagram(Box<Held>),
 }
 
 /// What became of a flow's turn to send.
@@ -72,13 +85,13 @@ pub(crate) enum Sent {
 }
 
 /// RFC 1700's default.
-const HOP_LIMIT: u8 = 64;
+pub(crate) const HOP_LIMIT: u8 = 64;
 
 /// From where to where a packet goes.
-struct Path {
-    next_hop: MacAddr,
-    source: IpAddr,
-    destination: IpAddr,
+pub(crate) struct Path {
+    pub(crate) next_hop: MacAddr,
+    pub(crate) source: IpAddr,
+    pub(crate) destination: IpAddr,
 }
 
 /// The sink has no frame.
@@ -96,7 +109,7 @@ struct Outgoing {
 }
 
 /// Bytes of the headers before the transport header.
-const fn headers_len(is_v4: bool) -> usize {
+pub(crate) const fn headers_len(is_v4: bool) -> usize {
     ethernet::HEADER_LEN + if is_v4 { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
 }
 
@@ -116,6 +129,10 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.send_reset(self.flow, sink).map(|()| Sent::Done(Verdict::End(None)))
         } else {
             match self.flow.state {
+                State::SynReceived if self.flow.flags.has(Flags::FAST_OPEN) => {
+                    // RFC 7413 section 4.2.2: the answer need not wait for the handshake.
+                    self.send_syn(sink).and_then(|_| self.send_stream(sink))
+                }
                 State::SynSent | State::SynReceived => self.send_syn(sink),
                 State::Closed if self.flow.flags.has(Flags::DETACHED) => Ok(Sent::Done(Verdict::End(None))),
                 State::Closed => {
@@ -141,6 +158,8 @@ impl<O: Owner> Turn<'_, O> {
         if !flow.flags.has(Flags::NO_NEXT_HOP) {
             let outgoing = self.shared.syn(self.now, flow);
             self.write_segment(&outgoing, sink)?;
+            self.shared.counters.fast_opens_sent += u64::from(outgoing.length > 0);
+            self.shared.counters.tx_bytes += u64::from(outgoing.length);
             let flow = &mut *self.flow;
             if flow.all_acknowledged() {
                 flow.flags.set(Flags::TIMED);
@@ -149,7 +168,7 @@ impl<O: Owner> Turn<'_, O> {
                 // Karn's algorithm (RFC 6298 section 3).
                 flow.flags.clear(Flags::TIMED);
             }
-            flow.send_next = flow.send_una.wrapping_add(1);
+            flow.send_next = later(flow.send_next, flow.send_una.wrapping_add(1 + outgoing.length));
         }
         self.flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
         if !self.flow.retransmit_at.is_set() {
@@ -189,6 +208,13 @@ impl<O: Owner> Turn<'_, O> {
             if self.repeat_lost(sink)? {
                 continue;
             }
+            if self.flow.extra.is_some()
+                && let Some(payload) = self.path_probe()
+            {
+                self.send_data(self.flow.send_next, payload, false, sink)?;
+                self.path_probed(payload);
+                continue;
+            }
             let Some((length, fin)) = next_segment(self.flow) else { break };
             self.send_data(self.flow.send_next, length, fin, sink)?;
             self.flow.flags.clear(Flags::FORCE);
@@ -203,7 +229,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::SEND_WANTED);
-        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.has_unsent() {
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
             flow.flags.set(Flags::PERSIST);
             let timeout = flow.rtt.timeout_us(flow.backoff);
@@ -230,7 +256,8 @@ impl<O: Owner> Turn<'_, O> {
 
     /// Sends `[sequence, sequence + length)` again; the last of it may be the FIN.
     fn send_again<S: FrameSink>(&mut self, sequence: u32, length: u32, sink: &mut S) -> Result<(), Full> {
-        let data = length.min(distance(sequence, self.flow.data_end()));
+        let promised = self.flow.promised - self.flow.offset(sequence);
+        let data = u64::from(length).min(promised) as u32;
         self.send_data(sequence, data, data < length, sink)
     }
 
@@ -239,8 +266,7 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         let mss = u32::from(flow.mss);
         let room = flow.send_window.saturating_sub(flow.flight());
-        let unsent = distance(flow.send_next, flow.data_end());
-        let new = unsent.min(mss).min(room);
+        let new = flow.unsent().min(u64::from(mss.min(room))) as u32;
         if flow.all_acknowledged() {
             flow.flags.clear(Flags::LOSS_PROBE_WANTED);
             return Ok(());
@@ -272,7 +298,7 @@ impl<O: Owner> Turn<'_, O> {
         let new = sequence == flow.send_next;
         let end = sequence.wrapping_add(length);
         let mut flags = TcpFlags::ACK;
-        if length > 0 && end == flow.data_end() {
+        if length > 0 && flow.offset(end) == flow.promised {
             flags |= TcpFlags::PSH;
         }
         if fin {
@@ -351,15 +377,17 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.flags.has(Flags::ECN_ECHO) {
             flags |= TcpFlags::ECE;
         }
+        let edge = self.flow.receive_edge;
         let window = self.flow.advertise();
         self.write_segment(&Outgoing { sequence, flags, options, length, window, ecn }, sink)?;
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::ACK_NOW);
         flow.ack_at = Deadline::NEVER;
         flow.acked_next = flow.receive_next;
-        let edge = flow.receive_edge;
-        if let Some(tuning) = flow.extra.as_mut().and_then(|extra| extra.tuning.as_mut()) {
-            tuning.offered(self.now, edge);
+        if edge != flow.receive_edge
+            && let Some(tuning) = flow.extra.as_mut().and_then(|extra| extra.tuning.as_mut())
+        {
+            tuning.offered(self.now, flow.receive_edge);
         }
         if length == 0
             && let Some(extra) = &mut flow.extra
@@ -404,7 +432,10 @@ impl<O: Owner> Turn<'_, O> {
         let segment_len = header_len + outgoing.length as usize;
         if outgoing.length > 0 {
             let payload = &mut frame[headers + header_len..headers + segment_len];
-            self.owner.fill(self.id, flow.offset(outgoing.sequence), payload);
+            // A SYN's data follows its own sequence number.
+            let offset =
+                if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
+            self.owner.fill(self.id, offset, payload);
         }
         let length = self.shared.finish_tcp(frame, flow.next_hop, &flow.tuple, segment_len, outgoing.ecn);
         sink.commit(length);
@@ -509,6 +540,7 @@ impl<O: Owner> Turn<'_, O> {
             flow.recovery_or_new().timed_out(una, next, first);
             flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
             flow.flags.clear(Flags::TIMED);
+            self.suspect_path();
             self.start_retransmission();
         }
         if let Some(end) = user_timeout {
@@ -563,7 +595,7 @@ impl Shared {
     }
 
     /// A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
-    fn syn(&self, now: Instant, flow: &mut Flow) -> Outgoing {
+    fn syn(&mut self, now: Instant, flow: &mut Flow) -> Outgoing {
         let passive = flow.state == State::SynReceived;
         let mut flags = if passive { TcpFlags::SYN | TcpFlags::ACK } else { TcpFlags::SYN };
         if passive {
@@ -580,7 +612,7 @@ impl Shared {
         }
         let wants_timestamps =
             if passive { flow.flags.has(Flags::TIMESTAMPS) } else { self.config.timestamps };
-        let options = Options {
+        let mut options = Options {
             mss: Some(self.largest_segment(&flow.tuple)),
             window_scale: (!passive || flow.receive_shift > 0).then_some(flow.receive_shift),
             sack_permitted: if passive { flow.flags.has(Flags::SACK) } else { self.config.sack },
@@ -589,7 +621,40 @@ impl Shared {
             ..Options::NONE
         };
         let window = flow.receive_limit.min(0xffff) as u16;
-        Outgoing { sequence: flow.send_una, flags, options, length: 0, window, ecn: ip::Ecn::NotEct }
+        let mut length = 0;
+        if passive && flow.flags.has(Flags::FAST_OPEN_COOKIE) {
+            options.fast_open = FastOpen::with_cookie(&self.fast_open.make(flow.tuple.remote.ip()));
+        } else if !passive && flow.flags.has(Flags::FAST_OPEN) {
+            length = self.fast_open_syn(now, flow, &mut options);
+        }
+        Outgoing { sequence: flow.send_una, flags, options, length, window, ecn: ip::Ecn::NotEct }
+    }
+
+    /// The Fast Open option of our SYN, and how much data goes with it (RFC 7413 section 4.2.1).
+    fn fast_open_syn(&mut self, now: Instant, flow: &mut Flow, options: &mut Options) -> u32 {
+        let (client, server) = (flow.tuple.local.ip(), flow.tuple.remote());
+        if flow.retries > 0 {
+            // Section 4.1.3.1: what was lost may have been lost because of the option.
+            self.servers.refused(now, client, server);
+            flow.flags.clear(Flags::FAST_OPEN);
+            return 0;
+        }
+        match self.servers.opening(now, client, server) {
+            Opening::Data { cookie, mss } => {
+                options.fast_open = FastOpen::with_cookie(cookie.as_bytes());
+                let segment = mss.min(self.largest_segment(&flow.tuple));
+                let room = u64::from(segment.saturating_sub(MAX_OPTIONS_LEN));
+                flow.promised.min(room) as u32
+            }
+            Opening::Request => {
+                options.fast_open = Some(FastOpen::REQUEST);
+                0
+            }
+            Opening::Plain => {
+                flow.flags.clear(Flags::FAST_OPEN);
+                0
+            }
+        }
     }
 
     /// Our timestamp for a flow (RFC 7323 section 5.4).
@@ -640,7 +705,7 @@ impl Shared {
 
     /// Writes the headers before a payload of `length` bytes; returns the frame's length.
     #[inline]
-    fn write_headers(
+    pub(crate) fn write_headers(
         &self,
         frame: &mut [u8],
         path: &Path,
@@ -748,6 +813,10 @@ impl Shared {
                 let length = answer.emit(&mut frame[headers_len(false)..], target, to);
                 self.write_neighbor(frame, target, to, next_hop, length)
             }
+            Answer::PortUnreachable { next_hop, local, remote, quote } => {
+                self.write_refusal(frame, *next_hop, (*local, *remote), quote)
+            }
+            Answer::Datagram(held) => self.write_held(frame, held),
             Answer::Echo { next_hop, local, remote, identifier, sequence, data } => {
                 let buffer = &mut frame[headers_len(local.is_ipv4())..];
                 let (identifier, sequence) = (*identifier, *sequence);
@@ -802,9 +871,9 @@ fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
         // SND.NXT is beyond the stream.
         return None;
     }
-    let end = flow.data_end();
-    let unsent = distance(flow.send_next, end);
-    let fin_pending = flow.flags.has(Flags::FIN_WANTED) && at_or_before(flow.send_next, end);
+    let unsent = flow.unsent();
+    // A FIN waits for the end of the handshake.
+    let fin_pending = flow.flags.has(Flags::FIN_WANTED) && flow.state != State::SynReceived;
     if unsent == 0 {
         return fin_pending.then_some((0, true));
     }
@@ -813,11 +882,11 @@ fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
     // make smaller.
     let congestion = flow.congestion.window().saturating_sub(flow.pipe());
     let offered = flow.send_window.saturating_sub(flow.flight());
-    let length = unsent.min(mss).min(congestion).min(offered);
+    let length = unsent.min(u64::from(mss.min(congestion).min(offered))) as u32;
     if length == 0 {
         return None;
     }
-    let last = length == unsent;
+    let last = u64::from(length) == unsent;
     // RFC 9293 section 3.8.6.2.1 (silly-window avoidance) and 3.7.4 (Nagle).
     let send = length == mss
         || (last && fin_pending)

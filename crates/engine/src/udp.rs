@@ -1,0 +1,851 @@
+//! UDP (RFC 768, RFC 1122 section 4.1; over IPv6, RFC 8200 section 8.1).
+//!
+//! A datagram is pushed: [`Engine::udp_send`] writes it into the link's frame at once, and one that arrives goes to
+//! [`Owner::datagram`] straight from its frame. The engine keeps none, but for a few that wait for a neighbour's hardware
+//! address, and takes no memory for the others.
+//!
+//! There is no fragmentation: a datagram that the path does not take is refused, a fragment is dropped. Broadcast and
+//! multicast are neither sent nor delivered. Where a kernel shares the link, both are its part.
+
+use core::fmt;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use overfly_wire::checksum::{self, Sum, copy_and_sum};
+use overfly_wire::ip::{Ecn, Packet, Quote, Quoted};
+use overfly_wire::udp::{HEADER_LEN, Header};
+use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
+
+use crate::config::Config;
+use crate::engine::{Challenges, Engine, Shared};
+use crate::flows::Table;
+use crate::neighbor::next_hop;
+use crate::owner::{Error, Owner};
+use crate::time::Instant;
+use crate::transmit::{Answer, HOP_LIMIT, Path, headers_len};
+use crate::tuple::{Address, Tuple, TupleHasher};
+
+/// One UDP socket. Dense: an owner keeps its own state in a vector indexed by [`UdpId::index`]. A closed socket's id returns
+/// with a new socket.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct UdpId(pub(crate) u32);
+
+impl UdpId {
+    /// The position of this socket's state in an owner's vector.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A datagram that arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Datagram<'a> {
+    /// Who sent it. Port 0 wants no answer (RFC 768).
+    pub source: SocketAddr,
+    /// Which of our addresses it came to (RFC 1122 section 4.1.3.5).
+    pub destination: SocketAddr,
+    /// Differentiated services, and congestion notification in the lowest two bits.
+    pub traffic_class: u8,
+    /// Hops that it might still have gone.
+    pub hop_limit: u8,
+    /// Straight from the frame; may be empty.
+    pub payload: &'a [u8],
+}
+
+/// Why a datagram did not arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Unreachable {
+    /// Nobody is at that port.
+    Port,
+    /// The host does not speak UDP.
+    Protocol,
+    /// A router cannot reach the host, or no neighbour answers for it.
+    Host,
+    /// A router has no route.
+    Network,
+    /// A filter forbids it.
+    Prohibited,
+    /// It went in circles.
+    Expired,
+    /// Something is wrong with its headers.
+    Header,
+    /// The path takes IP packets of so many bytes only; [`Engine::udp_send`] refuses larger ones from now on.
+    TooBig(u16),
+}
+
+/// [`Engine::udp_send`] could not send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendError {
+    /// The link is full: flush it and send again.
+    Full,
+    /// The path takes IP packets of so many bytes only, headers included, and the engine does not fragment.
+    TooBig(u16),
+    /// The next hop's hardware address is unknown: tell the engine with `set_neighbor`. Where the engine asks for itself
+    /// ([`Config::arp`]): too many others are being asked for.
+    NoNeighbor,
+    /// One end is an IPv4 address and the other an IPv6 address.
+    Family,
+    /// The socket is bound to a wildcard, and the interface has no address of this family.
+    NoAddress,
+    /// No destination was given, and the socket is not connected.
+    NotConnected,
+    /// Port 0, or an address that is not one host's.
+    Destination,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the link is full: flush it and send again",
+            Self::TooBig(mtu) => {
+                return write!(f, "the path takes IP packets of {mtu} bytes: send less at once");
+            }
+            Self::NoNeighbor => "the next hop's hardware address is unknown: set_neighbor first",
+            Self::Family => "one end is an IPv4 address and the other an IPv6 address: use one family",
+            Self::NoAddress => "the interface has no address of this family: name the one to send from",
+            Self::NotConnected => "the socket is not connected: name a destination",
+            Self::Destination => "the destination is not one host's port: the engine sends to such only",
+        })
+    }
+}
+
+impl core::error::Error for SendError {}
+
+/// How often a neighbour is asked for (RFC 4861 section 10: MAX_MULTICAST_SOLICIT), and how long each waits for an answer
+/// (RETRANS_TIMER; RFC 1122 section 2.3.2.1 allows one a second).
+const MAX_SOLICITATIONS: u8 = 3;
+const SOLICITATION_INTERVAL: Duration = Duration::from_secs(1);
+/// Destinations whose next hop is found without a search. A power of two.
+const HOPS: usize = 1024;
+/// Destinations whose path MTU is remembered at most.
+const MAX_PATHS: usize = 4096;
+/// RFC 1191 section 6.3, RFC 8201 section 4: what ICMP said of a path holds for ten minutes.
+const PATH_VALID: Duration = Duration::from_secs(600);
+/// Linux's net.ipv4.route.min_pmtu: what claims less of an IPv4 path is more likely an attack than a path.
+const IPV4_MIN_MTU: u16 = 552;
+
+/// The UDP sockets of an engine.
+pub(crate) struct Udp {
+    sockets: Vec<Socket>,
+    free: Vec<u32>,
+    table: Table,
+    hasher: TupleHasher,
+    /// How many stand in the table with both ends, with an address, and with a port alone: none of a kind, no lookup.
+    kinds: [u32; 3],
+    /// Next hops by a hash of the destination. Empty until the first socket is opened.
+    hops: Box<[Hop]>,
+    /// Counts what the engine was told of neighbours: an older [`Hop`] is to be looked up again.
+    epoch: u32,
+    unresolved: Vec<Unresolved>,
+    /// Paths that take less than the link, and when that was said.
+    paths: BTreeMap<IpAddr, (u16, Instant)>,
+    /// Port unreachable messages (RFC 1812 section 4.3.2.8).
+    refusals: Challenges,
+    /// The frame in hand came to a group's hardware address.
+    pub(crate) to_group: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Socket {
+    /// How it stands in the table: without a remote end, or without either, those are unspecified and port 0.
+    tuple: Tuple,
+    /// The address that it was opened at.
+    bound: Address,
+    is_open: bool,
+    is_connected: bool,
+    /// Bytes of the largest IP packet that it sent; 0 if none.
+    largest_sent: u16,
+}
+
+impl Socket {
+    fn kind(&self) -> usize {
+        kind(&self.tuple, self.is_connected)
+    }
+}
+
+/// The next hop to a destination.
+#[derive(Clone, Copy)]
+struct Hop {
+    destination: Address,
+    mac: MacAddr,
+    /// From [`crate::neighbor::Neighbors`], not from a frame that came from there.
+    is_known: bool,
+    epoch: u32,
+}
+
+/// A next hop that is being asked for.
+struct Unresolved {
+    next_hop: IpAddr,
+    asked: u8,
+    ask_at: Instant,
+    held: VecDeque<Box<Held>>,
+}
+
+/// A datagram that waits for its next hop (RFC 1122 section 2.3.2.2).
+pub(crate) struct Held {
+    socket: UdpId,
+    next_hop: MacAddr,
+    tuple: Tuple,
+    payload: Box<[u8]>,
+}
+
+const CONNECTED: usize = 0;
+const BOUND: usize = 1;
+const WILDCARD: usize = 2;
+
+/// Which of the three lookups finds a socket.
+fn kind(tuple: &Tuple, is_connected: bool) -> usize {
+    if is_connected {
+        CONNECTED
+    } else if tuple.local.ip().is_unspecified() {
+        WILDCARD
+    } else {
+        BOUND
+    }
+}
+
+/// No address, in the family of `address`.
+fn unspecified(address: Address) -> Address {
+    if address.is_v4() { Address::v4(Ipv4Addr::UNSPECIFIED) } else { Address::v6(Ipv6Addr::UNSPECIFIED) }
+}
+
+/// Whether one host has this address; a prefix's broadcast address is none.
+fn is_one_host(config: &Config, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            !(address.is_unspecified() || address.is_broadcast() || address.is_multicast())
+                && Some(address) != config.broadcast()
+        }
+        IpAddr::V6(address) => !(address.is_unspecified() || address.is_multicast()),
+    }
+}
+
+impl Udp {
+    pub(crate) fn new(hasher: TupleHasher) -> Self {
+        Self {
+            sockets: Vec::new(),
+            free: Vec::new(),
+            table: Table::with_slots(64),
+            hasher,
+            kinds: [0; 3],
+            hops: Box::default(),
+            epoch: 1,
+            unresolved: Vec::new(),
+            paths: BTreeMap::new(),
+            refusals: Challenges::default(),
+            to_group: false,
+        }
+    }
+
+    fn at(&self, id: UdpId) -> &Socket {
+        &self.sockets[id.index()]
+    }
+
+    #[inline]
+    fn find_exactly(&self, tuple: &Tuple) -> Option<u32> {
+        let sockets = &self.sockets;
+        self.table.find(self.hasher.hash(tuple), |index| sockets[index as usize].tuple == *tuple)
+    }
+
+    /// The socket for a datagram: connected before bound to the address before bound to the port alone.
+    #[inline]
+    fn find(&self, tuple: &Tuple) -> Option<u32> {
+        if self.kinds[CONNECTED] > 0
+            && let Some(index) = self.find_exactly(tuple)
+        {
+            return Some(index);
+        }
+        let none = unspecified(tuple.local);
+        let mut tuple = Tuple { remote: none, remote_port: 0, ..*tuple };
+        if self.kinds[BOUND] > 0
+            && let Some(index) = self.find_exactly(&tuple)
+        {
+            return Some(index);
+        }
+        if self.kinds[WILDCARD] == 0 {
+            return None;
+        }
+        tuple.local = none;
+        self.find_exactly(&tuple)
+    }
+
+    fn enter(&mut self, index: u32) {
+        let socket = &self.sockets[index as usize];
+        self.kinds[socket.kind()] += 1;
+        self.table.insert(self.hasher.hash(&socket.tuple), index);
+    }
+
+    fn leave(&mut self, index: u32) {
+        let socket = &self.sockets[index as usize];
+        self.kinds[socket.kind()] -= 1;
+        self.table.remove(self.hasher.hash(&socket.tuple), index);
+    }
+
+    #[inline]
+    fn hop_slot(&self, destination: Address) -> usize {
+        let local = unspecified(destination);
+        let tuple = Tuple { local, remote: destination, local_port: 0, remote_port: 0 };
+        self.hasher.hash(&tuple) as usize & (HOPS - 1)
+    }
+
+    /// A frame from `source` came by way of `mac`: there its answer goes, unless the engine was told better.
+    #[inline]
+    fn came_from(&mut self, source: Address, mac: MacAddr) {
+        let slot = self.hop_slot(source);
+        let Some(hop) = self.hops.get_mut(slot) else { return };
+        let is_told = hop.is_known && hop.epoch == self.epoch;
+        if hop.destination != source || (hop.mac != mac && !is_told) {
+            *hop = Hop { destination: source, mac, is_known: false, epoch: self.epoch.wrapping_sub(1) };
+        }
+    }
+
+    /// The bytes that an IP packet to `destination` may have.
+    fn path_mtu(&self, config: &Config, now: Instant, destination: IpAddr) -> u16 {
+        if self.paths.is_empty() {
+            return config.mtu;
+        }
+        match self.paths.get(&destination) {
+            Some(&(mtu, since)) if now - since < PATH_VALID => mtu,
+            _ => config.mtu,
+        }
+    }
+
+    /// When a neighbour is to be asked for again, or given up.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.unresolved.iter().map(|waiting| waiting.ask_at).min()
+    }
+}
+
+impl Engine {
+    /// Opens a UDP socket at `local` (0.0.0.0 and :: take every address of their family), connected where `remote` is given.
+    ///
+    /// A datagram goes to the socket that is connected to its sender, else to one at its address and port, else to one at
+    /// its port. Errors of earlier datagrams come through [`Owner::datagram_failed`].
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`], or [`Error::TupleInUse`] for a connected one; [`Error::Family`]; [`Error::NoAddress`] if one
+    /// end of a connected one is a wildcard.
+    pub fn udp_open(
+        &mut self,
+        local: impl Into<SocketAddr>,
+        remote: Option<SocketAddr>,
+    ) -> Result<UdpId, Error> {
+        let local = local.into();
+        let tuple = self.udp_tuple(local, remote)?;
+        let udp = &mut self.udp;
+        if udp.hops.is_empty() {
+            let none = Address::v4(Ipv4Addr::UNSPECIFIED);
+            let hop = Hop { destination: none, mac: MacAddr::BROADCAST, is_known: false, epoch: 0 };
+            udp.hops = vec![hop; HOPS].into();
+        }
+        let bound = local.ip().into();
+        let is_connected = remote.is_some();
+        let socket = Socket { tuple, bound, is_open: true, is_connected, largest_sent: 0 };
+        let index = match udp.free.pop() {
+            Some(index) => {
+                udp.sockets[index as usize] = socket;
+                index
+            }
+            None => {
+                udp.sockets.push(socket);
+                udp.sockets.len() as u32 - 1
+            }
+        };
+        udp.enter(index);
+        Ok(UdpId(index))
+    }
+
+    /// How a socket will stand in the table, if its place is free.
+    fn udp_tuple(&self, local: SocketAddr, remote: Option<SocketAddr>) -> Result<Tuple, Error> {
+        let none = unspecified(local.ip().into());
+        let tuple = match remote {
+            Some(remote) if remote.is_ipv4() != local.is_ipv4() => return Err(Error::Family),
+            Some(remote) if local.ip().is_unspecified() || !is_one_host(&self.shared.config, remote.ip()) => {
+                return Err(Error::NoAddress);
+            }
+            Some(remote) => Tuple::new(local, remote),
+            None => {
+                Tuple { local: local.ip().into(), remote: none, local_port: local.port(), remote_port: 0 }
+            }
+        };
+        match self.udp.find_exactly(&tuple) {
+            Some(_) if remote.is_some() => Err(Error::TupleInUse),
+            Some(_) => Err(Error::AddressInUse),
+            None => Ok(tuple),
+        }
+    }
+
+    /// Closes a socket: nothing more is heard of it.
+    pub fn udp_close(&mut self, socket: UdpId) {
+        if self.udp.at(socket).is_open {
+            self.udp.leave(socket.0);
+            self.udp.sockets[socket.index()].is_open = false;
+            self.udp.free.push(socket.0);
+        }
+    }
+
+    /// Connects a socket, anew if it was: only datagrams from `remote` come to it from now on. `local` is where it was
+    /// opened, a wildcard replaced by the address that it sends from.
+    ///
+    /// # Errors
+    /// As [`Engine::udp_open`]; the socket is then what it was.
+    pub fn udp_connect(
+        &mut self,
+        socket: UdpId,
+        local: impl Into<SocketAddr>,
+        remote: impl Into<SocketAddr>,
+    ) -> Result<(), Error> {
+        let tuple = self.udp_tuple(local.into(), Some(remote.into()))?;
+        self.udp_move(socket, tuple, true);
+        Ok(())
+    }
+
+    /// Dissolves a socket's connection: it is again at the address that it was opened at.
+    ///
+    /// # Errors
+    /// [`Error::AddressInUse`] if another has taken that meanwhile; the socket stays connected.
+    pub fn udp_disconnect(&mut self, socket: UdpId) -> Result<(), Error> {
+        let block = self.udp.at(socket);
+        if block.is_connected {
+            let local = SocketAddr::new(block.bound.ip(), block.tuple.local_port);
+            let tuple = self.udp_tuple(local, None)?;
+            self.udp_move(socket, tuple, false);
+        }
+        Ok(())
+    }
+
+    fn udp_move(&mut self, socket: UdpId, tuple: Tuple, is_connected: bool) {
+        self.udp.leave(socket.0);
+        let block = &mut self.udp.sockets[socket.index()];
+        // What it sent to others says nothing of this path.
+        *block = Socket { tuple, is_connected, largest_sent: 0, ..*block };
+        self.udp.enter(socket.0);
+    }
+
+    /// The local end, and the remote end of a connected socket.
+    #[must_use]
+    pub fn udp_ends(&self, socket: UdpId) -> (SocketAddr, Option<SocketAddr>) {
+        let block = self.udp.at(socket);
+        (block.tuple.local(), block.is_connected.then(|| block.tuple.remote()))
+    }
+
+    /// Bytes that an IP packet to `destination` may have, headers included, as far as is known (IP_MTU).
+    #[must_use]
+    pub fn udp_path_mtu(&self, now: Instant, destination: IpAddr) -> u16 {
+        self.udp.path_mtu(&self.shared.config, now, destination)
+    }
+
+    /// Sends a datagram to `destination`, or to where the socket is connected, from `source`, or the socket's address, or
+    /// the interface's where that is a wildcard. It is in the sink when this returns, unless its next hop must be asked for
+    /// first ([`Config::arp`]): then it waits, [`Config::held_datagrams`] of them for each neighbour, the oldest dropped.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was sent.
+    pub fn udp_send<S: FrameSink>(
+        &mut self,
+        now: Instant,
+        socket: UdpId,
+        sink: &mut S,
+        source: Option<IpAddr>,
+        destination: Option<SocketAddr>,
+        payload: &[u8],
+    ) -> Result<(), SendError> {
+        self.tell(now);
+        let config = &self.shared.config;
+        let mut tuple = self.udp.at(socket).tuple;
+        if let Some(destination) = destination {
+            (tuple.remote, tuple.remote_port) = (destination.ip().into(), destination.port());
+        } else if !self.udp.at(socket).is_connected {
+            return Err(SendError::NotConnected);
+        }
+        let remote = tuple.remote.ip();
+        if tuple.remote_port == 0 || !is_one_host(config, remote) {
+            return Err(SendError::Destination);
+        }
+        let wildcard = match source {
+            Some(source) => {
+                tuple.local = source.into();
+                source.is_unspecified()
+            }
+            None => tuple.local.ip().is_unspecified(),
+        };
+        if tuple.local.is_v4() != tuple.remote.is_v4() {
+            return Err(SendError::Family);
+        }
+        if wildcard {
+            tuple.local = match config.address6 {
+                _ if tuple.is_v4() => Address::v4(config.address),
+                Some(address) => Address::v6(address),
+                None => return Err(SendError::NoAddress),
+            };
+        }
+        let mtu = self.udp.path_mtu(config, now, remote);
+        let packet_len = ip_header_len(&tuple) + HEADER_LEN + payload.len();
+        if packet_len > usize::from(mtu) {
+            return Err(SendError::TooBig(mtu));
+        }
+        match self.udp_next_hop(tuple.remote) {
+            Some(next_hop) => {
+                let frame = sink.frame().ok_or(SendError::Full)?;
+                let length = self.shared.write_datagram(frame, next_hop, &tuple, payload);
+                sink.commit(length);
+                self.shared.counters.tx_frames += 1;
+                self.shared.counters.tx_datagrams += 1;
+            }
+            None if self.shared.config.arp => self.hold(now, socket, tuple, payload)?,
+            None => return Err(SendError::NoNeighbor),
+        }
+        let block = &mut self.udp.sockets[socket.index()];
+        block.largest_sent = block.largest_sent.max(packet_len as u16);
+        Ok(())
+    }
+
+    /// The hardware address of the next hop: what the engine was told, else what a frame from there taught.
+    #[inline]
+    fn udp_next_hop(&mut self, destination: Address) -> Option<MacAddr> {
+        let slot = self.udp.hop_slot(destination);
+        let epoch = self.udp.epoch;
+        let hop = self.udp.hops.get_mut(slot)?;
+        let is_here = hop.destination == destination;
+        if is_here && hop.epoch == epoch {
+            return Some(hop.mac);
+        }
+        match self.shared.neighbors.find(&self.shared.config, destination.ip()) {
+            Some(mac) => {
+                *hop = Hop { destination, mac, is_known: true, epoch };
+                Some(mac)
+            }
+            None if is_here => {
+                (hop.is_known, hop.epoch) = (false, epoch);
+                Some(hop.mac)
+            }
+            None => None,
+        }
+    }
+
+    /// Keeps a datagram until its next hop is known.
+    fn hold(&mut self, now: Instant, socket: UdpId, tuple: Tuple, payload: &[u8]) -> Result<(), SendError> {
+        let config = &self.shared.config;
+        let next_hop = next_hop(config, tuple.remote.ip());
+        let limit = usize::from(config.held_datagrams);
+        let unresolved = &mut self.udp.unresolved;
+        let position = match unresolved.iter().position(|waiting| waiting.next_hop == next_hop) {
+            Some(position) => position,
+            None if unresolved.len() >= usize::from(config.max_unresolved) => {
+                self.shared.counters.drop_udp_unresolved += 1;
+                return Err(SendError::NoNeighbor);
+            }
+            None => {
+                let ask_at = now + SOLICITATION_INTERVAL;
+                unresolved.push(Unresolved { next_hop, asked: 1, ask_at, held: VecDeque::new() });
+                self.shared.ask_next_hop(next_hop);
+                unresolved.len() - 1
+            }
+        };
+        let held = &mut unresolved[position].held;
+        if held.len() >= limit {
+            // RFC 1122 section 2.3.2.2: at least the latest is kept.
+            self.shared.counters.drop_udp_unresolved += 1;
+            held.pop_front();
+        }
+        if limit > 0 {
+            let next_hop = MacAddr::BROADCAST;
+            held.push_back(Box::new(Held { socket, next_hop, tuple, payload: payload.into() }));
+        }
+        Ok(())
+    }
+
+    /// The engine was told of a neighbour: what waited for it goes.
+    pub(crate) fn release_datagrams(&mut self) {
+        self.udp.epoch = self.udp.epoch.wrapping_add(1);
+        let shared = &mut self.shared;
+        self.udp.unresolved.retain_mut(|waiting| {
+            let is_known = shared.neighbors.find(&shared.config, waiting.next_hop).is_some();
+            for _ in 0..waiting.held.len() {
+                let Some(mut held) = waiting.held.pop_front() else { break };
+                match shared.neighbors.find(&shared.config, held.tuple.remote.ip()) {
+                    Some(mac) => {
+                        held.next_hop = mac;
+                        shared.answer(Answer::Datagram(held));
+                    }
+                    None => waiting.held.push_back(held),
+                }
+            }
+            !is_known
+        });
+    }
+
+    /// Asks again for the next hops that did not answer, or gives them up (RFC 4861 section 7.2.2).
+    pub(crate) fn advance_datagrams<O: Owner>(&mut self, now: Instant, owner: &mut O) {
+        let mut index = 0;
+        while let Some(waiting) = self.udp.unresolved.get_mut(index) {
+            if waiting.ask_at > now {
+                index += 1;
+            } else if waiting.asked < MAX_SOLICITATIONS {
+                waiting.asked += 1;
+                waiting.ask_at = now + SOLICITATION_INTERVAL;
+                self.shared.ask_next_hop(waiting.next_hop);
+                index += 1;
+            } else {
+                for held in self.udp.unresolved.swap_remove(index).held {
+                    self.shared.counters.drop_udp_unresolved += 1;
+                    // The socket may be gone, and its id another's.
+                    if self.udp.find(&held.tuple) == Some(held.socket.0) {
+                        owner.datagram_failed(held.socket, held.tuple.remote(), Unreachable::Host);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A UDP packet came by way of `next_hop`; `bytes` are the packet from its IP header on.
+    #[inline]
+    pub(crate) fn receive_udp<O: Owner>(
+        &mut self,
+        next_hop: MacAddr,
+        packet: &Packet<'_>,
+        bytes: &[u8],
+        owner: &mut O,
+    ) {
+        let partial = self.shared.config.partial_checksums;
+        let (local, remote, parsed) = match packet {
+            Packet::V4(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let parsed = Header::parse(packet.payload(), source, destination, partial);
+                (Address::v4(destination), Address::v4(source), parsed)
+            }
+            Packet::V6(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let parsed = Header::parse(packet.payload(), source, destination, partial);
+                (Address::v6(destination), Address::v6(source), parsed)
+            }
+        };
+        let counters = &mut self.shared.counters;
+        let (header, payload) = match parsed {
+            Ok(parsed) => parsed,
+            Err(Malformed::UdpChecksum) => return counters.drop_checksum += 1,
+            Err(Malformed::UdpNoChecksum) => return counters.drop_udp_no_checksum += 1,
+            Err(_) => return counters.drop_malformed += 1,
+        };
+        // RFC 1122 sections 3.2.1.3 and 4.1.3.6 for the source.
+        let config = &self.shared.config;
+        if !is_one_host(config, remote.ip()) || !is_one_host(config, local.ip()) {
+            counters.drop_udp_address += 1;
+            return;
+        }
+        let (local_port, remote_port) = (header.destination_port, header.source_port);
+        let tuple = Tuple { local, remote, local_port, remote_port };
+        let Some(index) = self.udp.find(&tuple) else {
+            counters.drop_udp_no_socket += 1;
+            let bytes = &bytes[..packet.total_len().min(bytes.len())];
+            self.refuse(next_hop, &tuple, bytes);
+            return;
+        };
+        counters.rx_datagrams += 1;
+        self.udp.came_from(remote, next_hop);
+        let datagram = Datagram {
+            source: tuple.remote(),
+            destination: tuple.local(),
+            traffic_class: packet.traffic_class(),
+            hop_limit: packet.hop_limit(),
+            payload,
+        };
+        owner.datagram(UdpId(index), datagram);
+    }
+
+    /// Nobody is at the port that a packet came to (RFC 1122 section 4.1.3.1). Where a kernel shares the link, it may know
+    /// somebody: the packet was steered here just before its socket closed.
+    fn refuse(&mut self, next_hop: MacAddr, tuple: &Tuple, packet: &[u8]) {
+        let config = &self.shared.config;
+        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
+        let is_ours = local == config.address || config.address6.is_some_and(|own| local == own);
+        // RFC 1122 section 3.2.2, RFC 4443 section 2.4 e: not about what came to a group.
+        if !config.arp || !is_ours || self.udp.to_group {
+            return;
+        }
+        let (limit, tick) = (config.port_unreachables_per_s, self.now().tick());
+        if !self.udp.refusals.allow(tick, limit, &self.shared.secret) {
+            self.shared.counters.drop_refusal_limit += 1;
+            return;
+        }
+        self.shared.counters.port_unreachables_sent += 1;
+        let most = if local.is_ipv4() { icmpv4::MAX_QUOTE_LEN } else { icmpv6::MAX_QUOTE_LEN };
+        let quote = packet[..packet.len().min(most)].into();
+        self.shared.answer(Answer::PortUnreachable { next_hop, local, remote, quote });
+    }
+
+    /// Whether an ICMP message is an error about UDP, which is then dealt with.
+    pub(crate) fn datagram_error_v4<O: Owner>(
+        &mut self,
+        now: Instant,
+        message: &icmpv4::Message<'_>,
+        owner: &mut O,
+    ) -> bool {
+        let (quote, why) = match message {
+            icmpv4::Message::Echo(_) => return false,
+            icmpv4::Message::DestinationUnreachable { code, next_hop_mtu, quote } => {
+                // RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1.
+                let why = match *code {
+                    0 | 6 | 11 => Unreachable::Network,
+                    2 => Unreachable::Protocol,
+                    icmpv4::CODE_PORT_UNREACHABLE => Unreachable::Port,
+                    icmpv4::CODE_FRAGMENTATION_NEEDED => {
+                        Unreachable::TooBig(next_hop_mtu.unwrap_or(0).max(IPV4_MIN_MTU))
+                    }
+                    9 | 10 | 13..=15 => Unreachable::Prohibited,
+                    _ => Unreachable::Host,
+                };
+                (quote, why)
+            }
+            icmpv4::Message::TimeExceeded { quote, .. } => (quote, Unreachable::Expired),
+            icmpv4::Message::ParameterProblem { quote, .. } => (quote, Unreachable::Header),
+        };
+        self.datagram_error(now, quote, why, owner)
+    }
+
+    /// As [`Engine::datagram_error_v4`].
+    pub(crate) fn datagram_error_v6<O: Owner>(
+        &mut self,
+        now: Instant,
+        message: &icmpv6::Message<'_>,
+        owner: &mut O,
+    ) -> bool {
+        let (quote, why) = match message {
+            icmpv6::Message::DestinationUnreachable { code, quote } => {
+                // RFC 4443 section 3.1.
+                let why = match *code {
+                    1 | 5 | 6 => Unreachable::Prohibited,
+                    3 => Unreachable::Host,
+                    icmpv6::CODE_PORT_UNREACHABLE => Unreachable::Port,
+                    _ => Unreachable::Network,
+                };
+                (quote, why)
+            }
+            icmpv6::Message::PacketTooBig { mtu, quote } => {
+                (quote, Unreachable::TooBig((*mtu).try_into().unwrap_or(u16::MAX)))
+            }
+            icmpv6::Message::TimeExceeded { quote, .. } => (quote, Unreachable::Expired),
+            icmpv6::Message::ParameterProblem { quote, .. } => (quote, Unreachable::Header),
+            _ => return false,
+        };
+        self.datagram_error(now, quote, why, owner)
+    }
+
+    /// An ICMP error about a datagram that we may have sent. UDP has no sequence numbers: that a socket stands where the
+    /// quoted datagram left, is connected to where it went if it is connected at all, and has sent, is all that RFC 5927's
+    /// checks can be. A socket must have sent as much at once as the path is said not to take.
+    fn datagram_error<O: Owner>(
+        &mut self,
+        now: Instant,
+        quote: &Quote,
+        why: Unreachable,
+        owner: &mut O,
+    ) -> bool {
+        let Quoted::Udp { source_port, destination_port } = quote.transport else { return false };
+        let local = SocketAddr::new(quote.source, source_port);
+        let remote = SocketAddr::new(quote.destination, destination_port);
+        let tuple = Tuple::new(local, remote);
+        let is_one_family = local.is_ipv4() == remote.is_ipv4();
+        let Some(index) = self.udp.find(&tuple).filter(|_| is_one_family) else {
+            self.shared.counters.drop_icmp += 1;
+            return true;
+        };
+        let sent = self.udp.sockets[index as usize].largest_sent;
+        let is_plausible = match why {
+            // RFC 8201 section 4: less than IPv6's least MTU is ignored.
+            Unreachable::TooBig(mtu) => {
+                mtu < sent
+                    && mtu < self.udp.path_mtu(&self.shared.config, now, remote.ip())
+                    && (remote.is_ipv4() || mtu >= ipv6::MIN_MTU)
+            }
+            _ => sent > 0,
+        };
+        if !is_plausible {
+            self.shared.counters.drop_icmp += 1;
+            return true;
+        }
+        if let Unreachable::TooBig(mtu) = why {
+            let paths = &mut self.udp.paths;
+            if paths.len() >= MAX_PATHS && !paths.contains_key(&remote.ip()) {
+                paths.pop_first();
+            }
+            paths.insert(remote.ip(), (mtu, now));
+        }
+        self.shared.counters.icmp_errors += 1;
+        owner.datagram_failed(UdpId(index), remote, why);
+        true
+    }
+}
+
+/// Bytes of the IP header.
+fn ip_header_len(tuple: &Tuple) -> usize {
+    if tuple.is_v4() { ipv4::HEADER_LEN } else { ipv6::HEADER_LEN }
+}
+
+/// Writes header and payload, summed while it is copied.
+#[inline]
+fn write_udp<A: checksum::Address>(
+    datagram: &mut [u8],
+    header: Header,
+    source: A,
+    destination: A,
+    payload: &[u8],
+) {
+    // The field holds the pseudo-header's sum, so that the sum of the whole covers it.
+    header.emit_partial(datagram, source, destination);
+    let (head, body) = datagram.split_at_mut(HEADER_LEN);
+    let sum = (Sum::new().bytes(head) + copy_and_sum(payload, body)).finish();
+    // RFC 768: 0 would say that there is no checksum; all ones is its equal.
+    let sum = if sum == 0 { 0xffff } else { sum };
+    head[6..8].copy_from_slice(&sum.to_be_bytes());
+}
+
+impl Shared {
+    /// Writes a datagram; returns the frame's length.
+    #[inline]
+    fn write_datagram(&self, frame: &mut [u8], next_hop: MacAddr, tuple: &Tuple, payload: &[u8]) -> usize {
+        let headers = headers_len(tuple.is_v4());
+        let length = HEADER_LEN + payload.len();
+        let datagram = &mut frame[headers..headers + length];
+        let header = Header { source_port: tuple.local_port, destination_port: tuple.remote_port };
+        let (source, destination) = (tuple.local.ip(), tuple.remote.ip());
+        match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                write_udp(datagram, header, source, destination, payload);
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                write_udp(datagram, header, source, destination, payload);
+            }
+            _ => unreachable!("a datagram's ends are of one family: Engine::udp_send sees to it"),
+        }
+        let path = Path { next_hop, source, destination };
+        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, Ecn::NotEct, HOP_LIMIT)
+    }
+
+    /// Writes a datagram that waited for its next hop; returns the frame's length.
+    pub(crate) fn write_held(&mut self, frame: &mut [u8], held: &Held) -> usize {
+        self.counters.tx_datagrams += 1;
+        self.write_datagram(frame, held.next_hop, &held.tuple, &held.payload)
+    }
+
+    /// Writes a port unreachable message; returns the frame's length.
+    pub(crate) fn write_refusal(
+        &self,
+        frame: &mut [u8],
+        next_hop: MacAddr,
+        (local, remote): (IpAddr, IpAddr),
+        quote: &[u8],
+    ) -> usize {
+        let buffer = &mut frame[headers_len(local.is_ipv4())..];
+        let (length, protocol) = match (local, remote) {
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                (icmpv6::emit_port_unreachable(quote, buffer, local, remote), ipv6::PROTOCOL_ICMPV6)
+            }
+            _ => (icmpv4::emit_port_unreachable(quote, buffer), ipv4::PROTOCOL_ICMP),
+        };
+        let path = Path { next_hop, source: local, destination: remote };
+        self.write_headers(frame, &path, protocol, length, Ecn::NotEct, HOP_LIMIT)
+    }
+}
