@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -27,11 +27,13 @@ use rustix::mount::{MountFlags, mount_remount};
 const AT_ONCE: u32 = 200;
 /// Most bytes that one end sends.
 const MOST_BYTES: u64 = 60_000;
+const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 const ENGINE_PORT: u16 = 80;
 const KERNEL_PORT: u16 = 81;
 const DEADLINE: Duration = Duration::from_secs(55);
 /// How long one call of the kernel's ends may wait: many times the backoff that the losses bring.
-const PATIENCE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(25);
 /// A virtio_net_hdr without offloads stands before each frame.
 const VNET_HEADER: usize = 10;
 
@@ -115,8 +117,8 @@ fn patient(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))
 }
 
-fn kernel_connects(plan: Plan) -> io::Result<()> {
-    let mut stream = TcpStream::connect_timeout(&SocketAddrV4::new(SERVER, ENGINE_PORT).into(), PATIENCE)?;
+fn kernel_connects(plan: Plan, address: IpAddr) -> io::Result<()> {
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::new(address, ENGINE_PORT), PATIENCE)?;
     patient(&stream)?;
     kernel_sends(&mut stream, plan, true)?;
     kernel_receives(&mut stream, plan, false, 0)
@@ -287,7 +289,11 @@ impl Relay {
 
     /// Takes a frame, and hands what is to arrive now to `arrive`.
     fn carry(&mut self, now: Instant, mut frame: Vec<u8>, arrive: &mut impl FnMut(&[u8])) {
-        let is_tcp = frame.len() > 54 && frame[12..14] == [8, 0] && frame[23] == 6;
+        let is_tcp = match frame.get(12..14) {
+            Some([0x08, 0x00]) => frame.len() > 54 && frame[23] == 6,
+            Some([0x86, 0xdd]) => frame.len() > 74 && frame[20] == 6,
+            _ => false,
+        };
         if !is_tcp {
             arrive(&frame);
             return;
@@ -355,6 +361,8 @@ fn tap(lab: &Lab) -> (File, MacAddr) {
     // Whole frames with whole checksums, as on a wire: the engine shall see what the relay damages.
     let offloads = ["ethtool", "-K", DEVICE, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
     succeed(lab, "client", &offloads);
+    let address = format!("{CLIENT6}/64");
+    succeed(lab, "client", &["ip", "address", "add", &address, "dev", DEVICE, "nodad"]);
     for words in [
         &["ip", "address", "flush", "dev", DEVICE][..],
         &["ip", "link", "add", "link", DEVICE, "name", "tap0", "type", "macvtap", "mode", "passthru"],
@@ -394,6 +402,7 @@ fn tap(lab: &Lab) -> (File, MacAddr) {
 fn drive(
     file: &File,
     mac: MacAddr,
+    ends_of_link: [IpAddr; 2],
     seed: u64,
     half: u32,
     faults: Faults,
@@ -402,12 +411,13 @@ fn drive(
 ) -> Ends {
     let mut config = Config::new(mac, SERVER, 16);
     config.arp = true;
+    config.address6 = Some(SERVER6);
     config.max_flows = 32_768;
     config.time_wait = Duration::from_secs(1);
     let [first, second] = [Random(seed).next_u64().to_be_bytes(), Random(!seed).next_u64().to_be_bytes()];
     config.hash_key = *[first, second].concat().first_chunk().expect("16 bytes");
     let mut engine = Engine::new(config).expect("a valid configuration");
-    engine.listen(SocketAddrV4::new(SERVER, ENGINE_PORT), 1024).expect("listen");
+    engine.listen(SocketAddr::new(ends_of_link[0], ENGINE_PORT), 1024).expect("listen");
     let mut ends = Ends::default();
     let mut inward = Relay::new(seed ^ 1, faults);
     let mut outward = Relay::new(seed ^ 2, faults);
@@ -437,8 +447,8 @@ fn drive(
         inward.release(now, &mut arrive);
         engine.advance(stamp(now), &mut ends);
         while opened < half && ends.connections.values().filter(|c| c.active).count() < AT_ONCE as usize {
-            let local = SocketAddrV4::new(SERVER, 10_000 + (opened % 50_000) as u16);
-            let remote = SocketAddrV4::new(CLIENT, KERNEL_PORT);
+            let local = SocketAddr::new(ends_of_link[0], 10_000 + (opened % 50_000) as u16);
+            let remote = SocketAddr::new(ends_of_link[1], KERNEL_PORT);
             let flow = engine.connect(stamp(now), local, remote).expect("connect");
             ends.connections.insert(flow, Connection::new(Some(Plan::new(opened * 2))));
             ends.touched.insert(flow);
@@ -489,8 +499,12 @@ impl Drop for Fails<'_> {
     }
 }
 
+/// The engine's address and the kernel's.
+const V4: [IpAddr; 2] = [IpAddr::V4(SERVER), IpAddr::V4(CLIENT)];
+const V6: [IpAddr; 2] = [IpAddr::V6(SERVER6), IpAddr::V6(CLIENT6)];
+
 /// So many connections, half of them opened by the kernel.
-fn run(connections: u32, faults: Faults) {
+fn run(connections: u32, faults: Faults, ends: [IpAddr; 2]) {
     let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_122);
     println!("seed {seed} (OVERFLY_SEED), {faults:?}");
     let lab = Lab::new("overfly").expect("a lab");
@@ -516,21 +530,21 @@ fn run(connections: u32, faults: Faults) {
             if number >= half {
                 break;
             }
-            watch(kernel_connects(Plan::new(number * 2 + 1)), "the kernel connects", &done);
+            watch(kernel_connects(Plan::new(number * 2 + 1), ends[0]), "the kernel connects", &done);
         }
     };
     let listener = lab
-        .within("client", || TcpListener::bind(SocketAddrV4::new(CLIENT, KERNEL_PORT)))
+        .within("client", || TcpListener::bind(SocketAddr::new(ends[1], KERNEL_PORT)))
         .expect("enter the client")
         .expect("bind");
     // Past its backlog of 128 the kernel would send cookies, and reset those whose first data was lost.
     rustix::net::listen(&listener, 4096).expect("a longer backlog");
     listener.set_nonblocking(true).expect("a listener that can be asked");
-    let ends = std::thread::scope(|scope| {
+    let finished = std::thread::scope(|scope| {
         let engine = scope.spawn(|| {
             let all = || done.load(Ordering::Relaxed) + accepted.load(Ordering::Relaxed) == connections;
             let _fails = Fails(&failed);
-            drive(&file, mac, seed, half, faults, all, &failed)
+            drive(&file, mac, ends, seed, half, faults, all, &failed)
         });
         // A socket belongs to the namespace in which it was made; the threads that use it may be anywhere.
         scope.spawn(|| {
@@ -560,15 +574,20 @@ fn run(connections: u32, faults: Faults) {
         entered.expect("enter the client");
         engine.join().expect("the engine's side")
     });
-    assert_eq!(ends.finished, connections, "seed {seed}");
+    assert_eq!(finished.finished, connections, "seed {seed}");
 }
 
 #[test]
 fn ten_thousand_connections_with_the_kernel_over_a_bad_link() {
-    run(10_000, Faults { loss: 10, duplication: 10, reordering: 20, corruption: 2 });
+    run(10_000, Faults { loss: 10, duplication: 10, reordering: 20, corruption: 2 }, V4);
 }
 
 #[test]
 fn connections_with_the_kernel_over_a_terrible_link() {
-    run(1_000, Faults { loss: 60, duplication: 50, reordering: 100, corruption: 20 });
+    run(1_000, Faults { loss: 60, duplication: 50, reordering: 100, corruption: 20 }, V4);
+}
+
+#[test]
+fn connections_with_the_kernel_over_ipv6() {
+    run(2_000, Faults { loss: 10, duplication: 10, reordering: 20, corruption: 2 }, V6);
 }
