@@ -5,7 +5,6 @@ use overfly_wire::tcp::{Flags as TcpFlags, Segment};
 use crate::congestion::{Ack, CongestionControl};
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
-use crate::handshake::TIMESTAMPS_LEN;
 use crate::owner::{Event, Owner};
 use crate::receive::Arrival;
 use crate::recovery::{CongestionState, Delivered};
@@ -65,6 +64,9 @@ impl<O: Owner> Turn<'_, O> {
         }
         if advance {
             self.restart_retransmission();
+            if self.flow.extra.is_some() {
+                self.trust_path(acknowledgment.wrapping_sub(before_una));
+            }
         }
         if look_again.is_some() {
             self.watch(look_again);
@@ -165,7 +167,11 @@ impl<O: Owner> Turn<'_, O> {
             lost = recovery.lose_first(new_una, mss);
         }
         self.shared.counters.lost_bytes += u64::from(lost);
+        if lost > 0 && self.lost_only_a_probe() {
+            lost = 0;
+        }
 
+        let Some(recovery) = self.flow.recovery_mut() else { return None };
         if (recovery.is_reducing() || was_lossy)
             && recovery.state() != CongestionState::Open
             && recovery.may_end(new_una)
@@ -311,28 +317,4 @@ impl<O: Owner> Turn<'_, O> {
             _ => None,
         }
     }
-
-    /// A router says that it takes packets of `mtu` bytes (RFC 1191, RFC 8201).
-    pub(crate) fn packet_too_big(&mut self, mtu: u32) {
-        let is_v4 = self.flow.tuple.is_v4();
-        let Some(mss) =
-            segment_of_reported(mtu, is_v4, self.flow.mss, self.flow.flags.has(Flags::TIMESTAMPS))
-        else {
-            self.shared.counters.drop_icmp += 1;
-            return;
-        };
-        self.flow.mss = mss;
-        // RFC 1191 section 6.4: what was too big is sent again at once, and the window is not reduced.
-        let una = self.flow.send_una;
-        self.flow.recovery_or_new().lose_all_flying(una);
-        self.flow.flags.set(Flags::SEND_WANTED);
-    }
-}
-
-/// The payload of a full segment on a path that takes packets of `mtu` bytes, if it is less than `mss`. Less than every path
-/// must take is not believed (RFC 8201 section 4, and Linux's net.ipv4.route.min_pmtu).
-fn segment_of_reported(mtu: u32, is_v4: bool, mss: u16, timestamps: bool) -> Option<u16> {
-    let (floor, headers) = if is_v4 { (552, 40) } else { (1280, 60) };
-    let room = mtu.max(floor) - headers - if timestamps { u32::from(TIMESTAMPS_LEN) } else { 0 };
-    (room < u32::from(mss)).then_some(room as u16)
 }

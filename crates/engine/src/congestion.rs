@@ -45,6 +45,7 @@ pub(crate) trait CongestionControl {
     fn threshold(&self) -> u32;
 
     /// The window is below the threshold (RFC 5681 section 3.1).
+    #[cfg(test)]
     fn in_slow_start(&self) -> bool {
         self.window() < self.threshold()
     }

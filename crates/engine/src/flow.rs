@@ -4,6 +4,7 @@ use overfly_wire::MacAddr;
 
 use crate::autotune::Autotune;
 use crate::congestion::Congestion;
+use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::recovery::{CongestionState, Recovery};
 use crate::rtt::Rtt;
@@ -123,10 +124,12 @@ flags! {
     QUICK_ACK = 27;
     /// Keep-alive probes are on.
     KEEP_ALIVE = 28;
-    /// The SYN carried data, or its answer may (RFC 7413).
+    /// Our SYN may carry data, or the peer's did (RFC 7413).
     FAST_OPEN = 29;
     /// The owner limits the receive window: no auto-tuning.
     FIXED_WINDOW = 30;
+    /// The SYN's answer brings a Fast Open cookie.
+    FAST_OPEN_COOKIE = 31;
 }
 
 impl Flags {
@@ -171,6 +174,9 @@ impl Flags {
         was
     }
 }
+
+/// Ticks in which a flow challenges its peer once: about half a second, as Linux's net.ipv4.tcp_invalid_ratelimit.
+pub(crate) const CHALLENGE_TICKS: u32 = 512;
 
 /// One connection. Names after RFC 9293 section 3.3.1 where it has one.
 #[derive(Debug)]
@@ -228,6 +234,8 @@ pub(crate) struct Flow {
     pub(crate) receive_shift: u8,
     /// Doublings of the timeout (RFC 6298 section 5.5); goes on while a closed window is being probed.
     pub(crate) backoff: u8,
+    /// When it last challenged the peer, in units of [`CHALLENGE_TICKS`] (wrapping).
+    pub(crate) challenged: u8,
 
     /// Retransmission, loss probe, reordering or persist: see the flags.
     pub(crate) retransmit_at: Deadline,
@@ -253,6 +261,8 @@ pub(crate) struct Extra {
     pub(crate) recovery: Option<Recovery>,
     /// What the owner set otherwise than the configuration.
     pub(crate) settings: Option<Settings>,
+    /// What is known of the path's MTU, once it made trouble.
+    pub(crate) path: Option<PathMtu>,
     /// How fast the owner consumes.
     pub(crate) tuning: Option<Autotune>,
     /// A duplicate that the next acknowledgment reports (RFC 2883).
@@ -318,10 +328,16 @@ impl Flow {
         }
     }
 
-    /// The sequence number after the last promised byte: the FIN's, once it is wanted. Not once that was acknowledged.
+    /// The sequence number after the last promised byte: the FIN's, once it was sent. Not once that was acknowledged.
     #[inline]
     pub(crate) fn data_end(&self) -> u32 {
         self.first_data().wrapping_add((self.promised - self.una_offset) as u32)
+    }
+
+    /// Bytes that were promised and never sent. Far more than sequence numbers can tell apart may be promised at once.
+    #[inline]
+    pub(crate) fn unsent(&self) -> u64 {
+        if self.state.fin_was_sent() { 0 } else { self.promised - self.offset(self.send_next) }
     }
 
     /// SND.UNA, or the byte after an unacknowledged SYN.
@@ -372,11 +388,6 @@ impl Flow {
             Flags::LOSS_PROBE_WANTED,
             Flags::SEND_WANTED,
         ])
-    }
-
-    /// The owner promised bytes that were not sent yet.
-    pub(crate) fn has_unsent(&self) -> bool {
-        !self.state.fin_was_sent() && distance(self.send_next, self.data_end()) > 0
     }
 
     /// The window field of a segment sent now (RFC 9293 section 3.8.6.2.2): the right edge moves by worthwhile steps.
@@ -446,6 +457,7 @@ impl Extra {
         self.reassembly.is_none()
             && self.recovery.is_none()
             && self.settings.is_none()
+            && self.path.is_none()
             && self.tuning.is_none()
             && self.duplicate.is_none()
     }
@@ -486,6 +498,8 @@ pub struct Info {
     pub acknowledged: u64,
     /// Payload bytes received in order, modulo 2^32 (`tcpi_bytes_received`).
     pub received: u32,
+    /// The round trip as the receiver sees it, in microseconds (`tcpi_rcv_rtt`); 0 while little was received.
+    pub receive_rtt_us: u32,
     /// Bytes sent and not yet acknowledged (`tcpi_unacked` counts segments).
     pub flight: u32,
     /// Of these, bytes that the peer has out of order (`tcpi_sacked`).

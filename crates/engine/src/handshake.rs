@@ -6,10 +6,11 @@ use crate::config::{Ecn, SynCookies};
 use crate::congestion::CongestionControl;
 use crate::cookies::{self, Offer};
 use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
+use crate::fastopen::{Cookie, Validity};
 use crate::flow::{Flags, Flow, State};
 use crate::owner::{Event, Failure, ListenerId, Owner};
 use crate::receive::Arrival;
-use crate::sequence::later;
+use crate::sequence::{at_or_before, before, distance, later};
 use crate::time::{Deadline, Instant};
 use crate::transmit::Answer;
 
@@ -23,12 +24,13 @@ pub(crate) const TIMESTAMPS_LEN: u16 = 12;
 
 impl Engine {
     /// RFC 9293 section 3.10.7.2, second and third.
-    pub(crate) fn syn_arrives(
+    pub(crate) fn syn_arrives<O: Owner>(
         &mut self,
         now: Instant,
         arrival: &Arrival<'_>,
         listener: u32,
         iss: Option<u32>,
+        owner: &mut O,
     ) {
         if self.shared.listeners.accept_queue_is_full(listener) {
             self.shared.counters.drop_backlog += 1;
@@ -53,9 +55,14 @@ impl Engine {
         flow.flags.set(Flags::RELEASED);
         self.shared.learn_from_syn(now, &mut flow, arrival);
         flow.flags.set(Flags::SYN_WANTED);
+        let with_data = self.shared.fast_open_asked(&mut flow, arrival);
         match self.flows.insert(flow) {
             Some(index) => {
                 self.shared.listeners.half_opened(listener);
+                if with_data && self.shared.listeners.fast_opened(listener, self.shared.config.max_fast_open)
+                {
+                    self.turn(now, index, owner).opened_fast(arrival);
+                }
                 self.enqueue(index);
             }
             None => self.shared.counters.drop_no_flows += 1,
@@ -91,6 +98,17 @@ impl Engine {
 }
 
 impl Shared {
+    /// What a SYN asks of Fast Open (RFC 7413 section 4.2.2). True if its data may be taken.
+    fn fast_open_asked(&self, flow: &mut Flow, arrival: &Arrival<'_>) -> bool {
+        let Some(asked) = arrival.options.fast_open else { return false };
+        if !self.config.fast_open_server {
+            return false;
+        }
+        let validity = self.fast_open.check(arrival.tuple.remote.ip(), asked.cookie());
+        flow.flags.put(Flags::FAST_OPEN_COOKIE, validity != Validity::Current);
+        validity != Validity::Invalid && !arrival.segment.payload().is_empty()
+    }
+
     /// Answers a SYN without keeping anything of it (RFC 4987 section 3.6): the cookie holds the MSS, the timestamp the other
     /// options.
     fn answer_with_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) {
@@ -183,6 +201,7 @@ impl Shared {
             mss = mss.saturating_sub(TIMESTAMPS_LEN).max(MIN_MSS - TIMESTAMPS_LEN);
         }
         flow.mss = mss;
+        // RFC 2018 section 2.
         flow.flags.put(Flags::SACK, self.config.sack && options.sack_permitted);
         flow.send_shift = options.window_scale.unwrap_or(0);
         if options.window_scale.is_none() {
@@ -214,7 +233,13 @@ impl<O: Owner> Turn<'_, O> {
         let flags = segment.flags();
         let has_ack = flags.contains(TcpFlags::ACK);
         let flow = &mut *self.flow;
-        if has_ack && segment.acknowledgment() != flow.send_una.wrapping_add(1) {
+        let acknowledgment = segment.acknowledgment();
+        let acceptable =
+            before(flow.send_una, acknowledgment) && at_or_before(acknowledgment, flow.send_next);
+        if has_ack
+            && !acceptable
+            && !(flow.all_acknowledged() && acknowledgment == flow.send_una.wrapping_add(1))
+        {
             self.shared.counters.drop_bad_ack += 1;
             if !flags.contains(TcpFlags::RST) {
                 self.shared.answer_with_reset(arrival);
@@ -248,8 +273,53 @@ impl<O: Owner> Turn<'_, O> {
         if !self.flow.flags.has(Flags::DETACHED) {
             self.owner.event(self.id, Event::Connected);
         }
+        self.fast_open_answered(arrival);
         // Data or FIN on the SYN and ACK come again: the ACK just sent does not cover them.
         Verdict::Keep
+    }
+
+    /// What the answer to our SYN says of Fast Open (RFC 7413 section 4.2.1).
+    fn fast_open_answered(&mut self, arrival: &Arrival<'_>) {
+        if !self.flow.flags.take(Flags::FAST_OPEN) {
+            return;
+        }
+        let (client, server) = (self.flow.tuple.local.ip(), self.flow.tuple.remote());
+        if let Some(cookie) = arrival.options.fast_open.and_then(|given| Cookie::new(given.cookie())) {
+            let mss = arrival.options.mss.unwrap_or(DEFAULT_MSS);
+            self.shared.servers.learned(self.now, client, server.ip(), cookie, mss);
+        }
+        if self.flow.all_acknowledged() {
+            return;
+        }
+        if before(self.flow.send_una, arrival.segment.acknowledgment()) {
+            self.shared.servers.worked(client, server);
+            // Never a verdict: no FIN was sent.
+            let _ = self.acknowledge(arrival);
+        }
+        if !self.flow.all_acknowledged() {
+            // The server did not take the data: it goes again at once.
+            let una = self.flow.send_una;
+            self.flow.recovery_or_new().lose_all_flying(una);
+        }
+    }
+
+    /// A SYN came with a cookie of ours and data (RFC 7413 section 4.2.2): the owner has both before the handshake is done.
+    fn opened_fast(&mut self, arrival: &Arrival<'_>) {
+        self.shared.counters.fast_opens_accepted += 1;
+        self.flow.flags.set(Flags::FAST_OPEN);
+        self.announce();
+        let data = arrival.segment.payload();
+        let room = distance(self.flow.receive_next, self.flow.receive_edge) as usize;
+        self.deliver(&data[..data.len().min(room)]);
+    }
+
+    /// Tells the owner of a connection that a peer opened.
+    fn announce(&mut self) {
+        self.shared.listeners.established(self.flow.listener);
+        self.flow.flags.set(Flags::UNACCEPTED);
+        self.flow.flags.clear(Flags::RELEASED);
+        self.shared.counters.accepts += 1;
+        self.owner.event(self.id, Event::Incoming { listener: ListenerId(self.flow.listener) });
     }
 
     /// The SYN was acknowledged.
@@ -292,11 +362,11 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.listeners.half_open_ended(self.flow.listener);
         }
         self.establish();
-        self.shared.listeners.established(self.flow.listener);
-        self.flow.flags.set(Flags::UNACCEPTED);
-        self.flow.flags.clear(Flags::RELEASED);
-        self.shared.counters.accepts += 1;
-        self.owner.event(self.id, Event::Incoming { listener: ListenerId(self.flow.listener) });
+        if self.flow.flags.take(Flags::FAST_OPEN) {
+            self.shared.listeners.fast_open_ended(self.flow.listener);
+        } else {
+            self.announce();
+        }
         None
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Listener {
     half_open: u32,
     /// Established and not yet accepted by the owner.
     unaccepted: u32,
+    /// Half-open and known to the owner, because its SYN brought data (RFC 7413 section 5.1's PendingFastOpenRequests).
+    fast_open: u32,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +35,10 @@ impl Listeners {
         let id = self.next;
         self.next += 1;
         self.by_address.insert(local, id);
-        self.by_id.insert(id, Listener { local, backlog: backlog.max(1), half_open: 0, unaccepted: 0 });
+        self.by_id.insert(
+            id,
+            Listener { local, backlog: backlog.max(1), half_open: 0, unaccepted: 0, fast_open: 0 },
+        );
         Ok(ListenerId(id))
     }
 
@@ -57,6 +62,11 @@ impl Listeners {
         self.by_address.get(&local).or_else(|| self.by_address.get(&any)).copied()
     }
 
+    /// A listener has this very address.
+    pub(crate) fn has_exact(&self, local: SocketAddr) -> bool {
+        self.by_address.contains_key(&local)
+    }
+
     /// As many connections wait for the owner as its backlog allows.
     pub(crate) fn accept_queue_is_full(&self, id: u32) -> bool {
         self.by_id.get(&id).is_none_or(|listener| listener.unaccepted >= listener.backlog)
@@ -65,6 +75,23 @@ impl Listeners {
     /// As many connections are half-open as the listener holds.
     pub(crate) fn syn_queue_is_full(&self, id: u32) -> bool {
         self.by_id.get(&id).is_none_or(|listener| listener.half_open >= listener.backlog.max(MIN_HALF_OPEN))
+    }
+
+    /// Takes one of `max` places for half-open connections that brought data. False if there is none.
+    pub(crate) fn fast_opened(&mut self, id: u32, max: u32) -> bool {
+        match self.by_id.get_mut(&id) {
+            Some(listener) if listener.fast_open < max => {
+                listener.fast_open += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn fast_open_ended(&mut self, id: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id) {
+            listener.fast_open -= 1;
+        }
     }
 
     pub(crate) fn half_opened(&mut self, id: u32) {

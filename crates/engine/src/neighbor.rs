@@ -16,9 +16,16 @@ pub(crate) struct Neighbors {
 }
 
 impl Neighbors {
-    pub(crate) fn learn(&mut self, address: IpAddr, mac: MacAddr) {
+    pub(crate) fn learn(&mut self, config: &Config, address: IpAddr, mac: MacAddr) {
         if self.known.len() >= MAX_NEIGHBORS && !self.known.contains_key(&address) {
-            self.known.pop_first();
+            // Any other than the gateways: strangers choose how many neighbours there seem to be.
+            let is_gateway = |address: IpAddr| {
+                config.gateway.is_some_and(|gateway| address == gateway)
+                    || config.gateway6.is_some_and(|gateway| address == gateway)
+            };
+            if let Some(other) = self.known.keys().copied().find(|&known| !is_gateway(known)) {
+                self.known.remove(&other);
+            }
         }
         self.known.insert(address, mac);
     }

@@ -5,8 +5,14 @@
 //! wrong: an ICMP message arrives, or a full-sized segment times out. Most flows never have one, so the control block holds a
 //! box.
 
+use crate::congestion::CongestionControl;
+use crate::engine::Turn;
+use crate::flow::Flags;
+use crate::handshake::{MIN_MSS, TIMESTAMPS_LEN};
+use crate::owner::Owner;
 use crate::sequence::{at_or_before, before};
 use crate::time::{Tick, ticks};
+use crate::tuple::Tuple;
 
 /// RFC 8200 section 5: every IPv6 link takes packets of this size.
 const IPV6_MIN: u16 = 1280;
@@ -40,8 +46,6 @@ pub(crate) struct PathMtu {
     /// A packet of `size` was acknowledged.
     is_confirmed: bool,
     is_ipv6: bool,
-    /// Timeouts of full-sized segments in a row.
-    timeouts: u8,
     /// Probes of one size that were lost.
     lost_probes: u8,
 }
@@ -81,16 +85,7 @@ impl PathMtu {
     /// `max` is what the link and the peer take; `is_confirmed` that a packet of that size was acknowledged on this flow.
     pub(crate) fn new(is_ipv6: bool, max: u16, is_confirmed: bool) -> Self {
         let max = max.max(floor(is_ipv6));
-        Self {
-            size: max,
-            max,
-            limit: max,
-            search: Search::On,
-            is_confirmed,
-            is_ipv6,
-            timeouts: 0,
-            lost_probes: 0,
-        }
+        Self { size: max, max, limit: max, search: Search::On, is_confirmed, is_ipv6, lost_probes: 0 }
     }
 
     /// The largest packet to send.
@@ -138,7 +133,6 @@ impl PathMtu {
     pub(crate) fn acknowledged(&mut self, una: u32, is_full: bool) -> bool {
         if is_full {
             self.is_confirmed = true;
-            self.timeouts = 0;
             if let Search::Claimed { .. } = self.search {
                 // RFC 5927 section 7.2: it was not so.
                 self.search = Search::On;
@@ -157,9 +151,9 @@ impl PathMtu {
         false
     }
 
-    /// The retransmission timer expired; `is_full` says that the segment at SND.UNA fills a packet of [`PathMtu::size`]. True if
-    /// the size has become smaller: what is outstanding is to be cut anew.
-    pub(crate) fn timed_out(&mut self, now: Tick, is_full: bool) -> bool {
+    /// The retransmission timer expired, `in_a_row` times for the same segment; `is_full` says that this segment, at SND.UNA,
+    /// fills a packet of [`PathMtu::size`]. True if the size has become smaller: what is outstanding is to be cut anew.
+    pub(crate) fn timed_out(&mut self, now: Tick, is_full: bool, in_a_row: u8) -> bool {
         if let Search::Probing { .. } = self.search {
             // RFC 4821 section 7.6.4: says nothing of the probe.
             self.search = Search::On;
@@ -167,19 +161,17 @@ impl PathMtu {
         if !is_full {
             return false;
         }
-        self.timeouts = self.timeouts.saturating_add(1);
         if let Search::Claimed { size } = self.search {
             self.believe(now, size);
             return true;
         }
         let floor = floor(self.is_ipv6);
-        if self.timeouts < BLACK_HOLE_TIMEOUTS || self.size <= floor {
+        if in_a_row < BLACK_HOLE_TIMEOUTS || self.size <= floor {
             return false;
         }
         self.limit = below(self.size);
         self.size = if self.is_ipv6 || self.size <= IPV4_BASE { floor } else { IPV4_BASE };
         self.is_confirmed = false;
-        self.timeouts = 0;
         self.lost_probes = 0;
         self.search = Search::On;
         true
@@ -238,7 +230,6 @@ impl PathMtu {
         self.size = size;
         self.limit = size;
         self.is_confirmed = false;
-        self.timeouts = 0;
         self.lost_probes = 0;
         self.complete(now);
     }
@@ -255,6 +246,118 @@ fn below(size: u16) -> u16 {
 
 const fn floor(is_ipv6: bool) -> u16 {
     if is_ipv6 { IPV6_MIN } else { IPV4_MIN }
+}
+
+impl<O: Owner> Turn<'_, O> {
+    /// A router says that it takes packets of `told` bytes (RFC 1191, RFC 8201); what it is about is in flight.
+    pub(crate) fn packet_too_big(&mut self, told: u32) {
+        let now = self.tick();
+        let size = self.packet_size();
+        let path = self.path_or_new(size);
+        match path.too_big(now, u16::try_from(told).unwrap_or(u16::MAX), size) {
+            Claim::Ignored => self.shared.counters.drop_icmp += 1,
+            Claim::Doubted => {}
+            Claim::Believed => self.follow_path(),
+        }
+    }
+
+    /// The retransmission timer expired: is it the size of the packets?
+    pub(crate) fn suspect_path(&mut self) {
+        let is_full = self.flow.flight() >= u32::from(self.flow.mss);
+        let known = self.flow.extra.as_ref().is_some_and(|extra| extra.path.is_some());
+        let probing = self.shared.config.mtu_probing;
+        if !known && !(probing && is_full) {
+            return;
+        }
+        let (now, size) = (self.tick(), self.packet_size());
+        // Without probing a timeout only decides what ICMP claimed.
+        let in_a_row = if probing { self.flow.retries } else { 1 };
+        if self.path_or_new(size).timed_out(now, is_full, in_a_row) {
+            self.follow_path();
+        }
+    }
+
+    /// `acked` bytes were acknowledged.
+    pub(crate) fn trust_path(&mut self, acked: u32) {
+        let is_full = acked >= u32::from(self.flow.mss);
+        let una = self.flow.send_una;
+        if let Some(path) = self.flow.extra.as_mut().and_then(|extra| extra.path.as_mut())
+            && path.acknowledged(una, is_full)
+        {
+            self.flow.mss = segment_of(path.size(), &self.flow.tuple, self.flow.flags);
+        }
+    }
+
+    /// Payload of a probe to send now: it must be less than what waits to be sent, so that more follows it and its loss is
+    /// noticed (RFC 4821 section 7.3).
+    pub(crate) fn path_probe(&mut self) -> Option<u32> {
+        let (now, mss) = (self.tick(), u32::from(self.flow.mss));
+        let room = self.flow.congestion.window().saturating_sub(self.flow.pipe());
+        let offered = self.flow.send_window.saturating_sub(self.flow.flight());
+        let unsent = self.flow.unsent();
+        let (tuple, flags) = (self.flow.tuple, self.flow.flags);
+        let extra = self.flow.extra.as_mut()?;
+        if extra.recovery.is_some() {
+            return None;
+        }
+        let payload = u32::from(segment_of(extra.path.as_mut()?.probe(now)?, &tuple, flags));
+        let whole = payload + 3 * mss;
+        (payload > mss && u64::from(whole) <= unsent && whole <= room.min(offered)).then_some(payload)
+    }
+
+    /// A probe of `payload` bytes went out, up to SND.NXT.
+    pub(crate) fn path_probed(&mut self, payload: u32) {
+        let size = self.packet_size() + (payload - u32::from(self.flow.mss)) as u16;
+        let end = self.flow.send_next;
+        if let Some(path) = self.flow.extra.as_mut().and_then(|extra| extra.path.as_mut()) {
+            path.probe_sent(size, end);
+        }
+    }
+
+    /// Whether what is lost is the probe alone: then the path takes no more than before, and is not congested (RFC 8899 section
+    /// 3, item 7).
+    pub(crate) fn lost_only_a_probe(&mut self) -> bool {
+        let una = self.flow.send_una;
+        let Some(extra) = &mut self.flow.extra else { return false };
+        let (Some(path), Some(recovery)) = (&mut extra.path, &extra.recovery) else { return false };
+        let only = path.probe_end().is_some_and(|end| recovery.lost_end(una) == Some(end));
+        if only {
+            path.probe_lost();
+        }
+        only
+    }
+
+    /// Bytes of a packet whose segment is full.
+    fn packet_size(&self) -> u16 {
+        self.flow.mss + headers(&self.flow.tuple, self.flow.flags)
+    }
+
+    fn path_or_new(&mut self, size: u16) -> &mut PathMtu {
+        let is_ipv6 = !self.flow.tuple.is_v4();
+        // So much cannot have been acknowledged without a full segment among it.
+        let is_confirmed = self.flow.una_offset > 4 * u64::from(self.flow.mss);
+        let path = &mut self.flow.extra.get_or_insert_default().path;
+        path.get_or_insert_with(|| PathMtu::new(is_ipv6, size, is_confirmed))
+    }
+
+    /// Packets are smaller from now on, and what is in flight goes again in such (RFC 1191 section 6.4): that is no congestion.
+    fn follow_path(&mut self) {
+        let Some(path) = self.flow.extra.as_ref().and_then(|extra| extra.path.as_ref()) else { return };
+        self.flow.mss = segment_of(path.size(), &self.flow.tuple, self.flow.flags);
+        let una = self.flow.send_una;
+        self.flow.recovery_or_new().lose_all_flying(una);
+        self.flow.flags.set(Flags::SEND_WANTED);
+    }
+}
+
+/// Bytes of IP and TCP headers with the options of a data segment.
+fn headers(tuple: &Tuple, flags: Flags) -> u16 {
+    let base = if tuple.is_v4() { 40 } else { 60 };
+    if flags.has(Flags::TIMESTAMPS) { base + TIMESTAMPS_LEN } else { base }
+}
+
+fn segment_of(packet: u16, tuple: &Tuple, flags: Flags) -> u16 {
+    packet.saturating_sub(headers(tuple, flags)).max(MIN_MSS)
 }
 
 #[cfg(test)]
@@ -315,8 +418,8 @@ mod tests {
         mtu.acknowledged(1, true);
         assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Doubted);
         assert_eq!(mtu.size(), 1500);
-        assert!(!mtu.timed_out(NOW, false));
-        assert!(mtu.timed_out(NOW, true));
+        assert!(!mtu.timed_out(NOW, false, 1));
+        assert!(mtu.timed_out(NOW, true, 1));
         assert_eq!(mtu.size(), 1400);
     }
 
@@ -326,7 +429,7 @@ mod tests {
         assert_eq!(mtu.too_big(NOW, 552, 1500), Claim::Doubted);
         assert!(!mtu.acknowledged(1, false));
         assert!(!mtu.acknowledged(2, true));
-        assert!(!mtu.timed_out(NOW, true));
+        assert!(!mtu.timed_out(NOW, true, 1));
         assert_eq!(mtu.size(), 1500);
     }
 
@@ -347,8 +450,8 @@ mod tests {
         assert_eq!(mtu.too_big(NOW, 68, 1500), Claim::Believed);
         assert_eq!(mtu.size(), 552);
         assert_eq!(mtu.too_big(NOW, 68, 552), Claim::Ignored);
-        for _ in 0..20 {
-            assert!(!mtu.timed_out(NOW, true));
+        for in_a_row in 1..20 {
+            assert!(!mtu.timed_out(NOW, true, in_a_row));
         }
         assert_eq!(mtu.size(), 552);
     }
@@ -373,10 +476,10 @@ mod tests {
             [(false, 1006, 1454, 1450), (true, 1280, 1454, 1450), (false, 1006, 1492, 1492)]
         {
             let mut mtu = PathMtu::new(is_ipv6, 1500, true);
-            assert!(!mtu.timed_out(NOW, true));
-            assert!(!mtu.timed_out(NOW, false));
-            assert!(!mtu.timed_out(NOW, true));
-            assert!(mtu.timed_out(NOW, true));
+            assert!(!mtu.timed_out(NOW, true, 1));
+            assert!(!mtu.timed_out(NOW, true, 2));
+            assert!(!mtu.timed_out(NOW, false, 3));
+            assert!(mtu.timed_out(NOW, true, 3));
             assert_eq!(mtu.size(), base);
             // Nothing is probed until the base is known to arrive.
             assert_eq!(mtu.probe(NOW), None);
@@ -389,22 +492,11 @@ mod tests {
     }
 
     #[test]
-    fn acknowledged_full_packet_clears_the_timeouts() {
-        let mut mtu = ipv4();
-        for round in 0..10 {
-            assert!(!mtu.timed_out(NOW, true));
-            assert!(!mtu.timed_out(NOW, true));
-            mtu.acknowledged(round, true);
-        }
-        assert_eq!(mtu.size(), 1500);
-    }
-
-    #[test]
     fn deeper_black_hole_ends_at_the_floor() {
         let mut mtu = ipv4();
         let mut sizes = vec![];
-        for _ in 0..30 {
-            if mtu.timed_out(NOW, true) {
+        for in_a_row in 1..30 {
+            if mtu.timed_out(NOW, true, in_a_row) {
                 sizes.push(mtu.size());
             }
         }
@@ -418,7 +510,7 @@ mod tests {
     fn three_lost_probes_settle_a_size() {
         let mut mtu = PathMtu::new(false, 1500, true);
         mtu.too_big(NOW, 1400, 1500);
-        mtu.timed_out(NOW, true);
+        mtu.timed_out(NOW, true, 1);
         mtu.acknowledged(1, true);
         let later = NOW.after(RAISE_TICKS);
         for _ in 0..2 {
@@ -428,7 +520,7 @@ mod tests {
         }
         // A timeout in between says nothing of the probe.
         mtu.probe_sent(1420, 9);
-        mtu.timed_out(later, false);
+        mtu.timed_out(later, false, 1);
         assert_eq!(mtu.probe(later), Some(1420));
         mtu.probe_sent(1420, 9);
         mtu.probe_lost();

@@ -489,6 +489,18 @@ impl Recovery {
         }
     }
 
+    /// The sequence number after the first lost run, if it is the only one.
+    pub(crate) fn lost_end(&self, una: u32) -> Option<u32> {
+        let mut start = una;
+        for run in &self.runs {
+            if run.fate == Fate::Lost {
+                return (self.lost == distance(start, run.end)).then_some(run.end);
+            }
+            start = run.end;
+        }
+        None
+    }
+
     /// The first lost bytes, at most `mss` of them: (sequence number, length).
     pub(crate) fn next_lost(&self, una: u32, mss: u32) -> Option<(u32, u32)> {
         if self.lost == 0 {

@@ -4,7 +4,7 @@ use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::autotune::Autotune;
 use crate::engine::{Turn, Verdict};
-use crate::flow::{Flags, State};
+use crate::flow::{CHALLENGE_TICKS, Flags, State};
 use crate::owner::{Event, Failure, Owner};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
@@ -56,6 +56,14 @@ impl<O: Owner> Turn<'_, O> {
         let tick = self.tick();
         let flow = &mut *self.flow;
 
+        // RFC 7323 section 3.2: once agreed on, every segment but RST carries timestamps.
+        if arrival.options.timestamps.is_none()
+            && flow.flags.has(Flags::TIMESTAMPS)
+            && !flags.contains(TcpFlags::RST)
+        {
+            self.shared.counters.drop_no_timestamps += 1;
+            return Verdict::Keep;
+        }
         // RFC 7323 section 5.3 R1: PAWS comes first.
         if let Some(timestamps) = arrival.options.timestamps
             && flow.flags.has(Flags::TIMESTAMPS)
@@ -72,7 +80,10 @@ impl<O: Owner> Turn<'_, O> {
         // First: the sequence number. The test is Linux's: an acknowledgment at the right edge is good.
         if before(end, flow.receive_next) || before(flow.receive_edge, sequence) {
             self.shared.counters.drop_window += 1;
-            if flow.state == State::SynReceived && flags.contains(TcpFlags::SYN) && end == flow.receive_next {
+            if flow.state == State::SynReceived
+                && flags.contains(TcpFlags::SYN)
+                && sequence == flow.window_sequence
+            {
                 flow.flags.set(Flags::SYN_WANTED);
             } else if !flags.contains(TcpFlags::RST) {
                 if length > 0 {
@@ -104,7 +115,7 @@ impl<O: Owner> Turn<'_, O> {
 
         // Fourth: SYN. The same SYN again asks for the same answer; others get a challenge (RFC 5961 section 4.2).
         if flags.contains(TcpFlags::SYN) {
-            if flow.state == State::SynReceived && sequence.wrapping_add(1) == flow.receive_next {
+            if flow.state == State::SynReceived && sequence == flow.window_sequence {
                 flow.flags.set(Flags::SYN_WANTED);
             } else {
                 self.challenge();
@@ -223,6 +234,9 @@ impl<O: Owner> Turn<'_, O> {
             return Verdict::Keep;
         }
 
+        if data.is_empty() && !fin {
+            return Verdict::Keep;
+        }
         if sequence != flow.receive_next {
             self.hold(sequence, data, fin);
             return Verdict::Keep;
@@ -239,7 +253,7 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
-    fn deliver(&mut self, data: &[u8]) {
+    pub(crate) fn deliver(&mut self, data: &[u8]) {
         let consumed = self.owner.deliver(self.id, data).min(data.len());
         let flow = &mut *self.flow;
         flow.receive_next = flow.receive_next.wrapping_add(data.len() as u32);
@@ -394,10 +408,17 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// Answers what looks wrong with an ACK (RFC 5961), within the rate limit.
-    fn challenge(&mut self) {
+    /// Answers what looks wrong with an ACK (RFC 5961), within the rate limits: of the engine, and of the flow, so that two ends
+    /// that challenge each other fall silent.
+    pub(crate) fn challenge(&mut self) {
         let limit = self.shared.config.challenge_acks_per_s;
-        if self.shared.challenges.allow(self.tick(), limit) {
+        let tick = self.tick();
+        let period = (tick.0 / CHALLENGE_TICKS) as u8;
+        if self.flow.challenged == period {
+            return;
+        }
+        self.flow.challenged = period;
+        if self.shared.challenges.allow(tick, limit, &self.shared.secret) {
             self.shared.counters.challenge_acks += 1;
             self.flow.flags.set(Flags::ACK_NOW);
         }

@@ -68,10 +68,13 @@ impl Tick {
     }
 }
 
-/// Microseconds to ticks, rounded up, so that a timer never fires early.
+/// Microseconds to ticks, rounded up, so that a timer never fires early; 12 days at most, so that ticks compare.
 pub(crate) const fn ticks(micros: u64) -> u32 {
-    (micros.div_ceil(1 << TICK_SHIFT)) as u32
+    let ticks = micros.div_ceil(1 << TICK_SHIFT);
+    if ticks > MAX_TICKS as u64 { MAX_TICKS } else { ticks as u32 }
 }
+
+const MAX_TICKS: u32 = 1 << 30;
 
 /// When a timer fires, or never; four bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

@@ -713,14 +713,16 @@ fn an_ack_of_what_was_never_sent_is_challenged() {
 
 #[test]
 fn challenges_are_rate_limited() {
+    // RFC 5961 section 7: a flow challenges once in half a second, however often it is provoked.
     let mut s = Script::new();
     s.passive_open();
     let mut answers = 0;
     for _ in 0..3000 {
         s.inject(SYN, 50, 0, 0, 65_535);
         answers += s.sent().len();
+        s.wait_ms(1);
     }
-    assert_eq!(answers, 1000);
+    assert!((5..=7).contains(&answers), "{answers} in three seconds");
 }
 
 #[test]
