@@ -26,6 +26,11 @@ pub struct Config {
     pub gateway6: Option<Ipv6Addr>,
     /// Largest IP packet in bytes. 576 to 65535; IPv6 needs 1280.
     pub mtu: u16,
+    /// The link completes TCP checksums (CHECKSUM_PARTIAL): frames leave with that of the pseudo-header only.
+    pub checksum_offload: bool,
+    /// The link cuts frames into segments (TSO): TCP payload bytes of one frame at most, 0 if it does not. At most 65,435; the
+    /// link's frames must have room for them and for 114 bytes of headers. Needs [`Config::checksum_offload`].
+    pub segment_offload: u32,
     /// No kernel shares the link: answer and ask ARP and neighbour discovery, answer ping.
     pub arp: bool,
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
@@ -121,6 +126,8 @@ impl Config {
             prefix6_len: 64,
             gateway6: None,
             mtu: 1500,
+            checksum_offload: false,
+            segment_offload: 0,
             arp: false,
             partial_checksums: false,
             max_flows: 65_536,
@@ -159,11 +166,17 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
-        let checks: [(&'static str, u64, u64, u64); 11] = [
+        let checks: [(&'static str, u64, u64, u64); 12] = [
             ("prefix_len", u64::from(self.prefix_len), 0, 32),
             ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
             // RFC 8200 section 5 for the lower bound of IPv6.
             ("mtu", u64::from(self.mtu), least_mtu, 65_535),
+            (
+                "segment_offload",
+                u64::from(self.segment_offload),
+                0,
+                if self.checksum_offload { 65_435 } else { 0 },
+            ),
             ("initial_receive_window", u64::from(self.initial_receive_window), 1024, 1 << 30),
             ("max_flows", u64::from(self.max_flows), 1, (1 << 31) - 1),
             ("receive_window", u64::from(self.receive_window), 1024, 1 << 30),

@@ -2,8 +2,10 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps, write_checksum};
-use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};
+use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps};
+use overfly_wire::{
+    FrameSink, MacAddr, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
+};
 
 use crate::config::Ecn;
 use crate::congestion::CongestionControl;
@@ -215,7 +217,9 @@ impl<O: Owner> Turn<'_, O> {
                 self.path_probed(payload);
                 continue;
             }
-            let Some((length, fin)) = next_segment(self.flow) else { break };
+            let Some((length, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
+                break;
+            };
             self.send_data(self.flow.send_next, length, fin, sink)?;
             self.flow.flags.clear(Flags::FORCE);
         }
@@ -437,8 +441,22 @@ impl<O: Owner> Turn<'_, O> {
                 if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
             self.owner.fill(self.id, offset, payload);
         }
+        let mss = u32::from(flow.mss);
         let length = self.shared.finish_tcp(frame, flow.next_hop, &flow.tuple, segment_len, outgoing.ecn);
-        sink.commit(length);
+        if self.shared.config.checksum_offload {
+            // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
+            let cut = outgoing.length >= 2 * mss;
+            sink.commit_unfinished(
+                length,
+                Unfinished {
+                    checksum_from: headers as u16,
+                    segment_len: if cut { mss as u16 } else { 0 },
+                    headers_len: (headers + header_len) as u16,
+                },
+            );
+        } else {
+            sink.commit(length);
+        }
         self.shared.counters.tx_frames += 1;
         Ok(())
     }
@@ -695,12 +713,21 @@ impl Shared {
         let segment = &mut frame[headers..headers + length];
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
         match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => write_checksum(segment, local, remote),
-            (IpAddr::V6(local), IpAddr::V6(remote)) => write_checksum(segment, local, remote),
+            (IpAddr::V4(local), IpAddr::V4(remote)) => self.write_checksum(segment, local, remote),
+            (IpAddr::V6(local), IpAddr::V6(remote)) => self.write_checksum(segment, local, remote),
             _ => unreachable!("a tuple's ends are of one family: Engine::connect and receive see to it"),
         }
         let path = Path { next_hop, source: local, destination: remote };
         self.write_headers(frame, &path, ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+    }
+
+    #[inline]
+    fn write_checksum<A: checksum::Address>(&self, segment: &mut [u8], local: A, remote: A) {
+        if self.config.checksum_offload {
+            tcp::write_partial_checksum(segment, local, remote);
+        } else {
+            tcp::write_checksum(segment, local, remote);
+        }
     }
 
     /// Writes the headers before a payload of `length` bytes; returns the frame's length.
@@ -835,7 +862,13 @@ impl Shared {
                 self.write_headers(frame, &path, protocol, length, ip::Ecn::NotEct, HOP_LIMIT)
             }
         };
-        sink.commit(length);
+        match answer {
+            Answer::Tcp { tuple, .. } if self.config.checksum_offload => {
+                let checksum_from = headers_len(tuple.is_v4()) as u16;
+                sink.commit_unfinished(length, Unfinished { checksum_from, ..Unfinished::default() });
+            }
+            _ => sink.commit(length),
+        }
         self.counters.tx_frames += 1;
         Ok(())
     }
@@ -865,8 +898,9 @@ impl Shared {
     }
 }
 
-/// Length of the next segment that may be sent, and whether it carries FIN.
-fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
+/// Length of the next segment that may be sent, and whether it carries FIN. A link that cuts segments (`offload` bytes at most)
+/// gets several full ones at once.
+fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     if flow.state.fin_was_sent() {
         // SND.NXT is beyond the stream.
         return None;
@@ -882,7 +916,12 @@ fn next_segment(flow: &Flow) -> Option<(u32, bool)> {
     // make smaller.
     let congestion = flow.congestion.window().saturating_sub(flow.pipe());
     let offered = flow.send_window.saturating_sub(flow.flight());
-    let length = unsent.min(u64::from(mss.min(congestion).min(offered))) as u32;
+    let room = unsent.min(u64::from(congestion.min(offered))) as u32;
+    if room >= 2 * mss && offload >= 2 * mss {
+        let length = room.min(offload) / mss * mss;
+        return Some((length, u64::from(length) == unsent && fin_pending));
+    }
+    let length = room.min(mss);
     if length == 0 {
         return None;
     }

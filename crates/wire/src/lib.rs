@@ -35,4 +35,23 @@ pub trait FrameSink {
 
     /// Hands over the first `length` bytes of the buffer that [`FrameSink::frame`] gave last.
     fn commit(&mut self, length: usize);
+
+    /// As [`FrameSink::commit`], with what is left for the link to do. Only links that offer it are asked: who writes frames
+    /// has been told what the link can do.
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        let _ = left;
+        self.commit(length);
+    }
+}
+
+/// What a frame with a TCP segment still needs (compare `struct virtio_net_hdr` in linux/virtio_net.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The checksum field holds the folded sum of the pseudo-header ([`tcp::write_partial_checksum`]): the link sums from
+    /// `checksum_from` on, the place of the transport header in the frame. 0: the checksum is whole.
+    pub checksum_from: u16,
+    /// Payload bytes of each segment that the link cuts the frame into. 0: it is one segment.
+    pub segment_len: u16,
+    /// Bytes of all headers: what every segment begins with.
+    pub headers_len: u16,
 }
