@@ -1,6 +1,6 @@
 //! The program's sockets as the engine's owner: takes what flows receive, gives what they send, and notes what is news.
 
-use core::net::SocketAddrV4;
+use core::net::SocketAddr;
 
 use overfly_engine::{Event, Failure, FlowId, ListenerId, Owner};
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use crate::socket::{Socket, SocketId, State};
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT).
 pub(crate) struct Port {
-    pub(crate) local: SocketAddrV4,
+    pub(crate) local: SocketAddr,
     pub(crate) listener: ListenerId,
     pub(crate) members: Vec<SocketId>,
     /// Whose turn it is.
@@ -18,7 +18,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(local: SocketAddrV4, listener: ListenerId, member: SocketId) -> Self {
+    pub(crate) fn new(local: SocketAddr, listener: ListenerId, member: SocketId) -> Self {
         Self { local, listener, members: vec![member], turn: 0 }
     }
 }
@@ -28,7 +28,7 @@ pub(crate) enum Chore {
     /// A connection for a listener that has gone.
     Abort(FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
-    Disconnected { local: SocketAddrV4, remote: SocketAddrV4, descriptor: i32 },
+    Disconnected { local: SocketAddr, remote: SocketAddr, descriptor: i32 },
 }
 
 /// All sockets and epoll sets of the process.
@@ -162,8 +162,9 @@ impl Face {
         port.turn += 1;
         let id = self.open();
         self.bind_flow(flow, id);
-        let settings = self.at(member).settings;
+        let (settings, v6) = (self.at(member).settings, self.at(member).v6);
         let socket = self.at_mut(id);
+        socket.v6 = v6;
         socket.state = State::Connected;
         socket.settings = settings;
         socket.passive = true;

@@ -1,6 +1,6 @@
 //! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
 
 use rustix::fs::OFlags;
@@ -17,9 +17,10 @@ pub(crate) fn borrow(descriptor: i32) -> BorrowedFd<'static> {
 }
 
 /// A kernel TCP socket that is neither bound nor connected: what an accelerated connection's descriptor refers to.
-pub(crate) fn tcp_socket(close_on_exec: bool) -> Result<i32, Errno> {
+pub(crate) fn tcp_socket(v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
     let flags = if close_on_exec { SocketFlags::CLOEXEC } else { SocketFlags::empty() };
-    rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).map(IntoRawFd::into_raw_fd)
+    let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map(IntoRawFd::into_raw_fd)
 }
 
 /// Moves a descriptor to a number that programs do not use, if there is one.
@@ -43,17 +44,36 @@ pub(crate) fn now() -> overfly_engine::Instant {
     overfly_engine::Instant::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
 }
 
-/// The IPv4 address that the kernel's socket is bound to.
-pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddrV4> {
-    match SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()? {
-        SocketAddr::V4(address) => Some(address),
-        SocketAddr::V6(_) => None,
-    }
+/// The address that the kernel's socket is bound to, as the kernel says it.
+pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
+    SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()
 }
 
 /// Gives the socket a port of the kernel's choice.
-pub(crate) fn bind_any_port(descriptor: i32) -> Result<(), Errno> {
-    rustix::net::bind(borrow(descriptor), &SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+pub(crate) fn bind_any_port(descriptor: i32, v6: bool) -> Result<(), Errno> {
+    let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+    rustix::net::bind(borrow(descriptor), &SocketAddr::new(any, 0))
+}
+
+/// IPV6_V6ONLY of an AF_INET6 socket: set by the program, or net.ipv6.bindv6only when it was made.
+pub(crate) fn is_v6only(descriptor: i32) -> bool {
+    sockopt::ipv6_v6only(borrow(descriptor)).unwrap_or(false)
+}
+
+/// The socket knows which link link-local addresses mean: SO_BINDTODEVICE, or bind() to an address with a scope.
+pub(crate) fn is_tied_to_link(descriptor: i32) -> bool {
+    let mut index = 0_i32;
+    let mut length = size_of::<i32>() as u32;
+    let arguments = [
+        descriptor as usize,
+        libc::SOL_SOCKET as usize,
+        libc::SO_BINDTOIFINDEX as usize,
+        &raw mut index as usize,
+        &raw mut length as usize,
+        0,
+    ];
+    // SAFETY: the option is an int, and both pointers are to valid memory of that size.
+    unsafe { crate::sys::call(libc::SYS_getsockopt, arguments) }.is_ok() && index != 0
 }
 
 pub(crate) fn is_nonblocking(descriptor: i32) -> bool {

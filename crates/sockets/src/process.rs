@@ -1,6 +1,6 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
-use core::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use crate::kernel::{self, now};
 use crate::lock::{Guard, Lock};
 use crate::options::{DEFINITIONS, Options};
-use crate::socket::SocketId;
+use crate::socket::{SocketId, canonical};
 use crate::stack::{Closed, Stack, Transport};
 use crate::statistics::Statistics;
 use crate::sys::{self, Seen};
@@ -102,6 +102,8 @@ pub(crate) struct Process {
     leash: Option<Leash>,
     client: Option<Client>,
     interface: Option<Interface>,
+    /// The interface's index, which link-local addresses carry: 0 before there is a stack.
+    pub(crate) interface_index: u32,
     /// Descriptors of the link's sockets.
     link_descriptors: Vec<i32>,
     /// Wakes sleepers of this process.
@@ -112,8 +114,8 @@ pub(crate) struct Process {
     sleep_until: Option<Instant>,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
-    /// Closed descriptors for the next accept(): those that survive exec, and those that do not.
-    cache: [Vec<i32>; 2],
+    /// Closed descriptors for the next accept(), by [`kept`]: those that survive exec and those that do not, of each family.
+    cache: [Vec<i32>; 4],
     cache_limit: usize,
     /// Closed descriptors that hold a port.
     held: usize,
@@ -152,13 +154,14 @@ impl Process {
             leash: None,
             client: None,
             interface: None,
+            interface_index: 0,
             link_descriptors: Vec::new(),
             kick: None,
             kicked: false,
             sleepers: 0,
             sleep_until: None,
             sets: Vec::new(),
-            cache: [Vec::new(), Vec::new()],
+            cache: [const { Vec::new() }; 4],
             cache_limit: 0,
             held: 0,
             event_loop: false,
@@ -230,14 +233,10 @@ impl Process {
             .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
         let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
         let interface = client.interface().clone();
-        let (address, prefix_len) = interface
-            .addresses
-            .iter()
-            .find_map(|&(address, prefix_len)| match address {
-                IpAddr::V4(address) => Some((address, prefix_len)),
-                IpAddr::V6(_) => None,
-            })
-            .ok_or_else(|| format!("interface {} has no IPv4 address", interface.name))?;
+        if interface.addresses.is_empty() {
+            return Err(format!("interface {} has no address", interface.name));
+        }
+        let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         let mut sockets = client.open_stack().map_err(|error| error.to_string())?;
         sockets.queues = sockets
             .queues
@@ -261,6 +260,10 @@ impl Process {
         self.link_descriptors.extend(link.descriptors().map(|descriptor| descriptor.as_raw_fd()));
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
+        // RFC 8200 section 5: a link with less carries no IPv6.
+        if let Some((address, prefix_len)) = first_v6(&interface).filter(|_| interface.mtu >= 1280) {
+            (config.address6, config.prefix6_len) = (Some(address), prefix_len);
+        }
         config.partial_checksums = interface.partial_checksums;
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
@@ -281,6 +284,7 @@ impl Process {
         self.stack.start(engine, link, self.cache_limit.max(1024));
         self.kick = Some(kick);
         self.client = Some(client);
+        self.interface_index = interface.index;
         self.interface = Some(interface);
         self.statistics.stacks += 1;
         Ok(())
@@ -352,7 +356,7 @@ impl Process {
         let Self { stack, client, held, .. } = self;
         stack.disconnected(|local, remote, descriptor| {
             if let Some(client) = client {
-                let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote.into());
+                let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote);
             }
             if descriptor >= 0 && table::lookup(descriptor) == Entry::Kept {
                 table::enter(descriptor, Entry::Kernel);
@@ -410,19 +414,19 @@ impl Process {
     }
 
     /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.
-    pub(crate) fn take_descriptor(&mut self, close_on_exec: bool) -> Result<i32, Errno> {
-        if let Some(descriptor) = self.cache[usize::from(close_on_exec)].pop() {
+    pub(crate) fn take_descriptor(&mut self, v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
+        if let Some(descriptor) = self.cache[kept(v6, close_on_exec)].pop() {
             return Ok(descriptor);
         }
-        match kernel::tcp_socket(close_on_exec) {
-            Err(Errno::MFILE | Errno::NFILE) if self.empty_cache() => kernel::tcp_socket(close_on_exec),
+        match kernel::tcp_socket(v6, close_on_exec) {
+            Err(Errno::MFILE | Errno::NFILE) if self.empty_cache() => kernel::tcp_socket(v6, close_on_exec),
             outcome => outcome,
         }
     }
 
     /// A closed connection's descriptor serves the next one.
-    pub(crate) fn keep_descriptor(&mut self, descriptor: i32, close_on_exec: bool) -> bool {
-        let cache = &mut self.cache[usize::from(close_on_exec)];
+    pub(crate) fn keep_descriptor(&mut self, descriptor: i32, v6: bool, close_on_exec: bool) -> bool {
+        let cache = &mut self.cache[kept(v6, close_on_exec)];
         if cache.len() >= self.cache_limit || !table::enter(descriptor, Entry::Kept) {
             return false;
         }
@@ -455,8 +459,8 @@ impl Process {
     /// the caller closes it in the kernel.
     pub(crate) fn close_socket(&mut self, id: SocketId, descriptor: i32) -> bool {
         let socket = self.stack.socket(id);
-        let (last, customized, close_on_exec) =
-            (socket.references <= 1, socket.customized, socket.close_on_exec);
+        let (last, customized, v6, close_on_exec) =
+            (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         if last && socket.listening.is_some() {
             self.forget_listener(id);
         }
@@ -469,7 +473,7 @@ impl Process {
         table::enter(descriptor, Entry::Kernel);
         let kept = match self.stack.close(id) {
             Closed::StillOpen | Closed::Done => false,
-            Closed::Reusable => !customized && self.keep_descriptor(descriptor, close_on_exec),
+            Closed::Reusable => !customized && self.keep_descriptor(descriptor, v6, close_on_exec),
             Closed::Held => {
                 let keep = self.held < self.cache_limit.max(64) && table::enter(descriptor, Entry::Kept);
                 self.held += usize::from(keep);
@@ -498,22 +502,42 @@ impl Process {
     /// This process takes no more connections for the listener.
     pub(crate) fn part(&mut self, id: SocketId) {
         // New connections are steered away before those that wait here are reset.
-        if let Some(local) = self.stack.last_member_at(id)
-            && let Some(client) = &mut self.client
-        {
-            let _ = client.unlisten(Protocol::Tcp, local.into(), true);
+        if let Some(client) = &mut self.client {
+            for local in self.stack.last_member_at(id) {
+                let _ = client.unlisten(Protocol::Tcp, local, true);
+            }
         }
         self.stack.part(id);
     }
 
     // ---- listeners and active opens ----
 
-    /// Whether frames for this address can reach the stack.
-    fn is_accelerated_address(&self, address: Ipv4Addr) -> bool {
-        address.is_unspecified()
-            || self.interface.as_ref().is_some_and(|interface| {
-                interface.addresses.iter().any(|&(own, _)| own == IpAddr::V4(address))
-            })
+    /// Whether frames for this address can reach the stack. `bound` may be a link-local address with the index of its link.
+    fn is_accelerated_address(&self, bound: SocketAddr) -> bool {
+        let address = bound.ip().to_canonical();
+        address.is_unspecified() || self.is_own(address) && !self.is_elsewhere(bound)
+    }
+
+    /// One of the interface's own addresses.
+    fn is_own(&self, address: IpAddr) -> bool {
+        self.interface
+            .as_ref()
+            .is_some_and(|interface| interface.addresses.iter().any(|&(own, _)| own == address))
+    }
+
+    /// A link-local address of another link.
+    const fn is_elsewhere(&self, address: SocketAddr) -> bool {
+        matches!(address, SocketAddr::V6(address) if address.scope_id() != 0
+            && address.ip().is_unicast_link_local() && address.scope_id() != self.interface_index)
+    }
+
+    /// The interface may have got addresses since the stack was made.
+    fn refresh_addresses(&mut self) {
+        if let Some(client) = &mut self.client
+            && let Ok(interface) = client.refresh_interface()
+        {
+            self.interface = Some(interface.clone());
+        }
     }
 
     /// This process takes connections for the listener from now on. Returns false if it stays the kernel's.
@@ -521,35 +545,30 @@ impl Process {
         if self.stack.has_joined(id) {
             return true;
         }
-        let Some(local) = kernel::local_address(descriptor) else { return false };
-        if local.ip().is_loopback() || !self.start() || !self.is_accelerated_address(*local.ip()) {
+        let Some(bound) = kernel::local_address(descriptor) else { return false };
+        if bound.ip().to_canonical().is_loopback() || !self.start() {
             return false;
         }
+        if !self.is_accelerated_address(bound) {
+            self.refresh_addresses();
+            if !self.is_accelerated_address(bound) {
+                return false;
+            }
+        }
         let nonblocking = kernel::is_nonblocking(descriptor);
+        let settings = kernel::settings(descriptor);
         let socket = self.stack.socket_mut(id);
         socket.nonblocking = nonblocking;
-        socket.settings = kernel::settings(descriptor);
-        match self.stack.join(id, local) {
-            Ok(true) => {
-                let told = self
-                    .client
-                    .as_mut()
-                    .map_or(Ok(()), |client| client.listen(Protocol::Tcp, local.into(), true));
-                if let Err(error) = told {
-                    self.stack.part(id);
-                    self.statistics.listeners_refused += 1;
-                    kernel::complain(&format!("the kernel serves {local}: {error}"));
-                    return false;
-                }
-            }
-            Ok(false) => {}
-            Err(error) => {
-                if let Some(listening) = &mut self.stack.socket_mut(id).listening {
-                    listening.joined = None;
-                }
-                self.statistics.listeners_refused += 1;
-                kernel::complain(&format!("the kernel serves {local}: {error}"));
-                return false;
+        socket.settings = settings;
+        let local = canonical(bound);
+        if let Err(reason) = self.join_at(id, local) {
+            return self.refuse_listener(id, bound, &reason);
+        }
+        // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).
+        if local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor) {
+            let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
+            if let Err(reason) = self.join_at(id, v4) {
+                return self.refuse_listener(id, bound, &reason);
             }
         }
         if !nonblocking {
@@ -559,48 +578,72 @@ impl Process {
         true
     }
 
+    fn join_at(&mut self, id: SocketId, local: SocketAddr) -> Result<(), String> {
+        if self.stack.join(id, local).map_err(|error| error.to_string())?
+            && let Some(client) = &mut self.client
+        {
+            client.listen(Protocol::Tcp, local, true).map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The listener stays the kernel's, whole.
+    fn refuse_listener(&mut self, id: SocketId, bound: SocketAddr, reason: &str) -> bool {
+        self.part(id);
+        self.statistics.listeners_refused += 1;
+        kernel::complain(&format!("the kernel serves {bound}: {reason}"));
+        false
+    }
+
     /// Begins an active open. `Ok(false)`: the kernel can do this one better.
     pub(crate) fn connect(
         &mut self,
         id: SocketId,
         descriptor: i32,
-        remote: SocketAddrV4,
+        remote: SocketAddr,
     ) -> Result<bool, Errno> {
-        let ip = *remote.ip();
+        let ip = remote.ip().to_canonical();
         if ip.is_loopback()
             || ip.is_unspecified()
-            || ip.is_broadcast()
+            || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
             || ip.is_multicast()
             || remote.port() == 0
             || !self.start()
+            || self.is_own(ip)
+            || self.is_elsewhere(remote)
         {
             return Ok(false);
         }
-        if self.is_accelerated_address(ip) {
+        let remote = canonical(remote);
+        let bound = kernel::local_address(descriptor).ok_or(Errno::INVAL)?;
+        if !self.is_accelerated_address(bound) {
             return Ok(false);
         }
-        let bound = kernel::local_address(descriptor).ok_or(Errno::INVAL)?;
-        if !bound.ip().is_unspecified() && !self.is_accelerated_address(*bound.ip()) {
+        let from = bound.ip().to_canonical();
+        if !from.is_unspecified() && from.is_ipv4() != remote.is_ipv4() {
             return Ok(false);
         }
         let port = if bound.port() == 0 {
-            kernel::bind_any_port(descriptor)?;
+            kernel::bind_any_port(descriptor, bound.is_ipv6())?;
             kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port()
         } else {
             bound.port()
         };
         let Some(client) = &mut self.client else { return Ok(false) };
-        let Ok(route) = client.connect_flow(Protocol::Tcp, port, remote.into()) else {
+        let route = if from.is_unspecified() {
+            client.connect_flow(Protocol::Tcp, port, remote)
+        } else {
+            client.connect_flow_from(Protocol::Tcp, SocketAddr::new(from, port), remote)
+        };
+        let Ok(route) = route else {
             self.statistics.connects_refused += 1;
             return Ok(false);
         };
-        let IpAddr::V4(source) = route.source else { return Ok(false) };
-        let local = SocketAddrV4::new(source, port);
-        let agrees = bound.ip().is_unspecified() || *bound.ip() == source;
+        let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
         let settings = kernel::settings(descriptor);
-        if !agrees || self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
+        if self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
             if let Some(client) = &mut self.client {
-                let _ = client.disconnect_flow(Protocol::Tcp, port, remote.into());
+                let _ = client.disconnect_flow(Protocol::Tcp, port, remote);
             }
             self.statistics.connects_refused += 1;
             return Ok(false);
@@ -629,6 +672,25 @@ impl Process {
     fn unfinished(&self) -> bool {
         self.stack.is_running() && self.stack.unfinished() > 0
     }
+}
+
+/// Which of [`Process::cache`] keeps such a descriptor.
+fn kept(v6: bool, close_on_exec: bool) -> usize {
+    usize::from(v6) << 1 | usize::from(close_on_exec)
+}
+
+fn first_v4(interface: &Interface) -> Option<(Ipv4Addr, u8)> {
+    interface.addresses.iter().find_map(|&(address, prefix_len)| match address {
+        IpAddr::V4(address) => Some((address, prefix_len)),
+        IpAddr::V6(_) => None,
+    })
+}
+
+fn first_v6(interface: &Interface) -> Option<(Ipv6Addr, u8)> {
+    interface.addresses.iter().find_map(|&(address, prefix_len)| match address {
+        IpAddr::V6(address) if !address.is_unicast_link_local() => Some((address, prefix_len)),
+        _ => None,
+    })
 }
 
 fn socket_descriptor(stack: &Stack<XdpLink>, id: SocketId) -> i32 {

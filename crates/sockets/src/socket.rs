@@ -1,6 +1,6 @@
 //! What the library knows of one of the program's TCP sockets.
 
-use core::net::{Ipv4Addr, SocketAddrV4};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -24,6 +24,25 @@ impl SocketId {
 pub(crate) const SEND_LIMIT: usize = 512 * 1024;
 /// Least and largest SO_SNDBUF.
 pub(crate) const SEND_LIMIT_RANGE: (usize, usize) = (4 * 1024, 1024 * 1024);
+
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// An address as the engine and the broker have it: IPv4 if it is mapped, without flow label and scope.
+pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// An address as a socket's program sees it: mapped if the socket is AF_INET6 and the address IPv4; with the interface's
+/// index if it is link-local, as it means nothing elsewhere.
+pub(crate) fn presented(address: SocketAddr, v6: bool, interface: u32) -> SocketAddr {
+    match address.ip() {
+        IpAddr::V4(ip) if v6 => SocketAddr::new(ip.to_ipv6_mapped().into(), address.port()),
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, address.port(), 0, interface).into()
+        }
+        _ => address,
+    }
+}
 
 /// Where a socket stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -88,8 +107,8 @@ pub(crate) struct Listening {
     pub(crate) dead: usize,
     /// Connections that may wait.
     pub(crate) backlog: u32,
-    /// Where it listens, once this process has joined.
-    pub(crate) joined: Option<SocketAddrV4>,
+    /// Where it listens, once this process has joined: at two addresses if it takes connections of both families.
+    pub(crate) joined: Vec<SocketAddr>,
     /// The kernel's listening socket may have connections too.
     pub(crate) kernel_ready: bool,
     /// Epoll sets that the kernel's listening socket is in: they say when it is ready.
@@ -107,6 +126,8 @@ pub(crate) struct Socket {
     pub(crate) nonblocking: bool,
     /// The descriptor closes on exec.
     pub(crate) close_on_exec: bool,
+    /// An AF_INET6 socket: it speaks of IPv4 addresses in their mapped form (RFC 3493 section 3.7).
+    pub(crate) v6: bool,
     /// The program changed the kernel's socket: it cannot serve another connection.
     pub(crate) customized: bool,
     /// First of its interests.
@@ -114,8 +135,9 @@ pub(crate) struct Socket {
     pub(crate) settings: Settings,
 
     pub(crate) flow: Option<FlowId>,
-    pub(crate) local: SocketAddrV4,
-    pub(crate) remote: SocketAddrV4,
+    /// As the engine has them: no mapped addresses, no scopes.
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
     /// Received and not yet read.
     pub(crate) receive: Ring,
     /// Written and not yet acknowledged; its first byte has the offset `send_base` in the stream.
@@ -149,12 +171,13 @@ impl Socket {
             descriptor: -1,
             nonblocking: false,
             close_on_exec: false,
+            v6: false,
             customized: false,
             interests: NONE,
             settings: Settings::DEFAULT,
             flow: None,
-            local: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
-            remote: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0),
+            local: NOWHERE,
+            remote: NOWHERE,
             receive: Ring::new(),
             send: Ring::new(),
             send_base: 0,

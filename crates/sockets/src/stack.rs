@@ -3,7 +3,7 @@
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
 use core::mem::MaybeUninit;
-use core::net::{SocketAddr, SocketAddrV4};
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
@@ -194,13 +194,14 @@ impl<T: Transport> Stack<T> {
 
     // ---- sockets ----
 
-    /// A socket that is neither listening nor connected yet.
-    pub fn open(&mut self, descriptor: i32, nonblocking: bool) -> SocketId {
+    /// A socket that is neither listening nor connected yet; AF_INET6 if `v6`.
+    pub fn open(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> SocketId {
         let id = self.face.open();
         let socket = self.face.at_mut(id);
         socket.state = State::Candidate;
         socket.references = 1;
         socket.descriptor = descriptor;
+        socket.v6 = v6;
         socket.nonblocking = nonblocking;
         id
     }
@@ -218,40 +219,46 @@ impl<T: Transport> Stack<T> {
         socket.listening.get_or_insert_default().backlog = backlog;
     }
 
-    /// This process takes connections for the listener from now on. Returns whether it is the first for this address
-    /// and port, so that the broker must be told.
-    pub fn join(&mut self, id: SocketId, local: SocketAddrV4) -> Result<bool, Error> {
+    /// This process takes connections for the listener at `local` from now on; a listener for both families joins twice.
+    /// Returns whether it is the first for this address and port, so that the broker must be told.
+    pub fn join(&mut self, id: SocketId, local: SocketAddr) -> Result<bool, Error> {
         let Some(drive) = &mut self.drive else { return Ok(false) };
-        let socket = self.face.at_mut(id);
-        let Some(listening) = &mut socket.listening else { return Ok(false) };
-        listening.joined = Some(local);
-        let backlog = listening.backlog;
-        if let Some(port) = self.face.ports.iter_mut().find(|port| port.local == local) {
-            port.members.push(id);
+        let Some(backlog) = self.face.at(id).listening.as_ref().map(|listening| listening.backlog) else {
             return Ok(false);
+        };
+        let first = match self.face.ports.iter_mut().find(|port| port.local == local) {
+            Some(port) => {
+                port.members.push(id);
+                false
+            }
+            None => {
+                let listener = drive.engine.listen(local, backlog)?;
+                self.face.ports.push(Port::new(local, listener, id));
+                true
+            }
+        };
+        if let Some(listening) = &mut self.face.at_mut(id).listening {
+            listening.joined.push(local);
         }
-        let listener = drive.engine.listen(local, backlog)?;
-        self.face.ports.push(Port::new(local, listener, id));
-        Ok(true)
+        Ok(first)
     }
 
     /// Whether this process has joined the listener.
     #[must_use]
     pub fn has_joined(&self, id: SocketId) -> bool {
-        self.face.at(id).listening.as_ref().is_some_and(|listening| listening.joined.is_some())
+        self.face.at(id).listening.as_ref().is_some_and(|listening| !listening.joined.is_empty())
     }
 
-    /// Address and port of a listener that has joined and is the only one there: the broker must be told before it parts.
-    pub fn last_member_at(&self, id: SocketId) -> Option<SocketAddrV4> {
-        let local = self.socket(id).listening.as_ref()?.joined?;
-        self.face.ports.iter().any(|port| port.local == local && port.members == [id]).then_some(local)
+    /// Addresses and ports where a listener has joined and is the only one: the broker must be told before it parts.
+    pub fn last_member_at(&self, id: SocketId) -> impl Iterator<Item = SocketAddr> {
+        self.face.ports.iter().filter(move |port| port.members == [id]).map(|port| port.local)
     }
 
     /// This process takes no more connections for the listener. Connections that wait to be accepted are reset, as Linux
     /// does.
     pub fn part(&mut self, id: SocketId) {
         let Some(listening) = &mut self.face.at_mut(id).listening else { return };
-        let Some(local) = listening.joined.take() else { return };
+        let joined = core::mem::take(&mut listening.joined);
         let waiting = core::mem::take(&mut listening.queue);
         listening.dead = 0;
         for queued in waiting {
@@ -262,15 +269,17 @@ impl<T: Transport> Stack<T> {
                 _ => self.face.release(queued),
             }
         }
-        let Some(index) = self.face.ports.iter().position(|port| port.local == local) else { return };
-        let port = &mut self.face.ports[index];
-        port.members.retain(|&member| member != id);
-        if !port.members.is_empty() {
-            return;
-        }
-        let port = self.face.ports.swap_remove(index);
-        if let Some(drive) = &mut self.drive {
-            drive.engine.close_listener(port.listener);
+        for local in joined {
+            let Some(index) = self.face.ports.iter().position(|port| port.local == local) else { continue };
+            let port = &mut self.face.ports[index];
+            port.members.retain(|&member| member != id);
+            if !port.members.is_empty() {
+                continue;
+            }
+            let port = self.face.ports.swap_remove(index);
+            if let Some(drive) = &mut self.drive {
+                drive.engine.close_listener(port.listener);
+            }
         }
     }
 
@@ -296,9 +305,7 @@ impl<T: Transport> Stack<T> {
             socket.references = 1;
             socket.descriptor = descriptor;
             socket.nonblocking = nonblocking;
-            if let (SocketAddr::V4(local), SocketAddr::V4(remote)) = drive.engine.tuple(flow) {
-                (socket.local, socket.remote) = (local, remote);
-            }
+            (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
             if settings != Settings::DEFAULT {
@@ -314,14 +321,14 @@ impl<T: Transport> Stack<T> {
         &mut self,
         now: Instant,
         id: SocketId,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: SocketAddr,
+        remote: SocketAddr,
         next_hop: MacAddr,
         settings: Settings,
     ) -> Result<(), Error> {
         self.now = now;
         let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
-        drive.engine.set_neighbor(*remote.ip(), next_hop);
+        drive.engine.set_neighbor(remote.ip(), next_hop);
         let flow = drive.engine.connect(now, local, remote)?;
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
@@ -557,7 +564,7 @@ impl<T: Transport> Stack<T> {
     }
 
     /// Active opens that are over, with the backing descriptor that waited for it or -1.
-    pub fn disconnected(&mut self, mut each: impl FnMut(SocketAddrV4, SocketAddrV4, i32)) {
+    pub fn disconnected(&mut self, mut each: impl FnMut(SocketAddr, SocketAddr, i32)) {
         if self.face.chores.is_empty() {
             return;
         }

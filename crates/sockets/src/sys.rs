@@ -15,7 +15,7 @@ use rustix::io::Errno;
 /// # Safety
 /// The arguments must be right for the call `number`.
 #[cfg(target_arch = "x86_64")]
-unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the kernel's calling convention on x86-64; rcx and r11 are its only clobbers. The caller answers for the
     // arguments.
@@ -32,7 +32,7 @@ unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
 /// # Safety
 /// The arguments must be right for the call `number`.
 #[cfg(target_arch = "aarch64")]
-unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
+pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, Errno> {
     let result: isize;
     // SAFETY: the kernel's calling convention on aarch64. The caller answers for the arguments.
     unsafe {

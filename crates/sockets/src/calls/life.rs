@@ -1,13 +1,13 @@
 //! socket, listen, accept, connect, shutdown, close, dup: a socket's life.
 
-use core::net::{IpAddr, SocketAddr, SocketAddrV4};
+use core::net::{Ipv4Addr, SocketAddr};
 
 use rustix::io::Errno;
 
 use super::{Answer, CLOSED, spin_until};
 use crate::kernel::{self, now};
 use crate::process::{KernelSet, Process, Told, Woken, is_active, private_listener, process, wait};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, State, presented};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -18,9 +18,11 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
     }
     forget_stale(descriptor);
     let stream = kind & 0xf == libc::SOCK_STREAM;
-    if domain == libc::AF_INET && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
+    let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
+    if internet && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
         let mut process = process();
-        let id = process.stack.open(descriptor, kind & libc::SOCK_NONBLOCK != 0);
+        let v6 = domain == libc::AF_INET6;
+        let id = process.stack.open(descriptor, v6, kind & libc::SOCK_NONBLOCK != 0);
         if !table::enter(descriptor, Entry::Socket(id)) {
             process.stack.leave_to_kernel(id);
         }
@@ -76,7 +78,7 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
     let mut process = process();
     let local = kernel::local_address(descriptor);
-    if local.is_none_or(|local| local.ip().is_loopback()) {
+    if local.is_none_or(|local| local.ip().to_canonical().is_loopback()) {
         leave_to_kernel(&mut process, id);
         return;
     }
@@ -141,7 +143,7 @@ pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
 /// An accepted connection.
 pub(crate) struct Accepted {
     pub(crate) descriptor: i32,
-    pub(crate) remote: SocketAddrV4,
+    pub(crate) remote: SocketAddr,
 }
 
 /// accept4() with SOCK_NONBLOCK and SOCK_CLOEXEC in `flags`.
@@ -168,7 +170,8 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let mut pumped = false;
     loop {
         if guard.stack.can_accept(id) {
-            let taken = match guard.take_descriptor(close_on_exec) {
+            let v6 = guard.stack.socket(id).v6;
+            let taken = match guard.take_descriptor(v6, close_on_exec) {
                 Ok(taken) => taken,
                 Err(error) => return Answer::error(error),
             };
@@ -176,10 +179,11 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 let socket = guard.stack.socket_mut(accepted);
                 socket.close_on_exec = close_on_exec;
                 let remote = socket.remote;
+                let remote = presented(remote, v6, guard.interface_index);
                 table::enter(taken, Entry::Socket(accepted));
                 return Answer::ok(Accepted { descriptor: taken, remote });
             }
-            if !guard.keep_descriptor(taken, close_on_exec) {
+            if !guard.keep_descriptor(taken, v6, close_on_exec) {
                 sys::close(taken);
             }
         }
@@ -245,14 +249,13 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
     use std::os::fd::IntoRawFd;
     let flags = rustix::net::SocketFlags::from_bits_retain(flags as u32);
     let (accepted, remote) = rustix::net::acceptfrom_with(kernel::borrow(descriptor), flags)?;
-    let remote = match remote.and_then(|remote| SocketAddr::try_from(remote).ok()) {
-        Some(SocketAddr::V4(remote)) => remote,
-        _ => SocketAddrV4::new(core::net::Ipv4Addr::UNSPECIFIED, 0),
-    };
+    let remote = remote
+        .and_then(|remote| SocketAddr::try_from(remote).ok())
+        .unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
 }
 
-/// connect() to an IPv4 address.
+/// connect() to an address of either family.
 pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
     let id = match table::lookup(descriptor) {
         Entry::Socket(id) => id,
@@ -273,8 +276,10 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
         State::Ended => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
         State::Listening | State::Free | State::Lost => return Answer::Kernel,
     }
-    let IpAddr::V4(ip) = remote.ip() else { return Answer::Kernel };
-    match guard.connect(id, descriptor, SocketAddrV4::new(ip, remote.port())) {
+    if is_misfit(&guard, id, descriptor, remote) {
+        return Answer::Kernel;
+    }
+    match guard.connect(id, descriptor, remote) {
         Ok(true) => finish_connecting(guard, id, descriptor, since, false),
         Ok(false) => {
             guard.statistics.kernel_connects += 1;
@@ -283,6 +288,20 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
         }
         Err(error) => Answer::error(error),
     }
+}
+
+/// The kernel refuses such a connect() and the socket stays what it is: an address of the other family (EAFNOSUPPORT), a
+/// mapped one from a socket that is IPv6's only (ENETUNREACH), a link-local one of who knows which link (EINVAL)
+/// (tcp_v6_connect() in Linux, net/ipv6/tcp_ipv6.c).
+fn is_misfit(process: &Process, id: SocketId, descriptor: i32, remote: SocketAddr) -> bool {
+    if process.stack.socket(id).v6 != remote.is_ipv6() {
+        return true;
+    }
+    let SocketAddr::V6(remote) = remote else { return false };
+    if remote.ip().to_ipv4_mapped().is_some() {
+        return kernel::is_v6only(descriptor);
+    }
+    remote.ip().is_unicast_link_local() && remote.scope_id() == 0 && !kernel::is_tied_to_link(descriptor)
 }
 
 /// The SYN is out: waits for the answer if the socket does.
@@ -432,7 +451,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
 }
 
 /// The socket's two ends. `remote` asks for the peer's.
-pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddrV4> {
+pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let id = match table::lookup(descriptor) {
         Entry::Socket(id) => id,
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
@@ -440,12 +459,11 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddrV4> {
     };
     let process = process();
     let socket = process.stack.socket(id);
+    let presented = |address| Answer::ok(presented(address, socket.v6, process.interface_index));
     match socket.state {
-        State::Connected => Answer::ok(if remote { socket.remote } else { socket.local }),
         State::Connecting | State::Ended if remote => Answer::error(Errno::NOTCONN),
-        State::Connecting | State::Ended => Answer::ok(socket.local),
-        State::Lost if remote => Answer::ok(socket.remote),
-        State::Lost => Answer::ok(socket.local),
+        State::Connected | State::Lost if remote => presented(socket.remote),
+        State::Connected | State::Connecting | State::Ended | State::Lost => presented(socket.local),
         State::Free | State::Candidate | State::Listening => Answer::Kernel,
     }
 }

@@ -205,7 +205,7 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
             let mut process = process();
             let socket = process.stack.socket_mut(id);
             socket.nonblocking = on;
-            let joined = socket.listening.as_ref().is_some_and(|listening| listening.joined.is_some());
+            let joined = socket.listening.as_ref().is_some_and(|listening| !listening.joined.is_empty());
             match socket.state {
                 // The kernel's socket of a joined listener never blocks: accept() waits for the stack as well.
                 State::Candidate | State::Free => Answer::Kernel,

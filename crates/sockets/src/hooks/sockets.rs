@@ -1,9 +1,9 @@
 //! socket, listen, accept, connect and the calls that ask about a socket.
 
 use core::ffi::{c_int, c_void};
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-use libc::{sockaddr, sockaddr_in, socklen_t};
+use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use rustix::io::Errno;
 
 use super::{done, fail, next};
@@ -12,40 +12,81 @@ use crate::calls::{Answer, life, options};
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
 
+/// An address as C has it.
+#[repr(C)]
+union Record {
+    v4: sockaddr_in,
+    v6: sockaddr_in6,
+}
+
 /// Writes an address as the kernel does: cut to the room there is, with its full length.
 ///
 /// # Safety
 /// As for getsockname(2).
-unsafe fn put_address(from: SocketAddrV4, address: *mut sockaddr, length: *mut socklen_t) {
+unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
     if address.is_null() || length.is_null() {
         return;
     }
-    let record = sockaddr_in {
-        sin_family: libc::AF_INET as libc::sa_family_t,
-        sin_port: from.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(*from.ip()).to_be() },
-        sin_zero: [0; 8],
+    let (record, size) = match from {
+        SocketAddr::V4(from) => {
+            let v4 = sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: from.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*from.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+            (Record { v4 }, size_of::<sockaddr_in>())
+        }
+        SocketAddr::V6(from) => {
+            let v6 = sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: from.port().to_be(),
+                sin6_flowinfo: from.flowinfo().to_be(),
+                sin6_addr: libc::in6_addr { s6_addr: from.ip().octets() },
+                sin6_scope_id: from.scope_id(),
+            };
+            (Record { v6 }, size_of::<sockaddr_in6>())
+        }
     };
-    // SAFETY: the program lends `length`, and that many bytes at `address`.
+    // SAFETY: the program lends `length`, and that many bytes at `address`; the record's first `size` bytes are set.
     unsafe {
-        let room = (*length as usize).min(size_of::<sockaddr_in>());
+        let room = (*length as usize).min(size);
         core::ptr::copy_nonoverlapping((&raw const record).cast::<u8>(), address.cast::<u8>(), room);
-        *length = size_of::<sockaddr_in>() as socklen_t;
+        *length = size as socklen_t;
     }
 }
+
+/// The shortest `sockaddr_in6` that the kernel takes, without the scope (SIN6_LEN_RFC2133 in include/net/ipv6.h).
+const SHORTEST_V6: usize = 24;
 
 /// # Safety
 /// As for connect(2).
 unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
-    if address.is_null() || (length as usize) < size_of::<sockaddr_in>() {
+    let length = length as usize;
+    if address.is_null() || length < size_of::<sockaddr_in>() {
         return None;
     }
-    // SAFETY: the program lends `length` bytes, which are enough.
-    let record = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
-    (c_int::from(record.sin_family) == libc::AF_INET).then(|| {
-        SocketAddrV4::new(Ipv4Addr::from(u32::from_be(record.sin_addr.s_addr)), u16::from_be(record.sin_port))
-            .into()
-    })
+    // SAFETY: the program lends `length` bytes, which are enough for any address's family.
+    let family = unsafe { address.cast::<libc::sa_family_t>().read_unaligned() };
+    match c_int::from(family) {
+        libc::AF_INET => {
+            // SAFETY: the program lends `length` bytes, which are enough.
+            let record = unsafe { address.cast::<sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(record.sin_addr.s_addr));
+            Some(SocketAddrV4::new(ip, u16::from_be(record.sin_port)).into())
+        }
+        libc::AF_INET6 if length >= SHORTEST_V6 => {
+            let mut bytes = [0; size_of::<sockaddr_in6>()];
+            let room = length.min(bytes.len());
+            // SAFETY: the program lends `length` bytes, and `room` is no more.
+            unsafe { core::ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), room) };
+            // SAFETY: a plain C record, any bytes of which are valid.
+            let record = unsafe { bytes.as_ptr().cast::<sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(record.sin6_addr.s6_addr);
+            Some(SocketAddrV6::new(ip, u16::from_be(record.sin6_port), 0, record.sin6_scope_id).into())
+        }
+        _ => None,
+    }
 }
 
 /// # Safety
