@@ -356,7 +356,20 @@ fn succeed(lab: &Lab, side: &str, words: &[&str]) {
     assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The server's end of the lab's link as a file of frames.
+/// The server's end of the lab's link as a file of frames, its hardware address, and the addresses of the two ends.
+struct Link {
+    file: File,
+    mac: MacAddr,
+    ends: [IpAddr; 2],
+}
+
+impl Link {
+    fn new(lab: &Lab, ends: [IpAddr; 2]) -> Link {
+        let (file, mac) = tap(lab);
+        Link { file, mac, ends }
+    }
+}
+
 fn tap(lab: &Lab) -> (File, MacAddr) {
     // Whole frames with whole checksums, as on a wire: the engine shall see what the relay damages.
     let offloads = ["ethtool", "-K", DEVICE, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
@@ -400,15 +413,15 @@ fn tap(lab: &Lab) -> (File, MacAddr) {
 
 /// Drives the engine until `done` and all of its connections are finished.
 fn drive(
-    file: &File,
-    mac: MacAddr,
-    ends_of_link: [IpAddr; 2],
+    link: &Link,
     seed: u64,
     half: u32,
     faults: Faults,
     done: impl Fn() -> bool,
     stop: &AtomicBool,
 ) -> Ends {
+    let &Link { ref file, mac, ends: ends_of_link } = link;
+    let mut file = file;
     let mut config = Config::new(mac, SERVER, 16);
     config.arp = true;
     config.address6 = Some(SERVER6);
@@ -438,7 +451,7 @@ fn drive(
         let now = Instant::now();
         let mut arrive = |frame: &[u8]| engine.receive(stamp(now), frame, &mut ends);
         for _ in 0..64 {
-            match (&*file).read(&mut buffer) {
+            match file.read(&mut buffer) {
                 Ok(length) => inward.carry(now, buffer[VNET_HEADER..length].to_vec(), &mut arrive),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => panic!("read from the tap: {error}"),
@@ -460,7 +473,7 @@ fn drive(
             full = !engine.transmit(stamp(now), &mut ends, &mut outbox);
             let mut leave = |frame: &[u8]| {
                 let bytes = [&[0; VNET_HEADER][..], frame].concat();
-                match (&*file).write(&bytes) {
+                match file.write(&bytes) {
                     Ok(_) => {}
                     // Damaged beyond what the kernel takes, or the device's queue is full: lost.
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => {
@@ -508,7 +521,7 @@ fn run(connections: u32, faults: Faults, ends: [IpAddr; 2]) {
     let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_122);
     println!("seed {seed} (OVERFLY_SEED), {faults:?}");
     let lab = Lab::new("overfly").expect("a lab");
-    let (file, mac) = tap(&lab);
+    let link = Link::new(&lab, ends);
     let next = AtomicU32::new(0);
     let done = AtomicU32::new(0);
     let accepted = AtomicU32::new(0);
@@ -544,7 +557,7 @@ fn run(connections: u32, faults: Faults, ends: [IpAddr; 2]) {
         let engine = scope.spawn(|| {
             let all = || done.load(Ordering::Relaxed) + accepted.load(Ordering::Relaxed) == connections;
             let _fails = Fails(&failed);
-            drive(&file, mac, ends, seed, half, faults, all, &failed)
+            drive(&link, seed, half, faults, all, &failed)
         });
         // A socket belongs to the namespace in which it was made; the threads that use it may be anywhere.
         scope.spawn(|| {

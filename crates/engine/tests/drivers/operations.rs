@@ -1,14 +1,17 @@
 //! What two owners do, between frames that the link loses, doubles, reorders, damages and forges.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use overfly_engine::{FlowId, Instant, ListenerId};
+use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, SynCookies};
 
 use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
 use crate::harness::{CLIENT, Host, SERVER, config, pattern};
+
+const ADDRESS6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2), Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)];
 
 /// Bytes that one flow promises at most.
 const MOST_PROMISED: u64 = 200_000;
@@ -30,17 +33,29 @@ struct World {
     now: Instant,
     /// Somebody else sent segments: the streams are no longer what the other end sent.
     forged: bool,
+    addresses: [IpAddr; 2],
 }
 
 /// Decodes operations until the bytes end, then lets everything finish.
 pub fn operations(data: &[u8]) {
     let mut bytes = Bytes(data);
-    let Some(start) = bytes.byte() else { return };
+    let (Some(start), Some(more)) = (bytes.byte(), bytes.byte()) else { return };
     let mut configs = [limited(config(CLIENT)), limited(config(SERVER))];
     for config in &mut configs {
         config.receive_window = [1024, 8192, 32_768, 1 << 20][usize::from(start & 3)];
         config.mtu = [576, 1500][usize::from(start >> 2 & 1)];
+        if more & 1 != 0 {
+            config.mtu = config.mtu.max(1280);
+            config.address6 = Some(config.address.to_ipv6_mapped());
+        }
+        config.ecn = [Ecn::Accept, Ecn::Ask][usize::from(more >> 1 & 1)];
+        config.congestion = [Algorithm::Cubic, Algorithm::Reno][usize::from(more >> 2 & 1)];
+        config.syn_cookies = [SynCookies::WhenFull, SynCookies::Off][usize::from(more >> 3 & 1)];
+        config.sack = more & 16 == 0;
+        config.timestamps = more & 32 == 0;
     }
+    configs[0].address6 = configs[0].address6.map(|_| ADDRESS6[0]);
+    configs[1].address6 = configs[1].address6.map(|_| ADDRESS6[1]);
     let mut world = World {
         hosts: configs.map(Host::new),
         wires: <[VecDeque<Flying>; 2]>::default(),
@@ -49,6 +64,7 @@ pub fn operations(data: &[u8]) {
         // Also where ticks wrap.
         now: Instant::from_micros(if start & 8 == 0 { 1 } else { (0xffff_ff00_u64) << 10 }),
         forged: false,
+        addresses: if more & 1 == 0 { [CLIENT.into(), SERVER.into()] } else { ADDRESS6.map(IpAddr::V6) },
     };
     for side in 0..2 {
         world.hosts[side].owner.hold = start & (16 << side) != 0;
@@ -65,15 +81,15 @@ pub fn operations(data: &[u8]) {
 
 impl World {
     fn listen(&mut self, side: usize, port: u16) {
-        let address = SocketAddrV4::new([CLIENT, SERVER][side], 80 + port);
+        let address = SocketAddr::new(self.addresses[side], 80 + port);
         if let Ok(listener) = self.hosts[side].engine.listen(address, 3) {
             self.listeners[side].push(listener);
         }
     }
 
     fn connect(&mut self, side: usize, port: u16) {
-        let local = SocketAddrV4::new([CLIENT, SERVER][side], 40_000 + port / 4);
-        let remote = SocketAddrV4::new([SERVER, CLIENT][side], 80 + port % 4);
+        let local = SocketAddr::new(self.addresses[side], 40_000 + port / 4);
+        let remote = SocketAddr::new(self.addresses[1 - side], 80 + port % 4);
         if let Ok(flow) = self.hosts[side].try_connect(self.now, local, remote) {
             self.shut[side].remove(&flow);
         }
@@ -173,6 +189,19 @@ impl World {
                 host.engine.set_keep_alive(now, flow, keep_alive);
             }
             17 => {
+                let value = bytes.byte()?;
+                match value & 7 {
+                    0 => host.engine.set_user_timeout(flow, Duration::from_millis(u64::from(value) * 40)),
+                    1 => host.engine.set_quick_ack(flow, value & 8 == 0),
+                    2 => host.engine.set_receive_window(flow, 1024 << (value >> 5)),
+                    3 => host.engine.set_max_segment(flow, u16::from(value) * 8),
+                    4 => {
+                        let algorithms = [Algorithm::Cubic, Algorithm::Reno];
+                        host.engine.set_congestion(flow, algorithms[usize::from(value >> 3 & 1)]);
+                    }
+                    5 => host.engine.set_fast_open(flow),
+                    _ => {}
+                }
                 let _ = (host.engine.info(flow), host.engine.tuple(flow));
             }
             _ => {

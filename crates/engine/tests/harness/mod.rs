@@ -7,7 +7,7 @@
 pub mod script;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{Config, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner};
@@ -276,15 +276,20 @@ impl Host {
         }
     }
 
-    pub fn connect(&mut self, now: Instant, local: SocketAddrV4, remote: SocketAddrV4) -> FlowId {
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        local: impl Into<SocketAddr>,
+        remote: impl Into<SocketAddr>,
+    ) -> FlowId {
         self.try_connect(now, local, remote).expect("connect")
     }
 
     pub fn try_connect(
         &mut self,
         now: Instant,
-        local: SocketAddrV4,
-        remote: SocketAddrV4,
+        local: impl Into<SocketAddr>,
+        remote: impl Into<SocketAddr>,
     ) -> Result<FlowId, Error> {
         let flow = self.engine.connect(now, local, remote)?;
         self.owner.next_seed += 1;
