@@ -3,6 +3,7 @@
 mod harness;
 
 use std::net::SocketAddrV4;
+use std::time::Duration;
 
 use harness::script::{ACK, FIN, PSH, RST, SYN, Script, Seg};
 use harness::{CLIENT, Random, SERVER, config};
@@ -526,4 +527,81 @@ fn single_bytes_out_of_order_cannot_eat_more_than_the_budget() {
     }
     let held = s.host.engine.counters().out_of_order;
     assert!(held * 32 <= 64 * 1024, "{held} segments of one byte are held");
+}
+
+#[test]
+fn two_ends_that_challenge_each_other_fall_silent() {
+    // Forged data that both ends accept: now each acknowledges what the other never sent, and challenges what it gets
+    // (an ACK storm). The link must not stay busy with it.
+    let mut network = harness::Network::new(seed(5));
+    let service = SocketAddrV4::new(SERVER, 80);
+    network.server.engine.listen(service, 1).unwrap();
+    let flow = network.client.connect(network.now, SocketAddrV4::new(CLIENT, 40_000), service);
+    assert!(network.run_until(Duration::from_secs(5), |n| !n.server.owner.incoming.is_empty()));
+    let (peer, _) = network.server.owner.incoming.pop_front().unwrap();
+    network.server.engine.accepted(peer);
+    network.client.send(flow, 100);
+    network.server.send(peer, 100);
+    // What each sent, with other payload behind it: 100 forged bytes more than the sender knows of.
+    let forge = |frames: &std::collections::VecDeque<Vec<u8>>| {
+        harness::extended(frames.back().expect("a frame"), 100)
+    };
+    network.client.transmit(network.now);
+    network.server.transmit(network.now);
+    let forged = [forge(&network.client.outbox.frames), forge(&network.server.outbox.frames)];
+    network.inject(true, &forged[0]);
+    network.inject(false, &forged[1]);
+    network.run_for(Duration::from_secs(2));
+    let before = network.carried(true).frames + network.carried(false).frames;
+    network.run_for(Duration::from_secs(10));
+    let frames = network.carried(true).frames + network.carried(false).frames - before;
+    assert!(frames <= 100, "{frames} frames in 10 s between two ends that can say nothing new");
+}
+
+#[test]
+fn a_segment_from_ourselves_makes_no_flow() {
+    // "Land": source and destination are the engine's own address and port.
+    let mut s = Script::new();
+    s.host.engine.listen(s.local, 8).unwrap();
+    s.peer = s.local;
+    s.inject(SYN, 0, 0, 0, 1000);
+    assert_eq!(s.host.engine.flows(), 0);
+    assert!(s.sent().is_empty());
+}
+
+#[test]
+fn a_syn_to_or_from_many_is_ignored() {
+    // RFC 1122 section 4.2.3.10: broadcast and multicast addresses open nothing and get no answer.
+    let mut s = Script::new();
+    let any = SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 80);
+    s.host.engine.listen(any, 8).unwrap();
+    let own = s.local;
+    let bad = ["255.255.255.255", "10.77.255.255", "224.0.0.1", "0.0.0.0", "240.0.0.1"];
+    for address in bad {
+        let address: std::net::Ipv4Addr = address.parse().unwrap();
+        for port in [80, 81] {
+            (s.local, s.peer) = (SocketAddrV4::new(*own.ip(), port), SocketAddrV4::new(address, 4000));
+            s.inject(SYN, 0, 0, 0, 1000);
+            assert!(s.sent().is_empty(), "from {address}");
+            (s.local, s.peer) = (SocketAddrV4::new(address, port), SocketAddrV4::new(CLIENT, 4000));
+            s.inject(SYN, 0, 0, 0, 1000);
+            assert!(s.sent().is_empty(), "to {address}");
+        }
+    }
+    assert_eq!(s.host.engine.flows(), 0);
+}
+
+#[test]
+fn a_promise_of_gigabytes_is_kept() {
+    // Not the network's harm but the owner's: sequence numbers wrap, promises do not.
+    for promise in [(1_usize << 31) + 5, (1 << 32) + 5, 5_000_000_000] {
+        let mut s = Script::new();
+        let flow = s.passive_open();
+        s.host.send(flow, promise);
+        s.host.engine.shutdown(flow);
+        let sent = s.sent();
+        let bytes: usize = sent.iter().map(|s| s.len).sum();
+        assert!(bytes >= 10 * MSS, "{bytes} bytes of {promise}");
+        assert!(sent.iter().all(|s| !s.flags.contains(FIN)), "{promise}: the end comes early");
+    }
 }
