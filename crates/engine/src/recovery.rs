@@ -8,10 +8,14 @@
 
 use std::collections::VecDeque;
 
+use overfly_wire::tcp::Sacks;
+
 use crate::sequence::{at_or_before, before, distance, later};
 
 /// Runs at most: the cost of one acknowledgment is bounded by it. What a SACK would split further is taken as not received.
 const MAX_RUNS: usize = 2048;
+/// Ranges sent again in one recovery at most whose duplicates are waited for: beyond, nothing is undone.
+const MAX_REPEATED: usize = 64;
 /// Segments that arrived after a hole and make it a loss (RFC 6675 section 2's DupThresh).
 const DUPLICATE_THRESHOLD: u32 = 3;
 
@@ -90,10 +94,14 @@ pub(crate) struct Recovery {
     sent: u32,
     flight_at_loss: u32,
 
-    /// Repeated bytes whose first copy may have been lost; DSACKs take from it (RFC 3708).
-    repeated: u32,
+    /// What was repeated because of a loss, and no duplicate of it was reported yet (RFC 3708 section 2).
+    repeated: Vec<(u32, u32)>,
+    /// More was repeated than `repeated` holds.
+    repeated_more: bool,
     /// The timestamp of the first repetition (RFC 3522).
     first_repetition: Option<u32>,
+    /// SND.NXT when recovery ended: once something beyond it is acknowledged, no duplicate from before it can arrive any more.
+    ended_at: Option<u32>,
     probe: Option<Probe>,
 }
 
@@ -143,8 +151,10 @@ impl Recovery {
             delivered: 0,
             sent: 0,
             flight_at_loss: 0,
-            repeated: 0,
+            repeated: Vec::new(),
+            repeated_more: false,
             first_repetition: None,
+            ended_at: None,
             probe: None,
         }
     }
@@ -184,6 +194,9 @@ impl Recovery {
 
     /// Everything below `una` has arrived; `from` is where SND.UNA was.
     pub(crate) fn acknowledged(&mut self, from: u32, una: u32, now_us: u32, min_rtt_us: u32) -> Delivered {
+        if self.ended_at.is_some_and(|end| before(end, from)) {
+            self.forget_repetitions();
+        }
         let mut delivered = Delivered::default();
         let mut repeated = false;
         let mut start = from;
@@ -201,7 +214,7 @@ impl Recovery {
                 if run.fate == Fate::Flying || !run.again {
                     self.arrived(&run, end, now_us, min_rtt_us, &mut delivered);
                 }
-                if !run.again && before(end, self.highest_sacked) && run.fate == Fate::Flying {
+                if !run.again && before(end, self.highest_sacked) {
                     // RFC 8985 section 6.2 step 3: it came after what was sent later.
                     self.reordering_seen = true;
                 }
@@ -257,7 +270,10 @@ impl Recovery {
         min_rtt_us: u32,
     ) -> Delivered {
         let mut delivered = Delivered::default();
-        for (index, &(left, right)) in blocks.iter().enumerate() {
+        // Ascending: the blocks of one acknowledgment say nothing of the order in which they arrived.
+        let mut valid = [(0, 0); Sacks::CAPACITY];
+        let mut count = 0;
+        for (index, &(left, right)) in blocks.iter().take(valid.len()).enumerate() {
             if !before(left, right) {
                 continue;
             }
@@ -275,6 +291,11 @@ impl Recovery {
             if at_or_before(left, una) || before(next, right) {
                 continue;
             }
+            valid[count] = (left, right);
+            count += 1;
+        }
+        valid[..count].sort_unstable_by_key(|&(left, _)| distance(una, left));
+        for &(left, right) in &valid[..count] {
             self.sack(left, right, una, now_us, min_rtt_us, &mut delivered);
         }
         delivered
@@ -285,13 +306,33 @@ impl Recovery {
             // RFC 8985 section 7.4.1: the probe was not needed.
             self.probe = None;
         }
-        self.repeated = self.repeated.saturating_sub(distance(left, right));
+        self.told_twice(left, right);
         // RFC 8985 section 6.2 step 4: the reordering window was too small, once a round trip.
         if self.dsack_round.is_none_or(|round| at_or_before(round, una)) {
             self.dsack_round = Some(next);
             self.window_multiplier = self.window_multiplier.saturating_add(1);
             self.window_persists = 16;
         }
+    }
+
+    /// Takes `[left, right)` from what was repeated. What was not repeated was doubled by the network (RFC 3708 section 2).
+    fn told_twice(&mut self, left: u32, right: u32) {
+        let overlaps = |&(start, end): &(u32, u32)| before(left, end) && before(start, right);
+        let Some(index) = self.repeated.iter().position(overlaps) else { return };
+        let (start, end) = self.repeated.remove(index);
+        if before(start, left) {
+            self.repeated.push((start, left));
+        }
+        if before(right, end) {
+            self.repeated.push((right, end));
+        }
+    }
+
+    fn forget_repetitions(&mut self) {
+        self.repeated = Vec::new();
+        self.repeated_more = false;
+        self.first_repetition = None;
+        self.ended_at = None;
     }
 
     fn sack(
@@ -472,6 +513,9 @@ impl Recovery {
         }
         self.presumed = 0;
         self.probe = None;
+        if self.state < CongestionState::Recovery {
+            self.forget_repetitions();
+        }
         self.state = CongestionState::Loss;
         self.recover = next;
     }
@@ -527,8 +571,16 @@ impl Recovery {
     pub(crate) fn sent_again(&mut self, una: u32, sequence: u32, end: u32, now_us: u32, timestamp: u32) {
         let bytes = distance(sequence, end);
         self.sent = self.sent.saturating_add(bytes);
-        self.repeated = self.repeated.saturating_add(bytes);
-        self.first_repetition.get_or_insert(timestamp);
+        if self.state >= CongestionState::Recovery {
+            // Only what was repeated because of a loss: not a probe, nor what a smaller path MTU asked for.
+            self.first_repetition.get_or_insert(timestamp);
+            let room = self.repeated.len() < MAX_REPEATED;
+            match self.repeated.last_mut() {
+                Some((_, last)) if *last == sequence => *last = end,
+                _ if room => self.repeated.push((sequence, end)),
+                _ => self.repeated_more = true,
+            }
+        }
         let mut start = una;
         let mut index = 0;
         while let Some(&run) = self.runs.get(index) {
@@ -576,8 +628,7 @@ impl Recovery {
         self.sent = 0;
         self.flight_at_loss = flight.max(1);
         if state == CongestionState::Recovery {
-            self.repeated = 0;
-            self.first_repetition = None;
+            self.forget_repetitions();
         }
     }
 
@@ -615,7 +666,7 @@ impl Recovery {
 
     /// Everything that was repeated had arrived the first time (RFC 3708 section 2).
     pub(crate) fn was_spurious(&self) -> bool {
-        self.first_repetition.is_some() && self.repeated == 0
+        self.first_repetition.is_some() && self.repeated.is_empty() && !self.repeated_more
     }
 
     /// RFC 3522 section 3.2 step 5: the acknowledgment echoes a timestamp from before the first repetition.
@@ -631,8 +682,7 @@ impl Recovery {
             }
         }
         self.lost = 0;
-        self.repeated = 0;
-        self.first_repetition = None;
+        self.forget_repetitions();
         self.reordering_seen = true;
         self.state = CongestionState::Open;
     }
@@ -641,6 +691,9 @@ impl Recovery {
     pub(crate) fn end(&mut self) {
         self.state = CongestionState::Open;
         self.presumed = 0;
+        if self.first_repetition.is_some() {
+            self.ended_at = Some(self.runs.back().map_or(self.highest_sacked, |run| run.end));
+        }
         // RFC 8985 section 6.2 step 4: the larger reordering window persists for 16 recoveries.
         self.window_persists = self.window_persists.saturating_sub(1);
         if self.window_persists == 0 {
@@ -654,13 +707,13 @@ impl Recovery {
 
     /// Nothing in here says more than SND.UNA and SND.NXT do.
     pub(crate) fn is_idle(&self, una: u32, next: u32) -> bool {
-        una == next
-            || (self.state == CongestionState::Open
-                && self.sacked == 0
-                && self.lost == 0
-                && self.presumed == 0
-                && self.probe.is_none()
-                && self.first_repetition.is_none())
+        self.first_repetition.is_none()
+            && (una == next
+                || (self.state == CongestionState::Open
+                    && self.sacked == 0
+                    && self.lost == 0
+                    && self.presumed == 0
+                    && self.probe.is_none()))
     }
 
     /// RFC 8985 section 7.3: a probe went out, and `end` is SND.NXT after it.
