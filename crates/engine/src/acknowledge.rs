@@ -70,6 +70,9 @@ impl<O: Owner> Turn<'_, O> {
         }
         if look_again.is_some() {
             self.watch(look_again);
+        } else if troubled && self.flow.flags.has(Flags::LOSS_PROBE_TIMER) {
+            // RFC 8985 section 7.2: no probe while there are holes; the retransmission timer if so.
+            self.start_retransmission();
         }
         self.update_window(segment, window, advance);
         if fin_acknowledged { self.fin_acknowledged() } else { None }
@@ -199,6 +202,9 @@ impl<O: Owner> Turn<'_, O> {
             self.flow.congestion.congestion_experienced(new_flight, mss, tick);
         }
         self.govern(delivered.bytes, una, flight, was_reducing);
+        if let Some(recovery) = self.flow.recovery_mut() {
+            recovery.note_disorder();
+        }
         self.flow.flags.set(Flags::SEND_WANTED);
         self.flow.trim();
         look_again

@@ -49,7 +49,7 @@ impl Cookies {
         let count = count(now);
         self.made = Some(count);
         let index = table(local).iter().rposition(|&entry| entry <= mss).unwrap_or(0) as u32;
-        let proof = self.hash(local, remote, Some(count)).wrapping_add(index) & PROOF_MASK;
+        let proof = self.hash(local, remote, Some((count, syn))).wrapping_add(index) & PROOF_MASK;
         self.base(local, remote, syn).wrapping_add(count << PROOF_BITS).wrapping_add(proof)
     }
 
@@ -72,13 +72,13 @@ impl Cookies {
         if count.wrapping_sub(self.made?) >= MAX_AGE {
             return None;
         }
-        let cookie =
-            acknowledgment.wrapping_sub(1).wrapping_sub(self.base(local, remote, sequence.wrapping_sub(1)));
+        let syn = sequence.wrapping_sub(1);
+        let cookie = acknowledgment.wrapping_sub(1).wrapping_sub(self.base(local, remote, syn));
         let age = count.wrapping_sub(cookie >> PROOF_BITS) & (u32::MAX >> PROOF_BITS);
         if age >= MAX_AGE {
             return None;
         }
-        let proof = self.hash(local, remote, Some(count.wrapping_sub(age)));
+        let proof = self.hash(local, remote, Some((count.wrapping_sub(age), syn)));
         let index = cookie.wrapping_sub(proof) & PROOF_MASK;
         table(local).get(index as usize).copied()
     }
@@ -88,7 +88,7 @@ impl Cookies {
         self.hash(local, remote, None).wrapping_add(syn)
     }
 
-    fn hash(&self, local: SocketAddr, remote: SocketAddr, count: Option<u32>) -> u32 {
+    fn hash(&self, local: SocketAddr, remote: SocketAddr, proof: Option<(u32, u32)>) -> u32 {
         let mut hasher = self.secret;
         // The secret's other users do not begin so.
         hasher.write(b"SYN cookie");
@@ -99,8 +99,10 @@ impl Cookies {
             }
             hasher.write_u16(end.port());
         }
-        if let Some(count) = count {
+        if let Some((count, syn)) = proof {
+            // With the SYN's number: else any later segment would do after which as many bytes had gone each way.
             hasher.write_u32(count);
+            hasher.write_u32(syn);
         }
         hasher.finish() as u32
     }

@@ -687,6 +687,14 @@ impl Recovery {
         self.state = CongestionState::Open;
     }
 
+    /// Something is out of order, or it is no longer.
+    pub(crate) fn note_disorder(&mut self) {
+        if self.state <= CongestionState::Disorder {
+            let calm = self.sacked + self.presumed + self.lost == 0;
+            self.state = if calm { CongestionState::Open } else { CongestionState::Disorder };
+        }
+    }
+
     /// Recovery ended.
     pub(crate) fn end(&mut self) {
         self.state = CongestionState::Open;
@@ -708,12 +716,12 @@ impl Recovery {
     /// Nothing in here says more than SND.UNA and SND.NXT do.
     pub(crate) fn is_idle(&self, una: u32, next: u32) -> bool {
         self.first_repetition.is_none()
+            && self.probe.is_none()
             && (una == next
                 || (self.state == CongestionState::Open
                     && self.sacked == 0
                     && self.lost == 0
-                    && self.presumed == 0
-                    && self.probe.is_none()))
+                    && self.presumed == 0))
     }
 
     /// RFC 8985 section 7.3: a probe went out, and `end` is SND.NXT after it.

@@ -353,9 +353,11 @@ impl<O: Owner> Turn<'_, O> {
         if flow.flags.take(Flags::PERSIST) {
             flow.retransmit_at = Deadline::NEVER;
         }
-        // RFC 6298 section 5.1; RFC 8985 section 7.2 starts the probe timer anew.
-        if !flow.retransmit_at.is_set() || flow.flags.has(Flags::LOSS_PROBE_TIMER) {
+        if !flow.retransmit_at.is_set() {
             self.start_retransmission();
+        } else if new && !flow.flags.has(Flags::REORDERING_TIMER) {
+            // RFC 8985 section 7.2; the retransmission timer goes on as it was (RFC 6298 section 5.1).
+            self.start_probe();
         }
         Ok(())
     }
@@ -461,26 +463,33 @@ impl<O: Owner> Turn<'_, O> {
         Ok(())
     }
 
-    /// RFC 6298 section 5.1, RFC 8985 section 7.2: the timer of what is in flight, as a probe timer where one may run.
+    /// RFC 6298 section 5.1: the timer of what is in flight, as a probe timer where one may run.
     pub(crate) fn start_retransmission(&mut self) {
+        if !self.start_probe() {
+            self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
+            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+        }
+    }
+
+    /// RFC 8985 section 7.2: starts the probe timer anew. False if none may run, or the retransmission timer would be earlier.
+    fn start_probe(&mut self) -> bool {
         let flow = &*self.flow;
-        let timeout = flow.rtt.timeout_us(flow.backoff);
         let smoothed = flow.rtt.smoothed_us();
+        if !flow.flags.has(Flags::SACK) || flow.backoff > 0 || smoothed == 0 {
+            return false;
+        }
         let calm = flow.recovery().is_none_or(|recovery| {
             recovery.state() == CongestionState::Open && !recovery.is_probing() && recovery.sacked() == 0
         });
-        if flow.flags.has(Flags::SACK) && flow.backoff == 0 && smoothed > 0 && calm {
-            let single = flow.flight() <= u32::from(flow.mss);
-            let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
-            let probe = 2 * u64::from(smoothed) + slack;
-            if probe < timeout {
-                self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
-                self.flow.retransmit_at = self.in_us(probe);
-                return;
-            }
+        let single = flow.flight() <= u32::from(flow.mss);
+        let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
+        let probe = 2 * u64::from(smoothed) + slack;
+        if !calm || probe >= flow.rtt.timeout_us(0) {
+            return false;
         }
-        self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
-        self.flow.retransmit_at = self.in_us(timeout);
+        self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
+        self.flow.retransmit_at = self.in_us(probe);
+        true
     }
 
     /// Runs the timers of the flow that are due.

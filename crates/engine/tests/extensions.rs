@@ -212,3 +212,42 @@ fn during_a_syn_flood_an_honest_peer_gets_in() {
     s.inject(PSH | ACK, 1, 1, 100, 65_535);
     s.received(flow, 100);
 }
+// Append to crates/engine/tests/extensions.rs
+#[test]
+fn a_lost_tail_is_probed_before_the_timeout() {
+    let mut s = with_sack();
+    s.host.engine.listen(s.local, 8).unwrap();
+    s.inject(SYN, 0, 0, 0, 65_535);
+    s.sent();
+    s.wait_ms(20);
+    s.inject(ACK, 1, 1, 0, 65_535);
+    let (flow, _) = s.host.owner.incoming.pop_front().unwrap();
+    s.host.send(flow, 3 * MSS);
+    assert_eq!(s.sent().len(), 3);
+    s.wait_ms(100);
+    let probe: Vec<_> = s.sent().iter().map(|s| (s.seq, s.len)).collect();
+    assert_eq!(probe, [(1 + 2 * MSS as u32, MSS)], "the last segment again (RFC 8985 section 7.3)");
+    let counters = s.host.engine.counters();
+    assert_eq!((counters.loss_probes, counters.timeouts), (1, 0));
+}
+
+#[test]
+fn a_segment_of_a_forgotten_connection_is_no_cookie() {
+    // As many bytes went one way as the other: the difference of the two numbers is what it was in the handshake.
+    let mut config = config(SERVER);
+    config.syn_cookies = SynCookies::Always;
+    let mut s = Script::with(config);
+    s.host.engine.listen(s.local, 8).unwrap();
+    s.inject(SYN, 0, 0, 0, 65_535);
+    s.expect(&[(SYN | ACK, 0, 1, 0)]);
+    s.inject(ACK, 1, 1, 0, 65_535);
+    let (flow, _) = s.host.owner.incoming.pop_front().expect("the cookie is good");
+    s.inject(PSH | ACK, 1, 1, 100, 65_535);
+    s.host.send(flow, 100);
+    s.expect(&[(PSH | ACK, 1, 101, 100)]);
+    s.host.engine.abort(flow);
+    s.sent();
+    s.inject(PSH | ACK, 101, 101, 100, 65_535);
+    s.expect(&[(RST, 101, 0, 0)]);
+    assert!(s.host.owner.incoming.is_empty());
+}

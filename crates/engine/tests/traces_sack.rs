@@ -321,7 +321,7 @@ fn three_segments_beyond_a_hole_bring_the_hole_and_nothing_else() {
     s.expect(&[]);
     s.sack(1, &[(at(1), at(3))]);
     s.expect(&[]);
-    assert_eq!(s.host.engine.info(flow).congestion_state, CongestionState::Open);
+    assert_eq!(s.host.engine.info(flow).congestion_state, CongestionState::Disorder);
     s.sack(1, &[(at(1), at(4))]);
     s.expect(&[(ACK, 1, 1, MSS)]);
     let info = s.host.engine.info(flow);
