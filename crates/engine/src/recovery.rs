@@ -684,6 +684,8 @@ impl Recovery {
         self.lost = 0;
         self.forget_repetitions();
         self.reordering_seen = true;
+        // RFC 8985 section 6.2 step 2: what arrived was the first copy, not the one whose time RACK took.
+        self.rack_valid = false;
         self.state = CongestionState::Open;
     }
 

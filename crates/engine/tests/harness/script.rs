@@ -338,12 +338,20 @@ impl Script {
     }
 
     /// Nothing for `ms` milliseconds less two (the clock is a millisecond, and timers fire late rather than early), then exactly
-    /// this within four.
+    /// this within four. It is then when that was sent.
     #[track_caller]
     pub fn expect_after(&mut self, ms: u64, expected: &[(Flags, u32, u32, usize)]) {
         self.wait_ms(ms - 2);
         self.expect(&[]);
-        self.wait_ms(4);
+        let end = self.now + Duration::from_millis(4);
+        while let Some(next) = self.host.engine.next_deadline().filter(|next| *next <= end) {
+            self.now = self.now.max(next);
+            self.host.engine.advance(self.now, &mut self.host.owner);
+            self.host.transmit(self.now);
+            if !self.host.outbox.frames.is_empty() {
+                break;
+            }
+        }
         self.expect(expected);
     }
 
