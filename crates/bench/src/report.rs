@@ -51,15 +51,16 @@ pub struct CellReport {
     pub gain: Option<f64>,
 }
 
-/// The repeats of one mode in one cell. All but `points` and the errors are medians.
+/// The repeats of one mode in one cell. All but `points` and the errors are medians: over the points that are not
+/// disturbed, if every figure of the cell has such, else over all.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// Requests per second.
     pub median: f64,
     /// Requests per second of every run, in the order of the repeats; 0 where a run failed.
     pub points: Vec<f64>,
-    /// Of `points`, those that stand although the machine was slow during the run.
-    pub disturbed: usize,
+    /// Indices into `points` of those that stand although the machine was slow during the run.
+    pub disturbed: Vec<usize>,
     /// Requests per second of runs that another run at the same point has replaced, or failed to.
     pub set_aside: Vec<f64>,
     /// Failed requests of all runs, also of those set aside, and one for each run that failed.
@@ -242,11 +243,11 @@ impl Report {
         let slow = format!("the machine was slower than {:.0} % of its best", steady_share * 100.0);
         match (made_again, disturbed) {
             (0, 0) => None,
-            (0, _) => Some(format!("{disturbed} of {points} points were measured while {slow}.")),
+            (0, _) => Some(format!("{disturbed} of {points} points (~) were measured while {slow}.")),
             (_, 0) => Some(format!("{made_again} of {points} runs were made again because {slow}.")),
             _ => Some(format!(
                 "{made_again} of {points} runs were made again because {slow}; \
-                 {disturbed} points stand although it was."
+                 {disturbed} points (~) stand although it was, and count only where there are no others."
             )),
         }
     }
@@ -265,7 +266,7 @@ impl Report {
 
 impl CellReport {
     fn new(index: usize, cell: Cell, trials: &[(Case, Trial)], standings: &[Standing]) -> CellReport {
-        let figure = |mode: Mode, generator: Link| {
+        let attempts = |mode: Mode, generator: Link| {
             let mut chosen: Vec<(&Case, &Trial, Standing)> = trials
                 .iter()
                 .zip(standings)
@@ -275,11 +276,24 @@ impl CellReport {
             chosen.sort_by_key(|(case, ..)| case.repeat);
             let trials: Vec<(&Trial, Standing)> =
                 chosen.into_iter().map(|(_, trial, standing)| (trial, standing)).collect();
-            (!trials.is_empty()).then(|| Figure::new(generator, &trials))
+            trials
         };
-        let direct = figure(Mode::Kernel, cell.link);
-        let sockets = if cell.link == Link::Kernel { None } else { figure(Mode::Kernel, Link::Kernel) };
-        let overfly = figure(Mode::Overfly, cell.link);
+        let direct = attempts(Mode::Kernel, cell.link);
+        let sockets =
+            if cell.link == Link::Kernel { Vec::new() } else { attempts(Mode::Kernel, Link::Kernel) };
+        let overfly = attempts(Mode::Overfly, cell.link);
+        // Like is compared with like: steady points with steady ones, or all with all.
+        let is_steady = |attempts: &[(&Trial, Standing)]| {
+            attempts.iter().any(|&(_, standing)| standing == Standing::Stands)
+        };
+        let groups = [&direct, &sockets, &overfly];
+        let steady = groups.iter().all(|attempts| attempts.is_empty() || is_steady(attempts));
+        let figure = |generator: Link, attempts: &[(&Trial, Standing)]| {
+            (!attempts.is_empty()).then(|| Figure::new(generator, attempts, steady))
+        };
+        let direct = figure(cell.link, &direct);
+        let sockets = figure(Link::Kernel, &sockets);
+        let overfly = figure(cell.link, &overfly);
         let (kernel, kernel_xdp) = match (&direct, &sockets) {
             (Some(direct), Some(sockets)) => {
                 let better = if sockets.median > direct.median { sockets } else { direct };
@@ -332,7 +346,7 @@ impl CellReport {
                 format!("{:.0}", figure.latency_p99_us),
                 format!("{:.0}/{:.0}", figure.server_core_busy_percent, figure.client_core_busy_percent),
                 figure.errors.to_string(),
-                figure.points.iter().map(|&point| thousands(point)).collect::<Vec<_>>().join(" "),
+                figure.points_in_words(),
             ]
         });
         rows.collect()
@@ -340,24 +354,27 @@ impl CellReport {
 }
 
 impl Figure {
-    fn new(link: Link, attempts: &[(&Trial, Standing)]) -> Figure {
+    fn new(link: Link, attempts: &[(&Trial, Standing)], steady: bool) -> Figure {
         // What went wrong did so even in a run that does not count otherwise.
         let all = || attempts.iter().map(|&(trial, _)| trial);
         let mut problems: Vec<String> = all().flat_map(|trial| trial.problems.clone()).collect();
         problems.extend(all().filter(|trial| trial.failed_requests > 0).map(failures));
         let (set_aside, standing): (Vec<_>, Vec<_>) =
             attempts.iter().partition(|(_, standing)| *standing == Standing::SetAside);
-        let trials: Vec<&Trial> = standing.iter().map(|&(trial, _)| trial).collect();
-        let points = || trials.iter().map(|trial| trial.requests_per_s);
+        let counted = |standing: Standing| !steady || standing == Standing::Stands;
+        let trials: Vec<&Trial> =
+            standing.iter().filter(|(_, standing)| counted(*standing)).map(|&(trial, _)| trial).collect();
+        let disturbed =
+            standing.iter().enumerate().filter(|(_, (_, standing))| *standing == Standing::Disturbed);
         // Only runs that worked say something about CPU and latency.
         let of = |value: fn(&Trial) -> f64| {
             median(trials.iter().filter(|trial| trial.requests_per_s > 0.0).map(|trial| value(trial)))
         };
         let first = trials.first();
         Figure {
-            median: median(points()),
-            points: points().map(tenths).collect(),
-            disturbed: standing.iter().filter(|(_, standing)| *standing == Standing::Disturbed).count(),
+            median: median(trials.iter().map(|trial| trial.requests_per_s)),
+            points: standing.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
+            disturbed: disturbed.map(|(index, _)| index).collect(),
             set_aside: set_aside.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
             errors: all().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
             problems,
@@ -373,6 +390,17 @@ impl Figure {
             server_command: first.map(|trial| trial.server_command.clone()).unwrap_or_default(),
             client_command: first.map(|trial| trial.client_command.clone()).unwrap_or_default(),
         }
+    }
+}
+
+impl Figure {
+    /// Every point; those of a slow machine with a `~`.
+    fn points_in_words(&self) -> String {
+        let point = |(index, &point): (usize, &f64)| {
+            let mark = if self.disturbed.contains(&index) { "~" } else { "" };
+            format!("{mark}{}", thousands(point))
+        };
+        self.points.iter().enumerate().map(point).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -429,13 +457,33 @@ mod tests {
     #[test]
     fn a_run_that_was_set_aside_counts_for_nothing_but_its_errors() {
         let (first, second, again) = (trial(100.0, 0), trial(10.0, 3), trial(200.0, 0));
-        let figure = Figure::new(
-            Link::Xdp,
-            &[(&first, Standing::Disturbed), (&second, Standing::SetAside), (&again, Standing::Stands)],
-        );
-        assert_eq!((figure.median, figure.latency_p99_us), (150.0, 150.0));
-        assert_eq!((figure.points, figure.set_aside, figure.disturbed), (vec![100.0, 200.0], vec![10.0], 1));
-        assert_eq!(figure.errors, 3);
-        assert!(figure.problems[0].contains("3 requests failed"), "{:?}", figure.problems);
+        let attempts =
+            [(&first, Standing::Disturbed), (&second, Standing::SetAside), (&again, Standing::Stands)];
+        for (steady, median) in [(true, 200.0), (false, 150.0)] {
+            let figure = Figure::new(Link::Xdp, &attempts, steady);
+            assert_eq!((figure.median, figure.latency_p99_us), (median, median));
+            assert_eq!(figure.points_in_words(), "~100 200");
+            assert_eq!((figure.points, figure.set_aside), (vec![100.0, 200.0], vec![10.0]));
+            assert_eq!(figure.disturbed, [0]);
+            assert_eq!(figure.errors, 3);
+            assert!(figure.problems[0].contains("3 requests failed"), "{:?}", figure.problems);
+        }
+    }
+
+    #[test]
+    fn steady_points_are_compared_with_steady_points_or_all_with_all() {
+        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let case = |mode, repeat| Case { cell: 0, mode, generator: Link::Kernel, repeat };
+        let trials = [
+            (case(Mode::Kernel, 1), trial(50.0, 0)),
+            (case(Mode::Kernel, 2), trial(100.0, 0)),
+            (case(Mode::Overfly, 1), trial(100.0, 0)),
+            (case(Mode::Overfly, 2), trial(200.0, 0)),
+        ];
+        let (slow, fast) = (Standing::Disturbed, Standing::Stands);
+        let gain = |standings: [Standing; 4]| CellReport::new(0, cell, &trials, &standings).gain;
+        assert_eq!(gain([slow, fast, slow, fast]), Some(2.0));
+        assert_eq!(gain([slow, fast, fast, slow]), Some(1.0));
+        assert_eq!(gain([slow, slow, slow, fast]), Some(2.0), "all with all: 150 and 75");
     }
 }
