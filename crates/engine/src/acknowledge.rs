@@ -57,7 +57,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let mut look_again = None;
         if troubled || (duplicate && !self.flow.flags.has(Flags::SACK)) {
-            look_again = self.repair(arrival, before_una, flight, duplicate, echo);
+            look_again = self.repair(arrival, before_una, flight, duplicate, echo, sample_us > 0);
         } else if advance {
             let ack = self.ack(acknowledgment.wrapping_sub(before_una), flight, sample_us);
             self.flow.congestion.acknowledged(&ack);
@@ -99,6 +99,7 @@ impl<O: Owner> Turn<'_, O> {
         flight: u32,
         duplicate: bool,
         echo: bool,
+        sampled: bool,
     ) -> Option<u32> {
         let now_us = self.now.micros32();
         let tick = self.tick();
@@ -114,7 +115,7 @@ impl<O: Owner> Turn<'_, O> {
             self.flow.send_una = new_una;
         }
         let new_flight = self.flow.flight();
-        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let recovery = self.flow.recovery_mut()?;
         let was_reducing = recovery.is_reducing();
         let was_lossy = recovery.state() == CongestionState::Loss;
 
@@ -132,10 +133,12 @@ impl<O: Owner> Turn<'_, O> {
             delivered.bytes += recovery.duplicate_without_sack(new_flight, mss);
         }
         self.shared.counters.duplicates_reported += u64::from(delivered.duplicate);
-        if let Some(rtt_us) = delivered.rtt_us {
+        if let Some(rtt_us) = delivered.rtt_us
+            && !sampled
+        {
             self.flow.rtt.sample(rtt_us);
         }
-        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let recovery = self.flow.recovery_mut()?;
 
         let spurious = arrival.options.timestamps.is_some_and(|timestamps| {
             una != new_una
@@ -148,7 +151,7 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.spurious_recoveries += 1;
             self.flow.congestion.undo();
         }
-        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let recovery = self.flow.recovery_mut()?;
         let repaired = recovery.probe_repaired(new_una, delivered.duplicate, duplicate);
 
         // Which segments are lost.
@@ -174,7 +177,7 @@ impl<O: Owner> Turn<'_, O> {
             lost = 0;
         }
 
-        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let recovery = self.flow.recovery_mut()?;
         if (recovery.is_reducing() || was_lossy)
             && recovery.state() != CongestionState::Open
             && recovery.may_end(new_una)
@@ -187,7 +190,7 @@ impl<O: Owner> Turn<'_, O> {
                 self.flow.congestion.set_window(threshold);
             }
         }
-        let Some(recovery) = self.flow.recovery_mut() else { return None };
+        let recovery = self.flow.recovery_mut()?;
         if lost > 0 && recovery.state() < CongestionState::Recovery {
             self.recover();
         } else if (echo || repaired) && recovery.state() < CongestionState::Reduced {

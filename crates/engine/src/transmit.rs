@@ -285,7 +285,7 @@ impl<O: Owner> Turn<'_, O> {
         self.shared.counters.loss_probes += 1;
         let next = self.flow.send_next;
         self.flow.recovery_or_new().probed(next, repeated);
-        self.flow.flags.clear(Flags::LOSS_PROBE_WANTED);
+        self.flow.flags.clear_all(&[Flags::LOSS_PROBE_WANTED, Flags::LOSS_PROBE_TIMER]);
         self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
         Ok(())
     }
@@ -471,7 +471,7 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// RFC 8985 section 7.2: starts the probe timer anew. False if none may run, or the retransmission timer would be earlier.
+    /// RFC 8985 section 7.2: starts the probe timer anew. False if none may run.
     fn start_probe(&mut self) -> bool {
         let flow = &*self.flow;
         let smoothed = flow.rtt.smoothed_us();
@@ -483,8 +483,9 @@ impl<O: Owner> Turn<'_, O> {
         });
         let single = flow.flight() <= u32::from(flow.mss);
         let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
-        let probe = 2 * u64::from(smoothed) + slack;
-        if !calm || probe >= flow.rtt.timeout_us(0) {
+        // Not later than the retransmission timer, in whose place it then runs.
+        let probe = (2 * u64::from(smoothed) + slack).min(flow.rtt.timeout_us(0));
+        if !calm {
             return false;
         }
         self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
