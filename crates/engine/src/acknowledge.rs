@@ -255,7 +255,7 @@ impl<O: Owner> Turn<'_, O> {
                 self.flow.retransmit_at = self.in_us(u64::from(after_us));
             }
             None if !self.flow.retransmit_at.is_set() && !self.flow.all_acknowledged() => {
-                self.start_retransmission()
+                self.start_retransmission();
             }
             None => {}
         }

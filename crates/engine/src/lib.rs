@@ -27,6 +27,7 @@ mod rtt;
 mod segment;
 mod sequence;
 mod time;
+mod timers;
 mod transmit;
 mod tuple;
 mod udp;

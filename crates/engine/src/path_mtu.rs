@@ -266,7 +266,7 @@ impl<O: Owner> Turn<'_, O> {
         let is_full = self.flow.flight() >= u32::from(self.flow.mss);
         let known = self.flow.extra.as_ref().is_some_and(|extra| extra.path.is_some());
         let probing = self.shared.config.mtu_probing;
-        if !known && !(probing && is_full) {
+        if !(known || (probing && is_full)) {
             return;
         }
         let (now, size) = (self.tick(), self.packet_size());

@@ -13,23 +13,16 @@ use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
 use crate::neighbor::next_hop;
-use crate::owner::{Failure, Owner};
-use crate::recovery::CongestionState;
+use crate::owner::Owner;
 use crate::sequence::later;
-use crate::time::{Deadline, Instant, Tick, ticks};
+use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::Tuple;
 use crate::udp::Held;
 
 /// Segments that one flow sends before others have their turn.
 const MAX_BURST: usize = 64;
-/// Probes of a closed window that a flow without an owner sends (a peer could hold it for ever).
-const MAX_ORPHAN_PROBES: u8 = 8;
-/// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
-const WORST_DELAYED_ACK_US: u64 = 200_000;
 /// RFC 9293 section 3.1: what the data offset leaves room for.
 const MAX_OPTIONS_LEN: u16 = 40;
-/// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
-const PROBE_SLACK_US: u64 = 8_000;
 
 /// An answer that belongs to no flow (any more).
 pub(crate) enum Answer {
@@ -461,144 +454,6 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.shared.counters.tx_frames += 1;
         Ok(())
-    }
-
-    /// RFC 6298 section 5.1: the timer of what is in flight, as a probe timer where one may run.
-    pub(crate) fn start_retransmission(&mut self) {
-        if !self.start_probe() {
-            self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
-            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
-        }
-    }
-
-    /// RFC 8985 section 7.2: starts the probe timer anew. False if none may run.
-    fn start_probe(&mut self) -> bool {
-        let flow = &*self.flow;
-        let smoothed = flow.rtt.smoothed_us();
-        if !flow.flags.has(Flags::SACK) || flow.backoff > 0 || smoothed == 0 {
-            return false;
-        }
-        let calm = flow.recovery().is_none_or(|recovery| {
-            recovery.state() == CongestionState::Open && !recovery.is_probing() && recovery.sacked() == 0
-        });
-        let single = flow.flight() <= u32::from(flow.mss);
-        let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
-        // Not later than the retransmission timer, in whose place it then runs.
-        let probe = (2 * u64::from(smoothed) + slack).min(flow.rtt.timeout_us(0));
-        if !calm {
-            return false;
-        }
-        self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
-        self.flow.retransmit_at = self.in_us(probe);
-        true
-    }
-
-    /// Runs the timers of the flow that are due.
-    pub(crate) fn timers(&mut self) -> Verdict {
-        let tick = self.tick();
-        if self.flow.ack_at.is_due(tick) {
-            self.flow.ack_at = Deadline::NEVER;
-            self.flow.flags.set(Flags::ACK_NOW);
-        }
-        if self.flow.retransmit_at.is_due(tick) {
-            self.flow.retransmit_at = Deadline::NEVER;
-            let verdict = if self.flow.flags.take(Flags::LOSS_PROBE_TIMER) {
-                self.flow.flags.set(Flags::LOSS_PROBE_WANTED);
-                Verdict::Keep
-            } else if self.flow.flags.take(Flags::REORDERING_TIMER) {
-                self.reordering_timeout();
-                Verdict::Keep
-            } else {
-                self.retransmission_timeout()
-            };
-            if verdict != Verdict::Keep {
-                return verdict;
-            }
-        }
-        if self.flow.linger_at.is_due(tick) {
-            self.flow.linger_at = Deadline::NEVER;
-            return self.linger_timeout(tick);
-        }
-        Verdict::Keep
-    }
-
-    /// RFC 6298 section 5.4 to 5.7, and the persist timer.
-    fn retransmission_timeout(&mut self) -> Verdict {
-        let tick = self.tick();
-        let flow = &mut *self.flow;
-        let handshake = matches!(flow.state, State::SynSent | State::SynReceived);
-        let orphan_probe = flow.flags.has(Flags::PERSIST) && flow.flags.has(Flags::DETACHED);
-        let limit = if handshake { self.shared.config.syn_retries } else { self.shared.config.data_retries };
-        let ran = ticks(flow.rtt.timeout_us(flow.backoff));
-        let user_timeout =
-            flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()).and_then(|settings| {
-                let began = settings.unanswered_since.tick().unwrap_or(Tick(tick.0.wrapping_sub(ran)));
-                settings.unanswered_since = Deadline::at(began);
-                (settings.user_timeout > 0).then_some(began.after(settings.user_timeout))
-            });
-        let over = match user_timeout {
-            Some(end) => !tick.is_before(end),
-            None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
-        };
-        if over || (orphan_probe && flow.backoff >= MAX_ORPHAN_PROBES) {
-            return Verdict::End(Some(Failure::TimedOut));
-        }
-        flow.retries = flow.retries.saturating_add(1);
-        flow.backoff = flow.backoff.saturating_add(1);
-        if handshake {
-            if flow.flags.has(Flags::NO_NEXT_HOP) {
-                let destination = flow.tuple.remote.ip();
-                self.shared.ask_next_hop(destination);
-            }
-            self.flow.flags.set(Flags::SYN_WANTED);
-            return Verdict::Keep;
-        }
-        flow.flags.set(Flags::SEND_WANTED);
-        if flow.flags.has(Flags::PERSIST) {
-            if flow.send_window == 0 {
-                self.shared.counters.window_probes += 1;
-                flow.flags.set(Flags::PROBE_WANTED);
-            } else {
-                flow.flags.set(Flags::FORCE);
-            }
-        } else {
-            self.shared.counters.timeouts += 1;
-            let first = flow.retries == 1;
-            let (una, next, flight) = (flow.send_una, flow.send_next, flow.flight());
-            flow.recovery_or_new().timed_out(una, next, first);
-            flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
-            flow.flags.clear(Flags::TIMED);
-            self.suspect_path();
-            self.start_retransmission();
-        }
-        if let Some(end) = user_timeout {
-            self.flow.retransmit_at = self.flow.retransmit_at.earlier(Deadline::at(end));
-        }
-        Verdict::Keep
-    }
-
-    fn linger_timeout(&mut self, tick: Tick) -> Verdict {
-        match self.flow.state {
-            State::TimeWait => Verdict::End(None),
-            State::FinWait2 if self.flow.flags.has(Flags::DETACHED) => Verdict::End(None),
-            State::Established | State::CloseWait if self.flow.flags.has(Flags::KEEP_ALIVE) => {
-                let Some(settings) = self.flow.settings().copied() else { return Verdict::Keep };
-                if !self.flow.all_acknowledged() {
-                    // The retransmission timer watches.
-                    self.flow.restart_keep_alive(tick);
-                    return Verdict::Keep;
-                }
-                if self.flow.retries >= settings.keep_alive.probes {
-                    return Verdict::End(Some(Failure::TimedOut));
-                }
-                self.flow.retries += 1;
-                self.shared.counters.keep_alive_probes += 1;
-                self.flow.flags.set(Flags::PROBE_WANTED);
-                self.flow.linger_at = Deadline::at(tick.after(settings.keep_alive.interval));
-                Verdict::Keep
-            }
-            _ => Verdict::Keep,
-        }
     }
 }
 
