@@ -40,6 +40,13 @@ pub struct Config {
     pub max_flows: u32,
     /// Control blocks in TIME-WAIT at most; beyond it a flow ends at once, as with Linux's tcp_max_tw_buckets.
     pub max_time_wait: u32,
+    /// Half-open connections that a listener holds at least, whatever its backlog; more are answered as
+    /// [`Config::syn_cookies`] says.
+    pub min_half_open: u32,
+    /// Next hops that are remembered at most: strangers choose how many there seem to be. 1 to 2^24.
+    pub max_neighbors: u32,
+    /// Answers that belong to no flow (RST, ARP, ping, …) and wait to be sent, at most. 1 to 2^20.
+    pub max_answers: u32,
     /// Bytes that an owner holds for a flow at most: what the receive window may grow to. 1,024 to 2^30.
     pub receive_window: u32,
     /// The receive window that a flow begins with: it grows as the owner consumes. 1,024 to 2^30; more than
@@ -132,6 +139,9 @@ impl Config {
             partial_checksums: false,
             max_flows: 65_536,
             max_time_wait: 65_536,
+            min_half_open: 256,
+            max_neighbors: 65_536,
+            max_answers: 1024,
             receive_window: 256 * 1024,
             initial_receive_window: 64 * 1024,
             reassembly_budget: 64 << 20,
@@ -166,7 +176,7 @@ impl Config {
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
-        let checks: [(&'static str, u64, u64, u64); 12] = [
+        let checks: [(&'static str, u64, u64, u64); 14] = [
             ("prefix_len", u64::from(self.prefix_len), 0, 32),
             ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
             // RFC 8200 section 5 for the lower bound of IPv6.
@@ -178,6 +188,8 @@ impl Config {
                 if self.checksum_offload { 65_435 } else { 0 },
             ),
             ("initial_receive_window", u64::from(self.initial_receive_window), 1024, 1 << 30),
+            ("max_neighbors", u64::from(self.max_neighbors), 1, 1 << 24),
+            ("max_answers", u64::from(self.max_answers), 1, 1 << 20),
             ("max_flows", u64::from(self.max_flows), 1, (1 << 31) - 1),
             ("receive_window", u64::from(self.receive_window), 1024, 1 << 30),
             ("delayed_ack in ms", self.delayed_ack.as_millis() as u64, 0, 500),

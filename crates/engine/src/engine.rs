@@ -175,8 +175,6 @@ pub(crate) enum Verdict {
 
 /// Servers whose Fast Open cookies are remembered at most (RFC 7413 section 4.1.3).
 const MAX_FAST_OPEN_SERVERS: usize = 1024;
-/// Answers waiting to be sent at most.
-const MAX_ANSWERS: usize = 1024;
 
 impl Engine {
     /// An engine without flows.
@@ -203,7 +201,7 @@ impl Engine {
                 listeners: Listeners::default(),
                 neighbors: Neighbors::default(),
                 unresolved: BTreeMap::new(),
-                answers: VecDeque::with_capacity(MAX_ANSWERS),
+                answers: VecDeque::new(),
                 reassembly_bytes: 0,
                 time_wait: 0,
                 challenges: Challenges::default(),
@@ -836,7 +834,7 @@ impl Shared {
 
     /// Queues an answer that belongs to no flow.
     pub(crate) fn answer(&mut self, answer: Answer) {
-        if self.answers.len() < MAX_ANSWERS {
+        if self.answers.len() < self.config.max_answers as usize {
             self.answers.push_back(answer);
         } else {
             self.counters.drop_control_queue += 1;

@@ -37,7 +37,9 @@ impl Engine {
             return;
         }
         let policy = self.shared.config.syn_cookies;
-        if policy == SynCookies::Always || self.shared.listeners.syn_queue_is_full(listener) {
+        if policy == SynCookies::Always
+            || self.shared.listeners.syn_queue_is_full(listener, self.shared.config.min_half_open)
+        {
             if policy == SynCookies::Off {
                 self.shared.counters.drop_backlog += 1;
             } else {

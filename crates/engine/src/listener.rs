@@ -5,9 +5,6 @@ use std::collections::BTreeMap;
 
 use crate::owner::{Error, ListenerId};
 
-/// Half-open connections that a listener holds at least, whatever its backlog.
-const MIN_HALF_OPEN: u32 = 256;
-
 #[derive(Debug)]
 pub(crate) struct Listener {
     local: SocketAddr,
@@ -73,8 +70,8 @@ impl Listeners {
     }
 
     /// As many connections are half-open as the listener holds.
-    pub(crate) fn syn_queue_is_full(&self, id: u32) -> bool {
-        self.by_id.get(&id).is_none_or(|listener| listener.half_open >= listener.backlog.max(MIN_HALF_OPEN))
+    pub(crate) fn syn_queue_is_full(&self, id: u32, least: u32) -> bool {
+        self.by_id.get(&id).is_none_or(|listener| listener.half_open >= listener.backlog.max(least))
     }
 
     /// Takes one of `max` places for half-open connections that brought data. False if there is none.

@@ -7,9 +7,6 @@ use overfly_wire::MacAddr;
 
 use crate::config::Config;
 
-/// Addresses that are remembered at most: peers on the link choose how many there are.
-const MAX_NEIGHBORS: usize = 65_536;
-
 #[derive(Debug, Default)]
 pub(crate) struct Neighbors {
     known: BTreeMap<IpAddr, MacAddr>,
@@ -17,7 +14,7 @@ pub(crate) struct Neighbors {
 
 impl Neighbors {
     pub(crate) fn learn(&mut self, config: &Config, address: IpAddr, mac: MacAddr) {
-        if self.known.len() >= MAX_NEIGHBORS && !self.known.contains_key(&address) {
+        if self.known.len() >= config.max_neighbors as usize && !self.known.contains_key(&address) {
             // Any other than the gateways: strangers choose how many neighbours there seem to be.
             let is_gateway = |address: IpAddr| {
                 config.gateway.is_some_and(|gateway| address == gateway)

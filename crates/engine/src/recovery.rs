@@ -639,6 +639,10 @@ impl Recovery {
 
     /// Losses of this window have been answered.
     pub(crate) fn may_end(&self, una: u32) -> bool {
+        if self.state == CongestionState::Reduced {
+            // RFC 3168 section 6.1.2: until CWR has arrived, which went with what was sent after, the peer goes on echoing.
+            return before(self.recover, una);
+        }
         at_or_before(self.recover, una)
     }
 
