@@ -151,6 +151,31 @@ fn an_acknowledgment_faster_than_the_path_is_of_the_first_copy() {
 // --- tail loss probes: RFC 8985 section 7 --------------------------------------------------------
 
 #[test]
+fn a_probe_repeats_the_last_segment_after_two_round_trips() {
+    // RFC 8985 sections 7.2 and 7.3.
+    let (mut s, flow) = in_flight(config(SERVER), 3, 3);
+    s.expect(&[]);
+    s.expect_after(108, &[(PSH | ACK, at(2), 1, MSS)]);
+    assert_eq!(s.host.engine.counters().loss_probes, 1);
+    let info = s.host.engine.info(flow);
+    assert_eq!((info.congestion_state, info.backoff), (CongestionState::Open, 0));
+    // RFC 8985 section 7.3: then the retransmission timer, 300 ms.
+    s.expect_after(300, &[(ACK, 1, 1, MSS)]);
+    assert_eq!(s.host.engine.counters().timeouts, 1);
+}
+
+#[test]
+fn one_probe_and_no_more_until_something_is_acknowledged() {
+    // RFC 8985 section 7.3.
+    let (mut s, _) = in_flight(config(SERVER), 3, 3);
+    s.wait_ms(5000);
+    let sent = sequences(&mut s);
+    assert_eq!(s.host.engine.counters().loss_probes, 1);
+    assert_eq!(sent[0], at(2));
+    assert!(sent[1..].iter().all(|seq| *seq == 1), "{sent:?}");
+}
+
+#[test]
 fn a_probe_that_repaired_the_only_loss_still_costs_the_window() {
     // RFC 8985 section 7.4.2 case 2: an acknowledgment beyond the probe, and no duplicate was reported.
     let (mut s, flow) = in_flight(config(SERVER), 4, 4);
