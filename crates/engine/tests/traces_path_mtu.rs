@@ -1,0 +1,333 @@
+//! Segment by segment, as `traces.rs`: paths that take less than their first link (RFC 1191, RFC 8201, RFC 4821, RFC 8899), and
+//! messages about them that nobody sent (RFC 5927).
+
+mod harness;
+
+use harness::script::{ACK, SYN, Script};
+use harness::{SERVER, config};
+use overfly_engine::{Config, CongestionState, Failure, FlowId, State};
+use overfly_wire::checksum::Sum;
+use overfly_wire::ipv4;
+
+const MSS: usize = 1460;
+
+fn at(segment: usize) -> u32 {
+    1 + (segment * MSS) as u32
+}
+
+/// Ten segments in flight over a path of 100 ms; nothing was acknowledged before. And the frame of the first.
+fn in_flight() -> (Script, FlowId, Vec<u8>) {
+    in_flight_with(config(SERVER))
+}
+
+fn in_flight_with(config: Config) -> (Script, FlowId, Vec<u8>) {
+    let mut s = Script::with(config);
+    s.options.sack_permitted = true;
+    let flow = s.passive_open_over(100);
+    s.host.send(flow, 10 * MSS);
+    s.expect_full(1, 10, MSS, true);
+    let frame = s.frames[0].clone();
+    (s, flow, frame)
+}
+
+/// As [`in_flight`], after ten segments that were acknowledged: the path has taken full packets.
+fn in_flight_later() -> (Script, FlowId, Vec<u8>) {
+    let (mut s, flow, _) = in_flight();
+    s.wait_ms(100);
+    s.ack(at(10));
+    s.host.send(flow, 10 * MSS);
+    s.expect_full(at(10), 10, MSS, true);
+    let frame = s.frames[0].clone();
+    (s, flow, frame)
+}
+
+fn lengths(s: &mut Script) -> Vec<(u32, usize)> {
+    s.sent().iter().map(|s| (s.seq, s.len)).collect()
+}
+
+#[test]
+fn every_packet_says_do_not_fragment() {
+    // RFC 1191 section 3.
+    let (s, _, _) = in_flight();
+    assert!(s.frames.iter().all(|frame| frame[14 + 6] & 0x40 != 0));
+}
+
+#[test]
+fn a_packet_too_big_makes_segments_smaller_and_sends_them_again() {
+    // RFC 1191 sections 3 and 6.4: at once, and not as a sign of congestion.
+    let (mut s, flow, frame) = in_flight();
+    let before = s.host.engine.info(flow);
+    s.wait_ms(10);
+    s.too_big(1400, &frame);
+    let after = s.host.engine.info(flow);
+    assert_eq!(after.mss, 1360);
+    let again = lengths(&mut s);
+    assert_eq!(again[0], (1, 1360));
+    assert!(again.iter().all(|(_, len)| *len <= 1360), "{again:?}");
+    let info = s.host.engine.info(flow);
+    assert_eq!(info.congestion_window, before.congestion_window);
+    assert_eq!(info.slow_start_threshold, before.slow_start_threshold);
+    assert_ne!(info.congestion_state, CongestionState::Recovery);
+    // Everything arrives in such segments in the end.
+    let sent: u32 = again.iter().map(|(_, len)| *len as u32).sum();
+    s.wait_ms(100);
+    s.ack(1 + sent);
+    let rest = lengths(&mut s);
+    assert!(rest.iter().all(|(_, len)| *len <= 1360), "{rest:?}");
+    s.wait_ms(100);
+    s.ack(at(10));
+    assert_eq!(s.host.engine.info(flow).unacknowledged, 0);
+    s.host.send(flow, 5000);
+    assert!(lengths(&mut s).iter().all(|(_, len)| *len <= 1360));
+}
+
+#[test]
+fn the_same_message_for_each_packet_changes_nothing_more() {
+    let (mut s, flow, _) = in_flight();
+    let frames = s.frames.clone();
+    for frame in &frames {
+        s.too_big(1400, frame);
+    }
+    let first = lengths(&mut s).len();
+    for frame in &frames {
+        s.too_big(1400, frame);
+    }
+    assert_eq!(lengths(&mut s), []);
+    assert!(first <= 11, "{first}");
+    assert_eq!(s.host.engine.info(flow).mss, 1360);
+}
+
+#[test]
+fn a_path_may_shrink_twice() {
+    let (mut s, flow, frame) = in_flight();
+    s.too_big(1400, &frame);
+    assert_eq!(lengths(&mut s)[0], (1, 1360));
+    let frame = s.frames[0].clone();
+    s.too_big(1300, &frame);
+    assert_eq!(lengths(&mut s)[0], (1, 1260));
+    assert_eq!(s.host.engine.info(flow).mss, 1260);
+}
+
+#[test]
+fn timestamps_are_part_of_the_packet() {
+    let mut s = Script::new();
+    s.peer_timestamp = Some(1);
+    let flow = s.passive_open_over(100);
+    s.host.send(flow, 1448);
+    s.sent();
+    let frame = s.frames[0].clone();
+    s.too_big(1400, &frame);
+    assert_eq!(s.host.engine.info(flow).mss, 1400 - 52);
+    assert_eq!(s.sent()[0].len, 1348);
+    assert!(s.frames[0].len() <= 14 + 1400);
+}
+
+#[test]
+fn a_message_about_nothing_in_flight_is_ignored() {
+    // RFC 5927 section 4.1: SND.UNA <= the quoted sequence number < SND.NXT.
+    let (mut s, flow, frame) = in_flight();
+    let quoting = |sequence: u32| {
+        let mut frame = frame.clone();
+        frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+        frame
+    };
+    let iss = s.iss;
+    for sequence in [0, at(10), at(11), 0x8000_0000] {
+        s.too_big(1400, &quoting(iss.wrapping_add(sequence)));
+    }
+    assert_eq!(s.host.engine.counters().drop_icmp, 4);
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+    assert_eq!(lengths(&mut s), []);
+    // The last byte in flight is one.
+    s.too_big(1400, &quoting(iss.wrapping_add(at(10) - 1)));
+    assert_eq!(s.host.engine.info(flow).mss, 1360);
+}
+
+#[test]
+fn a_message_about_another_connection_is_ignored() {
+    let (mut s, flow, frame) = in_flight();
+    for (at, byte) in [(34, 1), (35, 1), (36, 1), (37, 1), (26, 1), (33, 99)] {
+        let mut frame = frame.clone();
+        frame[at] ^= byte;
+        // The quoted IP header keeps its sum.
+        frame[24..26].fill(0);
+        let sum = Sum::new().bytes(&frame[14..34]).finish();
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        s.too_big(600, &frame);
+    }
+    assert_eq!(s.host.engine.counters().drop_icmp, 6);
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+}
+
+#[test]
+fn a_message_with_nothing_in_flight_is_ignored() {
+    let (mut s, flow, frame) = in_flight();
+    s.ack(at(10));
+    s.too_big(1400, &frame);
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+    assert_eq!(s.host.engine.counters().drop_icmp, 1);
+}
+
+#[test]
+fn absurdly_small_paths_are_not_believed_whole() {
+    // RFC 1191 section 3: never below 68; Linux's min_pmtu is 552.
+    for told in [1, 68, 551] {
+        let (mut s, flow, frame) = in_flight();
+        s.too_big(told, &frame);
+        assert_eq!(s.host.engine.info(flow).mss, 512, "{told}");
+        assert!(lengths(&mut s).iter().all(|(_, len)| *len <= 512));
+    }
+}
+
+#[test]
+fn a_router_that_does_not_say_means_the_next_plateau() {
+    // RFC 1191 section 5 and 7.1.
+    let (mut s, flow, frame) = in_flight();
+    s.too_big(0, &frame);
+    let mss = s.host.engine.info(flow).mss;
+    assert!((1006 - 40..1460).contains(&mss), "{mss}");
+    assert_eq!(lengths(&mut s)[0].1, usize::from(mss));
+}
+
+#[test]
+fn a_larger_or_equal_size_is_no_news() {
+    // RFC 1191 section 3: a message never increases the estimate.
+    for told in [1500, 1501, 9000, 65_535] {
+        let (mut s, flow, frame) = in_flight();
+        s.too_big(told, &frame);
+        assert_eq!(s.host.engine.info(flow).mss, 1460);
+        assert_eq!(lengths(&mut s), []);
+    }
+}
+
+#[test]
+fn a_path_that_has_taken_full_packets_is_doubted_until_a_timeout() {
+    // RFC 5927 section 7.2.
+    let (mut s, flow, frame) = in_flight_later();
+    s.too_big(1400, &frame);
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+    assert_eq!(lengths(&mut s), []);
+    s.wait_ms(2000);
+    assert_eq!(s.host.engine.info(flow).mss, 1360, "what was claimed is true: nothing arrives");
+    assert!(s.sent().last().unwrap().len <= 1360);
+    s.ack(at(20));
+    assert_eq!(s.host.engine.info(flow).unacknowledged, 0);
+}
+
+#[test]
+fn a_doubtful_message_is_forgotten_when_full_packets_arrive() {
+    // RFC 5927 section 7.2: progress says that it was forged.
+    let (mut s, flow, frame) = in_flight_later();
+    s.too_big(576, &frame);
+    s.wait_ms(100);
+    s.ack(at(20));
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+    s.host.send(flow, 5 * MSS);
+    assert!(lengths(&mut s).iter().all(|(_, len)| *len == MSS));
+    s.wait_ms(5000);
+    assert_ne!(s.host.engine.info(flow).mss, 536, "a timeout later does not bring it back");
+}
+
+#[test]
+fn a_path_that_swallows_full_packets_is_found_without_messages() {
+    // RFC 4821 section 7.7, RFC 8899 section 4.3: a black hole.
+    let (mut s, flow, _) = in_flight_with(Config { mtu_probing: true, ..config(SERVER) });
+    s.wait_ms(5000);
+    let mss = s.host.engine.info(flow).mss;
+    assert!(mss <= 1006 - 40, "{mss}");
+    let sent = s.sent();
+    assert!(sent.last().unwrap().len <= usize::from(mss));
+    s.ack(at(10));
+    assert_eq!(s.host.engine.info(flow).unacknowledged, 0);
+}
+
+#[test]
+fn without_probing_a_timeout_is_only_a_timeout() {
+    let (mut s, flow, _) = in_flight();
+    s.wait_ms(20_000);
+    assert_eq!(s.host.engine.info(flow).mss, 1460);
+}
+
+#[test]
+fn after_ten_minutes_a_larger_size_is_tried() {
+    // RFC 1191 section 6.3, RFC 8899 section 5.1.1: PMTU_RAISE_TIMER.
+    let (mut s, flow, frame) = in_flight();
+    s.too_big(1400, &frame);
+    s.sent();
+    s.wait_ms(100);
+    s.ack(at(10));
+    s.host.send(flow, 10 * 1360);
+    assert!(lengths(&mut s).iter().all(|(_, len)| *len <= 1360));
+    s.wait_ms(100);
+    s.ack(at(10) + 13_600);
+    s.wait_ms(601_000);
+    // The size that is sent now is shown to arrive first.
+    let mut una = at(10) + 13_600;
+    let mut largest = 0;
+    for _ in 0..6 {
+        s.host.send(flow, 20 * 1360);
+        for _ in 0..10 {
+            let sent = lengths(&mut s);
+            largest = sent.iter().map(|(_, len)| *len).max().unwrap_or(0).max(largest);
+            una = sent.iter().map(|(seq, len)| seq + *len as u32).max().unwrap_or(una).max(una);
+            s.wait_ms(100);
+            s.ack(una);
+        }
+    }
+    assert!(largest > 1360, "{largest}");
+    assert!(s.host.engine.info(flow).mss > 1360);
+    assert_eq!(s.host.engine.info(flow).unacknowledged, 0);
+}
+
+/// An ICMP error of this code of "destination unreachable" about `frame`.
+fn unreachable(s: &mut Script, code: u8, frame: &[u8]) {
+    let mut message = vec![3, code, 0, 0, 0, 0, 0, 0];
+    message.extend_from_slice(&frame[14..42]);
+    let sum = Sum::new().bytes(&message).finish();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    s.inject_packet(ipv4::PROTOCOL_ICMP, 64, &message);
+}
+
+#[test]
+fn hard_errors_end_a_connection_only_before_it_is_one() {
+    // RFC 5927 section 5.2, RFC 1122 section 4.2.3.9.
+    for code in 0..=15 {
+        if code == 4 {
+            continue;
+        }
+        let (mut s, flow, frame) = in_flight();
+        unreachable(&mut s, code, &frame);
+        assert_eq!(s.state(flow), State::Established, "code {code}");
+        assert_eq!(lengths(&mut s), []);
+    }
+    let mut s = Script::new();
+    s.connect();
+    s.expect(&[(SYN, 0, 0, 0)]);
+    let frame = s.frames[0].clone();
+    unreachable(&mut s, 3, &frame);
+    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable));
+}
+
+#[test]
+fn soft_errors_do_not_end_an_attempt() {
+    // RFC 1122 section 4.2.3.9: net and host unreachable may pass.
+    let mut s = Script::new();
+    let flow = s.connect();
+    s.expect(&[(SYN, 0, 0, 0)]);
+    let frame = s.frames[0].clone();
+    for code in [0, 1, 5] {
+        unreachable(&mut s, code, &frame);
+    }
+    assert_eq!(s.state(flow), State::SynSent);
+    s.inject(SYN | ACK, 0, 1, 0, 65_535);
+    assert_eq!(s.state(flow), State::Established);
+}
+
+#[test]
+fn a_small_link_limits_both_directions() {
+    // RFC 6691 section 2: the MSS that we offer is the link's, options not deducted; what we send is the lesser.
+    let mut s = Script::with(Config { mtu: 576, ..config(SERVER) });
+    let flow = s.passive_open();
+    assert_eq!(s.last_options.mss, Some(536));
+    assert_eq!(s.host.engine.info(flow).mss, 536);
+}
