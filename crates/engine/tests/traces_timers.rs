@@ -106,6 +106,23 @@ fn what_was_sent_twice_measures_nothing() {
 }
 
 #[test]
+fn one_acknowledgment_measures_once() {
+    // RFC 6298 section 3: also while losses are remembered.
+    let (mut s, flow) = ten_in_flight(Algorithm::Reno);
+    s.wait_ms(310);
+    s.expect(&[(ACK, 1, 1, MSS)]);
+    s.wait_ms(10);
+    s.ack(at(10));
+    // New data measures again.
+    s.host.send(flow, MSS);
+    s.sent();
+    s.wait_ms(180);
+    s.ack(at(11));
+    let rtt = s.host.engine.info(flow).rtt_us;
+    assert!((109_000..=111_000).contains(&rtt), "{rtt}: an eighth of 180 ms");
+}
+
+#[test]
 fn a_timeout_costs_all_of_the_window_and_half_of_the_flight() {
     // RFC 5681 section 3.1 equation 4 and below it; RFC 9438 section 4.6's seven tenths.
     for (congestion, segments) in [(Algorithm::Reno, 5), (Algorithm::Cubic, 7)] {
