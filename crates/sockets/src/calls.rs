@@ -1,6 +1,7 @@
 //! The socket calls, in Rust's types. A hook calls one of these for a descriptor of ours, and the kernel for the rest.
 
 pub(crate) mod data;
+pub(crate) mod datagram;
 pub(crate) mod life;
 pub(crate) mod options;
 pub(crate) mod wait;

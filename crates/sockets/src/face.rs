@@ -2,11 +2,12 @@
 
 use core::net::SocketAddr;
 
-use overfly_engine::{Event, Failure, FlowId, ListenerId, Owner};
+use overfly_engine::{Datagram, Event, Failure, FlowId, ListenerId, Owner, UdpId, Unreachable};
 use rustix::io::Errno;
 
 use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{Socket, SocketId, State};
+use crate::stack::DatagramFace;
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT).
 pub(crate) struct Port {
@@ -39,6 +40,7 @@ pub(crate) struct Face {
     by_flow: Vec<u32>,
     pub(crate) ports: Vec<Port>,
     pub(crate) interests: Interests,
+    pub(crate) datagrams: DatagramFace,
     pub(crate) chores: Vec<Chore>,
     /// Something became ready since this was last cleared: threads that sleep should look.
     pub(crate) news: bool,
@@ -54,6 +56,7 @@ impl Face {
             by_flow: Vec::new(),
             ports: Vec::new(),
             interests: Interests::new(),
+            datagrams: DatagramFace::new(),
             chores: Vec::new(),
             news: false,
             cache_limit: 4096,
@@ -111,6 +114,7 @@ impl Face {
     pub(crate) fn forget_flows(&mut self) {
         self.by_flow.clear();
         self.ports.clear();
+        self.datagrams.forget();
         self.chores.clear();
     }
 
@@ -258,6 +262,7 @@ fn level(socket: &Socket) -> u32 {
                 .is_some_and(|listening| !listening.queue.is_empty() || listening.kernel_ready);
             return if ready { bits::IN | bits::RDNORM } else { 0 };
         }
+        State::Datagram => events |= datagram_level(socket),
         State::Connecting => {}
         State::Connected => {
             if !socket.receive.is_empty() {
@@ -283,7 +288,31 @@ fn level(socket: &Socket) -> u32 {
     events
 }
 
+/// datagram_poll() in Linux, net/core/datagram.c. There is always room to send: a full link drops.
+fn datagram_level(socket: &Socket) -> u32 {
+    let mut events = bits::OUT | bits::WRNORM;
+    let waits = socket.datagrams.as_ref().is_some_and(|part| !part.queue.is_empty() || part.kernel_ready);
+    if waits || socket.read_shut {
+        events |= bits::IN | bits::RDNORM;
+    }
+    if socket.read_shut {
+        events |= bits::RDHUP;
+    }
+    if socket.read_shut && socket.write_shut {
+        events |= bits::HUP;
+    }
+    events
+}
+
 impl Owner for Face {
+    fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
+        self.datagram_arrived(socket, &datagram);
+    }
+
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+        self.datagram_failed_at(socket, remote, why);
+    }
+
     fn event(&mut self, flow: FlowId, event: Event) {
         if let Event::Incoming { listener } = event {
             self.incoming(flow, listener);

@@ -52,6 +52,7 @@ options! {
     socket_cache_max: "EF_SOCKET_CACHE_MAX" = 4096, 0..=4294967295, "closed accepted sockets kept for the next accept, at most; never more than a quarter of the descriptor limit";
     tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, 0..=1048576, "initial congestion window in bytes; 0: RFC 6928";
     tcp_tconst_msl: "EF_TCP_TCONST_MSL" = 25, 1..=255, "maximum segment lifetime in seconds: TIME-WAIT lasts twice as long";
+    udp: "EF_UDP" = 1, 0..=1, "1: UDP sockets are accelerated; 0: they are the kernel's";
 }
 
 impl Definition {

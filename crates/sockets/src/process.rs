@@ -1,5 +1,7 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
+mod datagram;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -11,6 +13,7 @@ use overfly_link::xdp::XdpLink;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
+pub(crate) use self::datagram::Placed;
 use crate::kernel::{self, now};
 use crate::lock::{Guard, Lock};
 use crate::options::{DEFINITIONS, Options};
@@ -461,8 +464,12 @@ impl Process {
         let socket = self.stack.socket(id);
         let (last, customized, v6, close_on_exec) =
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
-        if last && socket.listening.is_some() {
+        let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
+        if last && listens {
             self.forget_listener(id);
+        }
+        if last && receives {
+            self.displace_datagram(id);
         }
         if !last && socket_descriptor(&self.stack, id) == descriptor {
             // Another descriptor of the same socket must stand for it.

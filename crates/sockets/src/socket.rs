@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::interest::NONE;
 use crate::ring::Ring;
+use crate::stack::Datagrams;
 
 /// Names a socket. Dense; comes back with another socket after [`crate::stack::Stack::close`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -53,6 +54,8 @@ pub(crate) enum State {
     Candidate,
     /// Listens.
     Listening,
+    /// A UDP socket, whatever it is bound or connected to; a part of it lives in the kernel.
+    Datagram,
     /// An active open is under way.
     Connecting,
     /// Established, or closing.
@@ -161,6 +164,8 @@ pub(crate) struct Socket {
     pub(crate) queued: bool,
     pub(crate) listener: SocketId,
     pub(crate) listening: Option<Box<Listening>>,
+    /// A UDP socket's.
+    pub(crate) datagrams: Option<Box<Datagrams>>,
 }
 
 impl Socket {
@@ -191,6 +196,7 @@ impl Socket {
             queued: false,
             listener: SocketId(NONE),
             listening: None,
+            datagrams: None,
         }
     }
 

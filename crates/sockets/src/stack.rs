@@ -2,6 +2,8 @@
 //!
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
+mod datagram;
+
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -10,6 +12,7 @@ use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
+pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{Listening, Settings, Socket, SocketId, State};
@@ -90,6 +93,12 @@ impl<T: Transport> Stack<T> {
                     if let Some(listening) = &mut socket.listening {
                         let backlog = listening.backlog;
                         **listening = Listening { backlog, ..Listening::default() };
+                    }
+                }
+                State::Datagram => {
+                    socket.receive.recycle();
+                    if let Some(part) = &mut socket.datagrams {
+                        **part = Datagrams { connected: part.connected, ..Datagrams::default() };
                     }
                 }
                 State::Connecting | State::Connected | State::Ended => {
@@ -386,7 +395,9 @@ impl<T: Transport> Stack<T> {
                 State::Connected if socket.remote_closed || socket.read_shut => Ok(0),
                 State::Connected | State::Connecting => Err(Errno::AGAIN),
                 State::Ended => Ok(0),
-                State::Free | State::Candidate | State::Listening | State::Lost => Err(Errno::NOTCONN),
+                State::Free | State::Candidate | State::Listening | State::Datagram | State::Lost => {
+                    Err(Errno::NOTCONN)
+                }
             };
         }
         let mut copied = 0;
@@ -423,7 +434,7 @@ impl<T: Transport> Stack<T> {
             State::Connected if !socket.write_shut => {}
             State::Connecting => return Err(Errno::AGAIN),
             State::Connected | State::Ended | State::Candidate | State::Listening => return Err(Errno::PIPE),
-            State::Free | State::Lost => return Err(Errno::NOTCONN),
+            State::Free | State::Datagram | State::Lost => return Err(Errno::NOTCONN),
         }
         let space = socket.settings.send_limit.saturating_sub(socket.send.len());
         if space == 0 {
@@ -607,6 +618,7 @@ impl<T: Transport> Stack<T> {
 
     /// The kernel's listening socket has a connection.
     pub(crate) fn kernel_ready(&mut self, id: SocketId) {
+        self.kernel_datagram_ready(id);
         if self.face.at_mut(id).listening.as_mut().map(|listening| listening.kernel_ready = true).is_some() {
             self.face.wake(id, bits::IN | bits::RDNORM);
         }

@@ -19,6 +19,10 @@ pub(crate) struct Statistics {
     pub(crate) listeners_refused: u64,
     /// Active opens that the broker or the engine refused (counted in `kernel_connects` too).
     pub(crate) connects_refused: u64,
+    /// UDP sockets whose datagrams came to the stack, each counted again when it connects anew.
+    pub(crate) datagram_sockets: u64,
+    /// UDP sockets that the broker or the engine refused.
+    pub(crate) datagram_sockets_refused: u64,
 }
 
 impl Statistics {
@@ -30,6 +34,8 @@ impl Statistics {
             kernel_connects: 0,
             listeners_refused: 0,
             connects_refused: 0,
+            datagram_sockets: 0,
+            datagram_sockets_refused: 0,
         }
     }
 
@@ -43,6 +49,12 @@ impl Statistics {
         kernel::complain(&format!(
             "process {process}: accepts {} (kernel {kernel_accepts}), connects {} (kernel {kernel_connects}), refused listeners {listeners_refused} connects {connects_refused}",
             stack.accepts, stack.connects
+        ));
+        kernel::complain(&format!(
+            "process {process}: UDP sockets {} (refused {}), overflows {}",
+            self.datagram_sockets,
+            self.datagram_sockets_refused,
+            stack.datagram_overflows()
         ));
         if let Some(engine) = stack.engine() {
             kernel::complain(&format!("process {process}: engine {:?}", engine.counters()));

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, is_connection, spin_until};
+use super::{Answer, CLOSED, datagram, is_connection, spin_until};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::process::{Process, Told, Woken, before_kernel_wait, process, wait};
@@ -61,7 +61,11 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     };
     let mut guard = process();
     if !is_connection(&guard, id) {
-        return Answer::Kernel;
+        drop(guard);
+        return match datagram::receive(descriptor, target, flags) {
+            Answer::Kernel => Answer::Kernel,
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| received.length)),
+        };
     }
     if flags & libc::MSG_OOB != 0 {
         return Answer::error(Errno::INVAL);
@@ -143,7 +147,8 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     };
     let mut guard = process();
     if !is_connection(&guard, id) {
-        return Answer::Kernel;
+        drop(guard);
+        return datagram::send(descriptor, source, None, flags);
     }
     if flags & libc::MSG_OOB != 0 {
         return Answer::error(Errno::OPNOTSUPP);
@@ -268,6 +273,11 @@ pub(crate) fn queued(descriptor: i32, sending: bool) -> Answer<usize> {
     let socket = process.stack.socket(id);
     match socket.state {
         State::Free | State::Candidate => Answer::Kernel,
+        State::Datagram if sending => Answer::Kernel,
+        State::Datagram => {
+            drop(process);
+            datagram::pending(descriptor)
+        }
         State::Listening => Answer::error(Errno::INVAL),
         _ if sending => Answer::ok(socket.send.len()),
         _ => {

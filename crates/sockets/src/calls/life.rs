@@ -4,7 +4,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, spin_until};
+use super::{Answer, CLOSED, datagram, spin_until};
 use crate::kernel::{self, now};
 use crate::process::{KernelSet, Process, Told, Woken, is_active, private_listener, process, wait};
 use crate::socket::{SocketId, State, presented};
@@ -19,6 +19,11 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
     forget_stale(descriptor);
     let stream = kind & 0xf == libc::SOCK_STREAM;
     let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
+    let datagrams = kind & 0xf == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
+    if internet && datagrams {
+        let (v6, nonblocking) = (domain == libc::AF_INET6, kind & libc::SOCK_NONBLOCK != 0);
+        datagram::opened(&mut process(), descriptor, v6, nonblocking);
+    }
     if internet && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
         let mut process = process();
         let v6 = domain == libc::AF_INET6;
@@ -120,7 +125,9 @@ pub(crate) fn watched(process: &mut Process, id: SocketId, change: i32) {
 /// The socket and all its descriptors are the kernel's alone from now on. What watches a listener does so with the
 /// program's own data again.
 pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
-    if process.stack.socket(id).listening.is_some() {
+    process.displace_datagram(id);
+    let socket = process.stack.socket(id);
+    if socket.listening.is_some() || socket.datagrams.is_some() {
         let mut registered = Vec::new();
         process
             .stack
@@ -266,6 +273,10 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
     let mut guard = process();
     match guard.stack.socket(id).state {
         State::Candidate => {}
+        State::Datagram => {
+            drop(guard);
+            return datagram::connect(descriptor, Some(remote));
+        }
         State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
         // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
         State::Connected => {
@@ -357,6 +368,11 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         // The kernel's listening socket stops listening; so does the stack's.
         told.0.part(id);
         return Answer::Kernel;
+    }
+    if told.0.stack.socket(id).state == State::Datagram {
+        drop(told);
+        drop(guard);
+        return datagram::shutdown(descriptor, how);
     }
     if !super::is_connection(told.0, id) {
         return Answer::Kernel;
@@ -464,7 +480,7 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         State::Connecting | State::Ended if remote => Answer::error(Errno::NOTCONN),
         State::Connected | State::Lost if remote => presented(socket.remote),
         State::Connected | State::Connecting | State::Ended | State::Lost => presented(socket.local),
-        State::Free | State::Candidate | State::Listening => Answer::Kernel,
+        State::Free | State::Candidate | State::Listening | State::Datagram => Answer::Kernel,
     }
 }
 

@@ -208,7 +208,7 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
             let joined = socket.listening.as_ref().is_some_and(|listening| !listening.joined.is_empty());
             match socket.state {
                 // The kernel's socket of a joined listener never blocks: accept() waits for the stack as well.
-                State::Candidate | State::Free => Answer::Kernel,
+                State::Candidate | State::Datagram | State::Free => Answer::Kernel,
                 State::Listening if !joined => Answer::Kernel,
                 _ => Answer::ok(()),
             }
@@ -226,7 +226,7 @@ pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
             let socket = process.stack.socket(id);
             let flag = if socket.nonblocking { libc::O_NONBLOCK } else { 0 };
             match socket.state {
-                State::Candidate | State::Free => Answer::Kernel,
+                State::Candidate | State::Datagram | State::Free => Answer::Kernel,
                 _ => Answer::ok(libc::O_RDWR | flag),
             }
         }

@@ -11,8 +11,8 @@ use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
 use crate::process::{
-    PRIVATE_STACK, Process, Tag, Told, before_kernel_wait, is_active, private_listener, process, sleeping,
-    tag,
+    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, is_active, private_listener, process,
+    sleeping, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
@@ -67,9 +67,13 @@ pub(crate) fn control(
     }
 }
 
-/// How the kernel's listening socket is watched for the program: one-shot is up to us.
+/// How the kernel's socket of a listener, or of a UDP socket, is watched for the program: one-shot is up to us, and so is
+/// whether there is room to send.
 fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
-    libc::epoll_event { events: events & !bits::ONESHOT, u64: private_listener(id) }
+    libc::epoll_event {
+        events: events & !(bits::ONESHOT | bits::OUT | bits::WRNORM),
+        u64: private_listener(id),
+    }
 }
 
 fn add(
@@ -85,8 +89,8 @@ fn add(
         State::Connecting | State::Connected | State::Ended => {
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
-        State::Listening => {
-            if !process.join(id, descriptor) {
+        State::Listening | State::Datagram => {
+            if !joins(process, id, descriptor) {
                 leave_to_kernel(process, id);
                 return Answer::Kernel;
             }
@@ -109,6 +113,16 @@ fn add(
     }
 }
 
+/// A listener, or a UDP socket, belongs to the stack of the process that waits for it from now on. False if it stays the
+/// kernel's.
+fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
+    match process.stack.socket(id).state {
+        State::Listening => process.join(id, descriptor),
+        State::Datagram => process.place_datagram(id, descriptor) != Placed::No,
+        _ => true,
+    }
+}
+
 fn modify(
     process: &mut Process,
     set: SetId,
@@ -122,7 +136,7 @@ fn modify(
         Err(error) => return Answer::error(error),
     };
     let for_kernel = match process.stack.socket(id).state {
-        State::Listening => listener_event(id, event.events),
+        State::Listening | State::Datagram => listener_event(id, event.events),
         _ if in_kernel => event,
         _ => return Answer::ok(()),
     };
@@ -134,7 +148,7 @@ fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descripto
         Ok(in_kernel) => in_kernel,
         Err(error) => return Answer::error(error),
     };
-    let listening = process.stack.socket(id).state == State::Listening;
+    let listening = matches!(process.stack.socket(id).state, State::Listening | State::Datagram);
     if listening && !in_kernel {
         watched(process, id, -1);
     }
@@ -318,8 +332,7 @@ pub(crate) fn poll(
     // Listeners join the stack of the process that polls them.
     for descriptor in descriptors.iter() {
         if let Entry::Socket(id) = table::lookup(descriptor.fd)
-            && guard.stack.socket(id).state == State::Listening
-            && !guard.join(id, descriptor.fd)
+            && !joins(&mut guard, id, descriptor.fd)
         {
             leave_to_kernel(&mut guard, id);
         }
@@ -397,7 +410,8 @@ fn user_level(process: &Process, descriptor: &libc::pollfd) -> (i16, i32) {
         }
         Entry::Socket(id) => match process.stack.socket(id).state {
             State::Free | State::Candidate => (0, descriptor.fd),
-            // The kernel's listening socket may have a connection too.
+            // The kernel's socket may have a datagram, or a connection, too.
+            State::Datagram => (process.stack.level(id) as i16 & (descriptor.events | always), descriptor.fd),
             State::Listening => (process.stack.level(id) as i16 & descriptor.events, descriptor.fd),
             _ => (process.stack.level(id) as i16 & (descriptor.events | always), -1),
         },
@@ -412,7 +426,8 @@ fn merge(process: &mut Process, descriptors: &mut [libc::pollfd], from_kernel: &
             descriptor.revents |= kernel.revents;
             if kernel.revents != 0
                 && let Entry::Socket(id) = table::lookup(descriptor.fd)
-                && process.stack.socket(id).state == State::Listening
+                && matches!(process.stack.socket(id).state, State::Listening | State::Datagram)
+                && kernel.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0
             {
                 process.stack.kernel_ready(id);
             }

@@ -5,8 +5,9 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
 
+use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
-use crate::calls::{Answer, data};
+use crate::calls::{Answer, data, datagram};
 use crate::memory::{Source, Target};
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -104,6 +105,25 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_length: *mut socklen_t,
 ) -> ssize_t {
+    if datagram::is_ours(descriptor) {
+        let vector = iovec { iov_base: buffer, iov_len: length };
+        // SAFETY: the program lends the buffer for the call.
+        let target = unsafe { Target::new(&raw const vector, 1) };
+        let answer = match datagram::receive(descriptor, target, flags) {
+            Answer::Kernel => Answer::Kernel,
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
+                if let Some(source) = received.source {
+                    // SAFETY: the program lends the address and its length for the call.
+                    unsafe { put_address(source, address, address_length) };
+                }
+                received.length
+            })),
+        };
+        // SAFETY: the program's arguments, handed on.
+        return count_or(answer, || unsafe {
+            next::recvfrom(descriptor, buffer, length, flags, address, address_length)
+        });
+    }
     // SAFETY: the program's arguments, handed on.
     let answer = unsafe { receive_one(descriptor, buffer, length, flags) };
     if let Answer::Done(Ok(_)) = answer
@@ -165,6 +185,25 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
     if message.msg_iovlen > VECTORS_MAX {
         return Answer::error(Errno::MSGSIZE);
     }
+    if datagram::is_ours(descriptor) {
+        // SAFETY: the program lends the vectors and their buffers for the call.
+        let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
+        return match datagram::receive(descriptor, target, flags) {
+            Answer::Kernel => Answer::Kernel,
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
+                match received.source {
+                    // SAFETY: the program lends the address and its length for the call.
+                    Some(source) => unsafe {
+                        put_address(source, message.msg_name.cast(), &raw mut message.msg_namelen);
+                    },
+                    None => message.msg_namelen = 0,
+                }
+                message.msg_controllen = 0;
+                message.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
+                received.length
+            })),
+        };
+    }
     // SAFETY: the program lends the vectors and their buffers for the call.
     let answer =
         data::receive(descriptor, unsafe { Target::new(message.msg_iov, message.msg_iovlen) }, flags);
@@ -191,6 +230,49 @@ pub unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags:
     }
 }
 
+/// recvmmsg() on a UDP socket. As in Linux the timeout is looked at after each datagram, and only then.
+///
+/// # Safety
+/// As for recvmmsg(2), with at least one record.
+unsafe fn receive_datagrams(
+    descriptor: c_int,
+    messages: *mut mmsghdr,
+    number: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the program lends the timeout for the call if it is not null.
+    let timeout = unsafe { timeout.as_ref() };
+    let deadline = timeout.map(|timeout| {
+        let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(timeout.tv_nsec).unwrap_or(0).min(999_999_999);
+        crate::kernel::now() + core::time::Duration::new(seconds.min(1 << 32), nanoseconds)
+    });
+    let mut flags_of_one = flags & !libc::MSG_WAITFORONE;
+    for index in 0..number.min(VECTORS_MAX as c_uint) {
+        // SAFETY: the program lends `number` records for the call.
+        let record = unsafe { &mut *messages.add(index as usize) };
+        // SAFETY: as above; the next function gets the program's own record.
+        let outcome = unsafe {
+            match receive_message(descriptor, &raw mut record.msg_hdr, flags_of_one) {
+                Answer::Kernel => next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one),
+                Answer::Done(outcome) => count(outcome),
+            }
+        };
+        let Ok(length) = c_uint::try_from(outcome) else {
+            return if index > 0 { index as c_int } else { -1 };
+        };
+        record.msg_len = length;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags_of_one |= libc::MSG_DONTWAIT;
+        }
+        if deadline.is_some_and(|deadline| crate::kernel::now() >= deadline) {
+            return index as c_int + 1;
+        }
+    }
+    number.min(VECTORS_MAX as c_uint) as c_int
+}
+
 /// # Safety
 /// As for recvmmsg(2).
 #[unsafe(no_mangle)]
@@ -205,6 +287,10 @@ pub unsafe extern "C" fn recvmmsg(
         before_kernel_wait();
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) };
+    }
+    if datagram::is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { receive_datagrams(descriptor, messages, number, flags, timeout) };
     }
     // A stream has no message boundaries: one record takes what there is.
     // SAFETY: the program lends `number` records for the call.
@@ -257,6 +343,22 @@ pub unsafe extern "C" fn sendto(
     address: *const sockaddr,
     address_length: socklen_t,
 ) -> ssize_t {
+    if datagram::is_ours(descriptor) {
+        // SAFETY: the program lends the address for the call.
+        let destination = unsafe { address_from(address, address_length) };
+        let vector = iovec { iov_base: buffer.cast_mut(), iov_len: length };
+        // SAFETY: the program lends the buffer for the call.
+        let source = unsafe { Source::new(&raw const vector, 1) };
+        let answer = if destination.is_some() || address.is_null() {
+            datagram::send(descriptor, source, destination, flags)
+        } else {
+            Answer::Kernel
+        };
+        // SAFETY: the program's arguments, handed on.
+        return count_or(answer, || unsafe {
+            next::sendto(descriptor, buffer, length, flags, address, address_length)
+        });
+    }
     // The address of a connected TCP socket is ignored (send(2)). TCP Fast Open's connecting sendto is the kernel's.
     // SAFETY: the program's arguments, handed on.
     unsafe {
@@ -294,6 +396,16 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     if message.msg_iovlen > VECTORS_MAX {
         return Answer::error(Errno::MSGSIZE);
     }
+    if datagram::is_ours(descriptor) {
+        // SAFETY: the program lends the address for the call.
+        let destination = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
+        if message.msg_controllen > 0 || (destination.is_none() && !message.msg_name.is_null()) {
+            return Answer::Kernel;
+        }
+        // SAFETY: the program lends the vectors and their buffers for the call.
+        let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
+        return datagram::send(descriptor, source, destination, flags);
+    }
     // SAFETY: the program lends the vectors and their buffers for the call.
     data::send(descriptor, unsafe { Source::new(message.msg_iov, message.msg_iovlen) }, flags)
 }
@@ -330,6 +442,16 @@ pub unsafe extern "C" fn sendmmsg(
         let record = unsafe { &mut *messages.add(index as usize) };
         // SAFETY: as above.
         match unsafe { send_message(descriptor, &raw const record.msg_hdr, flags) } {
+            Answer::Kernel if datagram::is_ours(descriptor) => {
+                // SAFETY: the program's own record.
+                let sent = unsafe { next::sendmsg(descriptor, &raw const record.msg_hdr, flags) };
+                match c_uint::try_from(sent) {
+                    Ok(length) => record.msg_len = length,
+                    Err(_) if index > 0 => return index as c_int,
+                    Err(_) => return -1,
+                }
+            }
+            Answer::Kernel if index > 0 => return index as c_int,
             // SAFETY: the program's arguments, handed on.
             Answer::Kernel => return unsafe { next::sendmmsg(descriptor, messages, number, flags) },
             Answer::Done(Ok(length)) => record.msg_len = length as c_uint,

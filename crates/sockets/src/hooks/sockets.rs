@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{done, fail, next};
 use crate::calls::options::{Shape, Value};
-use crate::calls::{Answer, life, options};
+use crate::calls::{Answer, datagram, life, options};
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
 
@@ -23,7 +23,7 @@ union Record {
 ///
 /// # Safety
 /// As for getsockname(2).
-unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
+pub(super) unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
     if address.is_null() || length.is_null() {
         return;
     }
@@ -61,7 +61,7 @@ const SHORTEST_V6: usize = 24;
 
 /// # Safety
 /// As for connect(2).
-unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
+pub(super) unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
     let length = length as usize;
     if address.is_null() || length < size_of::<sockaddr_in>() {
         return None;
@@ -87,6 +87,17 @@ unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<So
         }
         _ => None,
     }
+}
+
+/// AF_UNSPEC, which dissolves a UDP socket's connection.
+///
+/// # Safety
+/// As for connect(2).
+unsafe fn is_unspecified(address: *const sockaddr, length: socklen_t) -> bool {
+    !address.is_null()
+        && length as usize >= size_of::<libc::sa_family_t>()
+        // SAFETY: the program lends `length` bytes, which are enough.
+        && c_int::from(unsafe { address.cast::<libc::sa_family_t>().read_unaligned() }) == libc::AF_UNSPEC
 }
 
 /// # Safety
@@ -173,6 +184,12 @@ pub unsafe extern "C" fn accept(descriptor: c_int, address: *mut sockaddr, lengt
 pub unsafe extern "C" fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
+        if unsafe { is_unspecified(address, length) }
+            && let Answer::Done(outcome) = datagram::connect(descriptor, None)
+        {
+            return done(outcome);
+        }
+        // SAFETY: the program lends the address for the call.
         if let Some(remote) = unsafe { address_from(address, length) }
             && let Answer::Done(outcome) = life::connect(descriptor, remote)
         {
@@ -258,6 +275,14 @@ pub unsafe extern "C" fn setsockopt(
     pointer: *const c_void,
     length: socklen_t,
 ) -> c_int {
+    if datagram::is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        let result = unsafe { next::setsockopt(descriptor, level, name, pointer, length) };
+        if result == 0 {
+            datagram::option_was_set(descriptor, level, name);
+        }
+        return result;
+    }
     if is_ours(descriptor) {
         match options::connection(descriptor) {
             Answer::Kernel => {}
@@ -294,6 +319,20 @@ pub unsafe extern "C" fn getsockopt(
     pointer: *mut c_void,
     length: *mut socklen_t,
 ) -> c_int {
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && !pointer.is_null()
+        && !length.is_null()
+        // SAFETY: the program lends the length.
+        && unsafe { *length } as usize >= size_of::<c_int>()
+        && let Some(error) = datagram::take_error(descriptor)
+    {
+        // SAFETY: the program lends the length, and that many bytes at `pointer`.
+        unsafe {
+            pointer.cast::<c_int>().write_unaligned(error.raw_os_error());
+            *length = size_of::<c_int>() as socklen_t;
+        }
+        return 0;
+    }
     if is_ours(descriptor) {
         match options::connection(descriptor) {
             Answer::Kernel => {}

@@ -1,0 +1,313 @@
+//! The calls on UDP sockets. The kernel's socket holds the port, takes what is not steered to this process (loopback, other
+//! interfaces, multicast, fragments) and sends what the stack does not: a read looks at both.
+
+use core::net::SocketAddr;
+use core::sync::atomic::{AtomicBool, Ordering};
+
+use overfly_engine::SendError;
+use rustix::io::Errno;
+use rustix::net::{Shutdown, sockopt};
+
+use super::life::leave_to_kernel;
+use super::{Answer, spin_until};
+use crate::interest::{NONE, bits};
+use crate::kernel::{self, now};
+use crate::lock::Guard;
+use crate::memory::{Source, Target};
+use crate::process::{Placed, Process, Told, Woken, process, wait};
+use crate::socket::{SocketId, State, canonical, presented};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// The process has had a UDP socket of ours: before that no call need look for one.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// Most payload that UDP over IPv4 carries.
+const MOST_PAYLOAD: usize = 65_507;
+
+/// socket() in the kernel gave a UDP socket.
+pub(crate) fn opened(process: &mut Process, descriptor: i32, v6: bool, nonblocking: bool) {
+    if process.options.udp == 0 {
+        return;
+    }
+    let id = process.stack.open_datagram(descriptor, v6, nonblocking);
+    if table::enter(descriptor, Entry::Socket(id)) {
+        ANY.store(true, Ordering::Relaxed);
+    } else {
+        process.stack.leave_to_kernel(id);
+    }
+}
+
+/// The lock, and the socket, if `descriptor` is a UDP socket of ours.
+fn ours(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
+    if !ANY.load(Ordering::Relaxed) {
+        return None;
+    }
+    let Entry::Socket(id) = table::lookup(descriptor) else { return None };
+    let guard = process();
+    (guard.stack.socket(id).state == State::Datagram).then_some((guard, id))
+}
+
+/// Whether `descriptor` is a UDP socket of ours.
+pub(crate) fn is_ours(descriptor: i32) -> bool {
+    ours(descriptor).is_some()
+}
+
+/// A datagram that was read.
+pub(crate) struct Received {
+    /// What the call returns: with MSG_TRUNC the datagram's whole length.
+    pub(crate) length: usize,
+    pub(crate) source: Option<SocketAddr>,
+    /// MSG_TRUNC: the rest did not fit and is lost.
+    pub(crate) truncated: bool,
+}
+
+/// Whether the kernel's socket has something to say.
+fn kernel_has(descriptor: i32) -> bool {
+    let mut one = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+    sys::poll(&mut one, Some(0), sys::seen()).is_ok_and(|count| count > 0)
+}
+
+/// recvmsg() without ancillary data. `Kernel`: the kernel's socket has a datagram or an error, or the socket is the kernel's
+/// alone.
+pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<Received> {
+    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return Answer::Kernel;
+    }
+    match guard.place_datagram(id, descriptor) {
+        Placed::Yes => {}
+        Placed::Unbound => return Answer::Kernel,
+        Placed::No => {
+            leave_to_kernel(&mut guard, id);
+            return Answer::Kernel;
+        }
+    }
+    let since = sys::seen();
+    let peek = flags & libc::MSG_PEEK != 0;
+    let mut started = None;
+    let mut pumped = false;
+    loop {
+        if let Some(error) = guard.stack.take_error(id) {
+            return Answer::error(error);
+        }
+        if let Some((copied, source, length)) = guard.stack.read_datagram(id, target.pieces(0), peek) {
+            let (v6, interface) = (guard.stack.socket(id).v6, guard.interface_index);
+            return Answer::ok(Received {
+                length: if flags & libc::MSG_TRUNC != 0 { length } else { copied },
+                source: Some(presented(source, v6, interface)),
+                truncated: copied < length,
+            });
+        }
+        if guard.stack.socket(id).read_shut {
+            return Answer::ok(Received { length: 0, source: None, truncated: false });
+        }
+        // An epoll set that the program waits for says when the kernel's socket is ready.
+        let watched = guard.event_loop && guard.stack.socket(id).interests != NONE;
+        if !watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready) {
+            if kernel_has(descriptor) {
+                return Answer::Kernel;
+            }
+            if let Some(part) = guard.stack.datagrams_mut(id) {
+                part.kernel_ready = false;
+            }
+        }
+        if !pumped {
+            pumped = true;
+            guard.pump_before_waiting();
+            continue;
+        }
+        if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(descriptor) {
+            return Answer::error(Errno::AGAIN);
+        }
+        let started = *started.get_or_insert_with(now);
+        let timeout =
+            sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None);
+        guard.event_loop = false;
+        let spin = spin_until(&guard, started);
+        let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+        let deadline = timeout.map(|timeout| started + timeout);
+        let (next, woken) = wait(guard, &mut kernel_side, deadline, spin, since, timeout.is_none());
+        guard = next;
+        match woken {
+            Woken::Interrupted => return Answer::error(Errno::INTR),
+            Woken::TimedOut => return Answer::error(Errno::AGAIN),
+            Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => {
+                return Answer::error(super::CLOSED);
+            }
+            Woken::Look => {}
+        }
+        if kernel_side[0].revents != 0
+            && let Some(part) = guard.stack.datagrams_mut(id)
+        {
+            part.kernel_ready = true;
+        }
+        guard.pump();
+    }
+}
+
+/// sendmsg() without ancillary data, to `destination` or to where the socket is connected. `Kernel`: the kernel's socket
+/// sends it.
+pub(crate) fn send(
+    descriptor: i32,
+    source: Source<'_>,
+    destination: Option<SocketAddr>,
+    flags: i32,
+) -> Answer<usize> {
+    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
+    let length = source.length();
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 || length > MOST_PAYLOAD {
+        return Answer::Kernel;
+    }
+    let told = Told(&mut guard);
+    let process = &mut *told.0;
+    let socket = process.stack.socket(id);
+    let (v6, write_shut) = (socket.v6, socket.write_shut);
+    let Some(part) = &socket.datagrams else { return Answer::Kernel };
+    let connected = part.connected;
+    let to = match destination {
+        _ if write_shut => return Answer::Kernel,
+        // Neither an address of another family nor a mapped one where there are none.
+        Some(to) if to.is_ipv6() != v6 => return Answer::Kernel,
+        Some(to) if v6 && to.ip().to_canonical().is_ipv4() && kernel::is_v6only(descriptor) => {
+            return Answer::Kernel;
+        }
+        Some(to) => canonical(to),
+        None => match connected {
+            Some(to) => to,
+            None => return Answer::Kernel,
+        },
+    };
+    if !process.is_beyond(to) {
+        return Answer::Kernel;
+    }
+    let mut placed = process.place_datagram(id, descriptor);
+    if placed == Placed::Unbound && kernel::bind_any_port(descriptor, v6).is_ok() {
+        placed = process.place_datagram(id, descriptor);
+    }
+    if placed != Placed::Yes {
+        leave_to_kernel(process, id);
+        return Answer::Kernel;
+    }
+    if let Some(error) = process.stack.take_error(id) {
+        return Answer::error(error);
+    }
+    let mut pieces = source.pieces(0);
+    let first = pieces.next().unwrap_or(&[]);
+    let gathered: Vec<u8>;
+    let payload = if first.len() == length {
+        first
+    } else {
+        gathered = source.pieces(0).flatten().copied().collect();
+        &gathered
+    };
+    let mut outcome = process.stack.send_datagram(now(), id, to, payload);
+    if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
+        outcome = process.stack.send_datagram(now(), id, to, payload);
+    }
+    match outcome {
+        Ok(()) => {
+            process.output();
+            Answer::ok(length)
+        }
+        // Too big, another way, or no room: the kernel's socket has the same port, and can do it.
+        Err(_) => Answer::Kernel,
+    }
+}
+
+/// connect(); `None` is AF_UNSPEC, which dissolves the connection.
+pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
+    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
+    let told = Told(&mut guard);
+    let process = &mut *told.0;
+    // The kernel judges the address and chooses the source; its socket hears only of this peer, too.
+    let socket = kernel::borrow(descriptor);
+    let outcome = match remote {
+        Some(remote) => rustix::net::connect(socket, &remote),
+        None => rustix::net::connect_unspec(socket),
+    };
+    if let Err(error) = outcome {
+        return Answer::error(error);
+    }
+    process.displace_datagram(id);
+    let connected = remote.map(canonical);
+    process.stack.socket_mut(id).error = None;
+    if let Some(part) = process.stack.datagrams_mut(id) {
+        part.connected = connected;
+    }
+    if connected.is_some_and(|remote| !process.is_beyond(remote))
+        || process.place_datagram(id, descriptor) == Placed::No
+    {
+        leave_to_kernel(process, id);
+    }
+    Answer::ok(())
+}
+
+/// shutdown().
+pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
+    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
+    let told = Told(&mut guard);
+    let (how, read, write) = match how {
+        libc::SHUT_RD => (Shutdown::Read, true, false),
+        libc::SHUT_WR => (Shutdown::Write, false, true),
+        libc::SHUT_RDWR => (Shutdown::Both, true, true),
+        _ => return Answer::error(Errno::INVAL),
+    };
+    if let Err(error) = rustix::net::shutdown(kernel::borrow(descriptor), how) {
+        return Answer::error(error);
+    }
+    let socket = told.0.stack.socket_mut(id);
+    socket.read_shut |= read;
+    socket.write_shut |= write;
+    told.0
+        .stack
+        .datagram_news(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
+    Answer::ok(())
+}
+
+/// The kernel's socket was given an option. What changes how datagrams are sent, received or described makes the socket the
+/// kernel's, unless datagrams wait here.
+pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
+    let Some((mut guard, id)) = ours(descriptor) else { return };
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
+            let limit = sockopt::socket_recv_buffer_size(kernel::borrow(descriptor)).unwrap_or(0);
+            if let Some(part) = guard.stack.datagrams_mut(id) {
+                part.limit = limit;
+            }
+        }
+        (
+            libc::SOL_SOCKET,
+            libc::SO_REUSEADDR
+            | libc::SO_REUSEPORT
+            | libc::SO_SNDBUF
+            | libc::SO_SNDBUFFORCE
+            | libc::SO_RCVTIMEO
+            | libc::SO_SNDTIMEO
+            | libc::SO_KEEPALIVE
+            | libc::SO_LINGER,
+        )
+        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {}
+        _ => {
+            if guard.stack.datagrams(id).is_none_or(|part| part.queue.is_empty()) {
+                leave_to_kernel(&mut guard, id);
+            }
+        }
+    }
+}
+
+/// SO_ERROR, where it is ours.
+pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
+    let (mut guard, id) = ours(descriptor)?;
+    guard.stack.take_error(id)
+}
+
+/// FIONREAD: the length of the datagram that a read would return.
+pub(crate) fn pending(descriptor: i32) -> Answer<usize> {
+    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
+    let first = |guard: &Process| guard.stack.datagrams(id)?.queue.front().map(|record| record.length);
+    if first(&guard).is_none() {
+        guard.pump_before_waiting();
+    }
+    first(&guard).map_or(Answer::Kernel, Answer::ok)
+}

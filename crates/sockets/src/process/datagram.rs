@@ -1,0 +1,132 @@
+//! UDP sockets and the broker: which frames come to this process, and how its own find their way.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use overfly_link::broker::Protocol;
+use rustix::net::sockopt;
+
+use super::Process;
+use crate::kernel::{self, now};
+use crate::socket::{SocketId, canonical};
+
+/// Whether a UDP socket's datagrams come to this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Placed {
+    /// They do.
+    Yes,
+    /// It has no port yet.
+    Unbound,
+    /// It stays the kernel's.
+    No,
+}
+
+impl Process {
+    /// A UDP socket's datagrams come to this process from now on.
+    pub(crate) fn place_datagram(&mut self, id: SocketId, descriptor: i32) -> Placed {
+        let Some(part) = self.stack.datagrams(id) else { return Placed::No };
+        if !part.places.is_empty() {
+            return Placed::Yes;
+        }
+        let connected = part.connected;
+        let Some(bound) = kernel::local_address(descriptor) else { return Placed::No };
+        if !self.start() || bound.ip().to_canonical().is_loopback() {
+            return Placed::No;
+        }
+        if bound.port() == 0 {
+            return Placed::Unbound;
+        }
+        if !self.is_accelerated_address(bound) {
+            self.refresh_addresses();
+            if !self.is_accelerated_address(bound) {
+                return Placed::No;
+            }
+        }
+        let limit = sockopt::socket_recv_buffer_size(kernel::borrow(descriptor)).unwrap_or(0);
+        if let Some(part) = self.stack.datagrams_mut(id) {
+            part.limit = limit;
+        }
+        let local = canonical(bound);
+        let mut outcome = self.place_at(id, local, connected);
+        if outcome.is_ok()
+            && connected.is_none()
+            && local.is_ipv6()
+            && local.ip().is_unspecified()
+            && !kernel::is_v6only(descriptor)
+        {
+            // The engine knows no mapped addresses: a socket for both families has two places there.
+            outcome = self.place_at(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()), None);
+        }
+        if let Err(reason) = outcome {
+            self.displace_datagram(id);
+            self.statistics.datagram_sockets_refused += 1;
+            if connected.is_none() {
+                kernel::complain(&format!("the kernel serves UDP at {bound}: {reason}"));
+            }
+            return Placed::No;
+        }
+        self.statistics.datagram_sockets += 1;
+        Placed::Yes
+    }
+
+    fn place_at(
+        &mut self,
+        id: SocketId,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), String> {
+        self.stack.place_datagram(id, local, remote).map_err(|error| error.to_string())?;
+        let Some(client) = &mut self.client else { return Ok(()) };
+        match remote {
+            None => client.listen(Protocol::Udp, local, true).map_err(|error| error.to_string()),
+            Some(remote) => {
+                let route = client
+                    .connect_flow_from(Protocol::Udp, local, remote)
+                    .map_err(|error| error.to_string())?;
+                self.stack.next_hop(now(), remote.ip(), route.next_hop);
+                Ok(())
+            }
+        }
+    }
+
+    /// A UDP socket's datagrams do not come to this process any more.
+    pub(crate) fn displace_datagram(&mut self, id: SocketId) {
+        let Self { stack, client, .. } = self;
+        if let (Some(client), Some(part)) = (client, stack.datagrams(id)) {
+            for place in &part.places {
+                let _ = match place.remote {
+                    None => client.unlisten(Protocol::Udp, place.local, true),
+                    Some(remote) => client.disconnect_flow(Protocol::Udp, place.local.port(), remote),
+                };
+            }
+        }
+        stack.displace_datagram(id);
+    }
+
+    /// Asks the kernel, through the broker, for the way to a destination. False if the kernel must send there itself.
+    pub(crate) fn find_next_hop(&mut self, destination: IpAddr) -> bool {
+        if self.stack.is_elsewhere(now(), destination) {
+            return false;
+        }
+        let Some(Ok(route)) = self.client.as_mut().map(|client| client.route(destination)) else {
+            self.stack.goes_elsewhere(now(), destination);
+            return false;
+        };
+        self.stack.next_hop(now(), destination, route.next_hop);
+        true
+    }
+
+    /// Whether a datagram to `destination` could leave by the stack's interface at all.
+    pub(crate) fn is_beyond(&self, destination: SocketAddr) -> bool {
+        let address = destination.ip();
+        let link_local = match address {
+            IpAddr::V4(address) => address.is_link_local() || address.is_broadcast(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        !(address.is_loopback()
+            || address.is_unspecified()
+            || address.is_multicast()
+            || link_local
+            || destination.port() == 0
+            || self.is_own(address))
+    }
+}

@@ -1,0 +1,276 @@
+//! UDP sockets over the engine: what each has received, in order and within its bound, and what it hears of failures.
+
+use core::mem::MaybeUninit;
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::collections::{BTreeMap, VecDeque};
+
+use overfly_engine::{Datagram, Error, Instant, SendError, UdpId, Unreachable};
+use overfly_wire::MacAddr;
+use rustix::io::Errno;
+
+use super::{Stack, Transport};
+use crate::face::Face;
+use crate::interest::{NONE, bits};
+use crate::socket::{SocketId, State};
+
+/// What a datagram takes of SO_RCVBUF besides its payload: about what Linux counts for one of a small frame
+/// (SKB_TRUESIZE() in include/linux/skbuff.h).
+const OVERHEAD: usize = 768;
+/// Destinations whose next hop is remembered at most, and for how long before the kernel is asked again.
+const MAX_NEXT_HOPS: usize = 4096;
+const NEXT_HOP_VALID: Duration = Duration::from_secs(30);
+/// For how long the kernel sends to a destination that no way was found to: asking may take a second.
+const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
+
+/// One datagram that waits to be read; its payload stands in the socket's receive ring.
+#[derive(Clone, Copy)]
+pub(crate) struct Record {
+    pub(crate) source: SocketAddr,
+    pub(crate) length: usize,
+}
+
+/// Where a UDP socket stands in the engine, and so in the broker's books.
+#[derive(Clone, Copy)]
+pub(crate) struct Place {
+    id: UdpId,
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: Option<SocketAddr>,
+}
+
+/// A UDP socket's part.
+#[derive(Default)]
+pub(crate) struct Datagrams {
+    pub(crate) queue: VecDeque<Record>,
+    /// SO_RCVBUF, as the kernel says it.
+    pub(crate) limit: usize,
+    /// Two where it takes datagrams of both families.
+    pub(crate) places: Vec<Place>,
+    /// Where connect() connected it, as the engine has it.
+    pub(crate) connected: Option<SocketAddr>,
+    /// The kernel's socket may have datagrams too.
+    pub(crate) kernel_ready: bool,
+}
+
+/// Of the whole process.
+#[derive(Default)]
+pub(crate) struct DatagramFace {
+    /// Socket of each of the engine's, by [`UdpId::index`].
+    by_id: Vec<u32>,
+    /// When the kernel was asked for the way to a destination.
+    next_hops: BTreeMap<IpAddr, Instant>,
+    /// Destinations that the kernel sends to itself, and since when.
+    elsewhere: BTreeMap<IpAddr, Instant>,
+    /// Dropped because their socket's queue was full.
+    pub(crate) overflows: u64,
+}
+
+impl DatagramFace {
+    pub(crate) const fn new() -> Self {
+        Self { by_id: Vec::new(), next_hops: BTreeMap::new(), elsewhere: BTreeMap::new(), overflows: 0 }
+    }
+
+    /// All places are gone with their engine (after a fork).
+    pub(crate) fn forget(&mut self) {
+        self.by_id.clear();
+        self.next_hops.clear();
+        self.elsewhere.clear();
+    }
+
+    fn socket(&self, id: UdpId) -> Option<SocketId> {
+        self.by_id.get(id.index()).copied().filter(|&id| id != NONE).map(SocketId)
+    }
+}
+
+impl Face {
+    pub(crate) fn datagram_arrived(&mut self, id: UdpId, datagram: &Datagram<'_>) {
+        let Some(id) = self.datagrams.socket(id) else { return };
+        let socket = self.at_mut(id);
+        let Some(part) = &mut socket.datagrams else { return };
+        // Linux, too, takes one more where there is any room left (__udp_enqueue_schedule_skb()).
+        if socket.read_shut || socket.receive.len() + part.queue.len() * OVERHEAD > part.limit {
+            self.datagrams.overflows += 1;
+            return;
+        }
+        part.queue.push_back(Record { source: datagram.source, length: datagram.payload.len() });
+        socket.receive.push(datagram.payload);
+        self.wake(id, bits::IN | bits::RDNORM);
+    }
+
+    /// udp_err() in Linux, net/ipv4/udp.c: connected sockets hear of hard errors at their next call, others of none.
+    pub(crate) fn datagram_failed_at(&mut self, id: UdpId, remote: SocketAddr, why: Unreachable) {
+        let Some(id) = self.datagrams.socket(id) else { return };
+        let socket = self.at_mut(id);
+        if socket.datagrams.as_ref().is_none_or(|part| part.connected.is_none()) {
+            return;
+        }
+        // icmp_err_convert in net/ipv4/icmp.c and icmpv6_err_convert() in net/ipv6/icmp.c: only what they call fatal is told
+        // without IP_RECVERR.
+        socket.error = Some(match why {
+            Unreachable::Port => Errno::CONNREFUSED,
+            Unreachable::Protocol => Errno::NOPROTOOPT,
+            Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
+            Unreachable::Prohibited => Errno::HOSTUNREACH,
+            Unreachable::Header => Errno::PROTO,
+            _ => return,
+        });
+        self.wake(id, bits::IN | bits::OUT | bits::ERR | bits::RDNORM | bits::WRNORM);
+    }
+}
+
+impl<T: Transport> Stack<T> {
+    /// A UDP socket; AF_INET6 if `v6`.
+    pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> SocketId {
+        let id = self.open(descriptor, v6, nonblocking);
+        let socket = self.face.at_mut(id);
+        socket.state = State::Datagram;
+        socket.datagrams = Some(Box::default());
+        id
+    }
+
+    pub(crate) fn datagrams(&self, id: SocketId) -> Option<&Datagrams> {
+        self.face.at(id).datagrams.as_deref()
+    }
+
+    pub(crate) fn datagrams_mut(&mut self, id: SocketId) -> Option<&mut Datagrams> {
+        self.face.at_mut(id).datagrams.as_deref_mut()
+    }
+
+    /// Datagrams dropped because their socket's queue was full.
+    #[must_use]
+    pub fn datagram_overflows(&self) -> u64 {
+        self.face.datagrams.overflows
+    }
+
+    /// The socket's datagrams come to this process from now on; one for both families has two places.
+    ///
+    /// # Errors
+    /// [`Engine::udp_open`](overfly_engine::Engine::udp_open)'s.
+    pub fn place_datagram(
+        &mut self,
+        id: SocketId,
+        local: SocketAddr,
+        remote: Option<SocketAddr>,
+    ) -> Result<(), Error> {
+        let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
+        let place = Place { id: drive.engine.udp_open(local, remote)?, local, remote };
+        let by_id = &mut self.face.datagrams.by_id;
+        if by_id.len() <= place.id.index() {
+            by_id.resize(place.id.index() + 1, NONE);
+        }
+        by_id[place.id.index()] = id.0;
+        if let Some(part) = self.datagrams_mut(id) {
+            part.places.push(place);
+        }
+        Ok(())
+    }
+
+    /// They come no more. What has come can still be read.
+    pub fn displace_datagram(&mut self, id: SocketId) {
+        let Some(part) = self.datagrams_mut(id) else { return };
+        for place in core::mem::take(&mut part.places) {
+            self.face.datagrams.by_id[place.id.index()] = NONE;
+            if let Some(drive) = &mut self.drive {
+                drive.engine.udp_close(place.id);
+            }
+        }
+    }
+
+    /// `news` happened to a UDP socket.
+    pub(crate) fn datagram_news(&mut self, id: SocketId, news: u32) {
+        self.face.wake(id, news);
+    }
+
+    /// The kernel's UDP socket has something.
+    pub(crate) fn kernel_datagram_ready(&mut self, id: SocketId) {
+        if let Some(part) = self.datagrams_mut(id) {
+            part.kernel_ready = true;
+            self.face.wake(id, bits::IN | bits::RDNORM);
+        }
+    }
+
+    /// Reads the oldest datagram into `target`, and drops what does not fit. `peek` leaves it in the queue. Returns how many
+    /// bytes were written.
+    pub fn read_datagram<'b>(
+        &mut self,
+        id: SocketId,
+        target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
+        peek: bool,
+    ) -> Option<(usize, SocketAddr, usize)> {
+        let socket = self.face.at_mut(id);
+        let part = socket.datagrams.as_mut()?;
+        let record = *part.queue.front()?;
+        let mut copied = 0;
+        for piece in target {
+            let length = piece.len().min(record.length - copied);
+            copied += socket.receive.copy_to(copied, &mut piece[..length]);
+        }
+        if !peek {
+            part.queue.pop_front();
+            socket.receive.discard(record.length);
+        }
+        Some((copied, record.source, record.length))
+    }
+
+    /// Writes a datagram into the link's frame. It goes with the next [`Stack::transmit`].
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing was sent.
+    pub fn send_datagram(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        destination: SocketAddr,
+        payload: &[u8],
+    ) -> Result<(), SendError> {
+        self.now = now;
+        let (Some(drive), Some(part)) = (&mut self.drive, self.face.at(id).datagrams.as_ref()) else {
+            return Err(SendError::NoNeighbor);
+        };
+        let is_v4 = destination.is_ipv4();
+        let place =
+            part.places.iter().find(|place| place.local.is_ipv4() == is_v4).ok_or(SendError::Family)?;
+        // The kernel knows best how to get there, and may change its mind.
+        if let Some(&asked) = self.face.datagrams.next_hops.get(&destination.ip())
+            && now - asked >= NEXT_HOP_VALID
+        {
+            self.face.datagrams.next_hops.remove(&destination.ip());
+            return Err(SendError::NoNeighbor);
+        }
+        let to = Some(destination);
+        match drive.engine.udp_send(now, place.id, &mut drive.transport, None, to, payload) {
+            Err(SendError::Full) => {
+                drive.transport.flush();
+                drive.engine.udp_send(now, place.id, &mut drive.transport, None, to, payload)
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Whether no way to a destination was found lately: the kernel sends there itself.
+    #[must_use]
+    pub fn is_elsewhere(&self, now: Instant, destination: IpAddr) -> bool {
+        let since = self.face.datagrams.elsewhere.get(&destination);
+        since.is_some_and(|&since| now - since < ELSEWHERE_VALID)
+    }
+
+    /// No way to a destination was found.
+    pub fn goes_elsewhere(&mut self, now: Instant, destination: IpAddr) {
+        let elsewhere = &mut self.face.datagrams.elsewhere;
+        if elsewhere.len() >= MAX_NEXT_HOPS {
+            elsewhere.pop_first();
+        }
+        elsewhere.insert(destination, now);
+    }
+
+    /// The kernel's answer to who the next hop is.
+    pub fn next_hop(&mut self, now: Instant, destination: IpAddr, mac: MacAddr) {
+        let Some(drive) = &mut self.drive else { return };
+        drive.engine.set_neighbor(destination, mac);
+        let next_hops = &mut self.face.datagrams.next_hops;
+        if next_hops.len() >= MAX_NEXT_HOPS {
+            next_hops.pop_first();
+        }
+        next_hops.insert(destination, now);
+    }
+}

@@ -1,0 +1,201 @@
+//! UDP programs with the library preloaded, between two network namespaces: what they see must be what the kernel would
+//! show them. The broker runs in this process. Needs root and python3.
+
+#[path = "../../steer/tests/lab/mod.rs"]
+mod lab;
+
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
+use overfly_steer::{Attachment, Broker, Options};
+
+/// The library that this test run built.
+fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().unwrap();
+    [folder.join("liboverfly.so"), folder.join("../liboverfly.so")]
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("cargo builds liboverfly.so with these tests")
+}
+
+fn script() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/datagrams.py")
+}
+
+/// A lab whose server end has a broker.
+struct Bench {
+    /// Before the lab: its end kills the programs that hang on it.
+    broker: Broker,
+    lab: Lab,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let lab = Lab::new(1);
+        let broker = lab.server.within(|| {
+            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+            Broker::start(attachment).unwrap()
+        });
+        Self { broker, lab }
+    }
+
+    /// The script, over Overfly or over the kernel.
+    fn python(&self, accelerated: bool) -> Command {
+        let mut command = Command::new("python3");
+        command.arg(script());
+        if accelerated {
+            command
+                .env("LD_PRELOAD", library())
+                .env("OVERFLY_BROKER", self.broker.environment())
+                .env("OVERFLY_STATS", "1");
+        }
+        command
+    }
+
+    /// What the script says of its calls.
+    fn calls(&self, side: &Namespace, accelerated: bool, own: IpAddr, peer: IpAddr) -> (String, String) {
+        let mut command = self.python(accelerated);
+        command.args(["calls", &own.to_string(), &peer.to_string()]);
+        let output = side.within(|| command.output().unwrap());
+        let (said, statistics) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{said}\n{statistics}");
+        (said, statistics)
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A counter of the engine's in what a process said at its end.
+fn counter(statistics: &str, name: &str) -> u64 {
+    let at = statistics.find(&format!("{name}: ")).unwrap_or_else(|| panic!("{name} in {statistics}"));
+    let digits = statistics[at + name.len() + 2..].chars().take_while(char::is_ascii_digit);
+    digits.collect::<String>().parse().unwrap()
+}
+
+/// The script as a server.
+struct Server {
+    child: Child,
+    address: IpAddr,
+}
+
+impl Server {
+    fn start(bench: &Bench, side: &Namespace, accelerated: bool, address: IpAddr) -> Self {
+        Self::spawn(bench.python(accelerated), side, address)
+    }
+
+    fn spawn(mut command: Command, side: &Namespace, address: IpAddr) -> Self {
+        command.args(["serve", &address.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = side.within(|| command.spawn().unwrap());
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self { child, address }
+    }
+
+    /// Asks it to end, from `from`; returns its statistics.
+    fn quit(mut self, from: &Namespace) -> String {
+        let any = if self.address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+        from.within(|| {
+            let socket = UdpSocket::bind(any).unwrap();
+            socket.send_to(b"quit", SocketAddr::new(self.address, 7000)).unwrap();
+        });
+        let mut statistics = String::new();
+        std::io::Read::read_to_string(&mut self.child.stderr.take().unwrap(), &mut statistics).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{statistics}");
+        statistics
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The same calls in both worlds, and from both ends.
+fn calls(own: IpAddr, other: IpAddr) {
+    let bench = Bench::new();
+    let Lab { server: ours, client: theirs, .. } = &bench.lab;
+    let server = Server::start(&bench, theirs, false, other);
+    let (expected, _) = bench.calls(ours, false, own, other);
+    let (said, statistics) = bench.calls(ours, true, own, other);
+    assert_eq!(said, expected, "{statistics}");
+    // The sizes alone are 1,453.
+    assert!(counter(&statistics, "rx_datagrams") > 1_453, "{statistics}");
+    assert!(counter(&statistics, "tx_datagrams") > 1_453, "{statistics}");
+    server.quit(ours);
+    let server = Server::start(&bench, ours, true, own);
+    let (said, _) = bench.calls(theirs, false, other, own);
+    let swap = |text: &str| text.replace(&own.to_string(), "OWN").replace(&other.to_string(), "OTHER");
+    let mirrored = swap(&said).replace("OWN", "*").replace("OTHER", "OWN").replace('*', "OTHER");
+    assert_eq!(mirrored, swap(&expected));
+    let statistics = server.quit(theirs);
+    assert!(counter(&statistics, "rx_datagrams") > 1_453, "{statistics}");
+    assert!(counter(&statistics, "tx_datagrams") > 1_453, "{statistics}");
+}
+
+#[test]
+fn datagram_calls_answer_as_the_kernel_does() {
+    calls(SERVER.into(), CLIENT.into());
+}
+
+#[test]
+fn datagram_calls_answer_as_the_kernel_does_over_ipv6() {
+    calls(SERVER_V6.into(), CLIENT_V6.into());
+}
+
+/// The broker spreads peers over the processes of a group (SO_REUSEPORT), and each peer stays where it is.
+#[test]
+fn two_processes_share_a_port() {
+    const PEERS: usize = 64;
+    let bench = Bench::new();
+    let Lab { server: ours, client: theirs, .. } = &bench.lab;
+    let address = IpAddr::from(SERVER);
+    let servers = [0, 1].map(|_| Server::start(&bench, ours, true, address));
+    let sockets: Vec<UdpSocket> = theirs.within(|| {
+        let open = || UdpSocket::bind("0.0.0.0:0").unwrap();
+        std::iter::repeat_with(open).take(PEERS).collect()
+    });
+    let mut buffer = [0; 16];
+    for round in 0..20_u8 {
+        for socket in &sockets {
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            socket.send_to(&[round], SocketAddr::new(address, 7000)).unwrap();
+            let length = socket.recv(&mut buffer).unwrap();
+            assert_eq!(buffer[..length], [round]);
+        }
+    }
+    // Whoever gets it ends; the other is then alone.
+    for mut server in servers {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while server.child.try_wait().unwrap().is_none() {
+            assert!(std::time::Instant::now() < deadline, "the server does not end");
+            for socket in &sockets {
+                let _ = socket.send_to(b"quit", SocketAddr::new(address, 7000));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let mut statistics = String::new();
+        std::io::Read::read_to_string(&mut server.child.stderr.take().unwrap(), &mut statistics).unwrap();
+        // Half of 64 peers, give or take four standard deviations, of which each asks 20 times.
+        let received = counter(&statistics, "rx_datagrams");
+        assert!((16 * 20..=48 * 20 + 200).contains(&received), "{statistics}");
+    }
+}
+
+#[test]
+fn ef_udp_turns_it_off() {
+    let bench = Bench::new();
+    let Lab { server: ours, client: theirs, .. } = &bench.lab;
+    let mut command = bench.python(true);
+    command.env("EF_UDP", "0");
+    let server = Server::spawn(command, ours, SERVER.into());
+    assert_eq!(server.quit(theirs), "", "no stack, no statistics");
+}

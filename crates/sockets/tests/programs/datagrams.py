@@ -1,0 +1,194 @@
+"""UDP calls and what they answer, one line each, for a comparison of two worlds.
+
+datagrams.py serve OWN          sends back what comes to port 7000, until `quit` comes
+datagrams.py calls OWN PEER     asks PEER's port 7000
+"""
+
+import ctypes
+import errno
+import fcntl
+import select
+import socket
+import struct
+import sys
+import termios
+import time
+
+PORT = 7000
+NOBODY = 7009
+
+
+def family(address):
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def serve(own):
+    server = socket.socket(family(own), socket.SOCK_DGRAM)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    server.bind(("::" if ":" in own else "0.0.0.0", PORT))
+    print("ready", flush=True)
+    while True:
+        data, source = server.recvfrom(65536)
+        if data == b"quit":
+            return
+        if data.startswith(b"flood "):
+            for number in range(int(data[6:])):
+                server.sendto(b"%04d" % number + bytes(996), source)
+            continue
+        server.sendto(data, source)
+
+
+def payload(size):
+    return bytes((index * 7 + size) & 255 for index in range(size))
+
+
+def say(what, *result):
+    print(what, *result, flush=True)
+
+
+def failing(what, call):
+    try:
+        say(what, call())
+    except OSError as error:
+        say(what, errno.errorcode.get(error.errno, error.errno))
+
+
+def calls(own, peer):
+    kind = family(peer)
+    v6 = kind == socket.AF_INET6
+    most = 1452 if v6 else 1472
+
+    def fresh(connected=True):
+        made = socket.socket(kind, socket.SOCK_DGRAM)
+        if connected:
+            made.connect((peer, PORT))
+        return made
+
+    def wait(made, events=select.POLLIN, patience=5000):
+        poll = select.poll()
+        poll.register(made, events)
+        return [state for _, state in poll.poll(patience)]
+
+    one = fresh()
+    say("sizes", all(one.send(payload(n)) == n and one.recv(2000) == payload(n) for n in range(most + 1)))
+    say("large", all(one.send(payload(n)) == n and one.recv(65536) == payload(n) for n in (most + 1, 4000, 30000)))
+    say("names", one.getsockname()[0], one.getpeername()[:2])
+    failing("too much", lambda: one.send(bytes(65536)))
+
+    two = fresh(connected=False)
+    failing("nowhere", lambda: two.send(b"x"))
+    say("sendto", two.sendto(b"hello", (peer, PORT)))
+    data, source = two.recvfrom(100)
+    say("recvfrom", data, source[:2])
+    two.sendto(payload(100), (peer, PORT))
+    wait(two)
+    say("fionread", struct.unpack("i", fcntl.ioctl(two, termios.FIONREAD, bytes(4)))[0])
+    say("peek", two.recv(10, socket.MSG_PEEK), two.recv(200, socket.MSG_PEEK) == payload(100))
+    say("trunc", two.recv_into(bytearray(10), 10, socket.MSG_PEEK | socket.MSG_TRUNC))
+    data, _, flags, source = two.recvmsg(10)
+    say("recvmsg", data, flags, source[:2])
+    failing("empty", lambda: two.recv(10, socket.MSG_DONTWAIT))
+    two.sendmsg([b"one ", b"", b"and two"], [], 0, (peer, PORT))
+    first, second = bytearray(3), bytearray(20)
+    say("vectors", two.recvmsg_into([first, second])[0], bytes(first), bytes(second))
+    two.sendto(b"", (peer, PORT))
+    say("nothing", wait(two), two.recvfrom(10)[0])
+    two.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 50_000))
+    began = time.monotonic()
+    failing("timeout", lambda: two.recv(10))
+    say("timeout took", 0.04 < time.monotonic() - began < 2)
+
+    three = fresh(connected=False)
+    three.connect((peer, NOBODY))
+    say("to nobody", three.send(b"x"))
+    failing("refused", lambda: three.recv(10))
+    say("to nobody", three.send(b"x"))
+    say("error", wait(three), errno.errorcode.get(three.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)))
+    say("error gone", three.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+    three.connect((peer, PORT))
+    three.send(b"again")
+    say("connected anew", three.recv(10))
+    libc = ctypes.CDLL(None, use_errno=True)
+    say("disconnect", libc.connect(three.fileno(), struct.pack("H14x", socket.AF_UNSPEC), 16))
+    failing("peer", three.getpeername)
+    three.sendto(b"loose", (peer, PORT))
+    say("loose", three.recvfrom(10)[0])
+    duplicate = three.dup()
+    three.close()
+    duplicate.sendto(b"by another name", (peer, PORT))
+    say("dup", duplicate.recv(20))
+
+    four = fresh()
+    epoll = select.epoll()
+    epoll.register(four, select.EPOLLIN | select.EPOLLOUT | select.EPOLLET)
+    say("epoll", [state for _, state in epoll.poll(1)])
+    say("epoll again", epoll.poll(0.01))
+    four.send(b"a")
+    time.sleep(0.05)
+    say("epoll in", any(state & select.EPOLLIN for _, state in epoll.poll(1)))
+    say("read", four.recv(10))
+    epoll.modify(four, select.EPOLLIN)
+    say("level", epoll.poll(0.01))
+    four.send(b"b")
+    say("level in", [state for _, state in epoll.poll(1)], [state for _, state in epoll.poll(1)], four.recv(10))
+    four.send(b"c")
+    say("select", [len(ready) for ready in select.select([four], [four], [four], 5)][1:])
+    say("select in", len(select.select([four], [], [], 5)[0]), four.recv(10))
+
+    # What comes another way than by the link.
+    five = fresh(connected=False)
+    five.bind(("::" if v6 else "0.0.0.0", 0))
+    port = five.getsockname()[1]
+    watch = select.epoll()
+    watch.register(five, select.EPOLLIN)
+    near = socket.socket(kind, socket.SOCK_DGRAM)
+    loopback = "::1" if v6 else "127.0.0.1"
+    five.sendto(b"far", (peer, PORT))
+    near.sendto(b"near", (loopback, port))
+    got = set()
+    while len(got) < 2:
+        say_nothing = watch.poll(5)
+        if not say_nothing:
+            break
+        got.add(five.recvfrom(100)[0])
+    say("both ways", sorted(got))
+    near.sendto(b"own", (own, port))
+    say("own address", five.recvfrom(100)[0])
+    failing("broadcast", lambda: five.sendto(b"x", ("255.255.255.255", 9))) if not v6 else None
+
+    six = fresh(connected=False)
+    six.bind((own, 0))
+    if v6:
+        six.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+    else:
+        six.setsockopt(socket.IPPROTO_IP, 8, 1)
+    six.sendto(b"where to?", (peer, PORT))
+    say("packet info", len(six.recvmsg(100, 200)[1]))
+
+    seven = fresh()
+    seven.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+    seven.send(b"flood 200")
+    time.sleep(0.3)
+    count, last = 0, -1
+    ordered = True
+    while wait(seven, patience=100):
+        number = int(seven.recv(2000)[:4])
+        ordered, last, count = ordered and number > last, number, count + 1
+    say("flood", 0 < count < 100, ordered)
+    seven.send(b"alive")
+    say("after", seven.recv(10))
+    seven.shutdown(socket.SHUT_RD)
+    say("shut", seven.recv(10), sorted(wait(seven)))
+    seven.shutdown(socket.SHUT_WR)
+    try:
+        seven.send(b"x")
+    except OSError as error:
+        say("shut for writing", errno.errorcode[error.errno])
+    unconnected = fresh(connected=False)
+    failing("shutdown unconnected", lambda: unconnected.shutdown(socket.SHUT_RDWR))
+
+
+if sys.argv[1] == "serve":
+    serve(sys.argv[2])
+else:
+    calls(sys.argv[2], sys.argv[3])
