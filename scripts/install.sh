@@ -20,6 +20,7 @@ nft nftables
 curl curl
 ping iputils-ping
 cc gcc
+valgrind valgrind
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)

@@ -1,9 +1,9 @@
 //! Runs the fuzz drivers: with cargo-fuzz, which looks for new paths, or on stable with random bytes.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use crate::USAGE;
+use crate::{USAGE, cargo};
 
 /// The targets of `fuzz/`, which are the drivers of `crates/engine/tests/drivers`.
 const TARGETS: [&str; 4] = ["frames", "tcp_options", "segments", "operations"];
@@ -44,7 +44,7 @@ impl Plan {
 
     /// Runs it, and says in one line with what.
     pub(crate) fn run(&self) -> Result<ExitCode, String> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies in the workspace")?;
+        let root = crate::root()?;
         let passed = if has_cargo_fuzz() { self.run_cargo_fuzz(root)? } else { self.run_on_stable(root)? };
         Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -83,11 +83,6 @@ impl Plan {
         command.env("OVERFLY_FUZZ_MS", share_ms.to_string()).env_remove("OVERFLY_SEED").current_dir(root);
         succeeds(&mut command)
     }
-}
-
-/// The cargo that runs us.
-fn cargo() -> PathBuf {
-    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
 
 fn has_cargo_fuzz() -> bool {
@@ -130,7 +125,7 @@ mod tests {
     /// A target for each driver, a driver for each target.
     #[test]
     fn targets_are_those_of_the_folder() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the workspace");
+        let root = crate::root().expect("the workspace");
         let mut files: Vec<String> = std::fs::read_dir(root.join("fuzz/fuzz_targets"))
             .expect("the folder of targets")
             .filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(str::to_owned))

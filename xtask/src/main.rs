@@ -3,15 +3,19 @@
 #![forbid(unsafe_code)]
 
 mod fuzz;
+mod instructions;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--target NAME]";
+const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--target NAME]
+       cargo xtask instructions [--write]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match words.next().as_deref() {
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
+        Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
         _ => Err(USAGE.to_owned()),
     };
     match done {
@@ -21,4 +25,14 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// The workspace.
+fn root() -> Result<&'static Path, String> {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or_else(|| "xtask lies in the workspace".to_owned())
+}
+
+/// The cargo that runs us.
+fn cargo() -> PathBuf {
+    std::env::var_os("CARGO").map_or_else(|| "cargo".into(), PathBuf::from)
 }
