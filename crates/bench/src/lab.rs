@@ -14,11 +14,12 @@ pub use entry::{Entry, die_with};
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -31,6 +32,10 @@ pub const DEVICE: &str = "eth0";
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The client's address in [`Lab::new`] and in `overfly lab up`.
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+/// The server's IPv6 address in [`Lab::new`] and in `overfly lab up`.
+pub const SERVER_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
+/// The client's IPv6 address in [`Lab::new`] and in `overfly lab up`.
+pub const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// The server's address in [`Lab::routed`]; its router is 10.77.1.254.
 pub const ROUTED_SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 1, 1);
 /// The client's address in [`Lab::routed`]; its router is 10.77.2.254.
@@ -55,8 +60,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// `server` (10.77.0.1/16) and `client` (10.77.0.2/16), joined by a veth pair with as many
-    /// queues as this machine has cores. `overfly` is the path of the `overfly` command, through
+    /// `server` (10.77.0.1/16, fd77::1/64) and `client` (10.77.0.2/16, fd77::2/64), joined by a veth
+    /// pair with as many queues as this machine has cores. `overfly` is the path of the `overfly` command, through
     /// which commands enter.
     ///
     /// # Errors
@@ -65,6 +70,15 @@ impl Lab {
         require_root("making network namespaces")?;
         let lab = Lab { sides: vec![Side::new("server")?, Side::new("client")?], overfly: overfly.into() };
         lab.join(("server", DEVICE, SERVER, 16), ("client", DEVICE, CLIENT, 16))?;
+        for (side, address) in [("server", SERVER_V6), ("client", CLIENT_V6)] {
+            // Nobody else is on the link: an address need not wait until nobody has objected (RFC 4862 section 5.4).
+            lab.within(side, || {
+                tool("ip", ["addr", "add", &format!("{address}/64"), "dev", DEVICE, "nodad"])
+            })??;
+        }
+        for side in ["server", "client"] {
+            lab.within(side, wait_for_ipv6)?;
+        }
         Ok(lab)
     }
 
@@ -297,6 +311,18 @@ fn tune_kernel_stack() {
         ("net/ipv4/tcp_congestion_control", "cubic"),
     ] {
         let _ = write_sysctl(name, value);
+    }
+}
+
+/// Waits until IPv6 has noticed that the device is up, which the kernel tells it within a second: without that neighbour
+/// discovery goes unanswered. Its link-local address is the sign. A kernel without IPv6 is not waited for.
+fn wait_for_ipv6() {
+    let end = Instant::now() + Duration::from_secs(2);
+    while let Ok(addresses) = fs::read_to_string("/proc/thread-self/net/if_inet6")
+        && !addresses.lines().any(|line| line.starts_with("fe80") && line.ends_with(DEVICE))
+        && Instant::now() < end
+    {
+        thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -5,10 +5,10 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 use overfly_bench::lab::named::{NamedLab, Up};
-use overfly_bench::lab::{CLIENT, SERVER};
+use overfly_bench::lab::{CLIENT, CLIENT_V6, SERVER, SERVER_V6};
 
-/// Make, enter and remove two network namespaces, `server` (10.77.0.1) and `client` (10.77.0.2),
-/// joined by a veth pair
+/// Make, enter and remove two network namespaces, `server` (10.77.0.1, fd77::1) and `client`
+/// (10.77.0.2, fd77::2), joined by a veth pair
 ///
 /// The namespaces stay until `overfly lab down`; `ip netns exec server CMD` finds them too.
 /// Namespaces of these names that somebody else made are never touched.
@@ -72,7 +72,7 @@ fn up(lab: &NamedLab, prefix: &str) -> Result<(), overfly_bench::Error> {
         Up::AlreadyThere => "was up already",
     };
     println!(
-        "The lab {state}: {prefix}server has {SERVER}, {prefix}client has {CLIENT}. \
+        "The lab {state}: {prefix}server has {SERVER} and {SERVER_V6}, {prefix}client has {CLIENT} and {CLIENT_V6}. \
          Try: overfly lab exec client -- ping -c 1 {SERVER}"
     );
     Ok(())

@@ -82,17 +82,27 @@ impl Lab {
         let queues = "numtxqueues 2 numrxqueues 2";
         let peer = lab.client.0.id();
         lab.server.ip(&format!("link add eth0 {queues} type veth peer name eth0 netns {peer} {queues}"));
-        for (namespace, address) in [(&lab.server, "10.98.0.1/16"), (&lab.client, "10.98.0.2/16")] {
+        for (namespace, address, v6) in
+            [(&lab.server, "10.98.0.1/16", "fd98::1/64"), (&lab.client, "10.98.0.2/16", "fd98::2/64")]
+        {
             namespace.ip(&format!("address add {address} dev eth0"));
+            namespace.ip(&format!("address add {v6} dev eth0 nodad"));
             namespace.ip("link set eth0 up");
             namespace.ip("link set lo up");
+        }
+        for namespace in [&lab.server, &lab.client] {
+            let begin = Instant::now();
+            while !namespace.ip("-6 address show dev eth0 scope link").contains("fe80:") {
+                assert!(begin.elapsed() < Duration::from_secs(10), "IPv6 is not ready");
+                std::thread::sleep(Duration::from_millis(10));
+            }
         }
         Some(lab)
     }
 
     /// Serves each connection in a thread of its own; says how many are open.
     fn serve(&self, serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Arc<AtomicI64> {
-        let listener = self.server.enter(|| TcpListener::bind("10.98.0.1:80").unwrap());
+        let listener = self.server.enter(|| TcpListener::bind("[::]:80").unwrap());
         let open = Arc::new(AtomicI64::new(0));
         let count = open.clone();
         let serve = Arc::new(serve);
@@ -240,4 +250,21 @@ fn what_cannot_be_reached_is_said() {
     assert!(error.starts_with("--interface none0: expected"), "{error}");
     let error = lab.try_load(|s| s.connections = 30_000).unwrap_err().to_string();
     assert!(error.starts_with("-c 30000: expected"), "{error}");
+}
+
+#[test]
+fn ipv6_over_both_links() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(10_000, false));
+    for link in [Link::Xdp, Link::Kernel] {
+        let report = lab.load(|settings| {
+            settings.target = Target::parse("http://[fd98::1]/").unwrap();
+            settings.link = link;
+            settings.threads = 2;
+            settings.connections = 20;
+            settings.expect_size = Some(10_000);
+        });
+        assert_eq!((report.requests, report.succeeded), (2000, 2000), "{link:?}");
+    }
+    lab.check_clean(&open);
 }

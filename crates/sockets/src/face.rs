@@ -28,6 +28,8 @@ impl Port {
 pub(crate) enum Chore {
     /// A connection for a listener that has gone.
     Abort(FlowId),
+    /// The handshake said how large segments may be; the socket wants them smaller.
+    LimitSegment(FlowId, u16),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
     Disconnected { local: SocketAddr, remote: SocketAddr, descriptor: i32 },
 }
@@ -216,7 +218,8 @@ impl Face {
             Failure::Reset if socket.remote_closed => Errno::PIPE,
             Failure::Reset => Errno::CONNRESET,
             Failure::TimedOut => Errno::TIMEDOUT,
-            Failure::Unreachable => Errno::HOSTUNREACH,
+            // The engine fails for what is fatal in icmp_err_convert[] and icmpv6_err_convert() in Linux: port unreachable.
+            Failure::Unreachable => Errno::CONNREFUSED,
         });
         // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
         socket.send.recycle();
@@ -322,7 +325,12 @@ impl Owner for Face {
         match event {
             Event::Incoming { .. } => {}
             Event::Connected => {
-                self.at_mut(id).state = State::Connected;
+                let socket = self.at_mut(id);
+                socket.state = State::Connected;
+                let max_segment = socket.settings.max_segment;
+                if max_segment != 0 {
+                    self.chores.push(Chore::LimitSegment(flow, max_segment));
+                }
                 self.wake(id, bits::OUT | bits::WRNORM);
             }
             Event::Acknowledged { offset } => self.acknowledged(id, offset),

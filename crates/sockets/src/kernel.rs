@@ -1,9 +1,11 @@
 //! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
 
 use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd};
+use core::time::Duration;
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use rustix::fs::OFlags;
+use overfly_engine::Algorithm;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -62,18 +64,7 @@ pub(crate) fn is_v6only(descriptor: i32) -> bool {
 
 /// The socket knows which link link-local addresses mean: SO_BINDTODEVICE, or bind() to an address with a scope.
 pub(crate) fn is_tied_to_link(descriptor: i32) -> bool {
-    let mut index = 0_i32;
-    let mut length = size_of::<i32>() as u32;
-    let arguments = [
-        descriptor as usize,
-        libc::SOL_SOCKET as usize,
-        libc::SO_BINDTOIFINDEX as usize,
-        &raw mut index as usize,
-        &raw mut length as usize,
-        0,
-    ];
-    // SAFETY: the option is an int, and both pointers are to valid memory of that size.
-    unsafe { crate::sys::call(libc::SYS_getsockopt, arguments) }.is_ok() && index != 0
+    number(descriptor, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0)
 }
 
 pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
@@ -91,34 +82,145 @@ pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
+/// What a socket has that the program has done nothing with: the administrator's settings.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fresh {
+    pub(crate) settings: Settings,
+    /// What the kernel says of SO_SNDBUF, SO_RCVBUF and TCP_MAXSEG.
+    send_buffer: usize,
+    receive_buffer: usize,
+    max_segment: i32,
+}
+
+impl Fresh {
+    /// Looks at a new socket.
+    pub(crate) fn read() -> Result<Self, Errno> {
+        let socket =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+        let mut fresh = Self {
+            settings: Settings::DEFAULT,
+            send_buffer: sockopt::socket_send_buffer_size(&socket)?,
+            receive_buffer: sockopt::socket_recv_buffer_size(&socket)?,
+            max_segment: number(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
+        };
+        fresh.settings = settings(socket.as_raw_fd(), &fresh);
+        Ok(fresh)
+    }
+}
+
 /// What the program has set on the kernel's socket so far.
-pub(crate) fn settings(descriptor: i32) -> Settings {
+pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
     let socket = borrow(descriptor);
-    let default = Settings::DEFAULT;
+    let default = &fresh.settings;
     // The kernel says twice what was asked for, and a default of its own where nothing was.
-    let untouched = || {
-        rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-            .and_then(|fresh| sockopt::socket_send_buffer_size(&fresh))
-    };
-    let send_limit = match (sockopt::socket_send_buffer_size(socket), untouched()) {
-        (Ok(size), Ok(untouched)) if size != untouched => send_limit(size / 2),
+    let send_limit = match sockopt::socket_send_buffer_size(socket) {
+        Ok(size) if size != fresh.send_buffer => (size / 2).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1),
         _ => SEND_LIMIT,
+    };
+    let receive_limit = match sockopt::socket_recv_buffer_size(socket) {
+        Ok(size) if size != fresh.receive_buffer => u32::try_from(size / 2).ok(),
+        _ => None,
+    };
+    let max_segment = match number(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
+        Ok(bytes) if bytes != fresh.max_segment => u16::try_from(bytes).unwrap_or(0),
+        _ => 0,
     };
     Settings {
         no_delay: sockopt::tcp_nodelay(socket).unwrap_or(false),
         cork: sockopt::tcp_cork(socket).unwrap_or(false),
         keep_alive: sockopt::socket_keepalive(socket).unwrap_or(false),
         keep_idle: sockopt::tcp_keepidle(socket).unwrap_or(default.keep_idle),
+        keep_interval: sockopt::tcp_keepintvl(socket).unwrap_or(default.keep_interval),
+        keep_probes: sockopt::tcp_keepcnt(socket)
+            .ok()
+            .and_then(|probes| u8::try_from(probes).ok())
+            .unwrap_or(default.keep_probes),
+        user_timeout: sockopt::tcp_user_timeout(socket)
+            .map_or(Duration::ZERO, |milliseconds| Duration::from_millis(u64::from(milliseconds))),
+        // The handshake makes a new beginning of it (inet_csk_exit_pingpong_mode() in Linux).
+        quick_ack: None,
+        max_segment,
+        congestion: sockopt::tcp_congestion(socket)
+            .ok()
+            .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes()))
+            .unwrap_or(default.congestion),
         linger: sockopt::socket_linger(socket).unwrap_or(None),
         receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
         send_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Send).unwrap_or(None),
         send_limit,
+        receive_limit,
+        v6only: is_v6only(descriptor),
     }
 }
 
-/// The send queue's limit for a SO_SNDBUF of `size` bytes.
-pub(crate) fn send_limit(size: usize) -> usize {
-    size.clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1)
+/// The algorithms that the engine has, by Linux's names.
+const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
+
+/// What TCP_CONGESTION means.
+pub(crate) fn algorithm(name: &[u8]) -> Option<Algorithm> {
+    ALGORITHMS.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, algorithm)| algorithm)
+}
+
+/// What TCP_CONGESTION says.
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    ALGORITHMS.iter().find(|&&(_, known)| known == algorithm).map_or("", |&(name, _)| name)
+}
+
+/// An option of the kernel's socket that is an `int`.
+pub(crate) fn number(descriptor: i32, level: i32, name: i32) -> Result<i32, Errno> {
+    let mut number = 0_i32;
+    option(descriptor, level, name, &mut number).map(|_| number)
+}
+
+/// How long the kernel's `struct tcp_info` is: it grows from version to version.
+pub(crate) fn tcp_info_len(descriptor: i32) -> usize {
+    let mut room = [0_u8; 1024];
+    option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut room).unwrap_or(0)
+}
+
+/// getsockopt(); returns the value's length.
+fn option<T: Copy>(descriptor: i32, level: i32, name: i32, value: &mut T) -> Result<usize, Errno> {
+    let mut length = size_of::<T>() as u32;
+    let arguments = [
+        descriptor as usize,
+        level as usize,
+        name as usize,
+        core::ptr::from_mut(value) as usize,
+        &raw mut length as usize,
+        0,
+    ];
+    // SAFETY: the kernel writes `length` bytes of `value` at most; its callers give integers, any bytes of which are valid.
+    unsafe { crate::sys::call(libc::SYS_getsockopt, arguments) }.map(|_| length as usize)
+}
+
+/// The send queue's limit for a SO_SNDBUF of `size`: a negative one is a very large one, as in Linux.
+pub(crate) fn send_limit(size: i32) -> usize {
+    (size as u32 as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1)
+}
+
+/// The numbers in a file of /proc.
+fn numbers(path: &str) -> Vec<u64> {
+    let mut bytes = [0; 256];
+    let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        .and_then(|file| rustix::io::read(file, &mut bytes[..]));
+    let text = core::str::from_utf8(&bytes[..read.unwrap_or(0)]).unwrap_or("");
+    text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+}
+
+/// The largest SO_RCVBUF in bytes: net.core.rmem_max.
+pub(crate) fn receive_buffer_max() -> u32 {
+    numbers("/proc/sys/net/core/rmem_max").first().map_or(212_992, |&bytes| bytes.min(1 << 30) as u32)
+}
+
+/// What a receive window may grow to by itself, in bytes. Linux: half of net.ipv4.tcp_rmem's last number, as the other half
+/// is for what packets take beside their payload (tcp_win_from_space()), bounded by a 128th of the memory as tcp_init() in
+/// net/ipv4/tcp.c bounds that number when the machine starts.
+pub(crate) fn receive_window_max() -> u32 {
+    const LEAST: u64 = 64 * 1024;
+    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
+    let system = rustix::system::sysinfo();
+    let memory = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
+    (buffer.min(memory / 128) / 2).clamp(LEAST, 1 << 30) as u32
 }
 
 /// One line on standard error.

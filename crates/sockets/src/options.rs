@@ -45,12 +45,20 @@ macro_rules! options {
 
 options! {
     acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 1, 0..=65535, "least backlog of a listener, in connections";
+    keepalive_intvl: "EF_KEEPALIVE_INTVL" = 0, 0..=32767000, "milliseconds between keep-alive probes where the program does not say; 0: net.ipv4.tcp_keepalive_intvl";
+    keepalive_probes: "EF_KEEPALIVE_PROBES" = 0, 0..=127, "keep-alive probes without an answer that end a connection where the program does not say; 0: net.ipv4.tcp_keepalive_probes";
+    keepalive_time: "EF_KEEPALIVE_TIME" = 0, 0..=32767000, "milliseconds of silence before the first keep-alive probe where the program does not say; 0: net.ipv4.tcp_keepalive_time";
     max_endpoints: "EF_MAX_ENDPOINTS" = 131072, 4..=2097152, "connections of a process at most, TIME-WAIT ones included";
     no_fail: "EF_NO_FAIL" = 1, 0..=1, "1: what cannot be accelerated runs on the kernel; 0: it is an error";
     poll_fast_usec: "EF_POLL_FAST_USEC" = 32, 0..=4294967295, "while spinning, microseconds between looks at kernel descriptors";
     poll_usec: "EF_POLL_USEC" = 0, 0..=4294967295, "microseconds that a waiting call spins before it sleeps";
+    retransmit_threshold: "EF_RETRANSMIT_THRESHOLD" = 15, 3..=255, "retransmissions of a segment before the connection fails";
+    retransmit_threshold_syn: "EF_RETRANSMIT_THRESHOLD_SYN" = 6, 1..=255, "retransmissions of a SYN before connect() fails";
     socket_cache_max: "EF_SOCKET_CACHE_MAX" = 4096, 0..=4294967295, "closed accepted sockets kept for the next accept, at most; never more than a quarter of the descriptor limit";
+    tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 60, 1..=255, "seconds that a closed connection waits for its peer's FIN";
     tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, 0..=1048576, "initial congestion window in bytes; 0: RFC 6928";
+    tcp_rcvbuf_mode: "EF_TCP_RCVBUF_MODE" = 1, 0..=1, "1: receive windows begin with 64 KiB and grow as the program reads; 0: they are as large as they may be from the start";
+    tcp_syncookies: "EF_TCP_SYNCOOKIES" = 1, 0..=1, "1: a full queue of half-open connections answers with SYN cookies; 0: it drops";
     tcp_tconst_msl: "EF_TCP_TCONST_MSL" = 25, 1..=255, "maximum segment lifetime in seconds: TIME-WAIT lasts twice as long";
     udp: "EF_UDP" = 1, 0..=1, "1: UDP sockets are accelerated; 0: they are the kernel's";
 }

@@ -7,17 +7,17 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-use overfly_engine::{Config, Engine, Instant};
+use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Interface, Leash, Protocol};
 use overfly_link::xdp::XdpLink;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::Placed;
-use crate::kernel::{self, now};
+use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
 use crate::options::{DEFINITIONS, Options};
-use crate::socket::{SocketId, canonical};
+use crate::socket::{Settings, SocketId, canonical};
 use crate::stack::{Closed, Stack, Transport};
 use crate::statistics::Statistics;
 use crate::sys::{self, Seen};
@@ -105,6 +105,10 @@ pub(crate) struct Process {
     leash: Option<Leash>,
     client: Option<Client>,
     interface: Option<Interface>,
+    /// What a socket comes with.
+    fresh: Option<Fresh>,
+    /// The largest SO_RCVBUF, in bytes.
+    pub(crate) receive_buffer_max: u32,
     /// The interface's index, which link-local addresses carry: 0 before there is a stack.
     pub(crate) interface_index: u32,
     /// Descriptors of the link's sockets.
@@ -157,6 +161,8 @@ impl Process {
             leash: None,
             client: None,
             interface: None,
+            fresh: None,
+            receive_buffer_max: 0,
             interface_index: 0,
             link_descriptors: Vec::new(),
             kick: None,
@@ -271,7 +277,17 @@ impl Process {
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
+        config.fin_timeout = Duration::from_secs(self.options.tcp_fin_timeout);
+        config.data_retries = self.options.retransmit_threshold as u8;
+        config.syn_retries = self.options.retransmit_threshold_syn as u8;
+        config.syn_cookies =
+            if self.options.tcp_syncookies == 0 { SynCookies::Off } else { SynCookies::WhenFull };
         config.initial_window = self.options.tcp_initial_cwnd as u32;
+        config.receive_window = kernel::receive_window_max();
+        config.initial_receive_window =
+            if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
+        self.receive_buffer_max = kernel::receive_buffer_max();
+        let fresh = Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?;
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
         let engine = Engine::new(config).map_err(|error| error.to_string())?;
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -286,6 +302,7 @@ impl Process {
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
         self.stack.start(engine, link, self.cache_limit.max(1024));
         self.kick = Some(kick);
+        self.fresh = Some(fresh);
         self.client = Some(client);
         self.interface_index = interface.index;
         self.interface = Some(interface);
@@ -563,7 +580,7 @@ impl Process {
             }
         }
         let nonblocking = kernel::is_nonblocking(descriptor);
-        let settings = kernel::settings(descriptor);
+        let settings = self.settings(id, descriptor);
         let socket = self.stack.socket_mut(id);
         socket.nonblocking = nonblocking;
         socket.settings = settings;
@@ -583,6 +600,29 @@ impl Process {
             kernel::set_nonblocking(descriptor, true);
         }
         true
+    }
+
+    /// What the program has set on the kernel's socket so far, with the profile's words where it has said nothing.
+    fn settings(&self, id: SocketId, descriptor: i32) -> Settings {
+        let Some(fresh) = &self.fresh else { return Settings::DEFAULT };
+        let socket = self.stack.socket(id);
+        // Other processes may have set something on a listener; on a socket of our own, only this one.
+        let mut settings = if socket.customized || socket.listening.is_some() {
+            kernel::settings(descriptor, fresh)
+        } else {
+            fresh.settings
+        };
+        let Options { keepalive_time, keepalive_intvl, keepalive_probes, .. } = self.options;
+        if keepalive_time != 0 && settings.keep_idle == fresh.settings.keep_idle {
+            settings.keep_idle = Duration::from_millis(keepalive_time);
+        }
+        if keepalive_intvl != 0 && settings.keep_interval == fresh.settings.keep_interval {
+            settings.keep_interval = Duration::from_millis(keepalive_intvl);
+        }
+        if keepalive_probes != 0 && settings.keep_probes == fresh.settings.keep_probes {
+            settings.keep_probes = keepalive_probes as u8;
+        }
+        settings
     }
 
     fn join_at(&mut self, id: SocketId, local: SocketAddr) -> Result<(), String> {
@@ -647,7 +687,7 @@ impl Process {
             return Ok(false);
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
-        let settings = kernel::settings(descriptor);
+        let settings = self.settings(id, descriptor);
         if self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
             if let Some(client) = &mut self.client {
                 let _ = client.disconnect_flow(Protocol::Tcp, port, remote);

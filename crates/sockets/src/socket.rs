@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use overfly_engine::FlowId;
+use overfly_engine::{Algorithm, FlowId};
 use rustix::io::Errno;
 
 use crate::interest::NONE;
@@ -77,6 +77,22 @@ pub struct Settings {
     pub keep_alive: bool,
     /// TCP_KEEPIDLE.
     pub keep_idle: Duration,
+    /// TCP_KEEPINTVL.
+    pub keep_interval: Duration,
+    /// TCP_KEEPCNT.
+    pub keep_probes: u8,
+    /// TCP_USER_TIMEOUT; zero leaves it to the engine.
+    pub user_timeout: Duration,
+    /// TCP_QUICKACK, once it was set.
+    pub quick_ack: Option<bool>,
+    /// TCP_MAXSEG in bytes; zero leaves it to the path and the peer.
+    pub max_segment: u16,
+    /// TCP_CONGESTION.
+    pub congestion: Algorithm,
+    /// SO_RCVBUF as asked for, in bytes; `None` lets the receive window grow by itself.
+    pub receive_limit: Option<u32>,
+    /// IPV6_V6ONLY of an accepted socket.
+    pub v6only: bool,
     /// SO_LINGER: `Some(0)` makes close() send RST.
     pub linger: Option<Duration>,
     /// SO_RCVTIMEO.
@@ -93,7 +109,16 @@ impl Settings {
         no_delay: false,
         cork: false,
         keep_alive: false,
+        // Linux's net.ipv4.tcp_keepalive_time, tcp_keepalive_intvl and tcp_keepalive_probes, as they come.
         keep_idle: Duration::from_secs(7200),
+        keep_interval: Duration::from_secs(75),
+        keep_probes: 9,
+        user_timeout: Duration::ZERO,
+        quick_ack: None,
+        max_segment: 0,
+        congestion: Algorithm::Cubic,
+        receive_limit: None,
+        v6only: false,
         linger: None,
         receive_timeout: None,
         send_timeout: None,

@@ -8,7 +8,7 @@ use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
+use overfly_engine::{Engine, Error, FlowId, Info, Instant, KeepAlive};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
@@ -20,10 +20,7 @@ use crate::socket::{Listening, Settings, Socket, SocketId, State};
 /// Frames taken from the link at a time.
 const RECEIVE_BATCH: usize = 256;
 /// Flows with output that are collected before their frames go out without being asked for.
-const TRANSMIT_BATCH: usize = 8;
-/// Linux's net.ipv4.tcp_keepalive_intvl and tcp_keepalive_probes, as they come.
-const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(75);
-const KEEP_ALIVE_PROBES: u8 = 9;
+const TRANSMIT_BATCH: usize = 32;
 
 /// How frames move.
 pub trait Transport: FrameSink {
@@ -126,12 +123,12 @@ impl<T: Transport> Stack<T> {
         let face = &mut self.face;
         let received = transport.receive(RECEIVE_BATCH, |frame| engine.receive(now, frame, face));
         engine.advance(now, face);
-        self.abort_unwanted();
+        self.do_chores();
         self.transmit(now);
         received
     }
 
-    fn abort_unwanted(&mut self) {
+    fn do_chores(&mut self) {
         let Some(drive) = &mut self.drive else { return };
         if self.face.chores.is_empty() {
             return;
@@ -139,6 +136,10 @@ impl<T: Transport> Stack<T> {
         self.face.chores.retain(|chore| match *chore {
             Chore::Abort(flow) => {
                 drive.engine.abort(flow);
+                false
+            }
+            Chore::LimitSegment(flow, bytes) => {
+                limit_segment(&mut drive.engine, flow, bytes);
                 false
             }
             Chore::Disconnected { .. } => true,
@@ -317,9 +318,10 @@ impl<T: Transport> Stack<T> {
             (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
-            if settings != Settings::DEFAULT {
-                self.settle(id, settings);
+            if settings.max_segment != 0 {
+                limit_segment(&mut drive.engine, flow, settings.max_segment);
             }
+            self.settle(id, &Settings::DEFAULT, settings);
             self.accepts += 1;
             return Some(id);
         }
@@ -345,7 +347,7 @@ impl<T: Transport> Stack<T> {
         socket.passive = false;
         socket.local = local;
         socket.remote = remote;
-        self.settle(id, settings);
+        self.settle(id, &Settings::DEFAULT, settings);
         // The socket is ours from now on, and so is what watches it.
         let mut index = self.face.at(id).interests;
         while index != NONE {
@@ -356,29 +358,54 @@ impl<T: Transport> Stack<T> {
         Ok(())
     }
 
-    fn settle(&mut self, id: SocketId, settings: Settings) {
+    /// Tells the engine in what a socket's settings differ from those that it has, `before`.
+    fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
+        if settings == *before {
+            return;
+        }
         let socket = self.face.at_mut(id);
         socket.settings = settings;
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
-            drive.engine.set_no_delay(flow, settings.no_delay);
-            drive.engine.set_cork(flow, settings.cork);
-            let keep_alive = KeepAlive {
+        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drive) else { return };
+        if settings.no_delay != before.no_delay {
+            engine.set_no_delay(flow, settings.no_delay);
+        }
+        if settings.cork != before.cork {
+            engine.set_cork(flow, settings.cork);
+        }
+        let keep_alive = |settings: &Settings| {
+            settings.keep_alive.then_some(KeepAlive {
                 idle: settings.keep_idle,
-                interval: KEEP_ALIVE_INTERVAL,
-                probes: KEEP_ALIVE_PROBES,
-            };
-            drive.engine.set_keep_alive(self.now, flow, settings.keep_alive.then_some(keep_alive));
+                interval: settings.keep_interval,
+                probes: settings.keep_probes,
+            })
+        };
+        if keep_alive(&settings) != keep_alive(before) {
+            engine.set_keep_alive(self.now, flow, keep_alive(&settings));
+        }
+        if settings.user_timeout != before.user_timeout {
+            engine.set_user_timeout(flow, settings.user_timeout);
+        }
+        if let Some(on) = settings.quick_ack
+            && settings.quick_ack != before.quick_ack
+        {
+            engine.set_quick_ack(flow, on);
+        }
+        if settings.congestion != before.congestion {
+            engine.set_congestion(flow, settings.congestion);
+        }
+        if let Some(bytes) = settings.receive_limit
+            && settings.receive_limit != before.receive_limit
+        {
+            engine.set_receive_window(flow, bytes);
         }
     }
 
     /// Changes a socket's settings.
     pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
-        let mut settings = self.face.at(id).settings;
-        let before = settings;
+        let before = self.face.at(id).settings;
+        let mut settings = before;
         change(&mut settings);
-        if settings != before {
-            self.settle(id, settings);
-        }
+        self.settle(id, &before, settings);
     }
 
     /// Reads into `target`. `peek` leaves the data in the queue. `Ok(0)` is the end of the stream.
@@ -584,7 +611,7 @@ impl<T: Transport> Stack<T> {
                 each(local, remote, descriptor);
                 false
             }
-            Chore::Abort(_) => true,
+            Chore::Abort(_) | Chore::LimitSegment(..) => true,
         });
     }
 
@@ -728,6 +755,12 @@ impl<T: Transport> Stack<T> {
     pub fn watching(&self, set: SetId) -> usize {
         self.face.interests.watching(set)
     }
+}
+
+/// TCP_MAXSEG counts the timestamps option, which is in every segment or in none (tcp_current_mss() in Linux).
+fn limit_segment(engine: &mut Engine, flow: FlowId, bytes: u16) {
+    let options = if engine.info(flow).timestamps { 12 } else { 0 };
+    engine.set_max_segment(flow, bytes.saturating_sub(options));
 }
 
 impl<T: Transport> Default for Stack<T> {

@@ -2,7 +2,7 @@
 
 use core::cell::RefCell;
 use core::mem::MaybeUninit;
-use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -12,7 +12,7 @@ use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 use crate::interest::{SetId, bits};
-use crate::socket::{Settings, SocketId};
+use crate::socket::{Settings, SocketId, canonical, presented};
 use crate::stack::{Closed, Stack, Transport};
 
 type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -57,6 +57,8 @@ const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER_IP), 80);
 const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
+const SERVER_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1)), 80);
+const CLIENT_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// A server's stack that listens, and a client's.
@@ -522,4 +524,51 @@ fn closing_a_set_leaves_its_sockets() {
     assert_eq!(ready(&mut bench.server, second), [(bits::IN, 2)]);
     bench.server.close(server);
     assert_eq!(ready(&mut bench.server, second), []);
+}
+
+#[test]
+fn one_listener_takes_both_families() {
+    let mut bench = Bench::new();
+    let dual = bench.server.open(4, true, true);
+    bench.server.listening(dual, 64);
+    let [v6, v4] = ["[::]:80", "0.0.0.0:80"].map(|address| address.parse::<SocketAddr>().unwrap());
+    assert_eq!((bench.server.join(dual, v6), bench.server.join(dual, v4)), (Ok(true), Ok(true)));
+    let mut ends = Vec::new();
+    for (remote, local) in [
+        (SocketAddr::new(SERVER_V6.ip(), 80), CLIENT_V6.into()),
+        ("10.77.0.9:80".parse().unwrap(), CLIENT.into()),
+    ] {
+        bench.port += 1;
+        let id = bench.client.open(bench.port.into(), remote.is_ipv6(), true);
+        let local = SocketAddr::new(local, bench.port);
+        bench.client.connect(bench.now, id, local, remote, SERVER_MAC, Settings::DEFAULT).unwrap();
+        bench.settle();
+        let accepted = bench.server.accept(dual, 200 + i32::from(bench.port), true).unwrap();
+        let socket = bench.server.socket(accepted);
+        assert_eq!((socket.local, socket.remote, socket.v6), (remote, local, true));
+        assert!(presented(socket.local, true, 7).is_ipv6());
+        ends.push((id, accepted));
+    }
+    for (client, server) in ends {
+        write(&mut bench.client, client, b"hello").unwrap();
+        bench.settle();
+        assert_eq!(read(&mut bench.server, server, 10).unwrap(), b"hello");
+    }
+    assert_eq!(bench.server.last_member_at(dual).collect::<Vec<_>>(), [v6, v4]);
+    bench.server.part(dual);
+    assert!(!bench.server.has_joined(dual) && bench.server.has_joined(bench.listener));
+}
+
+#[test]
+fn addresses_as_programs_and_the_engine_have_them() {
+    let parse = |text: &str| text.parse::<SocketAddr>().unwrap();
+    for (engine, v6, program) in [
+        ("10.0.0.1:5", false, "10.0.0.1:5"),
+        ("10.0.0.1:5", true, "[::ffff:10.0.0.1]:5"),
+        ("[fd77::1]:5", true, "[fd77::1]:5"),
+        ("[fe80::1]:5", true, "[fe80::1%7]:5"),
+    ] {
+        assert_eq!(presented(parse(engine), v6, 7), parse(program));
+        assert_eq!(canonical(parse(program)), parse(engine));
+    }
 }

@@ -5,11 +5,12 @@
 mod lab;
 
 use std::io::{BufRead, BufReader};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, Namespace, SERVER};
+use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
 use overfly_steer::{Attachment, Broker, Options};
 
 /// The library that this test run built.
@@ -33,6 +34,10 @@ struct Bench {
 impl Bench {
     fn new(queues: u32) -> Self {
         let lab = Lab::new(queues);
+        for namespace in [&lab.server, &lab.client] {
+            let show = ["-6", "address", "show", "dev", INTERFACE, "scope", "link"];
+            until("IPv6 is ready", || namespace.command("ip", &show).contains("fe80:"));
+        }
         let broker = lab.server.within(|| {
             let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
             Broker::start(attachment).unwrap()
@@ -123,6 +128,8 @@ impl Nginx<'_> {
 impl Drop for Nginx<'_> {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
+            // A master that runs replaces the workers that it loses.
+            let _ = Command::new("kill").args(["-s", "STOP", &child.id().to_string()]).status();
             for worker in children_of(child.id()) {
                 let _ = Command::new("kill").args(["-s", "KILL", &worker.to_string()]).status();
             }
@@ -208,18 +215,24 @@ fn programs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
 }
 
-/// Every call of the script, with and without spinning.
-fn calls(options: &[(&str, &str)]) {
-    let bench = Bench::new(2);
+/// The other end of a script, in the client's namespace at `address`.
+fn peer(bench: &Bench, address: &str) -> Helper {
     let mut peer = Command::new("python3");
-    peer.arg(programs("peer.py")).arg(CLIENT.to_string()).stdout(Stdio::piped()).stderr(Stdio::null());
+    peer.arg(programs("peer.py")).arg(address).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut peer = Helper(spawn(&bench.lab.client, &mut peer));
     let mut ready = String::new();
     BufReader::new(peer.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
     assert_eq!(ready, "ready\n");
+    peer
+}
+
+/// Every call of the script, with and without spinning.
+fn calls(own: IpAddr, other: IpAddr, options: &[(&str, &str)]) {
+    let bench = Bench::new(2);
+    let _peer = peer(&bench, &other.to_string());
     let mut script = bench.accelerated("timeout");
     script.args(["-s", "KILL", "60", "python3"]);
-    script.arg(programs("calls.py")).args([SERVER.to_string(), CLIENT.to_string()]);
+    script.arg(programs("calls.py")).args([own.to_string(), other.to_string()]);
     let output = run(&bench.lab.server, script.envs(options.iter().copied()));
     let (told, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{told}\n{complained}");
@@ -231,12 +244,44 @@ fn calls(options: &[(&str, &str)]) {
 
 #[test]
 fn calls_answer_as_the_kernel_does() {
-    calls(&[]);
+    calls(SERVER.into(), CLIENT.into(), &[]);
+}
+
+#[test]
+fn calls_answer_as_the_kernel_does_over_ipv6() {
+    calls(SERVER_V6.into(), CLIENT_V6.into(), &[]);
 }
 
 #[test]
 fn calls_answer_as_the_kernel_does_while_spinning() {
-    calls(&[("EF_POLL_USEC", "2000")]);
+    calls(SERVER.into(), CLIENT.into(), &[("EF_POLL_USEC", "2000")]);
+}
+
+/// A script that prints what sockets of both families say: the same text over the kernel and over Overfly.
+#[test]
+fn both_families_answer_as_the_kernel_does() {
+    let bench = Bench::new(2);
+    let link_local = bench.lab.client.link_local();
+    // Both follow the administrator, as far as the engine has the algorithm; a namespace may always have this one.
+    bench.lab.server.write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
+    let told = [false, true].map(|accelerates| {
+        let _peer = peer(&bench, "::");
+        let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
+        script.args(["-s", "KILL", "60", "python3"]).arg(programs("ipv6.py"));
+        script.args([SERVER_V6, CLIENT_V6].map(|address| address.to_string()));
+        script.args([SERVER, CLIENT].map(|address| address.to_string()));
+        let output = run(&bench.lab.server, script.arg(format!("{link_local}%{INTERFACE}")));
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && told.ends_with("done\n"), "{told}\n{complained}");
+        if accelerates {
+            let (accepts, connects) = (sum(&complained, "accepts"), sum(&complained, "connects"));
+            assert!(accepts >= 12 && connects >= 40, "not accelerated: {complained}");
+        }
+        told
+    });
+    let [kernel, overfly] = &told;
+    let different: Vec<_> = kernel.lines().zip(overfly.lines()).filter(|(a, b)| a != b).collect();
+    assert!(kernel == overfly, "kernel, Overfly: {different:#?}");
 }
 
 #[test]
@@ -257,6 +302,38 @@ fn nginx_serves_small_and_large_files() {
     assert_eq!(text(&inside.stdout), "hello\n");
     let statistics = nginx.quit();
     assert_eq!((sum(&statistics, "accepts"), sum(&statistics, "(kernel")), (4, 1), "{statistics}");
+}
+
+#[test]
+fn nginx_serves_both_families_with_one_listener() {
+    let bench = Bench::new(2);
+    let large = noise(4, 10 << 20);
+    std::fs::write(bench.path("large"), &large).unwrap();
+    let nginx = bench.nginx(
+        2,
+        "server { listen [::]:80 ipv6only=off; add_header X-Peer $remote_addr always; }
+         server { listen [::]:81; listen 81; } server { listen [::]:82 ipv6only=off reuseport; }",
+    );
+    let link_local = format!("[{}%25{INTERFACE}]", bench.lab.server.link_local());
+    for host in [SERVER.to_string(), format!("[{SERVER_V6}]"), link_local] {
+        for port in [80, 81, 82] {
+            assert!(bench.fetch(&format!("http://{host}:{port}/large")) == large, "{host} {port}");
+        }
+    }
+    for (host, peer) in
+        [(SERVER.to_string(), format!("::ffff:{CLIENT}")), (format!("[{SERVER_V6}]"), CLIENT_V6.to_string())]
+    {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "-m", "20", "-o", "/dev/null", "-D", "-", &format!("http://{host}/large")]);
+        let head = text(&run(&bench.lab.client, &mut curl).stdout);
+        assert!(head.contains(&format!("X-Peer: {peer}\r\n")), "{head}");
+    }
+    let inside = run(&bench.lab.server, Command::new("curl").args(["-sS", "-6", "http://[::1]/large"]));
+    assert!(inside.stdout == large, "over loopback");
+    let statistics = nginx.quit();
+    // Loopback is the kernel's, and whoever came before the workers had joined every listener.
+    let (accepts, kernel) = (sum(&statistics, "accepts"), sum(&statistics, "(kernel"));
+    assert!(accepts + kernel == 12 && kernel <= 3, "{statistics}");
 }
 
 #[test]
@@ -337,6 +414,15 @@ fn curl_fetches() {
     let complained = text(&output.stderr);
     assert!(output.status.success() && output.stdout == large, "{complained}");
     assert_eq!((sum(&complained, "connects"), sum(&complained, "retransmits:")), (1, 0), "{complained}");
+    // The same server by an IPv6 socket, at its mapped address.
+    let mut mapped = bench.accelerated("curl");
+    let output = run(
+        &bench.lab.server,
+        mapped.args(["-sS", "-m", "20", &format!("http://[{}]/large", CLIENT.to_ipv6_mapped())]),
+    );
+    let complained = text(&output.stderr);
+    assert!(output.status.success() && output.stdout == large, "{complained}");
+    assert_eq!((sum(&complained, "connects"), sum(&complained, "(kernel")), (1, 0), "{complained}");
     let refused = run(
         &bench.lab.server,
         bench.accelerated("curl").args(["-sS", "-m", "5", &format!("http://{CLIENT}:99/")]),

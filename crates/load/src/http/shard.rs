@@ -4,7 +4,7 @@
 //! it arrived in; a request is copied from one template into the frame it leaves in.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
@@ -259,9 +259,9 @@ impl Owner for Client<'_> {
 /// Where a shard connects from and to, and what it sends.
 #[derive(Debug, Clone)]
 pub(crate) struct Ends {
-    pub(crate) local: std::net::Ipv4Addr,
+    pub(crate) local: IpAddr,
     pub(crate) ports: Ports,
-    pub(crate) server: SocketAddrV4,
+    pub(crate) server: SocketAddr,
     pub(crate) request: Arc<[u8]>,
     pub(crate) connections: usize,
     pub(crate) timeout_ns: u64,
@@ -419,7 +419,7 @@ impl<'a, W: Wire> Shard<'a, W> {
     /// Begins a connection from the next port that is free. False if there is none.
     fn connect(&mut self, now: Instant) -> bool {
         for _ in 0..self.ends.ports.len() {
-            let local = SocketAddrV4::new(self.ends.local, self.ends.ports.take());
+            let local = SocketAddr::new(self.ends.local, self.ends.ports.take());
             match self.engine.connect(now, local, self.ends.server) {
                 Ok(flow) => {
                     let client = &mut self.client;

@@ -4,7 +4,7 @@
 //! thread connects from the ports that lead back to it and nobody is told of connections.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,13 +28,9 @@ pub(super) fn workers(
     settings: &Settings,
     server: SocketAddr,
 ) -> Result<(Vec<XdpWorker>, Attachment), Error> {
-    let SocketAddr::V4(server) = server else {
-        return Err(Error::usage(
-            "URL",
-            settings.target.url(),
-            "an IPv4 address with --link xdp: the user-level stack has no IPv6; or --link kernel",
-        ));
-    };
+    // The engine knows no mapped addresses and no scopes.
+    let scope = if let SocketAddr::V6(server) = server { server.scope_id() } else { 0 };
+    let server = SocketAddr::new(server.ip().to_canonical(), server.port());
     if server.ip().is_loopback() {
         return Err(Error::usage(
             "URL",
@@ -44,7 +40,7 @@ pub(super) fn workers(
     }
     let name = match &settings.interface {
         Some(name) => name.clone(),
-        None => interface_to(*server.ip()).ok_or_else(|| {
+        None => interface_to(server.ip(), scope).ok_or_else(|| {
             Error::machine(format!("no interface on the way to {}", server.ip()), "name one with --interface")
         })?,
     };
@@ -66,10 +62,7 @@ pub(super) fn workers(
         error => Error::machine(format!("--link xdp on {name}"), error),
     };
     let mut attachment = attach(&name, options).map_err(refused)?;
-    let route = attachment.route(IpAddr::V4(*server.ip())).map_err(refused)?;
-    let IpAddr::V4(source) = route.source else {
-        return Err(Error::machine(format!("--link xdp on {name}"), "an IPv4 route from an IPv6 address"));
-    };
+    let route = attachment.route(server.ip()).map_err(refused)?;
     let mut links = Vec::new();
     let mut first = None;
     for index in 0..threads {
@@ -104,15 +97,15 @@ pub(super) fn workers(
             max_flows: flows,
             max_time_wait: flows,
             hash_key: boot_key(),
-            ..Config::new(interface.mac, source, 32)
+            ..config_of(interface.mac, route.source)
         };
         let mut engine =
             Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
-        engine.set_neighbor(*server.ip(), route.next_hop);
+        engine.set_neighbor(server.ip(), route.next_hop);
         let ends = Ends {
-            local: source,
+            local: route.source,
             ports,
-            server: SocketAddrV4::new(*server.ip(), server.port()),
+            server,
             request: request.clone(),
             connections,
             epoch_ns,
@@ -146,13 +139,64 @@ fn boot_key() -> [u8; 16] {
     u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
 }
 
-/// The device of the most specific route in the kernel's main table, of those the least metric
-/// (`/proc/net/route`: addresses are hexadecimal, in the machine's byte order).
-fn interface_to(destination: Ipv4Addr) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/net/route").ok()?;
-    most_specific(&table, destination)
+/// The defaults for a stack at one address.
+fn config_of(mac: overfly_wire::MacAddr, source: IpAddr) -> Config {
+    match source {
+        IpAddr::V4(source) => Config::new(mac, source, 32),
+        IpAddr::V6(source) => {
+            let none = Config::new(mac, Ipv4Addr::UNSPECIFIED, 32);
+            Config { address6: Some(source), prefix6_len: 128, ..none }
+        }
+    }
 }
 
+/// The device of the most specific route in the kernel's main table, of those the least metric. A
+/// link-local address is behind the device that its `scope` numbers.
+fn interface_to(destination: IpAddr, scope: u32) -> Option<String> {
+    match destination {
+        IpAddr::V4(destination) => {
+            most_specific(&std::fs::read_to_string("/proc/net/route").ok()?, destination)
+        }
+        IpAddr::V6(destination) if destination.is_unicast_link_local() && scope != 0 => {
+            let devices = std::fs::read_dir("/sys/class/net").ok()?;
+            let names = devices.flatten().filter_map(|device| device.file_name().into_string().ok());
+            let index = |name: &str| {
+                std::fs::read_to_string(format!("/sys/class/net/{name}/ifindex")).ok()?.trim().parse().ok()
+            };
+            names.into_iter().find(|name| index(name) == Some(scope))
+        }
+        IpAddr::V6(destination) => {
+            most_specific_v6(&std::fs::read_to_string("/proc/net/ipv6_route").ok()?, destination)
+        }
+    }
+}
+
+/// As [`most_specific`], of `/proc/net/ipv6_route` (rt6_info_route() in net/ipv6/route.c): destination, prefix
+/// length, source, its prefix length, next hop, metric, reference count, use, flags, device, all hexadecimal.
+fn most_specific_v6(table: &str, destination: Ipv6Addr) -> Option<String> {
+    const UP: u32 = 1;
+    const REJECT: u32 = 0x200;
+    let mut found: Option<((u32, u32), &str)> = None;
+    for line in table.lines() {
+        let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+        let hexadecimal = |index: usize| u32::from_str_radix(fields.get(index)?, 16).ok();
+        let network = fields.first().and_then(|network| u128::from_str_radix(network, 16).ok());
+        let (Some(network), Some(length), Some(metric), Some(flags), Some(device)) =
+            (network, hexadecimal(1), hexadecimal(5), hexadecimal(8), fields.get(9))
+        else {
+            continue;
+        };
+        let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length)).unwrap_or(0);
+        let rank = (length, u32::MAX - metric);
+        let fits = flags & UP != 0 && flags & REJECT == 0 && destination.to_bits() & mask == network & mask;
+        if fits && found.is_none_or(|(best, _)| rank > best) {
+            found = Some((rank, device));
+        }
+    }
+    found.map(|(_, name)| name.to_string())
+}
+
+/// As [`interface_to`], of `/proc/net/route`: addresses are hexadecimal, in the machine's byte order.
 fn most_specific(table: &str, destination: Ipv4Addr) -> Option<String> {
     const UP: u32 = 1;
     let address = u32::from_ne_bytes(destination.octets());
@@ -235,6 +279,22 @@ impl Wire for XdpLink {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_interface_of_the_most_specific_ipv6_route() {
+        let zeros = "0".repeat(32);
+        let table = format!(
+            "{zeros} 00 {zeros} 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth0\n\
+             fd770000000000000000000000000000 40 {zeros} 00 {zeros} 00000100 00000001 00000000 00000001     eth1\n\
+             fd770000000000000000000000000000 40 {zeros} 00 {zeros} 00000200 00000001 00000000 00000001     eth2\n\
+             {zeros} 00 {zeros} 00 {zeros} ffffffff 00000001 00000000 00200200       lo\n\
+             nonsense\n"
+        );
+        let to = |address: &str| most_specific_v6(&table, address.parse().unwrap());
+        assert_eq!(to("fd77::1").as_deref(), Some("eth1"));
+        assert_eq!(to("fd78::1").as_deref(), Some("eth0"));
+        assert_eq!(most_specific_v6("", Ipv6Addr::LOCALHOST), None);
+    }
 
     #[test]
     fn the_interface_of_the_most_specific_route() {

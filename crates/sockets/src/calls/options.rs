@@ -7,8 +7,13 @@ use rustix::io::Errno;
 use super::{Answer, CLOSED, is_connection};
 use crate::kernel;
 use crate::process::{Told, process};
-use crate::socket::{Settings, SocketId, State};
+use crate::socket::{Settings, Socket, SocketId, State};
 use crate::table::{self, Entry};
+
+/// Longest `struct tcp_info` that is given: up to tcpi_rcv_wnd, and what newer kernels have behind it as zeros.
+const TCP_INFO_LEN: usize = 320;
+/// TCP_CA_NAME_MAX (include/net/tcp.h).
+pub(crate) const NAME_LEN: usize = 16;
 
 /// An option's value as the program gives it, or gets it.
 pub(crate) enum Value {
@@ -18,8 +23,10 @@ pub(crate) enum Value {
     Linger(libc::linger),
     /// `struct timeval`.
     Time(libc::timeval),
-    /// `struct tcp_info`.
-    TcpInfo([u8; 104]),
+    /// `struct tcp_info`, as long as the kernel's.
+    TcpInfo(Vec<u8>),
+    /// A name, padded with zeros.
+    Name([u8; NAME_LEN]),
 }
 
 /// How long the value of an option that we keep is: what the hook must read or write.
@@ -32,6 +39,8 @@ pub(crate) enum Shape {
     Time,
     /// `struct tcp_info`: only to be read.
     TcpInfo,
+    /// A name of [`NAME_LEN`] bytes at most, its end included.
+    Name,
     /// The kernel's socket keeps this one.
     Kernel,
 }
@@ -39,12 +48,22 @@ pub(crate) enum Shape {
 /// Who keeps an option of a connection.
 pub(crate) const fn shape(level: i32, name: i32) -> Shape {
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR | libc::SO_KEEPALIVE | libc::SO_SNDBUF) => Shape::Number,
+        (libc::SOL_SOCKET, libc::SO_ERROR | libc::SO_KEEPALIVE | libc::SO_SNDBUF | libc::SO_RCVBUF)
+        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => Shape::Number,
         (libc::SOL_SOCKET, libc::SO_LINGER) => Shape::Linger,
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => Shape::Time,
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY | libc::TCP_CORK | libc::TCP_KEEPIDLE | libc::TCP_QUICKACK) => {
-            Shape::Number
-        }
+        (
+            libc::IPPROTO_TCP,
+            libc::TCP_NODELAY
+            | libc::TCP_CORK
+            | libc::TCP_KEEPIDLE
+            | libc::TCP_KEEPINTVL
+            | libc::TCP_KEEPCNT
+            | libc::TCP_QUICKACK
+            | libc::TCP_USER_TIMEOUT
+            | libc::TCP_MAXSEG,
+        ) => Shape::Number,
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => Shape::Name,
         (libc::IPPROTO_TCP, libc::TCP_INFO) => Shape::TcpInfo,
         _ => Shape::Kernel,
     }
@@ -64,18 +83,26 @@ pub(crate) fn customized(id: SocketId) {
     process().stack.socket_mut(id).customized = true;
 }
 
+/// The kernel's socket of a descriptor that is no connection yet is about to be given an option: it is no longer as it came.
+pub(crate) fn changed_in_kernel(descriptor: i32) {
+    if let Entry::Socket(id) = table::lookup(descriptor) {
+        customized(id);
+    }
+}
+
 /// setsockopt() of an option whose [`shape`] says that we keep it.
 pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<(), Errno> {
     let mut guard = process();
     let told = Told(&mut guard);
     let process = &mut *told.0;
+    let (receive_buffer_max, v6) = (process.receive_buffer_max, process.stack.socket(id).v6);
     let mut change = |change: &dyn Fn(&mut Settings)| process.stack.change(id, |settings| change(settings));
     match (level, name, value) {
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE, &Value::Number(on)) => {
             change(&|settings| settings.keep_alive = on != 0);
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF, &Value::Number(size)) => {
-            change(&|settings| settings.send_limit = kernel::send_limit(usize::try_from(size).unwrap_or(0)));
+            change(&|settings| settings.send_limit = kernel::send_limit(size));
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, &Value::Linger(linger)) => {
             let time = Duration::from_secs(u64::try_from(linger.l_linger).unwrap_or(0));
@@ -111,8 +138,45 @@ pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<
             }
             change(&|settings| settings.keep_idle = Duration::from_secs(seconds as u64));
         }
-        // A hint for the moment, which the engine's delayed acknowledgments need not take.
-        (libc::IPPROTO_TCP, libc::TCP_QUICKACK, Value::Number(_)) => {}
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &Value::Number(seconds)) => {
+            if !(1..=32_767).contains(&seconds) {
+                return Err(Errno::INVAL);
+            }
+            change(&|settings| settings.keep_interval = Duration::from_secs(seconds as u64));
+        }
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &Value::Number(probes)) => {
+            if !(1..=127).contains(&probes) {
+                return Err(Errno::INVAL);
+            }
+            change(&|settings| settings.keep_probes = probes as u8);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &Value::Number(milliseconds)) => {
+            let Ok(milliseconds) = u64::try_from(milliseconds) else { return Err(Errno::INVAL) };
+            change(&|settings| settings.user_timeout = Duration::from_millis(milliseconds));
+        }
+        // Stays until it is set again; Linux forgets it when the direction of the talk turns.
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK, &Value::Number(on)) => {
+            change(&|settings| settings.quick_ack = Some(on & 1 != 0));
+        }
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG, &Value::Number(bytes)) => {
+            // TCP_MIN_MSS and MAX_TCP_WINDOW (include/net/tcp.h). The handshake has settled it: as in Linux, nothing changes.
+            if bytes != 0 && !(88..=32_767).contains(&bytes) {
+                return Err(Errno::INVAL);
+            }
+            change(&|settings| settings.max_segment = bytes as u16);
+        }
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Value::Name(name)) => {
+            let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            let algorithm = kernel::algorithm(name).ok_or(Errno::NOENT)?;
+            change(&|settings| settings.congestion = algorithm);
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVBUF, &Value::Number(size)) => {
+            // Linux keeps twice this, SOCK_MIN_RCVBUF at least (include/net/sock.h); a negative size is a very large one.
+            let limit = (size as u32).min(receive_buffer_max).max(2304 / 2);
+            change(&|settings| settings.receive_limit = Some(limit));
+        }
+        // ipv6_setsockopt(): not once the socket has a port.
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, Value::Number(_)) if v6 => return Err(Errno::INVAL),
         _ => return Err(Errno::NOPROTOOPT),
     }
     if process.stack.has_output() {
@@ -122,9 +186,10 @@ pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<
 }
 
 /// getsockopt() of an option whose [`shape`] says that we keep it.
-pub(crate) fn get(id: SocketId, level: i32, name: i32) -> Result<Value, Errno> {
+pub(crate) fn get(id: SocketId, descriptor: i32, level: i32, name: i32) -> Result<Value, Errno> {
     let mut process = process();
-    let settings = process.stack.socket(id).settings;
+    let Socket { settings, v6, passive, .. } = *process.stack.socket(id);
+    let seconds = |time: Duration| Value::Number(time.as_secs() as i32);
     let flag = |on: bool| Value::Number(i32::from(on));
     let time = |time: Option<Duration>| {
         let time = time.unwrap_or(Duration::ZERO);
@@ -146,55 +211,119 @@ pub(crate) fn get(id: SocketId, level: i32, name: i32) -> Result<Value, Errno> {
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => time(settings.send_timeout),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => flag(settings.no_delay),
         (libc::IPPROTO_TCP, libc::TCP_CORK) => flag(settings.cork),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => Value::Number(settings.keep_idle.as_secs() as i32),
-        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => flag(true),
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => Value::TcpInfo(tcp_info(process.stack.info(id))),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => Value::Number(match settings.receive_limit {
+            Some(limit) => limit.saturating_mul(2) as i32,
+            None => kernel::number(descriptor, level, name)?,
+        }),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => seconds(settings.keep_idle),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => seconds(settings.keep_interval),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => Value::Number(i32::from(settings.keep_probes)),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            Value::Number(settings.user_timeout.as_millis() as i32)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_QUICKACK) => flag(settings.quick_ack.unwrap_or(true)),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => Value::Number(match process.stack.info(id) {
+            Some(info) => i32::from(info.mss),
+            None => kernel::number(descriptor, level, name)?,
+        }),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
+            let mut bytes = [0; NAME_LEN];
+            let name = kernel::algorithm_name(settings.congestion).as_bytes();
+            bytes[..name.len()].copy_from_slice(name);
+            Value::Name(bytes)
+        }
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => {
+            process.pump_before_waiting();
+            let length = kernel::tcp_info_len(descriptor).min(TCP_INFO_LEN);
+            Value::TcpInfo(tcp_info(process.stack.info(id))[..length].to_vec())
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if v6 => {
+            flag(if passive { settings.v6only } else { kernel::is_v6only(descriptor) })
+        }
+        // What an AF_INET socket says of IPv6's options (ip_getsockopt()).
+        (libc::IPPROTO_IPV6, _) => return Err(Errno::OPNOTSUPP),
         _ => return Err(Errno::NOPROTOOPT),
     })
 }
 
-/// The beginning of `struct tcp_info` (include/uapi/linux/tcp.h), up to tcpi_total_retrans.
-fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; 104] {
+/// `struct tcp_info` (include/uapi/linux/tcp.h; tcp_get_info() in net/ipv4/tcp.c). What the engine does not know is zero.
+fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
     use overfly_engine::State::{
         CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent, TimeWait,
     };
-    let mut bytes = [0; 104];
+    let mut bytes = [0; TCP_INFO_LEN];
     let Some(info) = info else {
         bytes[0] = 7;
         return bytes;
     };
-    // include/net/tcp_states.h
-    bytes[0] = match info.state {
-        Established => 1,
-        SynSent => 2,
-        SynReceived => 3,
-        FinWait1 => 4,
-        FinWait2 => 5,
-        TimeWait => 6,
-        Closed => 7,
-        CloseWait => 8,
-        LastAck => 9,
-        Closing => 11,
-    };
-    // TCPI_OPT_TIMESTAMPS, TCPI_OPT_WSCALE.
-    bytes[5] = u8::from(info.timestamps) | u8::from(info.window_shift != (0, 0)) << 2;
-    bytes[6] = info.window_shift.0 & 0xf | info.window_shift.1 << 4;
+    let (send_shift, receive_shift) = info.window_shift;
+    bytes[..7].copy_from_slice(&[
+        // include/net/tcp_states.h
+        match info.state {
+            Established => 1,
+            SynSent => 2,
+            SynReceived => 3,
+            FinWait1 => 4,
+            FinWait2 => 5,
+            TimeWait => 6,
+            Closed => 7,
+            CloseWait => 8,
+            LastAck => 9,
+            Closing => 11,
+        },
+        info.congestion_state as u8,
+        // tcpi_retransmits, tcpi_probes: timeouts in a row are of data, or of looks at a closed window.
+        if info.flight > 0 { info.retries } else { 0 },
+        if info.flight > 0 { 0 } else { info.retries },
+        info.backoff,
+        // TCPI_OPT_TIMESTAMPS, TCPI_OPT_SACK, TCPI_OPT_WSCALE, TCPI_OPT_ECN.
+        u8::from(info.timestamps)
+            | u8::from(info.sack) << 1
+            | u8::from(info.window_shift != (0, 0)) << 2
+            | u8::from(info.ecn) << 3,
+        send_shift & 0xf | receive_shift << 4,
+    ]);
     let segment = u32::from(info.mss).max(1);
-    let unacknowledged = u32::try_from(info.unacknowledged / u64::from(segment)).unwrap_or(u32::MAX);
-    let fields: [(usize, u32); 9] = [
+    let segments = |bytes: u32| bytes.div_ceil(segment);
+    // TCP_INFINITE_SSTHRESH
+    const INFINITE: u32 = 0x7fff_ffff;
+    let threshold = match info.slow_start_threshold {
+        INFINITE.. => INFINITE,
+        bytes => bytes / segment,
+    };
+    let waiting = info.unacknowledged.saturating_sub(info.flight.into());
+    let fields: [(usize, u32); 18] = [
         (8, u32::try_from(info.rto_us).unwrap_or(u32::MAX)),
+        // tcpi_snd_mss, tcpi_rcv_mss
         (16, segment),
         (20, segment),
-        (24, unacknowledged),
+        // tcpi_unacked, tcpi_sacked, tcpi_lost
+        (24, segments(info.flight)),
+        (28, segments(info.sacked)),
+        (32, segments(info.lost)),
+        // tcpi_rtt, tcpi_rttvar, tcpi_snd_ssthresh, tcpi_snd_cwnd, tcpi_advmss
         (68, info.rtt_us),
         (72, info.rtt_variation_us),
-        (76, info.slow_start_threshold / segment),
+        (76, threshold),
         (80, info.congestion_window / segment),
         (84, segment),
+        // tcpi_rcv_rtt, tcpi_rcv_space
+        (92, info.receive_rtt_us),
+        (96, info.receive_window),
+        // tcpi_notsent_bytes, tcpi_min_rtt (all ones before the first sample)
+        (144, u32::try_from(waiting).unwrap_or(u32::MAX)),
+        (148, if info.min_rtt_us == 0 { u32::MAX } else { info.min_rtt_us }),
+        // tcpi_snd_wnd, tcpi_rcv_wnd
+        (228, info.send_window),
+        (232, info.receive_window),
+        // tcpi_bytes_received's lower half: the engine counts modulo 2^32.
+        (if cfg!(target_endian = "little") { 128 } else { 132 }, info.received),
     ];
     for (offset, value) in fields {
         bytes[offset..offset + 4].copy_from_slice(&value.to_ne_bytes());
     }
+    // tcpi_bytes_acked
+    bytes[120..128].copy_from_slice(&info.acknowledged.to_ne_bytes());
     bytes
 }
 

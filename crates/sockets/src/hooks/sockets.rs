@@ -7,7 +7,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use rustix::io::Errno;
 
 use super::{done, fail, next};
-use crate::calls::options::{Shape, Value};
+use crate::calls::options::{NAME_LEN, Shape, Value};
 use crate::calls::{Answer, datagram, life, options};
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -265,6 +265,24 @@ unsafe fn value<T>(pointer: *const c_void, length: socklen_t) -> Result<T, Errno
     Ok(unsafe { pointer.cast::<T>().read_unaligned() })
 }
 
+/// Reads a name, which may end before its length (strncpy_from_sockptr() in Linux).
+///
+/// # Safety
+/// As for setsockopt(2).
+unsafe fn name_from(pointer: *const c_void, length: socklen_t) -> Result<[u8; NAME_LEN], Errno> {
+    if length < 1 {
+        return Err(Errno::INVAL);
+    }
+    if pointer.is_null() {
+        return Err(Errno::FAULT);
+    }
+    let mut name = [0; NAME_LEN];
+    let room = (length as usize).min(NAME_LEN - 1);
+    // SAFETY: the program lends `length` bytes, and `room` is no more.
+    unsafe { core::ptr::copy_nonoverlapping(pointer.cast::<u8>(), name.as_mut_ptr(), room) };
+    Ok(name)
+}
+
 /// # Safety
 /// As for setsockopt(2).
 #[unsafe(no_mangle)]
@@ -285,7 +303,7 @@ pub unsafe extern "C" fn setsockopt(
     }
     if is_ours(descriptor) {
         match options::connection(descriptor) {
-            Answer::Kernel => {}
+            Answer::Kernel => options::changed_in_kernel(descriptor),
             Answer::Done(Err(error)) => return fail(error),
             Answer::Done(Ok(id)) => {
                 // SAFETY: the program lends the value for the call.
@@ -295,6 +313,7 @@ pub unsafe extern "C" fn setsockopt(
                         Shape::Linger => value(pointer, length).map(Value::Linger),
                         Shape::Time => value(pointer, length).map(Value::Time),
                         Shape::TcpInfo => Err(Errno::NOPROTOOPT),
+                        Shape::Name => name_from(pointer, length).map(Value::Name),
                         Shape::Kernel => {
                             options::customized(id);
                             return next::setsockopt(descriptor, level, name, pointer, length);
@@ -341,7 +360,7 @@ pub unsafe extern "C" fn getsockopt(
                 if pointer.is_null() || length.is_null() {
                     return fail(Errno::FAULT);
                 }
-                let value = match options::get(id, level, name) {
+                let value = match options::get(id, descriptor, level, name) {
                     Ok(value) => value,
                     Err(error) => return fail(error),
                 };
@@ -353,6 +372,7 @@ pub unsafe extern "C" fn getsockopt(
                     // SAFETY: as above.
                     Value::Time(time) => unsafe { bytes_of(time) },
                     Value::TcpInfo(info) => info,
+                    Value::Name(name) => name,
                 };
                 // SAFETY: the program lends `length`, and that many bytes at `pointer`.
                 unsafe {

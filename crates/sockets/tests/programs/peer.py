@@ -2,6 +2,7 @@
 
 usage: peer.py ADDRESS
 
+At the address "::" it takes orders, and connections, of both families.
 Port 7000 takes orders, one connection each: "connect PORT\n" or "listen PORT\n", then a program that is run with the
 connected socket as `s`, ended by an empty line. "listen" answers "ok\n" when it listens.
 """
@@ -11,15 +12,28 @@ import sys
 import threading
 import time
 
+FAMILY = socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET
+
+
+def serve(control):
+    """The order's connection ends with what it asked for, however that ends."""
+    try:
+        carry_out(control)
+    finally:
+        control.shutdown(socket.SHUT_RDWR)
+        control.close()
+
 
 def carry_out(control):
     orders = control.makefile("rw")
     verb, port = orders.readline().split()
     program = "".join(iter(orders.readline, "\n"))
     if verb == "connect":
-        s = socket.create_connection((control.getpeername()[0], int(port)))
+        address = control.getpeername()
+        s = socket.socket(FAMILY)
+        s.connect((address[0], int(port)) + address[2:])
     else:
-        listener = socket.socket()
+        listener = socket.socket(FAMILY)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((sys.argv[1], int(port)))
         listener.listen()
@@ -40,11 +54,10 @@ def carry_out(control):
 
     exec(program, {"s": s, "time": time, "socket": socket, "reset": reset, "take": take, "threading": threading})
     s.close()
-    control.close()
 
 
-server = socket.create_server((sys.argv[1], 7000), backlog=100)
+server = socket.create_server((sys.argv[1], 7000), family=FAMILY, backlog=100, dualstack_ipv6=sys.argv[1] == "::")
 print("ready", flush=True)
 while True:
     control, _ = server.accept()
-    threading.Thread(target=carry_out, args=(control,), daemon=True).start()
+    threading.Thread(target=serve, args=(control,), daemon=True).start()

@@ -224,12 +224,12 @@ impl Case {
             requests: 0,
         };
         let _listener: Option<ListenerId> =
-            listens.then(|| server.listen(SocketAddrV4::new(SERVER, 80), 1024).unwrap());
+            listens.then(|| server.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap());
 
         let ends = Ends {
-            local: CLIENT,
+            local: CLIENT.into(),
             ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
-            server: SocketAddrV4::new(SERVER, 80),
+            server: SocketAddr::new(SERVER.into(), 80),
             request: request.into(),
             connections: settings.connections,
             epoch_ns: 0,
