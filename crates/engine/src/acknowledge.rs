@@ -16,9 +16,12 @@ impl<O: Owner> Turn<'_, O> {
     pub(crate) fn acknowledge(&mut self, arrival: &Arrival<'_>) -> Option<Verdict> {
         let segment = &arrival.segment;
         let acknowledgment = segment.acknowledgment();
-        let window = u32::from(segment.window()) << self.flow.send_shift;
+        // The answer to a SYN with data: its window is not scaled (RFC 7323 section 2.2), its ECE agrees to ECN (RFC 3168
+        // section 6.1.1).
+        let answer = segment.flags().contains(TcpFlags::SYN);
+        let window = u32::from(segment.window()) << if answer { 0 } else { self.flow.send_shift };
         let flow = &mut *self.flow;
-        let echo = flow.flags.has(Flags::ECN) && segment.flags().contains(TcpFlags::ECE);
+        let echo = flow.flags.has(Flags::ECN) && segment.flags().contains(TcpFlags::ECE) && !answer;
         let sacks = flow.flags.has(Flags::SACK) && !arrival.options.sack.is_empty();
         let advance = before(flow.send_una, acknowledgment);
         let troubled = sacks || echo || flow.recovery().is_some();

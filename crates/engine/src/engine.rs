@@ -19,6 +19,7 @@ use crate::flows::Flows;
 use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, next_hop};
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+use crate::path_mtu;
 use crate::recovery::{CongestionState, Recovery};
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
@@ -344,10 +345,12 @@ impl Engine {
     /// was delivered and not consumed (RFC 2525 section 2.17). `fill` and [`Event::Acknowledged`] go on until
     /// [`Event::Released`].
     pub fn close(&mut self, flow: FlowId) {
+        // Nobody will accept it any more.
+        self.accepted(flow);
         let block = self.flows.at_mut(flow.0);
         block.flags.set(Flags::FIN_WANTED);
         block.flags.set(Flags::DETACHED);
-        if block.held > 0 && block.state.is_synchronized() && block.state != State::TimeWait {
+        if block.held > 0 && !matches!(block.state, State::Closed | State::TimeWait) {
             block.flags.set(Flags::RESET_WANTED);
         }
         self.enqueue(flow.0);
@@ -355,6 +358,7 @@ impl Engine {
 
     /// Ends the flow with a RST. [`Event::Released`] comes out of the next [`Engine::transmit`].
     pub fn abort(&mut self, flow: FlowId) {
+        self.accepted(flow);
         let block = self.flows.at_mut(flow.0);
         block.flags.set(Flags::DETACHED);
         block.flags.set(Flags::RESET_WANTED);
@@ -428,12 +432,16 @@ impl Engine {
     }
 
     /// The owner holds `bytes` at most for this flow: its receive window from now on, without auto-tuning (SO_RCVBUF).
-    /// Within 1,024 bytes and [`Config::receive_window`].
+    /// Within 1,024 bytes and [`Config::receive_window`]; at least a 32,767th of the latter, which window scaling can tell.
     pub fn set_receive_window(&mut self, flow: FlowId, bytes: u32) {
         let limit = self.shared.config.receive_window;
         let block = self.flows.at_mut(flow.0);
-        block.receive_limit = bytes.clamp(1024, limit);
+        block.receive_limit = bytes.max(least_window(block.receive_shift)).clamp(1024, limit);
         block.flags.set(Flags::FIXED_WINDOW);
+        if let Some(extra) = &mut block.extra {
+            extra.tuning = None;
+            block.trim();
+        }
     }
 
     /// The largest payload of a segment to the peer from now on, options deducted (TCP_MAXSEG). Never more than the path
@@ -441,6 +449,7 @@ impl Engine {
     pub fn set_max_segment(&mut self, flow: FlowId, bytes: u16) {
         let block = self.flows.at_mut(flow.0);
         block.mss = block.mss.min(bytes.max(crate::handshake::MIN_MSS));
+        path_mtu::hold_to_segment(block);
     }
 
     /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
@@ -708,6 +717,13 @@ impl Engine {
         flow.state = State::Closed;
         (flow.retransmit_at, flow.ack_at, flow.linger_at) =
             (Deadline::NEVER, Deadline::NEVER, Deadline::NEVER);
+        flow.flags.clear_all(&[
+            Flags::ACK_NOW,
+            Flags::SYN_WANTED,
+            Flags::PROBE_WANTED,
+            Flags::LOSS_PROBE_WANTED,
+            Flags::SEND_WANTED,
+        ]);
         self.flows.unhook(index);
     }
 
@@ -740,6 +756,9 @@ impl Engine {
             let hop = next_hop(&self.shared.config, flow.tuple.remote.ip());
             if let Some(waiting) = self.shared.unresolved.get_mut(&hop) {
                 waiting.retain(|&other| other != index);
+                if waiting.is_empty() {
+                    self.shared.unresolved.remove(&hop);
+                }
             }
         }
     }
@@ -755,7 +774,12 @@ impl Shared {
     /// A control block in its first state.
     pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
         let mss = self.largest_segment(&tuple);
-        let receive_limit = self.config.initial_receive_window.min(self.config.receive_window);
+        let receive_shift = window_shift(self.config.receive_window);
+        let receive_limit = self
+            .config
+            .initial_receive_window
+            .max(least_window(receive_shift))
+            .min(self.config.receive_window);
         Flow {
             tuple,
             next_hop: MacAddr::BROADCAST,
@@ -784,7 +808,7 @@ impl Shared {
             congestion: Congestion::new(self.config.congestion, self.initial_window(u32::from(mss))),
             mss,
             send_shift: 0,
-            receive_shift: window_shift(self.config.receive_window),
+            receive_shift,
             backoff: 0,
             challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),
             retransmit_at: Deadline::NEVER,
@@ -842,9 +866,15 @@ impl Shared {
     }
 }
 
-/// The least shift that lets 16 bits tell `window` (RFC 7323 section 2.2).
+/// The least window that can be told, with half of it taken, by a shift (RFC 7323 section 2.3).
+fn least_window(shift: u8) -> u32 {
+    2 << shift
+}
+
+/// The least shift that lets 16 bits tell `window` (RFC 7323 section 2.2). At least 1: a flow with 0 is one whose peer does not
+/// scale, and to which the option is not sent.
 pub(crate) fn window_shift(window: u32) -> u8 {
-    let mut shift = 0;
+    let mut shift = 1;
     while window >> shift > 0xffff {
         shift += 1;
     }

@@ -9,6 +9,7 @@ use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
 use crate::fastopen::{Cookie, Validity};
 use crate::flow::{Flags, Flow, State};
 use crate::owner::{Event, Failure, ListenerId, Owner};
+use crate::path_mtu;
 use crate::receive::Arrival;
 use crate::sequence::{at_or_before, before, distance, later};
 use crate::time::{Deadline, Instant};
@@ -203,6 +204,7 @@ impl Shared {
             mss = mss.saturating_sub(TIMESTAMPS_LEN).max(MIN_MSS - TIMESTAMPS_LEN);
         }
         flow.mss = mss;
+        path_mtu::hold_to_segment(flow);
         // RFC 2018 section 2.
         flow.flags.put(Flags::SACK, self.config.sack && options.sack_permitted);
         flow.send_shift = options.window_scale.unwrap_or(0);
@@ -266,6 +268,8 @@ impl<O: Owner> Turn<'_, O> {
             // Simultaneous open (RFC 9293 section 3.5, figure 7).
             flow.state = State::SynReceived;
             flow.flags.set(Flags::SYN_WANTED);
+            // Nothing of RFC 7413 is left: what was not acknowledged waits for the end of the handshake.
+            flow.flags.clear(Flags::FAST_OPEN);
             return Verdict::Keep;
         }
         self.establish();
@@ -282,11 +286,11 @@ impl<O: Owner> Turn<'_, O> {
 
     /// What the answer to our SYN says of Fast Open (RFC 7413 section 4.2.1).
     fn fast_open_answered(&mut self, arrival: &Arrival<'_>) {
-        if !self.flow.flags.take(Flags::FAST_OPEN) {
-            return;
-        }
         let (client, server) = (self.flow.tuple.local.ip(), self.flow.tuple.remote());
-        if let Some(cookie) = arrival.options.fast_open.and_then(|given| Cookie::new(given.cookie())) {
+        // Not any more once the SYN went again without the option.
+        let asked = self.flow.flags.take(Flags::FAST_OPEN);
+        let cookie = arrival.options.fast_open.and_then(|given| Cookie::new(given.cookie()));
+        if asked && let Some(cookie) = cookie {
             let mss = arrival.options.mss.unwrap_or(DEFAULT_MSS);
             self.shared.servers.learned(self.now, client, server.ip(), cookie, mss);
         }
@@ -297,6 +301,9 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.servers.worked(client, server);
             // Never a verdict: no FIN was sent.
             let _ = self.acknowledge(arrival);
+        } else if asked && cookie.is_none() {
+            // RFC 7413 section 4.1.3.1: a negative response.
+            self.shared.servers.refused(self.now, client, server);
         }
         if !self.flow.all_acknowledged() {
             // The server did not take the data: it goes again at once.
@@ -339,8 +346,15 @@ impl<O: Owner> Turn<'_, O> {
         flow.backoff = 0;
         flow.retransmit_at = Deadline::NEVER;
         flow.flags.clear(Flags::SYN_WANTED);
+        if let Some(settings) = flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()) {
+            settings.unanswered_since = Deadline::NEVER;
+        }
         if flow.flags.has(Flags::KEEP_ALIVE) {
             flow.restart_keep_alive(tick);
+        }
+        if flow.received > 0 && flow.window_is_worth_telling() {
+            // The owner consumed what came with the SYN after its answer went out.
+            flow.flags.set(Flags::ACK_NOW);
         }
         flow.receive_edge = later(flow.receive_edge, flow.possible_edge());
     }
@@ -350,13 +364,14 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.listener == NO_LISTENER {
             // A simultaneous open.
             self.establish();
+            self.resume();
             self.shared.counters.connects += 1;
             if !self.flow.flags.has(Flags::DETACHED) {
                 self.owner.event(self.id, Event::Connected);
             }
             return None;
         }
-        if !self.shared.listeners.is_open(self.flow.listener) {
+        if !self.flow.flags.has(Flags::FAST_OPEN) && !self.shared.listeners.is_open(self.flow.listener) {
             self.flow.flags.set(Flags::RESET_WANTED);
             return Some(Verdict::Keep);
         }
@@ -366,9 +381,18 @@ impl<O: Owner> Turn<'_, O> {
         self.establish();
         if self.flow.flags.take(Flags::FAST_OPEN) {
             self.shared.listeners.fast_open_ended(self.flow.listener);
+            self.resume();
         } else {
             self.announce();
         }
         None
+    }
+
+    /// What the owner wanted to send during the handshake, and what was sent and may be lost.
+    fn resume(&mut self) {
+        self.flow.flags.set(Flags::SEND_WANTED);
+        if !self.flow.all_acknowledged() {
+            self.start_retransmission();
+        }
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::congestion::CongestionControl;
 use crate::engine::Turn;
-use crate::flow::Flags;
+use crate::flow::{Flags, Flow};
 use crate::handshake::{MIN_MSS, TIMESTAMPS_LEN};
 use crate::owner::Owner;
 use crate::sequence::{at_or_before, before};
@@ -225,6 +225,13 @@ impl PathMtu {
         }
     }
 
+    /// The peer, or the owner, takes no more than `max`.
+    fn hold_to(&mut self, max: u16) {
+        self.max = self.max.min(max);
+        self.limit = self.limit.min(max);
+        self.size = self.size.min(max);
+    }
+
     /// RFC 1191 section 3: not again more than `size`, until it is time to see whether the path has changed.
     fn believe(&mut self, now: Tick, size: u16) {
         self.size = size;
@@ -314,6 +321,19 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
+    /// `[sequence, end)` is sent again: if the probe is of it, its acknowledgment will say nothing of the probe.
+    pub(crate) fn repeats_probe(&mut self, sequence: u32, end: u32) {
+        let (tuple, flags) = (self.flow.tuple, self.flow.flags);
+        if let Some(path) = self.flow.extra.as_mut().and_then(|extra| extra.path.as_mut())
+            && let Search::Probing { size, end: probe_end } = path.search
+        {
+            let began = probe_end.wrapping_sub(u32::from(segment_of(size, &tuple, flags)));
+            if before(sequence, probe_end) && before(began, end) {
+                path.probe_lost();
+            }
+        }
+    }
+
     /// Whether what is lost is the probe alone: then the path takes no more than before, and is not congested (RFC 8899 section
     /// 3, item 7).
     pub(crate) fn lost_only_a_probe(&mut self) -> bool {
@@ -344,9 +364,23 @@ impl<O: Owner> Turn<'_, O> {
     fn follow_path(&mut self) {
         let Some(path) = self.flow.extra.as_ref().and_then(|extra| extra.path.as_ref()) else { return };
         self.flow.mss = segment_of(path.size(), &self.flow.tuple, self.flow.flags);
+        if !self.flow.state.is_synchronized() {
+            // What went with the handshake's segments waits for its end.
+            return;
+        }
         let una = self.flow.send_una;
         self.flow.recovery_or_new().lose_all_flying(una);
         self.flow.flags.set(Flags::SEND_WANTED);
+    }
+}
+
+/// What is known of the path, if anything is, takes note that the flow's segments became smaller for another reason; and the
+/// segments follow the path.
+pub(crate) fn hold_to_segment(flow: &mut Flow) {
+    let size = flow.mss + headers(&flow.tuple, flow.flags);
+    if let Some(path) = flow.extra.as_mut().and_then(|extra| extra.path.as_mut()) {
+        path.hold_to(size);
+        flow.mss = segment_of(path.size(), &flow.tuple, flow.flags);
     }
 }
 

@@ -3,7 +3,7 @@
 use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::autotune::Autotune;
-use crate::engine::{Turn, Verdict};
+use crate::engine::{NO_LISTENER, Turn, Verdict};
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
 use crate::owner::{Event, Failure, Owner};
 use crate::reassembly::{Held, Reassembly};
@@ -105,7 +105,7 @@ impl<O: Owner> Turn<'_, O> {
             if sequence == flow.receive_next {
                 self.shared.counters.resets_received += 1;
                 return Verdict::End(Some(match flow.state {
-                    State::SynReceived => Failure::Refused,
+                    State::SynReceived if flow.listener == NO_LISTENER => Failure::Refused,
                     _ => Failure::Reset,
                 }));
             }
@@ -115,7 +115,11 @@ impl<O: Owner> Turn<'_, O> {
 
         // Fourth: SYN. The same SYN again asks for the same answer; others get a challenge (RFC 5961 section 4.2).
         if flags.contains(TcpFlags::SYN) {
-            if flow.state == State::SynReceived && sequence == flow.window_sequence {
+            let same = flow.state == State::SynReceived && sequence == flow.window_sequence;
+            if same && flow.listener == NO_LISTENER && flags.contains(TcpFlags::ACK) {
+                return self.both_opened(arrival);
+            }
+            if same {
                 flow.flags.set(Flags::SYN_WANTED);
             } else {
                 self.challenge();
@@ -178,6 +182,20 @@ impl<O: Owner> Turn<'_, O> {
             return self.text(arrival);
         }
         Verdict::Keep
+    }
+
+    /// The SYN and ACK of a peer that opened at the same time (RFC 9293 section 3.5, figure 7): the handshake is done. Both sent
+    /// it, so that neither needs another, but for one that asks again because ours was lost.
+    fn both_opened(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        let acknowledgment = arrival.segment.acknowledgment();
+        let flow = &*self.flow;
+        if !before(flow.send_una, acknowledgment) || before(flow.send_next, acknowledgment) {
+            self.shared.counters.drop_bad_ack += 1;
+            self.shared.answer_with_reset(arrival);
+            return Verdict::Keep;
+        }
+        self.flow.flags.set(Flags::ACK_NOW);
+        self.handshake_done().or_else(|| self.acknowledge(arrival)).unwrap_or(Verdict::Keep)
     }
 
     /// The receiver's half of RFC 3168 section 6.1.3.

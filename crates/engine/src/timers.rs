@@ -83,6 +83,7 @@ impl<O: Owner> Turn<'_, O> {
             } else {
                 flow.flags.set(Flags::FORCE);
             }
+            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
         } else {
             self.shared.counters.timeouts += 1;
             let first = flow.retries == 1;

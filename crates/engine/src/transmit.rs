@@ -14,7 +14,7 @@ use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
 use crate::neighbor::next_hop;
 use crate::owner::Owner;
-use crate::sequence::later;
+use crate::sequence::{distance, later};
 use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::Tuple;
 use crate::udp::Held;
@@ -164,6 +164,7 @@ impl<O: Owner> Turn<'_, O> {
                 flow.flags.clear(Flags::TIMED);
             }
             flow.send_next = later(flow.send_next, flow.send_una.wrapping_add(1 + outgoing.length));
+            flow.acked_next = flow.receive_next;
         }
         self.flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
         if !self.flow.retransmit_at.is_set() {
@@ -255,7 +256,11 @@ impl<O: Owner> Turn<'_, O> {
     fn send_again<S: FrameSink>(&mut self, sequence: u32, length: u32, sink: &mut S) -> Result<(), Full> {
         let promised = self.flow.promised - self.flow.offset(sequence);
         let data = u64::from(length).min(promised) as u32;
-        self.send_data(sequence, data, data < length, sink)
+        self.send_data(sequence, data, data < length, sink)?;
+        if self.flow.extra.is_some() {
+            self.repeats_probe(sequence, sequence.wrapping_add(length));
+        }
+        Ok(())
     }
 
     /// RFC 8985 section 7.3: new data if there is any, else the last segment again.
@@ -317,7 +322,7 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         if new {
             flow.send_next = end;
-            if !flow.flags.has(Flags::TIMED) {
+            if !flow.flags.has(Flags::TIMED) && flow.state.is_synchronized() {
                 flow.flags.set(Flags::TIMED);
                 flow.timed_sequence = end;
                 flow.timed_at_us = now_us;
@@ -487,7 +492,7 @@ impl Shared {
             }
         } else {
             // RFC 3168 section 6.1.1.1: a SYN that may have been lost because of its flags goes without them.
-            let ask = self.config.ecn == Ecn::Ask && flow.retries == 0;
+            let ask = self.config.ecn == Ecn::Ask && flow.all_acknowledged();
             flow.flags.put(Flags::ECN, ask);
             if ask {
                 flags |= TcpFlags::ECE | TcpFlags::CWR;
@@ -503,7 +508,12 @@ impl Shared {
                 .then(|| Timestamps { value: self.clock(now.tick(), flow), echo: flow.timestamp_recent }),
             ..Options::NONE
         };
-        let window = flow.receive_limit.min(0xffff) as u16;
+        // Never scaled (RFC 7323 section 2.2).
+        let window = match passive {
+            true => distance(flow.receive_next, flow.receive_edge),
+            false => flow.receive_limit,
+        };
+        let window = window.min(0xffff) as u16;
         let mut length = 0;
         if passive && flow.flags.has(Flags::FAST_OPEN_COOKIE) {
             options.fast_open = FastOpen::with_cookie(&self.fast_open.make(flow.tuple.remote.ip()));
@@ -516,7 +526,7 @@ impl Shared {
     /// The Fast Open option of our SYN, and how much data goes with it (RFC 7413 section 4.2.1).
     fn fast_open_syn(&mut self, now: Instant, flow: &mut Flow, options: &mut Options) -> u32 {
         let (client, server) = (flow.tuple.local.ip(), flow.tuple.remote());
-        if flow.retries > 0 {
+        if !flow.all_acknowledged() {
             // Section 4.1.3.1: what was lost may have been lost because of the option.
             self.servers.refused(now, client, server);
             flow.flags.clear(Flags::FAST_OPEN);
@@ -771,16 +781,17 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
         return None;
     }
     let unsent = flow.unsent();
-    // A FIN waits for the end of the handshake.
-    let fin_pending = flow.flags.has(Flags::FIN_WANTED) && flow.state != State::SynReceived;
+    // A FIN waits for the end of the handshake, and the SYN's sequence number is not of the window.
+    let syn = u32::from(flow.state == State::SynReceived);
+    let fin_pending = flow.flags.has(Flags::FIN_WANTED) && syn == 0;
     if unsent == 0 {
         return fin_pending.then_some((0, true));
     }
     let mss = u32::from(flow.mss);
     // RFC 5681 section 3.1 and RFC 9293 section 3.8.6; RFC 3042's limited transmit follows from the pipe, which duplicates
     // make smaller.
-    let congestion = flow.congestion.window().saturating_sub(flow.pipe());
-    let offered = flow.send_window.saturating_sub(flow.flight());
+    let congestion = (flow.congestion.window() + syn).saturating_sub(flow.pipe());
+    let offered = (flow.send_window + syn).saturating_sub(flow.flight());
     let room = unsent.min(u64::from(congestion.min(offered))) as u32;
     if room >= 2 * mss && offload >= 2 * mss {
         let length = room.min(offload) / mss * mss;
@@ -794,7 +805,9 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     // RFC 9293 section 3.8.6.2.1 (silly-window avoidance) and 3.7.4 (Nagle).
     let send = length == mss
         || (last && fin_pending)
-        || (last && !flow.flags.has(Flags::CORK) && (flow.flags.has(Flags::NO_DELAY) || flow.flight() == 0))
+        || (last
+            && !flow.flags.has(Flags::CORK)
+            && (flow.flags.has(Flags::NO_DELAY) || flow.flight() == syn))
         || (!last && length >= flow.send_window_max / 2)
         || flow.flags.has(Flags::FORCE);
     send.then_some((length, last && fin_pending))
