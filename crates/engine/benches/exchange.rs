@@ -472,8 +472,11 @@ fn million() {
     exchanges_of(&mut pair, 10_000, "≥ 2");
 }
 
-/// The scenarios whose instructions are counted: a fixed amount of work each.
-const ONCE: [(&str, fn() -> u64); 6] = [
+/// A name, and a fixed amount of work that returns its packets.
+type Scenario = (&'static str, fn() -> u64);
+
+/// The scenarios whose instructions are counted.
+const ONCE: [Scenario; 6] = [
     ("exchange-100", || {
         let mut pair = Pair::open(1000, 100, 100, ETHERNET);
         measured(&mut || pair.exchange(10_000))

@@ -20,7 +20,7 @@ use crate::listener::Listeners;
 use crate::neighbor::{Neighbors, next_hop};
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
 use crate::path_mtu;
-use crate::recovery::{CongestionState, Recovery};
+use crate::recovery::{CongestionState, Lateness, Recovery};
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
 use crate::transmit::{Answer, Sent};
@@ -810,6 +810,7 @@ impl Shared {
             send_shift: 0,
             receive_shift,
             backoff: 0,
+            lateness: Lateness::new(),
             challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),
             retransmit_at: Deadline::NEVER,
             ack_at: Deadline::NEVER,

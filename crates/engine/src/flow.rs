@@ -6,7 +6,7 @@ use crate::autotune::Autotune;
 use crate::congestion::Congestion;
 use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
-use crate::recovery::{CongestionState, Recovery};
+use crate::recovery::{CongestionState, Lateness, Recovery};
 use crate::rtt::Rtt;
 use crate::sequence::{distance, later};
 use crate::time::{Deadline, Tick};
@@ -236,6 +236,7 @@ pub(crate) struct Flow {
     pub(crate) backoff: u8,
     /// When it last challenged the peer, in units of [`CHALLENGE_TICKS`] (wrapping).
     pub(crate) challenged: u8,
+    pub(crate) lateness: Lateness,
 
     /// Retransmission, loss probe, reordering or persist: see the flags.
     pub(crate) retransmit_at: Deadline,
@@ -299,11 +300,11 @@ impl Flow {
     /// The scoreboard, made if there is none yet.
     pub(crate) fn recovery_or_new(&mut self) -> &mut Recovery {
         let (una, next, sent_at_us) = (self.send_una, self.send_next, self.sent_at_us);
-        let reordering_seen = self.flags.has(Flags::REORDERING_SEEN);
+        let (reordering_seen, lateness) = (self.flags.has(Flags::REORDERING_SEEN), self.lateness);
         self.extra
             .get_or_insert_default()
             .recovery
-            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen))
+            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen, lateness))
     }
 
     pub(crate) fn settings(&self) -> Option<&Settings> {
@@ -318,10 +319,9 @@ impl Flow {
     pub(crate) fn trim(&mut self) {
         let (una, next) = (self.send_una, self.send_next);
         let Some(extra) = &mut self.extra else { return };
-        if let Some(recovery) = extra.recovery.take_if(|recovery| recovery.is_idle(una, next))
-            && recovery.reordering_seen()
-        {
-            self.flags.set(Flags::REORDERING_SEEN);
+        if let Some(recovery) = extra.recovery.take_if(|recovery| recovery.is_idle(una, next)) {
+            self.flags.put(Flags::REORDERING_SEEN, recovery.reordering_seen());
+            self.lateness = recovery.lateness();
         }
         if extra.is_empty() {
             self.extra = None;
@@ -519,7 +519,7 @@ pub struct Info {
 /// Bytes of one flow, all of it: the control block, its places in the table and in the queue of output, and what its owner
 /// keeps for a flow whose payload is made from a template (an index).
 #[cfg(test)]
-const COST: usize = size_of::<Flow>() + 8 * 4 / 3 + size_of::<u32>() + size_of::<u32>();
+const COST: usize = size_of::<Flow>() + 8 * 8 / 3 + size_of::<u32>() + size_of::<u32>();
 
 /// DESIGN: a generated flow costs 256 bytes or less.
 #[cfg(test)]

@@ -115,7 +115,7 @@ impl Shared {
     /// Answers a SYN without keeping anything of it (RFC 4987 section 3.6): the cookie holds the MSS, the timestamp the other
     /// options.
     fn answer_with_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) {
-        let (tuple, options) = (arrival.tuple, &arrival.options);
+        let (tuple, options) = (arrival.tuple, arrival.options);
         let default = if tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
         let mss = options.mss.unwrap_or(default);
         let syn = arrival.segment.sequence();
@@ -187,7 +187,7 @@ impl Shared {
 
     /// Takes the options and the initial sequence number of a SYN (RFC 9293 section 3.7.1, RFC 7323, RFC 2018, RFC 3168).
     fn learn_from_syn(&self, now: Instant, flow: &mut Flow, arrival: &Arrival<'_>) {
-        let (segment, options) = (&arrival.segment, &arrival.options);
+        let (segment, options) = (&arrival.segment, arrival.options);
         flow.receive_next = segment.sequence().wrapping_add(1);
         flow.acked_next = flow.receive_next;
         // The SYN's answer offers an unscaled window (RFC 7323 section 2.2).

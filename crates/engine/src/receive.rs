@@ -16,7 +16,7 @@ use crate::tuple::{Address, Tuple};
 /// A TCP segment with what surrounds it.
 pub(crate) struct Arrival<'a> {
     pub(crate) segment: Segment<'a>,
-    pub(crate) options: Options,
+    pub(crate) options: &'a Options,
     pub(crate) tuple: Tuple,
     pub(crate) next_hop: MacAddr,
     /// The packet carried an ECN mark (CE, RFC 3168 section 5).
@@ -138,7 +138,7 @@ impl Engine {
             local_port: segment.destination_port(),
             remote_port: segment.source_port(),
         };
-        let arrival = Arrival { segment, options, tuple, next_hop, marked };
+        let arrival = Arrival { segment, options: &options, tuple, next_hop, marked };
         match self.flows.find(&tuple) {
             Some(index) => self.with_flow(now, index, &arrival, owner),
             None => self.without_flow(now, &arrival, None, owner),

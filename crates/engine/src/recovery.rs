@@ -58,6 +58,37 @@ pub enum CongestionState {
     Loss = 4,
 }
 
+/// What a flow has learnt of reordering on its path (RFC 8985 section 6.2 step 4), between scoreboards too; one byte.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lateness {
+    /// Quarters of the least round trip that a segment may be late, in the low half; recoveries for which that holds, in the
+    /// high half.
+    packed: u8,
+}
+
+impl Lateness {
+    const MOST: u8 = 15;
+
+    pub(crate) const fn new() -> Self {
+        Self { packed: 1 }
+    }
+
+    const fn quarters(self) -> u32 {
+        (self.packed & 0xf) as u32
+    }
+
+    /// A repetition was for nothing: later is allowed, for sixteen recoveries (this one and fifteen).
+    fn grow(&mut self) {
+        let quarters = (self.packed & 0xf).saturating_add(1).min(Self::MOST);
+        self.packed = Self::MOST << 4 | quarters;
+    }
+
+    fn recovered(&mut self) {
+        let left = self.packed >> 4;
+        self.packed = if left == 0 { 1 } else { (left - 1) << 4 | (self.packed & 0xf) };
+    }
+}
+
 /// A tail loss probe that was sent (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug)]
 struct Probe {
@@ -85,8 +116,7 @@ pub(crate) struct Recovery {
     rack_rtt_us: u32,
     rack_valid: bool,
     reordering_seen: bool,
-    window_multiplier: u8,
-    window_persists: u8,
+    lateness: Lateness,
     dsack_round: Option<u32>,
 
     // RFC 6937 section 3.
@@ -127,7 +157,13 @@ pub(crate) struct Losses {
 
 impl Recovery {
     /// All of `[una, next)` is on its way, last sent at `sent_at_us`.
-    pub(crate) fn new(una: u32, next: u32, sent_at_us: u32, reordering_seen: bool) -> Self {
+    pub(crate) fn new(
+        una: u32,
+        next: u32,
+        sent_at_us: u32,
+        reordering_seen: bool,
+        lateness: Lateness,
+    ) -> Self {
         let mut runs = VecDeque::new();
         if una != next {
             runs.push_back(Run { end: next, sent_at_us, fate: Fate::Flying, again: false });
@@ -145,8 +181,7 @@ impl Recovery {
             rack_rtt_us: 0,
             rack_valid: false,
             reordering_seen,
-            window_multiplier: 1,
-            window_persists: 16,
+            lateness,
             dsack_round: None,
             delivered: 0,
             sent: 0,
@@ -310,8 +345,7 @@ impl Recovery {
         // RFC 8985 section 6.2 step 4: the reordering window was too small, once a round trip.
         if self.dsack_round.is_none_or(|round| at_or_before(round, una)) {
             self.dsack_round = Some(next);
-            self.window_multiplier = self.window_multiplier.saturating_add(1);
-            self.window_persists = 16;
+            self.lateness.grow();
         }
     }
 
@@ -449,7 +483,7 @@ impl Recovery {
         {
             return 0;
         }
-        (u32::from(self.window_multiplier) * (min_rtt_us / 4)).min(smoothed_us)
+        (self.lateness.quarters() * (min_rtt_us / 4)).min(smoothed_us)
     }
 
     /// RFC 8985 section 6.2 step 5: segments sent long enough before one that was delivered are lost.
@@ -709,10 +743,11 @@ impl Recovery {
             self.ended_at = Some(self.runs.back().map_or(self.highest_sacked, |run| run.end));
         }
         // RFC 8985 section 6.2 step 4: the larger reordering window persists for 16 recoveries.
-        self.window_persists = self.window_persists.saturating_sub(1);
-        if self.window_persists == 0 {
-            self.window_multiplier = 1;
-        }
+        self.lateness.recovered();
+    }
+
+    pub(crate) fn lateness(&self) -> Lateness {
+        self.lateness
     }
 
     pub(crate) fn reordering_seen(&self) -> bool {

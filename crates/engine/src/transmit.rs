@@ -16,7 +16,7 @@ use crate::neighbor::next_hop;
 use crate::owner::Owner;
 use crate::sequence::{distance, later};
 use crate::time::{Deadline, Instant, Tick};
-use crate::tuple::Tuple;
+use crate::tuple::{Ends, Tuple};
 use crate::udp::Held;
 
 /// Segments that one flow sends before others have their turn.
@@ -419,6 +419,8 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// Writes a segment of the flow, its payload straight from the owner.
+    // Always: its options are 76 bytes, and would be copied for the call.
+    #[inline(always)]
     fn write_segment<S: FrameSink>(&mut self, outgoing: &Outgoing, sink: &mut S) -> Result<(), Full> {
         let frame = sink.frame().ok_or(Full)?;
         let flow = &*self.flow;
@@ -584,16 +586,16 @@ impl Shared {
         length: usize,
         ecn: ip::Ecn,
     ) -> usize {
-        let headers = headers_len(tuple.is_v4());
-        let segment = &mut frame[headers..headers + length];
-        let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        match (local, remote) {
-            (IpAddr::V4(local), IpAddr::V4(remote)) => self.write_checksum(segment, local, remote),
-            (IpAddr::V6(local), IpAddr::V6(remote)) => self.write_checksum(segment, local, remote),
-            _ => unreachable!("a tuple's ends are of one family: Engine::connect and receive see to it"),
+        match tuple.ends() {
+            Ends::V4(local, remote) => {
+                self.write_checksum(&mut frame[headers_len(true)..][..length], local, remote);
+                self.write_ipv4(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+            }
+            Ends::V6(local, remote) => {
+                self.write_checksum(&mut frame[headers_len(false)..][..length], local, remote);
+                self.write_ipv6(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+            }
         }
-        let path = Path { next_hop, source: local, destination: remote };
-        self.write_headers(frame, &path, ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
     }
 
     #[inline]
@@ -616,36 +618,71 @@ impl Shared {
         ecn: ip::Ecn,
         hop_limit: u8,
     ) -> usize {
-        let is_v4 = path.destination.is_ipv4();
-        let ethertype = if is_v4 { ethernet::ETHERTYPE_IPV4 } else { ethernet::ETHERTYPE_IPV6 };
-        ethernet::Header { destination: path.next_hop, source: self.config.mac, ethertype }.emit(frame);
-        let packet = &mut frame[ethernet::HEADER_LEN..];
         match (path.source, path.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {
-                source,
-                destination,
-                protocol,
-                ttl: hop_limit,
-                tos: ecn.in_traffic_class(0),
-                // RFC 6864 section 4.1: meaningless in a datagram that may not be fragmented.
-                identification: 0,
-                dont_fragment: true,
-                payload_len: length as u16,
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                self.write_ipv4(frame, path.next_hop, (source, destination), protocol, length, ecn, hop_limit)
             }
-            .emit(packet),
-            (IpAddr::V6(source), IpAddr::V6(destination)) => ipv6::Header {
-                source,
-                destination,
-                protocol,
-                hop_limit,
-                traffic_class: ecn.in_traffic_class(0),
-                flow_label: 0,
-                payload_len: length as u16,
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                self.write_ipv6(frame, path.next_hop, (source, destination), protocol, length, ecn, hop_limit)
             }
-            .emit(packet),
             _ => unreachable!("both ends of a path are of one family"),
         }
-        headers_len(is_v4) + length
+    }
+
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "a packet's fields")]
+    fn write_ipv4(
+        &self,
+        frame: &mut [u8],
+        next_hop: MacAddr,
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        protocol: u8,
+        length: usize,
+        ecn: ip::Ecn,
+        hop_limit: u8,
+    ) -> usize {
+        let ethertype = ethernet::ETHERTYPE_IPV4;
+        ethernet::Header { destination: next_hop, source: self.config.mac, ethertype }.emit(frame);
+        ipv4::Header {
+            source,
+            destination,
+            protocol,
+            ttl: hop_limit,
+            tos: ecn.in_traffic_class(0),
+            // RFC 6864 section 4.1: meaningless in a datagram that may not be fragmented.
+            identification: 0,
+            dont_fragment: true,
+            payload_len: length as u16,
+        }
+        .emit(&mut frame[ethernet::HEADER_LEN..]);
+        headers_len(true) + length
+    }
+
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "a packet's fields")]
+    fn write_ipv6(
+        &self,
+        frame: &mut [u8],
+        next_hop: MacAddr,
+        (source, destination): (Ipv6Addr, Ipv6Addr),
+        protocol: u8,
+        length: usize,
+        ecn: ip::Ecn,
+        hop_limit: u8,
+    ) -> usize {
+        let ethertype = ethernet::ETHERTYPE_IPV6;
+        ethernet::Header { destination: next_hop, source: self.config.mac, ethertype }.emit(frame);
+        ipv6::Header {
+            source,
+            destination,
+            protocol,
+            hop_limit,
+            traffic_class: ecn.in_traffic_class(0),
+            flow_label: 0,
+            payload_len: length as u16,
+        }
+        .emit(&mut frame[ethernet::HEADER_LEN..]);
+        headers_len(false) + length
     }
 
     /// Sends the answers that belong to no flow. False when the link is full.

@@ -31,8 +31,14 @@ impl Address {
         if self.is_v4() {
             return IpAddr::V4(Ipv4Addr::from_bits(self.0[3]));
         }
+        IpAddr::V6(self.mapped())
+    }
+
+    /// As an IPv6 address, whatever it is.
+    #[inline]
+    const fn mapped(self) -> Ipv6Addr {
         let [a, b, c, d] = self.0;
-        IpAddr::V6(Ipv6Addr::from_bits((a as u128) << 96 | (b as u128) << 64 | (c as u128) << 32 | d as u128))
+        Ipv6Addr::from_bits((a as u128) << 96 | (b as u128) << 64 | (c as u128) << 32 | d as u128)
     }
 }
 
@@ -44,6 +50,12 @@ impl From<IpAddr> for Address {
             IpAddr::V6(address) => Self::v6(address),
         }
     }
+}
+
+/// Two addresses of one family: local, remote.
+pub(crate) enum Ends {
+    V4(Ipv4Addr, Ipv4Addr),
+    V6(Ipv6Addr, Ipv6Addr),
 }
 
 /// A connection's two ends.
@@ -73,8 +85,19 @@ impl Tuple {
         SocketAddr::new(self.remote.ip(), self.remote_port)
     }
 
+    #[inline]
     pub(crate) const fn is_v4(&self) -> bool {
         self.remote.is_v4()
+    }
+
+    /// The addresses of the two ends. Both are of one family.
+    #[inline]
+    pub(crate) const fn ends(&self) -> Ends {
+        if self.is_v4() {
+            Ends::V4(Ipv4Addr::from_bits(self.local.0[3]), Ipv4Addr::from_bits(self.remote.0[3]))
+        } else {
+            Ends::V6(self.local.mapped(), self.remote.mapped())
+        }
     }
 
     fn ports(&self) -> u32 {

@@ -551,3 +551,40 @@ fn duplicates_with_nothing_in_flight_mean_nothing() {
     assert_eq!(s.host.engine.counters().duplicate_acks, 0);
     assert_eq!(s.host.engine.info(flow).congestion_state, CongestionState::Open);
 }
+
+#[test]
+fn a_lone_tail_segment_is_probed_for_when_the_timeout_is_due() {
+    // RFC 8985 section 7.4.2 case 2: an acknowledgment beyond the probe, and no duplicate was reported.
+    let (mut s, flow) = in_flight(config(SERVER), 3, 3);
+    s.ack(at(2));
+    let before = s.host.engine.info(flow).congestion_window;
+    s.wait_ms(300);
+    assert_eq!(sequences(&mut s), [at(2)]);
+    s.host.engine.set_no_delay(flow, true);
+    s.wait_ms(100);
+    s.ack(at(3));
+    s.host.send(flow, MSS);
+    s.sent();
+    s.wait_ms(100);
+    s.ack(at(4));
+    assert_eq!(s.host.engine.counters().loss_probes, 1);
+    assert_eq!(s.host.engine.counters().loss_probes_repaired, 1);
+    assert!(s.host.engine.info(flow).slow_start_threshold <= before);
+}
+
+#[test]
+fn a_reported_duplicate_makes_the_reordering_window_larger() {
+    // RFC 8985 section 6.2 step 4: by min_RTT/4, for sixteen recoveries.
+    let (mut s, flow) = on_a_path_that_reorders();
+    s.sack(at(10), &[(at(11), at(20))]);
+    s.expect_after(25, &[(ACK, at(10), 1, MSS)]);
+    // It was only late.
+    s.ack(at(20));
+    s.wait_ms(90);
+    s.sack(at(20), &[(at(10), at(11))]);
+    s.host.send(flow, 10 * MSS);
+    s.expect_full(at(20), 10, MSS, true);
+    s.wait_ms(100);
+    s.sack(at(20), &[(at(21), at(30))]);
+    s.expect_after(50, &[(ACK, at(20), 1, MSS)]);
+}

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, SynCookies};
+use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, State, SynCookies};
 
 use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
@@ -28,18 +28,20 @@ struct World {
     /// Frames on their way to each host.
     wires: [VecDeque<Flying>; 2],
     listeners: [Vec<ListenerId>; 2],
-    /// Flows whose owner promises no more.
-    shut: [BTreeSet<FlowId>; 2],
+    /// Streams, by their seeds, whose owner promises no more.
+    shut: [BTreeSet<u64>; 2],
     now: Instant,
     /// Somebody else sent segments: the streams are no longer what the other end sent.
     forged: bool,
     addresses: [IpAddr; 2],
+    /// Larger packets vanish on their way.
+    swallows: usize,
 }
 
 /// Decodes operations until the bytes end, then lets everything finish.
 pub fn operations(data: &[u8]) {
     let mut bytes = Bytes(data);
-    let (Some(start), Some(more)) = (bytes.byte(), bytes.byte()) else { return };
+    let (Some(start), Some(more), Some(extra)) = (bytes.byte(), bytes.byte(), bytes.byte()) else { return };
     let mut configs = [limited(config(CLIENT)), limited(config(SERVER))];
     for config in &mut configs {
         config.receive_window = [1024, 8192, 32_768, 1 << 20][usize::from(start & 3)];
@@ -53,24 +55,36 @@ pub fn operations(data: &[u8]) {
         config.syn_cookies = [SynCookies::WhenFull, SynCookies::Off][usize::from(more >> 3 & 1)];
         config.sack = more & 16 == 0;
         config.timestamps = more & 32 == 0;
+        config.fast_open_client = extra & 1 != 0;
+        config.fast_open_server = extra & 1 != 0;
+        config.max_fast_open = 2;
+        config.mtu_probing = extra & 2 != 0;
+        config.checksum_offload = extra & 4 != 0;
+        config.segment_offload = [0, 8000, 65_435][usize::from(extra >> 3 & 3) % 3];
+        if !config.checksum_offload {
+            config.segment_offload = 0;
+        }
     }
+    // The least that either family's paths take, or more than any frame.
+    let swallows = [usize::MAX, if more & 1 != 0 { 1280 } else { 576 }][usize::from(extra >> 5 & 1)];
     configs[0].address6 = configs[0].address6.map(|_| ADDRESS6[0]);
     configs[1].address6 = configs[1].address6.map(|_| ADDRESS6[1]);
     let mut world = World {
         hosts: configs.map(Host::new),
         wires: <[VecDeque<Flying>; 2]>::default(),
         listeners: <[Vec<ListenerId>; 2]>::default(),
-        shut: <[BTreeSet<FlowId>; 2]>::default(),
+        shut: <[BTreeSet<u64>; 2]>::default(),
         // Also where ticks wrap.
         now: Instant::from_micros(if start & 8 == 0 { 1 } else { (0xffff_ff00_u64) << 10 }),
         forged: false,
+        swallows,
         addresses: if more & 1 == 0 { [CLIENT.into(), SERVER.into()] } else { ADDRESS6.map(IpAddr::V6) },
     };
     for side in 0..2 {
         world.hosts[side].owner.hold = start & (16 << side) != 0;
     }
     world.listen(1, 0);
-    world.connect(0, 0);
+    world.connect(0, 0, false);
     while world.operate(&mut bytes).is_some() {
         for host in &world.hosts {
             within_limits(host);
@@ -87,11 +101,15 @@ impl World {
         }
     }
 
-    fn connect(&mut self, side: usize, port: u16) {
+    /// Opens a connection; with data in its SYN, if it may.
+    fn connect(&mut self, side: usize, port: u16, fast: bool) {
         let local = SocketAddr::new(self.addresses[side], 40_000 + port / 4);
         let remote = SocketAddr::new(self.addresses[1 - side], 80 + port % 4);
         if let Ok(flow) = self.hosts[side].try_connect(self.now, local, remote) {
-            self.shut[side].remove(&flow);
+            if fast {
+                self.hosts[side].engine.set_fast_open(flow);
+                self.hosts[side].send(flow, 100 * usize::from(port));
+            }
         }
     }
 
@@ -106,7 +124,7 @@ impl World {
         let side = usize::from(choice & 1);
         let argument = bytes.byte()?;
         match choice >> 1 & 31 {
-            0 => self.connect(side, u16::from(argument % 32)),
+            0 => self.connect(side, u16::from(argument % 32), argument & 32 != 0),
             1 => self.listen(side, u16::from(argument % 4)),
             2 => {
                 if argument & 15 == 0
@@ -150,11 +168,12 @@ impl World {
     fn with_flow(&mut self, side: usize, flow: FlowId, what: u8, bytes: &mut Bytes<'_>) -> Option<()> {
         let now = self.now;
         let host = &mut self.hosts[side];
+        let stream = host.owner.streams[&flow].seed;
         match what {
             3..=6 => {
                 let amount = u64::from(bytes.word()?);
                 let room = MOST_PROMISED.saturating_sub(host.owner.streams[&flow].promised);
-                if !self.shut[side].contains(&flow) {
+                if !self.shut[side].contains(&stream) {
                     host.send(flow, amount.min(room) as usize);
                 }
             }
@@ -166,16 +185,16 @@ impl World {
                 host.engine.consumed(flow, part);
             }
             11 => {
-                self.shut[side].insert(flow);
+                self.shut[side].insert(stream);
                 host.engine.shutdown(flow);
             }
             12 => {
-                self.shut[side].insert(flow);
+                self.shut[side].insert(stream);
                 host.engine.close(flow);
             }
             13 => {
                 if bytes.byte()? & 3 == 0 {
-                    self.shut[side].insert(flow);
+                    self.shut[side].insert(stream);
                     host.engine.abort(flow);
                 }
             }
@@ -207,7 +226,6 @@ impl World {
             _ => {
                 for (flow, _) in host.owner.incoming.drain(..) {
                     if host.owner.streams.contains_key(&flow) {
-                        self.shut[side].remove(&flow);
                         host.engine.accepted(flow);
                     }
                 }
@@ -218,13 +236,15 @@ impl World {
 
     /// What `side` has written goes onto the other's wire.
     fn collect(&mut self, side: usize) {
-        let frames = self.hosts[side].outbox.frames.drain(..);
+        let fits = |frame: &Vec<u8>| frame.len() <= self.swallows.saturating_add(14);
+        let frames = self.hosts[side].outbox.frames.drain(..).filter(fits);
         self.wires[1 - side].extend(frames.map(|frame| Flying { frame, damaged: false }));
     }
 
     fn deliver(&mut self, side: usize, most: usize) {
         for _ in 0..most {
             let Some(Flying { frame, .. }) = self.wires[side].pop_front() else { break };
+            if std::env::var_os("OVERFLY_TRACE").is_some() { eprintln!("DBG {} to {side} {}", self.now.as_micros(), crate::harness::describe(&frame)); }
             let host = &mut self.hosts[side];
             host.engine.receive(self.now, &frame, &mut host.owner);
         }
@@ -316,6 +336,7 @@ impl World {
             for side in 0..2 {
                 self.is_what_was_sent(side);
             }
+            self.arrives();
         }
         for side in 0..2 {
             for listener in core::mem::take(&mut self.listeners[side]) {
@@ -323,6 +344,61 @@ impl World {
             }
             wind_up(&mut self.hosts[side], self.now);
         }
+    }
+
+    /// The link is good and owners read: whatever was promised arrives, or its flow fails.
+    fn arrives(&mut self) {
+        for side in 0..2 {
+            for flow in self.flows(side) {
+                let engine = &mut self.hosts[side].engine;
+                engine.set_cork(flow, false);
+                engine.set_keep_alive(self.now, flow, None);
+            }
+        }
+        let end = self.now + Duration::from_secs(1500);
+        for _ in 0..20_000 {
+            for side in 0..2 {
+                transmit(&mut self.hosts[side], self.now);
+                self.collect(side);
+            }
+            for side in 0..2 {
+                self.deliver(side, usize::MAX);
+                for flow in self.flows(side) {
+                    self.hosts[side].read_all(flow);
+                }
+            }
+            if self.hosts.iter().any(|host| host.engine.has_output()) {
+                continue;
+            }
+            let next = self.hosts.iter().filter_map(|host| host.engine.next_deadline()).min();
+            let Some(next) = next.filter(|&next| next < end) else { break };
+            self.now = self.now.max(next);
+            for host in &mut self.hosts {
+                host.engine.advance(self.now, &mut host.owner);
+            }
+        }
+        for side in 0..2 {
+            for flow in self.flows(side) {
+                let info = self.hosts[side].engine.info(flow);
+                let done = match info.state {
+                    State::Established | State::CloseWait | State::FinWait2 => {
+                        info.unacknowledged == 0 && !self.shut_and_unsent(side, flow, info.state)
+                    }
+                    State::Closed | State::TimeWait => true,
+                    _ => false,
+                };
+                assert!(done, "it stands still: {info:?}");
+            }
+        }
+    }
+
+    /// The owner wants a FIN that was not sent.
+    fn shut_and_unsent(&self, side: usize, flow: FlowId, state: State) -> bool {
+        state != State::FinWait2 && self.shut[side].contains(&self.hosts[side].owner.streams[&flow].seed)
+    }
+
+    fn flows(&self, side: usize) -> Vec<FlowId> {
+        self.hosts[side].owner.streams.keys().copied().collect()
     }
 
     /// Every stream that `side` received is the beginning of one that the other side sends.
@@ -338,6 +414,7 @@ impl World {
             let known = of(1 - side).any(|other| {
                 stream.received.iter().enumerate().all(|(at, byte)| *byte == pattern(other.seed, at as u64))
             });
+            if !known { for other in of(1 - side) { let same = stream.received.iter().enumerate().take_while(|(at, byte)| **byte == pattern(other.seed, *at as u64)).count(); eprintln!("DBG side {side} len {} same {same} as {:?}", stream.received.len(), (other.seed, other.promised, other.connected, other.failed)); } eprintln!("DBG wires"); }
             assert!(known, "{} bytes arrived that nobody sent", stream.received.len());
         }
     }

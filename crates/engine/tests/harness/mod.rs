@@ -7,13 +7,13 @@
 pub mod script;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{Config, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner};
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{Segment, write_checksum};
-use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4};
+use overfly_wire::{FrameSink, MacAddr, Unfinished, ethernet, ipv4};
 
 /// SplitMix64: enough for tests, and a seed is one number.
 pub struct Random(pub u64);
@@ -225,6 +225,48 @@ impl FrameSink for Outbox {
     fn commit(&mut self, length: usize) {
         self.frames.push_back(self.frame[..length].to_vec());
     }
+
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        if left.checksum_from == 0 {
+            self.commit(length);
+        } else {
+            self.frames.extend(finished(&self.frame[..length], left));
+        }
+    }
+}
+
+/// What a device with offloads makes of a frame with a TCP segment: segments whose sums hold.
+pub fn finished(frame: &[u8], left: Unfinished) -> Vec<Vec<u8>> {
+    let tcp = usize::from(left.checksum_from);
+    let headers = tcp + usize::from(frame[tcp + 12] >> 4) * 4;
+    assert!(left.segment_len == 0 || headers == usize::from(left.headers_len), "where the payload begins");
+    let payload = &frame[headers..];
+    let most = if left.segment_len == 0 { payload.len() } else { usize::from(left.segment_len) };
+    let count = payload.len().div_ceil(most.max(1)).max(1);
+    let segments = (0..count).map(|index| {
+        let piece = &payload[index * most..payload.len().min((index + 1) * most)];
+        let mut cut = [&frame[..headers], piece].concat();
+        let number = u32::from_be_bytes([cut[tcp + 4], cut[tcp + 5], cut[tcp + 6], cut[tcp + 7]]);
+        cut[tcp + 4..tcp + 8].copy_from_slice(&number.wrapping_add((index * most) as u32).to_be_bytes());
+        if index + 1 < count {
+            // FIN and PSH are the last segment's.
+            cut[tcp + 13] &= !0x09;
+        }
+        if index > 0 {
+            // CWR is the first one's.
+            cut[tcp + 13] &= !0x80;
+        }
+        if cut[12..14] == [8, 0] {
+            return extended(&cut, 0);
+        }
+        let length = (cut.len() - 54) as u16;
+        cut[18..20].copy_from_slice(&length.to_be_bytes());
+        let address = |at: usize| Ipv6Addr::from(<[u8; 16]>::try_from(&cut[at..at + 16]).expect("16 bytes"));
+        let (source, destination) = (address(22), address(38));
+        write_checksum(&mut cut[54..], source, destination);
+        cut
+    });
+    segments.collect()
 }
 
 /// One line about a frame, as packet scripts have it: for messages of failing tests.
