@@ -538,7 +538,8 @@ impl Shared {
             Opening::Data { cookie, mss } => {
                 options.fast_open = FastOpen::with_cookie(cookie.as_bytes());
                 let segment = mss.min(self.largest_segment(&flow.tuple));
-                let room = u64::from(segment.saturating_sub(MAX_OPTIONS_LEN));
+                // Nor more than the owner's largest segment: a link must not cut a SYN.
+                let room = u64::from(segment.saturating_sub(MAX_OPTIONS_LEN).min(flow.mss));
                 flow.promised.min(room) as u32
             }
             Opening::Request => {
