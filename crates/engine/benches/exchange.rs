@@ -531,7 +531,7 @@ fn main() {
         true,
         "six: the request goes with the handshake's last ACK, the FIN with the response",
     );
-    connections_per_second(false, "seven: the FIN after the response, as TRex sends it");
+    connections_per_second(false, "seven: the FIN after the response");
     bits_per_second("one bulk flow, MTU 1500", ETHERNET, 1 << 30, "≥ 20");
     bits_per_second("one bulk flow, MTU 65535", JUMBO, 2 << 30, "≥ 60");
     bits_per_second("one bulk flow, MTU 1500, 64 KB offload", OFFLOAD, 4 << 30, "≥ 60");
