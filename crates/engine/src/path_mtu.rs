@@ -21,10 +21,11 @@ const IPV4_MIN: u16 = 552;
 /// Where an IPv4 path that swallows full-sized packets starts again: the plateau next to RFC 4821 section 7.2's 1,024.
 const IPV4_BASE: u16 = 1006;
 /// Packet sizes that are worth a try, ascending: the plateaus of RFC 1191 section 7.1, and what is left of an Ethernet frame by
-/// tunnels, PPPoE (RFC 2516 section 7) and jumbo frames.
-const SIZES: [u16; 18] = [
-    576, 1006, 1280, 1380, 1400, 1420, 1440, 1450, 1462, 1480, 1492, 1500, 2002, 4352, 8166, 9000, 17_914,
-    32_000,
+/// tunnels, PPPoE (RFC 2516 section 7) and jumbo frames. A probe must be less than two segments of the size before: a link with
+/// segmentation offload would cut it.
+const SIZES: [u16; 20] = [
+    576, 1006, 1280, 1380, 1400, 1420, 1440, 1450, 1462, 1480, 1492, 1500, 2002, 3000, 4352, 8166, 9000,
+    17_914, 32_000, 60_000,
 ];
 /// RFC 8899 section 5.1.2: MAX_PROBES, after which a size is held to be too large.
 const MAX_PROBES: u8 = 3;
@@ -573,6 +574,17 @@ mod tests {
         assert_eq!(mtu.too_big(later, 1340, size), Claim::Ignored);
         assert_eq!(mtu.size(), 1300);
         assert_eq!(mtu.probe(later), Some(1340));
+    }
+
+    #[test]
+    fn a_probe_is_less_than_two_segments() {
+        let sizes = [&[IPV4_MIN], &SIZES[..], &[u16::MAX]].concat();
+        for pair in sizes.windows(2) {
+            for headers in [40, 52, 60, 72] {
+                let payload = |size: u16| u32::from(size) - headers;
+                assert!(payload(pair[1]) < 2 * payload(pair[0]), "{pair:?}");
+            }
+        }
     }
 
     #[test]

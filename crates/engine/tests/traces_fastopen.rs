@@ -638,3 +638,17 @@ fn packet_too_big_for_the_syn_and_its_data() {
     }
     assert_eq!(s.host.owner.streams[&flow].acknowledged, 4000);
 }
+
+#[test]
+fn a_syn_is_one_segment_also_where_the_link_cuts() {
+    let mut config = uses();
+    config.checksum_offload = true;
+    config.segment_offload = 65_435;
+    let mut s = script(false, config);
+    learn(&mut s);
+    let flow = connect(&mut s, 1000);
+    s.host.engine.set_max_segment(flow, 100);
+    s.expect(&[(SYN, 0, 0, 100)]);
+    s.inject(SYN | ACK, 0, 101, 0, 65_535);
+    assert_eq!(s.host.owner.streams[&flow].acknowledged, 100);
+}

@@ -105,11 +105,11 @@ impl World {
     fn connect(&mut self, side: usize, port: u16, fast: bool) {
         let local = SocketAddr::new(self.addresses[side], 40_000 + port / 4);
         let remote = SocketAddr::new(self.addresses[1 - side], 80 + port % 4);
-        if let Ok(flow) = self.hosts[side].try_connect(self.now, local, remote) {
-            if fast {
-                self.hosts[side].engine.set_fast_open(flow);
-                self.hosts[side].send(flow, 100 * usize::from(port));
-            }
+        if let Ok(flow) = self.hosts[side].try_connect(self.now, local, remote)
+            && fast
+        {
+            self.hosts[side].engine.set_fast_open(flow);
+            self.hosts[side].send(flow, 100 * usize::from(port));
         }
     }
 
@@ -244,7 +244,6 @@ impl World {
     fn deliver(&mut self, side: usize, most: usize) {
         for _ in 0..most {
             let Some(Flying { frame, .. }) = self.wires[side].pop_front() else { break };
-            if std::env::var_os("OVERFLY_TRACE").is_some() { eprintln!("DBG {} to {side} {}", self.now.as_micros(), crate::harness::describe(&frame)); }
             let host = &mut self.hosts[side];
             host.engine.receive(self.now, &frame, &mut host.owner);
         }
@@ -414,7 +413,6 @@ impl World {
             let known = of(1 - side).any(|other| {
                 stream.received.iter().enumerate().all(|(at, byte)| *byte == pattern(other.seed, at as u64))
             });
-            if !known { for other in of(1 - side) { let same = stream.received.iter().enumerate().take_while(|(at, byte)| **byte == pattern(other.seed, *at as u64)).count(); eprintln!("DBG side {side} len {} same {same} as {:?}", stream.received.len(), (other.seed, other.promised, other.connected, other.failed)); } eprintln!("DBG wires"); }
             assert!(known, "{} bytes arrived that nobody sent", stream.received.len());
         }
     }
