@@ -241,8 +241,10 @@ def reset_by_the_peer():
 @test
 def reset_by_linger():
     answer = socket.create_server((OWN, 6603), family=FAMILY)
-    c = accepted("r = b'none'\ntry:\n take(5)\nexcept ConnectionResetError:\n r = b'reset'\n"
+    # The peer's connect() must be over, or the reset is its error.
+    c = accepted("s.sendall(b'x')\nr = b'none'\ntry:\n take(5)\nexcept ConnectionResetError:\n r = b'reset'\n"
                  "socket.create_connection(('%s', 6603)).sendall(r)" % OWN)
+    assert c.recv(1) == b"x"
     c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     assert struct.unpack("ii", c.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8)) == (1, 0)
     c.close()
