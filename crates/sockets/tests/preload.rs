@@ -235,7 +235,7 @@ fn calls(own: IpAddr, other: IpAddr, options: &[(&str, &str)]) {
     script.arg(programs("calls.py")).args([own.to_string(), other.to_string()]);
     let output = run(&bench.lab.server, script.envs(options.iter().copied()));
     let (told, complained) = (text(&output.stdout), text(&output.stderr));
-    assert!(output.status.success(), "{told}\n{complained}");
+    assert!(output.status.success(), "{}: {told}\n{complained}", output.status);
     assert!(
         sum(&complained, "accepts") > 200 && sum(&complained, "connects") > 20,
         "not accelerated: {complained}"
