@@ -196,13 +196,18 @@ impl Process {
         self.environment.is_some()
     }
 
-    /// Ties this process to `overfly run`: it dies with it.
-    fn connect_leash(&mut self) {
+    /// Ties this process to `overfly run`: it dies with it. So does a child that was forked while `overfly run` was dying,
+    /// which is too late to be tied as its parent (`of_tied`) was.
+    fn connect_leash(&mut self, of_tied: bool) {
         let Some(environment) = &self.environment else { return };
         match Leash::connect(environment) {
             Ok(leash) => {
                 table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
                 self.leash = Some(leash);
+            }
+            Err(overfly_link::Error::BrokerGone { .. }) if of_tied => {
+                let _ =
+                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             }
             Err(error) => self.fall_back(&error.to_string()),
         }
@@ -319,7 +324,7 @@ impl Process {
         }
         drop(self.stack.forget());
         self.client = None;
-        self.leash = None;
+        let tied = self.leash.take().is_some();
         self.kick = None;
         self.interface = None;
         self.link_descriptors.clear();
@@ -342,7 +347,7 @@ impl Process {
             self.start = Start::Untried;
         }
         PENDING.store(false, Ordering::Relaxed);
-        self.connect_leash();
+        self.connect_leash(tied);
     }
 
     // ---- moving frames ----
@@ -852,7 +857,7 @@ pub(crate) fn load() {
         return;
     }
     table::create();
-    process.connect_leash();
+    process.connect_leash(false);
     ACTIVE.store(process.start != Start::Failed, Ordering::Release);
 }
 

@@ -22,8 +22,8 @@ use crate::netlink::Netlink;
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Program};
 
-/// How long a next hop may take to answer ARP or neighbour discovery.
-pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_secs(1);
+/// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
+pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
 /// Bounds the XSKMAP, and the descriptors that an attachment needs.
 const QUEUES_MAX: u32 = 256;
 
@@ -545,7 +545,7 @@ impl Attachment {
     }
 
     /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to
-    /// answer ARP or neighbour discovery, for 1 s at most.
+    /// answer ARP or neighbour discovery, for as long as the kernel asks.
     ///
     /// # Errors
     /// [`Error::Unreachable`], [`Error::RouteElsewhere`], [`Error::NoNeighbor`].
