@@ -165,7 +165,7 @@ fn routes_and_neighbours_are_the_kernels() {
     }
     let begin = Instant::now();
     assert!(matches!(attachment.route("10.99.0.77".parse().unwrap()), Err(Error::NoNeighbor { .. })));
-    assert!(begin.elapsed() < Duration::from_millis(1500));
+    assert!(begin.elapsed() < Duration::from_secs(10));
 
     // IPv6: the same, and link-local addresses, which only the interface makes unique.
     let link_local = lab.client.link_local();
