@@ -99,8 +99,9 @@ impl<O: Owner> Turn<'_, O> {
         // Second: RST (RFC 5961 section 3.2: only the exact sequence number ends the connection).
         if flags.contains(TcpFlags::RST) {
             if flow.state == State::TimeWait {
-                // RFC 1337: TIME-WAIT is not ended by a stray RST.
-                return Verdict::Keep;
+                // RFC 9293 has it end; RFC 1337 warns of strays, and RFC 5961's exact number is what keeps them out. A peer that
+                // uses the tuple again with older timestamps (its clock began anew) says so by this RST alone.
+                return if sequence == flow.receive_next { Verdict::End(None) } else { Verdict::Keep };
             }
             if sequence == flow.receive_next {
                 self.shared.counters.resets_received += 1;

@@ -623,13 +623,31 @@ fn time_wait(s: &mut Script) -> FlowId {
 }
 
 #[test]
-fn time_wait_answers_the_fin_again_and_ignores_rst() {
+fn time_wait_answers_the_fin_again_and_ends_by_an_exact_rst_only() {
     let mut s = Script::new();
     time_wait(&mut s);
     s.inject(FIN | ACK, 1, 2, 0, 65_535);
     s.expect(&[(ACK, 2, 2, 0)]);
+    s.inject(RST, 3, 0, 0, 0);
+    assert_eq!(s.host.engine.time_wait_flows(), 1, "a stray (RFC 1337)");
     s.inject(RST, 2, 0, 0, 0);
-    assert_eq!(s.host.engine.time_wait_flows(), 1, "RFC 1337");
+    assert_eq!(s.host.engine.flows(), 0, "RFC 9293 section 3.10.7.4");
+}
+
+#[test]
+fn a_peer_whose_clock_began_anew_gets_through_time_wait() {
+    // Found by the quickstart: a port that the client's kernel had used shortly before, with timestamps far ahead of the
+    // generator's, could not connect for as long as TIME-WAIT lasted.
+    let mut s = Script::new();
+    s.peer_timestamp = Some(1_000_000);
+    time_wait(&mut s);
+    s.peer_timestamp = Some(1000);
+    s.inject(SYN, 50_000, 0, 0, 65_535);
+    s.expect(&[(ACK, 2, 2, 0)]);
+    // That acknowledges nothing that the peer sent: it answers with RST, and tries again.
+    s.inject(RST, 2, 0, 0, 0);
+    s.inject(SYN, 50_000, 0, 0, 65_535);
+    s.expect(&[(SYN | ACK, 0, 50_001, 0)]);
 }
 
 #[test]
