@@ -97,7 +97,7 @@ fn tap(lab: &Lab) -> (File, MacAddr) {
     // Whole frames with whole checksums, as on a wire.
     succeed(lab, "client", &["ethtool", "-K", DEVICE, "tx", "off", "gso", "off", "gro", "off"]);
     let address = format!("{CLIENT6}/64");
-    succeed(lab, "client", &["ip", "address", "add", &address, "dev", DEVICE, "nodad"]);
+    succeed(lab, "client", &["ip", "address", "replace", &address, "dev", DEVICE, "nodad"]);
     for words in [
         &["ip", "address", "flush", "dev", DEVICE][..],
         &["ip", "link", "add", "link", DEVICE, "name", "tap0", "type", "macvtap", "mode", "passthru"],

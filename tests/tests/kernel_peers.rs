@@ -375,7 +375,7 @@ fn tap(lab: &Lab) -> (File, MacAddr) {
     let offloads = ["ethtool", "-K", DEVICE, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
     succeed(lab, "client", &offloads);
     let address = format!("{CLIENT6}/64");
-    succeed(lab, "client", &["ip", "address", "add", &address, "dev", DEVICE, "nodad"]);
+    succeed(lab, "client", &["ip", "address", "replace", &address, "dev", DEVICE, "nodad"]);
     for words in [
         &["ip", "address", "flush", "dev", DEVICE][..],
         &["ip", "link", "add", "link", DEVICE, "name", "tap0", "type", "macvtap", "mode", "passthru"],
