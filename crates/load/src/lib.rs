@@ -4,6 +4,13 @@
 
 #![forbid(unsafe_code)]
 
+mod arguments;
+mod error;
 pub mod http;
+mod link;
+mod processors;
 pub mod record;
 pub mod response;
+
+pub use error::Error;
+pub use link::Link;

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use overfly_load::http::{Error, Link, Report, Settings, Target, run};
+use overfly_load::http::{Report, Settings, Target, run};
+use overfly_load::{Error, Link};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// A network namespace that lives as long as a process which ends with our end of a pipe.

@@ -14,8 +14,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
+use super::Settings;
 use super::run::{Outcome, RETRY_NS, Ramp, Tally, Worker};
-use super::{Error, Settings};
+use crate::error::Error;
 use crate::record::Failure;
 use crate::response::{HeadCache, Malformed, Parser, Response};
 

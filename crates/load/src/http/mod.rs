@@ -10,9 +10,8 @@ mod report;
 mod run;
 mod settings;
 mod shard;
-mod xdp;
 
 pub use args::{HttpArgs, main_http};
 pub use report::{Latency, Report};
 pub use run::{Progress, run};
-pub use settings::{Error, Link, Settings, Target};
+pub use settings::{Settings, Target};

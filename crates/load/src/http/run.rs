@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::report::Report;
-use super::{Error, Link, Settings, kernel, xdp};
+use super::shard::{ShardWorker, Task};
+use super::{Settings, kernel};
+use crate::error::Error;
+use crate::link::{Link, Stack, Wire, xdp};
+use crate::processors::{check_cpus, pin};
 use crate::record::{CpuTime, Failure, Record};
 use crate::response::{Malformed, Response};
 
@@ -312,7 +316,16 @@ pub fn run(settings: &Settings, progress: impl FnMut(&Progress)) -> Result<Repor
             drive(settings, workers, progress)
         }
         Link::Xdp => {
-            let (workers, attachment) = xdp::workers(settings, address)?;
+            let (stacks, attachment) = xdp::open(&xdp::Wanted {
+                server: address,
+                url: settings.target.url(),
+                interface: settings.interface.as_deref(),
+                threads: settings.threads,
+                connections: settings.connections_of(0),
+                ports: settings.ports.clone(),
+            })?;
+            settings.check_ports(stacks.iter().map(|stack| stack.ports.len()).sum())?;
+            let workers = shard_workers(settings, address, stacks);
             let report = drive(settings, workers, progress);
             // The program stays until the last frame of the last thread is out.
             drop(attachment);
@@ -372,6 +385,25 @@ pub(crate) fn drive<W: Worker>(
     Ok(Report::new(settings, &outcomes?))
 }
 
+fn shard_workers<W: Wire + Send>(
+    settings: &Settings,
+    server: SocketAddr,
+    stacks: Vec<Stack<W>>,
+) -> Vec<ShardWorker<W>> {
+    let request: Arc<[u8]> = settings.request().into();
+    let worker = |(index, stack)| {
+        let task = Task {
+            // The engine knows no mapped addresses and no scopes.
+            server: SocketAddr::new(server.ip().to_canonical(), server.port()),
+            request: request.clone(),
+            connections: settings.connections_of(index),
+            timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
+        };
+        ShardWorker { stack, task }
+    };
+    stacks.into_iter().enumerate().map(worker).collect()
+}
+
 /// The address that this machine would speak from, or why there is none.
 fn local_address(server: SocketAddr) -> Result<SocketAddr, Error> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -409,36 +441,4 @@ fn raise_descriptor_limit(settings: &Settings) -> Result<(), Error> {
         Rlimit { current: Some(needed.max(maximum.min(1 << 20))), maximum: limit.maximum },
     )
     .map_err(|error| Error::machine("raising the limit on open files", error))
-}
-
-fn one_cpu(cpu: usize) -> CpuSet {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    set
-}
-
-/// Tries each processor from here, then puts this thread back where it was.
-fn check_cpus(cpus: &[usize]) -> Result<(), Error> {
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let before =
-        sched_getaffinity(None).map_err(|error| Error::machine("reading this thread's processors", error))?;
-    let wrong =
-        cpus.iter().find(|cpu| **cpu >= CpuSet::MAX_CPU || sched_setaffinity(None, &one_cpu(**cpu)).is_err());
-    sched_setaffinity(None, &before)
-        .map_err(|error| Error::machine("going back to this thread's processors", error))?;
-    match wrong {
-        Some(cpu) => Err(Error::usage("--cpus", cpu, "processors that this machine has online")),
-        None => Ok(()),
-    }
-}
-
-fn pin(cpus: &[usize], index: usize) -> Result<(), Error> {
-    if cpus.is_empty() {
-        return Ok(());
-    }
-    let cpu = cpus[index % cpus.len()];
-    sched_setaffinity(None, &one_cpu(cpu))
-        .map_err(|error| Error::machine(format!("pinning a thread to processor {cpu}"), error))
 }

@@ -4,14 +4,14 @@
 //! it arrived in; a request is copied from one template into the frame it leaves in.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::{IpAddr, SocketAddr};
-use std::ops::RangeInclusive;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use overfly_engine::{Engine, Event, FlowId, Instant, Owner};
-use overfly_wire::FrameSink;
+use overfly_engine::{Event, FlowId, Instant, Owner};
 
-use super::run::{Outcome, RETRY_NS, Ramp, Tally};
+use super::run::{Outcome, RETRY_NS, Ramp, Tally, Worker};
+use crate::error::Error;
+use crate::link::{Stack, Wire};
 use crate::record::Failure;
 use crate::response::{HeadCache, Malformed, Parser};
 
@@ -21,49 +21,6 @@ const FRAMES_AT_ONCE: usize = 64;
 const FLUSHES_AT_ONCE: usize = 4;
 /// How long a shard sees to its last connections at the end.
 const WIND_UP_NS: u64 = 300_000_000;
-
-/// How frames come and go: a link, or a queue in memory.
-pub(crate) trait Wire: FrameSink {
-    /// Hands up to `budget` received frames to `each`; returns how many.
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
-    /// Sends what was committed.
-    fn flush(&mut self);
-    /// Adds what the link has counted.
-    fn count(&self, counters: &mut BTreeMap<String, u64>);
-}
-
-/// The local ports of one shard of several, the one used longest ago first.
-#[derive(Debug, Clone)]
-pub(crate) struct Ports {
-    first: u32,
-    last: u32,
-    stride: u32,
-    next: u32,
-}
-
-impl Ports {
-    /// The ports of `range` that leave the rest `index` when divided by `count`: the XDP program
-    /// sends their frames to stack `index`.
-    pub(crate) fn of_shard(range: &RangeInclusive<u16>, index: usize, count: usize) -> Ports {
-        let (low, last) = (u32::from(*range.start()), u32::from(*range.end()));
-        let (index, stride) = (index as u32, count as u32);
-        let first = low + (index + stride - low % stride) % stride;
-        Ports { first, last, stride, next: first }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        if self.first > self.last { 0 } else { ((self.last - self.first) / self.stride + 1) as usize }
-    }
-
-    fn take(&mut self) -> u16 {
-        let port = self.next;
-        self.next += self.stride;
-        if self.next > self.last {
-            self.next = self.first;
-        }
-        port as u16
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -256,44 +213,48 @@ impl Owner for Client<'_> {
     }
 }
 
-/// Where a shard connects from and to, and what it sends.
+/// What the connections of a shard do.
 #[derive(Debug, Clone)]
-pub(crate) struct Ends {
-    pub(crate) local: IpAddr,
-    pub(crate) ports: Ports,
+pub(crate) struct Task {
     pub(crate) server: SocketAddr,
     pub(crate) request: Arc<[u8]>,
     pub(crate) connections: usize,
     pub(crate) timeout_ns: u64,
-    /// The machine's monotonic clock at the start of the run. The engine's time goes on from one
-    /// run to the next, and with it timestamps and initial sequence numbers: so a server takes a
-    /// SYN that meets the TIME-WAIT of an earlier run (RFC 6191).
-    pub(crate) epoch_ns: u64,
 }
 
-/// One thread's engine, link and connections.
+/// A thread's stack and task before it runs.
+pub(crate) struct ShardWorker<W> {
+    pub(crate) stack: Stack<W>,
+    pub(crate) task: Task,
+}
+
+impl<W: Wire + Send> Worker for ShardWorker<W> {
+    fn run(self, tally: Tally<'_>) -> Result<Outcome, Error> {
+        Ok(Shard::new(self.stack, self.task, tally).run())
+    }
+}
+
+/// One thread's stack and connections.
 pub(crate) struct Shard<'a, W> {
-    engine: Engine,
-    wire: W,
+    stack: Stack<W>,
     client: Client<'a>,
-    ends: Ends,
+    task: Task,
     ramp: Ramp,
     scan_every_ns: u64,
     next_scan_ns: u64,
 }
 
 impl<'a, W: Wire> Shard<'a, W> {
-    /// `engine` knows the way to the server and has control blocks for more flows than `ends`
-    /// has connections: those that wind down need theirs too.
-    pub(crate) fn new(engine: Engine, wire: W, ends: Ends, tally: Tally<'a>) -> Shard<'a, W> {
-        let scan_every_ns = (ends.timeout_ns / 8).clamp(5_000_000, 250_000_000);
-        let connections = 2 * ends.connections;
+    /// `stack` has control blocks for more flows than `task` has connections: those that wind down
+    /// need theirs too.
+    pub(crate) fn new(stack: Stack<W>, task: Task, tally: Tally<'a>) -> Shard<'a, W> {
+        let scan_every_ns = (task.timeout_ns / 8).clamp(5_000_000, 250_000_000);
+        let connections = 2 * task.connections;
         Shard {
-            engine,
-            wire,
+            stack,
             client: Client {
                 tally,
-                request: ends.request.clone(),
+                request: task.request.clone(),
                 connections: vec![Connection::FREE; connections],
                 cache: HeadCache::new(),
                 noted: Vec::with_capacity(connections),
@@ -303,8 +264,8 @@ impl<'a, W: Wire> Shard<'a, W> {
                 live: 0,
                 now_ns: 0,
             },
-            ramp: Ramp::new(ends.connections),
-            ends,
+            ramp: Ramp::new(task.connections),
+            task,
             scan_every_ns,
             next_scan_ns: scan_every_ns,
         }
@@ -329,27 +290,27 @@ impl<'a, W: Wire> Shard<'a, W> {
 
     #[inline]
     fn receive(&mut self, now_ns: u64) -> Instant {
-        let now = Instant::from_micros((self.ends.epoch_ns + now_ns) / 1000);
+        let now = Instant::from_micros((self.stack.epoch_ns + now_ns) / 1000);
         self.client.now_ns = now_ns;
-        let (engine, client) = (&mut self.engine, &mut self.client);
-        self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, client));
-        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.engine.advance(now, &mut self.client);
+        let (engine, client) = (&mut self.stack.engine, &mut self.client);
+        self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, client));
+        if self.stack.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.stack.engine.advance(now, &mut self.client);
         }
         now
     }
 
     #[inline]
     fn transmit(&mut self, now: Instant) {
-        if self.engine.has_output() {
+        if self.stack.engine.has_output() {
             for _ in 0..FLUSHES_AT_ONCE {
-                if self.engine.transmit(now, &mut self.client, &mut self.wire) {
+                if self.stack.engine.transmit(now, &mut self.client, &mut self.stack.wire) {
                     break;
                 }
-                self.wire.flush();
+                self.stack.wire.flush();
             }
         }
-        self.wire.flush();
+        self.stack.wire.flush();
     }
 
     #[inline]
@@ -368,19 +329,19 @@ impl<'a, W: Wire> Shard<'a, W> {
                 Phase::Ready => {
                     if !client.tally.take_ticket() {
                         client.leave(flow);
-                        self.engine.close(flow);
+                        self.stack.engine.close(flow);
                         continue;
                     }
                     connection.started_ns = client.now_ns;
                 }
                 Phase::Done => {
                     client.leave(flow);
-                    self.engine.close(flow);
+                    self.stack.engine.close(flow);
                     continue;
                 }
                 Phase::Broken => {
                     client.leave(flow);
-                    self.engine.abort(flow);
+                    self.stack.engine.abort(flow);
                     continue;
                 }
                 _ => continue,
@@ -388,12 +349,12 @@ impl<'a, W: Wire> Shard<'a, W> {
             if connection.tainted {
                 client.tally.fail_malformed(Malformed::Unsolicited, connection.started_ns);
                 client.leave(flow);
-                self.engine.abort(flow);
+                self.stack.engine.abort(flow);
                 continue;
             }
             connection.phase = Phase::Receiving;
             client.tally.record.bytes_out += client.request.len() as u64;
-            self.engine.send(flow, client.request.len());
+            self.stack.engine.send(flow, client.request.len());
         }
         client.noted = noted;
     }
@@ -418,9 +379,9 @@ impl<'a, W: Wire> Shard<'a, W> {
 
     /// Begins a connection from the next port that is free. False if there is none.
     fn connect(&mut self, now: Instant) -> bool {
-        for _ in 0..self.ends.ports.len() {
-            let local = SocketAddr::new(self.ends.local, self.ends.ports.take());
-            match self.engine.connect(now, local, self.ends.server) {
+        for _ in 0..self.stack.ports.len() {
+            let local = SocketAddr::new(self.stack.local, self.stack.ports.take());
+            match self.stack.engine.connect(now, local, self.task.server) {
                 Ok(flow) => {
                     let client = &mut self.client;
                     if flow.index() >= client.connections.len() {
@@ -451,7 +412,7 @@ impl<'a, W: Wire> Shard<'a, W> {
             let connection = &client.connections[index];
             let started_ns = connection.started_ns;
             let (true, Some(flow)) =
-                (now_ns.saturating_sub(started_ns) >= self.ends.timeout_ns, connection.id)
+                (now_ns.saturating_sub(started_ns) >= self.task.timeout_ns, connection.id)
             else {
                 continue;
             };
@@ -462,7 +423,7 @@ impl<'a, W: Wire> Shard<'a, W> {
                 _ => continue,
             }
             client.leave(flow);
-            self.engine.abort(flow);
+            self.stack.engine.abort(flow);
         }
     }
 
@@ -476,7 +437,7 @@ impl<'a, W: Wire> Shard<'a, W> {
                 (matches!(connection.phase, Phase::Free | Phase::Dying), connection.id)
             {
                 self.client.leave(flow);
-                self.engine.abort(flow);
+                self.stack.engine.abort(flow);
             }
         }
     }
@@ -489,7 +450,7 @@ impl<'a, W: Wire> Shard<'a, W> {
 
     /// Whether the server has nothing of ours any more, as far as we can know.
     pub(crate) fn is_wound_up(&self) -> bool {
-        self.engine.flows() == self.engine.time_wait_flows() && !self.engine.has_output()
+        self.stack.engine.flows() == self.stack.engine.time_wait_flows() && !self.stack.engine.has_output()
     }
 
     /// Drives the shard on the tally's clock until the run is over, then ends its connections.
@@ -503,10 +464,10 @@ impl<'a, W: Wire> Shard<'a, W> {
             self.settle(clock.now_ns());
         }
         let mut counters = BTreeMap::new();
-        for (name, count) in self.engine.counters().iter() {
+        for (name, count) in self.stack.engine.counters().iter() {
             counters.insert(format!("engine.{name}"), count);
         }
-        self.wire.count(&mut counters);
+        self.stack.wire.count(&mut counters);
         self.client.tally.into_outcome(counters)
     }
 }

@@ -5,13 +5,14 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use overfly_engine::{Config, ListenerId};
-use overfly_wire::MacAddr;
+use overfly_engine::{Config, Engine, ListenerId};
+use overfly_wire::{FrameSink, MacAddr};
 
 use super::super::report::Report;
 use super::super::run::Shared;
 use super::super::{Settings, Target};
 use super::*;
+use crate::link::Ports;
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -226,18 +227,22 @@ impl Case {
         let _listener: Option<ListenerId> =
             listens.then(|| server.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap());
 
-        let ends = Ends {
+        let stack = Stack {
+            engine,
+            wire: end(0),
             local: CLIENT.into(),
             ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
+            epoch_ns: 0,
+        };
+        let task = Task {
             server: SocketAddr::new(SERVER.into(), 80),
             request: request.into(),
             connections: settings.connections,
-            epoch_ns: 0,
             timeout_ns: settings.timeout.as_nanos() as u64,
         };
         let shared = Shared::new(&settings);
         let tally = Tally::new(&settings, &shared, 0);
-        let mut shard = Shard::new(engine, end(0), ends, tally);
+        let mut shard = Shard::new(stack, task, tally);
 
         let mut serve = |now_ns: u64| {
             let now = Instant::from_micros(now_ns / 1000);
@@ -288,7 +293,7 @@ impl Case {
         }
         assert!(shard.is_wound_up());
         let mut counters = BTreeMap::new();
-        shard.wire.count(&mut counters);
+        shard.stack.wire.count(&mut counters);
         let outcome = shard.client.tally.into_outcome(counters);
         let report = Report::new(&settings, &[outcome]);
         println!("{virtual_s} s\n{report}");

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use overfly_engine::{Config, Engine};
@@ -13,9 +13,8 @@ use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use rustix::time::{ClockId, clock_gettime};
 
-use super::run::{Outcome, Tally, Worker};
-use super::shard::{Ends, Ports, Shard, Wire};
-use super::{Error, Settings};
+use super::{Ports, Stack, Wire};
+use crate::error::Error;
 
 /// Frames to receive into for each connection, before the ring is as large as it gets.
 const FRAMES_A_CONNECTION: u32 = 8;
@@ -23,29 +22,40 @@ const FRAMES_A_CONNECTION: u32 = 8;
 /// How long the queues of a program that has ended may take to be free.
 const QUEUE_WAIT: Duration = Duration::from_secs(2);
 
-/// One worker a thread, and what must outlive them: the program goes with it.
-pub(super) fn workers(
-    settings: &Settings,
-    server: SocketAddr,
-) -> Result<(Vec<XdpWorker>, Attachment), Error> {
+/// What active opens over the link need.
+pub(crate) struct Wanted<'a> {
+    pub(crate) server: SocketAddr,
+    /// The URL, for what is to be said of it.
+    pub(crate) url: &'a str,
+    /// `None`: the one that the route to the server names.
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) threads: usize,
+    /// Most connections of a thread.
+    pub(crate) connections: usize,
+    /// Local ports to claim, for all threads.
+    pub(crate) ports: RangeInclusive<u16>,
+}
+
+/// One stack a thread, and what must outlive them: the program goes with it.
+pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachment), Error> {
     // The engine knows no mapped addresses and no scopes.
-    let scope = if let SocketAddr::V6(server) = server { server.scope_id() } else { 0 };
-    let server = SocketAddr::new(server.ip().to_canonical(), server.port());
-    if server.ip().is_loopback() {
+    let scope = if let SocketAddr::V6(server) = wanted.server { server.scope_id() } else { 0 };
+    let server = wanted.server.ip().to_canonical();
+    if server.is_loopback() {
         return Err(Error::usage(
             "URL",
-            settings.target.url(),
+            wanted.url,
             "a server on another machine or namespace with --link xdp; or --link kernel",
         ));
     }
-    let name = match &settings.interface {
-        Some(name) => name.clone(),
-        None => interface_to(server.ip(), scope).ok_or_else(|| {
-            Error::machine(format!("no interface on the way to {}", server.ip()), "name one with --interface")
+    let name = match wanted.interface {
+        Some(name) => name.to_string(),
+        None => interface_to(server, scope).ok_or_else(|| {
+            Error::machine(format!("no interface on the way to {server}"), "name one with --interface")
         })?,
     };
-    let threads = settings.threads as u16;
-    let share = settings.connections_of(0) as u32;
+    let threads = wanted.threads as u16;
+    let share = wanted.connections as u32;
     let rx_ring = (share * FRAMES_A_CONNECTION).next_power_of_two().clamp(512, 8192);
     let options = Options {
         // On veth the sender's core then moves our frames, as it does for a kernel client. Polling
@@ -62,7 +72,7 @@ pub(super) fn workers(
         error => Error::machine(format!("--link xdp on {name}"), error),
     };
     let mut attachment = attach(&name, options).map_err(refused)?;
-    let route = attachment.route(server.ip()).map_err(refused)?;
+    let route = attachment.route(server).map_err(refused)?;
     let mut links = Vec::new();
     let mut first = None;
     for index in 0..threads {
@@ -77,18 +87,13 @@ pub(super) fn workers(
         links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
     }
     attachment
-        .claim_ports(Protocol::Tcp, route.source, settings.ports.clone(), first.unwrap_or(0), threads)
+        .claim_ports(Protocol::Tcp, route.source, wanted.ports.clone(), first.unwrap_or(0), threads)
         .map_err(refused)?;
 
-    let uptime = clock_gettime(ClockId::Monotonic);
-    let epoch_ns = uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64;
-    let request: Arc<[u8]> = settings.request().into();
+    let epoch_ns = uptime_ns();
     let interface = attachment.interface();
-    let mut workers = Vec::new();
-    for (index, link) in links.into_iter().enumerate() {
-        let ports = Ports::of_shard(&settings.ports, index, settings.threads);
-        let connections = settings.connections_of(index);
-        settings.check_ports(ports.len() * settings.threads)?;
+    let stack = |(index, wire): (usize, XdpLink)| {
+        let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
         let flows = ports.len() as u32;
         let config = Config {
             mtu: interface.mtu,
@@ -101,19 +106,17 @@ pub(super) fn workers(
         };
         let mut engine =
             Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
-        engine.set_neighbor(server.ip(), route.next_hop);
-        let ends = Ends {
-            local: route.source,
-            ports,
-            server,
-            request: request.clone(),
-            connections,
-            epoch_ns,
-            timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
-        };
-        workers.push(XdpWorker { engine, link, ends });
-    }
-    Ok((workers, attachment))
+        engine.set_neighbor(server, route.next_hop);
+        Ok(Stack { engine, wire, local: route.source, ports, epoch_ns })
+    };
+    let stacks = links.into_iter().enumerate().map(stack).collect::<Result<_, Error>>()?;
+    Ok((stacks, attachment))
+}
+
+/// The machine's monotonic clock.
+fn uptime_ns() -> u64 {
+    let uptime = clock_gettime(ClockId::Monotonic);
+    uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64
 }
 
 /// Attaches, and waits for the sockets of a program that has just ended: the kernel frees their
@@ -132,7 +135,7 @@ fn attach(name: &str, options: Options) -> Result<Attachment, overfly_steer::Err
 }
 
 /// A key that no peer knows and that stays the same until the machine starts anew
-/// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Ends::epoch_ns`].
+/// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Stack::epoch_ns`].
 fn boot_key() -> [u8; 16] {
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(32).collect();
@@ -216,19 +219,6 @@ fn most_specific(table: &str, destination: Ipv4Addr) -> Option<String> {
         }
     }
     found.map(|(_, name)| name.to_string())
-}
-
-/// One thread's stack before it runs.
-pub(super) struct XdpWorker {
-    engine: Engine,
-    link: XdpLink,
-    ends: Ends,
-}
-
-impl Worker for XdpWorker {
-    fn run(self, tally: Tally<'_>) -> Result<Outcome, Error> {
-        Ok(Shard::new(self.engine, self.link, self.ends, tally).run())
-    }
 }
 
 impl Wire for XdpLink {

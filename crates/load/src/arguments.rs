@@ -1,0 +1,73 @@
+//! Numbers, times and lists as people type them. Each names the option in its error.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// A whole number.
+pub(crate) fn number<N: FromStr>(option: &'static str, given: &str) -> Result<N, Error> {
+    given.parse().map_err(|_| Error::usage(option, given, "a whole number"))
+}
+
+/// A number with an optional k, M or G (thousands).
+pub(crate) fn count(option: &'static str, given: &str) -> Result<u64, Error> {
+    let (digits, scale) = match given.as_bytes().last() {
+        Some(b'k' | b'K') => (&given[..given.len() - 1], 1_000),
+        Some(b'm' | b'M') => (&given[..given.len() - 1], 1_000_000),
+        Some(b'g' | b'G') => (&given[..given.len() - 1], 1_000_000_000),
+        _ => (given, 1),
+    };
+    digits
+        .parse::<u64>()
+        .ok()
+        .and_then(|number| number.checked_mul(scale))
+        .ok_or_else(|| Error::usage(option, given, "a whole number such as 100, 10k or 1M"))
+}
+
+/// A time with a unit of ms, s, m or h; seconds without one.
+pub(crate) fn time(option: &'static str, given: &str) -> Result<Duration, Error> {
+    let digits = given.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_s = match &given[digits.len()..] {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        _ => f64::NAN,
+    };
+    digits
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * unit_s)
+        .filter(|seconds| (0.0..=1e8).contains(seconds))
+        .map(Duration::from_secs_f64)
+        .ok_or_else(|| Error::usage(option, given, "a duration such as 10s, 500ms or 2m"))
+}
+
+/// `NAME: VALUE` as name and value.
+pub(crate) fn header(given: &str) -> Result<(String, String), Error> {
+    let token = |name: &str| {
+        !name.is_empty()
+            && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
+    };
+    given
+        .split_once(':')
+        .map(|(name, value)| (name, value.trim()))
+        .filter(|(name, value)| token(name) && !value.bytes().any(|byte| matches!(byte, b'\r' | b'\n' | 0)))
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .ok_or_else(|| Error::usage("-H", given.escape_debug(), "NAME: VALUE on one line"))
+}
+
+/// `0,2-3` as 0, 2, 3.
+pub(crate) fn cpus(given: &str) -> Result<Vec<usize>, Error> {
+    let mut list = Vec::new();
+    for part in given.split(',') {
+        let (low, high) = part.split_once('-').unwrap_or((part, part));
+        match (low.parse::<usize>(), high.parse::<usize>()) {
+            (Ok(low), Ok(high)) if low <= high && high < 1024 => list.extend(low..=high),
+            _ => return Err(Error::usage("--cpus", given, "processors such as 1 or 0,2-3")),
+        }
+    }
+    Ok(list)
+}
