@@ -1,11 +1,12 @@
 //! What an engine is told when it is made.
 
 use core::fmt;
-use core::net::{Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use overfly_wire::MacAddr;
 
 use crate::congestion::Algorithm;
+use crate::prefix::Prefix;
 
 /// The settings of one engine. [`Config::new`] gives the defaults; [`crate::Engine::new`] refuses what is out of range.
 #[derive(Clone, Debug)]
@@ -24,6 +25,9 @@ pub struct Config {
     pub prefix6_len: u8,
     /// The next hop for every IPv6 destination outside the prefix.
     pub gateway6: Option<Ipv6Addr>,
+    /// More addresses of ours: answered for as [`Config::address`] where [`Config::arp`] is set, so that one engine can be a
+    /// thousand clients, or servers. No other host's address may be in them. At most 64.
+    pub own_prefixes: Vec<Prefix>,
     /// Largest IP packet in bytes. 576 to 65535; IPv6 needs 1280.
     pub mtu: u16,
     /// The link completes TCP checksums (CHECKSUM_PARTIAL): frames leave with that of the pseudo-header only.
@@ -88,8 +92,11 @@ pub struct Config {
     pub port_unreachables_per_s: u32,
     /// UDP datagrams that wait for one neighbour's hardware address at most (RFC 1122 section 2.3.2.2).
     pub held_datagrams: u8,
-    /// Neighbours that UDP datagrams wait for at most.
+    /// Neighbours that SYNs and UDP datagrams wait for at most.
     pub max_unresolved: u16,
+    /// Times that a neighbour is asked for, a second apart, before those who wait for it are told that there is none (RFC 4861
+    /// section 10's MAX_MULTICAST_SOLICIT). At least 1.
+    pub neighbor_solicitations: u8,
     /// Times that a data segment is sent again before the flow fails. At least 3 (RFC 1122 section 4.2.3.5).
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
@@ -120,6 +127,9 @@ pub enum SynCookies {
     Always,
 }
 
+/// Each is looked at for every SYN.
+const MAX_OWN_PREFIXES: u64 = 64;
+
 impl Config {
     /// The defaults for an interface. Give [`Config::hash_key`] random bytes wherever peers are not trusted.
     #[must_use]
@@ -132,6 +142,7 @@ impl Config {
             address6: None,
             prefix6_len: 64,
             gateway6: None,
+            own_prefixes: Vec::new(),
             mtu: 1500,
             checksum_offload: false,
             segment_offload: 0,
@@ -161,7 +172,8 @@ impl Config {
             challenge_acks_per_s: 1000,
             port_unreachables_per_s: 1000,
             held_datagrams: 3,
-            max_unresolved: 64,
+            max_unresolved: 1024,
+            neighbor_solicitations: 3,
             data_retries: 15,
             syn_retries: 6,
             hash_key: [0; 16],
@@ -174,9 +186,25 @@ impl Config {
         (hosts > 1).then(|| Ipv4Addr::from_bits(self.address.to_bits() | hosts))
     }
 
+    /// Whether we answer for `address` where no kernel does.
+    pub(crate) fn is_own(&self, address: IpAddr) -> bool {
+        address == IpAddr::V4(self.address)
+            || self.address6.is_some_and(|own| address == IpAddr::V6(own))
+            || (self.own_prefixes.iter().any(|prefix| prefix.contains(address))
+                && self.broadcast().is_none_or(|broadcast| address != IpAddr::V4(broadcast)))
+    }
+
+    /// The interface's own address of the family of `address`, or that one if it has none.
+    pub(crate) fn address_beside(&self, address: IpAddr) -> IpAddr {
+        match address {
+            IpAddr::V4(_) => self.address.into(),
+            IpAddr::V6(_) => self.address6.map_or(address, IpAddr::V6),
+        }
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
-        let checks: [(&'static str, u64, u64, u64); 14] = [
+        let checks = [
             ("prefix_len", u64::from(self.prefix_len), 0, 32),
             ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
             // RFC 8200 section 5 for the lower bound of IPv6.
@@ -197,8 +225,14 @@ impl Config {
             ("fin_timeout in ms", self.fin_timeout.as_millis() as u64, 0, 86_400_000),
             ("initial_window", u64::from(self.initial_window), 0, 1 << 30),
             ("data_retries", u64::from(self.data_retries), 3, 255),
+            ("neighbor_solicitations", u64::from(self.neighbor_solicitations), 1, 255),
+            ("own_prefixes' count", self.own_prefixes.len() as u64, 0, MAX_OWN_PREFIXES),
         ];
-        for (option, value, low, high) in checks {
+        let lengths = self
+            .own_prefixes
+            .iter()
+            .map(|prefix| ("own_prefixes' length", u64::from(prefix.len), 0, u64::from(prefix.most_len())));
+        for (option, value, low, high) in checks.into_iter().chain(lengths) {
             if value < low || value > high {
                 return Err(ConfigError { option, value, low, high });
             }

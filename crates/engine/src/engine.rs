@@ -3,7 +3,7 @@
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
@@ -17,10 +17,11 @@ use crate::fastopen::{ClientCookies, ServerCookies};
 use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State};
 use crate::flows::Flows;
 use crate::listener::Listeners;
-use crate::neighbor::{Neighbors, next_hop};
+use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
 use crate::path_mtu;
 use crate::recovery::{CongestionState, Lateness, Recovery};
+use crate::resolution::Resolution;
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
 use crate::transmit::{Answer, Sent};
@@ -58,8 +59,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) listeners: Listeners,
     pub(crate) neighbors: Neighbors,
-    /// Flows whose next hop is being asked for, by its address.
-    pub(crate) unresolved: BTreeMap<IpAddr, Vec<u32>>,
+    pub(crate) resolution: Resolution,
     /// Answers that belong to no flow.
     pub(crate) answers: VecDeque<Answer>,
     pub(crate) reassembly_bytes: usize,
@@ -201,7 +201,7 @@ impl Engine {
                 counters: Counters::default(),
                 listeners: Listeners::default(),
                 neighbors: Neighbors::default(),
-                unresolved: BTreeMap::new(),
+                resolution: Resolution::default(),
                 answers: VecDeque::new(),
                 reassembly_bytes: 0,
                 time_wait: 0,
@@ -240,8 +240,13 @@ impl Engine {
 
     /// Opens a connection (RFC 9293 section 3.10.1). [`Event::Connected`] or [`Event::Failed`] follows.
     ///
+    /// `local` may be any address whose packets reach this engine: where [`Config::arp`] is set, one of the interface's or of
+    /// [`Config::own_prefixes`]. The next hop need not be known there: the engine asks for it, for all flows at once, and the
+    /// SYN waits. Nobody who answers [`Config::neighbor_solicitations`] questions, a second apart, is [`Failure::Unreachable`].
+    ///
     /// # Errors
-    /// [`Error::TupleInUse`], [`Error::NoFlows`], [`Error::NoNeighbor`], [`Error::Family`].
+    /// [`Error::TupleInUse`], [`Error::NoFlows`], [`Error::Family`]; [`Error::NoNeighbor`] if the next hop is unknown and not
+    /// asked for, or [`Config::max_unresolved`] others are.
     pub fn connect(
         &mut self,
         now: Instant,
@@ -279,34 +284,12 @@ impl Engine {
         flow.flags.set(Flags::SYN_WANTED);
         flow.flags.put(Flags::NO_NEXT_HOP, next_hop.is_none());
         let index = self.flows.insert(flow).ok_or(Error::NoFlows)?;
-        if next_hop.is_none() {
-            self.shared.await_next_hop(index, remote.ip());
-            self.shared.ask_next_hop(remote.ip());
+        if next_hop.is_none() && !self.shared.hold_flow(now, index, local.ip(), remote.ip()) {
+            self.remove(index);
+            return Err(Error::NoNeighbor);
         }
         self.enqueue(index);
         Ok(FlowId(index))
-    }
-
-    /// `mac` is the next hop for `address`, which may be a destination or the gateway.
-    pub fn set_neighbor(&mut self, address: impl Into<IpAddr>, mac: MacAddr) {
-        let address = address.into();
-        self.shared.neighbors.learn(&self.shared.config, address, mac);
-        self.release_datagrams();
-        for index in self.shared.unresolved.remove(&address).unwrap_or_default() {
-            let flow = self.flows.at_mut(index);
-            if !flow.flags.has(Flags::NO_NEXT_HOP) {
-                continue;
-            }
-            match self.shared.neighbors.find(&self.shared.config, flow.tuple.remote.ip()) {
-                Some(mac) => {
-                    flow.next_hop = mac;
-                    flow.flags.clear(Flags::NO_NEXT_HOP);
-                    flow.flags.set(Flags::SYN_WANTED);
-                    self.enqueue(index);
-                }
-                None => self.shared.await_next_hop(index, flow.tuple.remote.ip()),
-            }
-        }
     }
 
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
@@ -547,7 +530,7 @@ impl Engine {
             let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
-        timers.into_iter().chain(self.udp.next_deadline()).min()
+        timers.into_iter().chain(self.shared.resolution.next_deadline()).min()
     }
 
     /// The time last told.
@@ -568,7 +551,7 @@ impl Engine {
             let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);
         }
-        self.advance_datagrams(now, owner);
+        self.advance_resolution(now, owner);
     }
 
     /// Sends what is due. Returns false when the link is full and there may be more: call again when it has room.
@@ -752,15 +735,7 @@ impl Engine {
             self.shared.listeners.accepted(flow.listener);
         }
         self.shared.forget(flow);
-        if flow.flags.take(Flags::NO_NEXT_HOP) {
-            let hop = next_hop(&self.shared.config, flow.tuple.remote.ip());
-            if let Some(waiting) = self.shared.unresolved.get_mut(&hop) {
-                waiting.retain(|&other| other != index);
-                if waiting.is_empty() {
-                    self.shared.unresolved.remove(&hop);
-                }
-            }
-        }
+        self.shared.release_from_resolution(index, flow);
     }
 }
 
@@ -851,10 +826,6 @@ impl Shared {
     pub(crate) fn forget(&mut self, flow: &mut Flow) {
         self.forget_reassembly(flow);
         flow.extra = None;
-    }
-
-    fn await_next_hop(&mut self, index: u32, destination: IpAddr) {
-        self.unresolved.entry(next_hop(&self.config, destination)).or_default().push(index);
     }
 
     /// Queues an answer that belongs to no flow.

@@ -258,12 +258,13 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.drop_bad_ack += 1;
             return Verdict::Keep;
         }
-        if !flags.contains(TcpFlags::SYN) || flow.all_acknowledged() {
+        if !flags.contains(TcpFlags::SYN) || (has_ack && flow.all_acknowledged()) {
             self.shared.counters.drop_bad_ack += 1;
             return Verdict::Keep;
         }
         self.shared.learn_from_syn(self.now, flow, arrival);
         flow.next_hop = arrival.next_hop;
+        self.shared.release_from_resolution(self.id.0, flow);
         if !has_ack {
             // Simultaneous open (RFC 9293 section 3.5, figure 7).
             flow.state = State::SynReceived;

@@ -40,7 +40,7 @@ impl Engine {
                     && echo.kind == icmpv4::Kind::Request
                     && echo.data.len() + ipv4::HEADER_LEN + icmpv4::HEADER_LEN
                         <= self.shared.config.mtu.into()
-                    && packet.destination() == self.shared.config.address
+                    && self.shared.config.is_own(packet.destination().into())
                 {
                     self.shared.answer(Answer::Echo {
                         next_hop,
@@ -94,7 +94,7 @@ impl Engine {
                     && echo.kind == icmpv4::Kind::Request
                     && echo.data.len() + ipv6::HEADER_LEN + icmpv6::HEADER_LEN
                         <= self.shared.config.mtu.into()
-                    && Some(destination) == self.shared.config.address6 =>
+                    && self.shared.config.is_own(destination.into()) =>
             {
                 self.shared.answer(Answer::Echo {
                     next_hop,
@@ -131,7 +131,7 @@ impl Engine {
 
     /// RFC 4861 section 7.2.3.
     fn solicited(&mut self, source: Ipv6Addr, asked: &icmpv6::NeighborSolicitation) {
-        if Some(asked.target) != self.shared.config.address6 {
+        if !self.shared.config.is_own(asked.target.into()) {
             return;
         }
         if let Some(mac) = asked.source_link_address

@@ -1,11 +1,12 @@
 //! Next hops and their hardware addresses (RFC 826, RFC 4861).
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use overfly_wire::MacAddr;
 
 use crate::config::Config;
+use crate::prefix::Prefix;
 
 #[derive(Debug, Default)]
 pub(crate) struct Neighbors {
@@ -27,6 +28,10 @@ impl Neighbors {
         self.known.insert(address, mac);
     }
 
+    pub(crate) fn knows(&self, address: IpAddr) -> bool {
+        self.known.contains_key(&address)
+    }
+
     /// The hardware address of the next hop to `destination`: its own entry first, so that a caller who resolved the route
     /// itself can say so, then that of the host or gateway that the configuration names.
     pub(crate) fn find(&self, config: &Config, destination: IpAddr) -> Option<MacAddr> {
@@ -36,27 +41,18 @@ impl Neighbors {
 
 /// `destination` itself on the link's prefix, else the gateway.
 pub(crate) fn next_hop(config: &Config, destination: IpAddr) -> IpAddr {
-    match destination {
-        IpAddr::V4(destination) => IpAddr::V4(next_hop_v4(config, destination)),
-        IpAddr::V6(destination) => IpAddr::V6(next_hop_v6(config, destination)),
-    }
+    let (own, len, gateway) = match destination {
+        IpAddr::V4(_) => (Some(config.address.into()), config.prefix_len, config.gateway.map(IpAddr::V4)),
+        IpAddr::V6(_) => {
+            (config.address6.map(IpAddr::V6), config.prefix6_len, config.gateway6.map(IpAddr::V6))
+        }
+    };
+    let on_link = is_link_local(destination)
+        || own.is_some_and(|address| Prefix { address, len }.contains(destination));
+    gateway.filter(|_| !on_link).unwrap_or(destination)
 }
 
-fn next_hop_v4(config: &Config, destination: Ipv4Addr) -> Ipv4Addr {
-    let mask = u32::MAX.checked_shl(32 - u32::from(config.prefix_len)).unwrap_or(0);
-    let on_link = (destination.to_bits() ^ config.address.to_bits()) & mask == 0;
-    match config.gateway {
-        Some(gateway) if !on_link => gateway,
-        _ => destination,
-    }
-}
-
-fn next_hop_v6(config: &Config, destination: Ipv6Addr) -> Ipv6Addr {
-    let mask = u128::MAX.checked_shl(128 - u32::from(config.prefix6_len)).unwrap_or(0);
-    let on_link = destination.is_unicast_link_local()
-        || config.address6.is_some_and(|own| (destination.to_bits() ^ own.to_bits()) & mask == 0);
-    match config.gateway6 {
-        Some(gateway) if !on_link => gateway,
-        _ => destination,
-    }
+/// RFC 4291 section 2.5.6: never behind a router.
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }

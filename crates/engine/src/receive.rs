@@ -57,14 +57,16 @@ impl Engine {
             self.shared.counters.drop_malformed += 1;
             return;
         };
-        // RFC 826: merge what the sender says of itself, if the packet is for us.
-        if packet.target_ip != self.shared.config.address {
+        // RFC 826: merge what the sender says of itself, if it is known, or the packet is for us.
+        let is_ours = self.shared.config.is_own(packet.target_ip.into());
+        if !is_ours && !self.shared.neighbors.knows(packet.sender_ip.into()) {
             return;
         }
         self.set_neighbor(packet.sender_ip, packet.sender_mac);
-        if packet.operation == arp::Operation::Request {
+        if is_ours && packet.operation == arp::Operation::Request {
             self.shared.answer(Answer::Arp {
                 operation: arp::Operation::Reply,
+                sender_ip: packet.target_ip,
                 target_mac: packet.sender_mac,
                 target_ip: packet.sender_ip,
             });
@@ -241,11 +243,7 @@ impl Shared {
             IpAddr::V6(address) => !address.is_multicast() && !address.is_unspecified(),
         };
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        let is_ours = || {
-            local == IpAddr::V4(self.config.address)
-                || self.config.address6.is_some_and(|own| local == IpAddr::V6(own))
-                || self.listeners.has_exact(tuple.local())
-        };
+        let is_ours = || self.config.is_own(local) || self.listeners.has_exact(tuple.local());
         is_one(local) && is_one(remote) && local != remote && (!self.config.arp || is_ours())
     }
 

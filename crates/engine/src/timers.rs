@@ -68,10 +68,6 @@ impl<O: Owner> Turn<'_, O> {
         flow.retries = flow.retries.saturating_add(1);
         flow.backoff = flow.backoff.saturating_add(1);
         if handshake {
-            if flow.flags.has(Flags::NO_NEXT_HOP) {
-                let destination = flow.tuple.remote.ip();
-                self.shared.ask_next_hop(destination);
-            }
             self.flow.flags.set(Flags::SYN_WANTED);
             return Verdict::Keep;
         }

@@ -12,7 +12,6 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
-use crate::neighbor::next_hop;
 use crate::owner::Owner;
 use crate::sequence::{distance, later};
 use crate::time::{Deadline, Instant, Tick};
@@ -37,11 +36,13 @@ pub(crate) enum Answer {
     },
     Arp {
         operation: arp::Operation,
+        sender_ip: Ipv4Addr,
         target_mac: MacAddr,
         target_ip: Ipv4Addr,
     },
     /// A neighbour solicitation for an address on the link.
     Solicit {
+        source: Ipv6Addr,
         target: Ipv6Addr,
     },
     /// Our neighbour advertisement; to all nodes if `to` is unspecified.
@@ -146,26 +147,24 @@ impl<O: Owner> Turn<'_, O> {
             // RFC 9293 section 3.10.4.
             return Ok(Sent::Done(Verdict::End(None)));
         }
-        if !flow.flags.has(Flags::SYN_WANTED) {
-            flow.flags.clear_all(&[Flags::ACK_NOW, Flags::SEND_WANTED]);
+        if !flow.flags.has(Flags::SYN_WANTED) || flow.flags.has(Flags::NO_NEXT_HOP) {
+            flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
             return Ok(Sent::Done(Verdict::Keep));
         }
-        if !flow.flags.has(Flags::NO_NEXT_HOP) {
-            let outgoing = self.shared.syn(self.now, flow);
-            self.write_segment(&outgoing, sink)?;
-            self.shared.counters.fast_opens_sent += u64::from(outgoing.length > 0);
-            self.shared.counters.tx_bytes += u64::from(outgoing.length);
-            let flow = &mut *self.flow;
-            if flow.all_acknowledged() {
-                flow.flags.set(Flags::TIMED);
-                flow.timed_at_us = self.now.micros32();
-            } else {
-                // Karn's algorithm (RFC 6298 section 3).
-                flow.flags.clear(Flags::TIMED);
-            }
-            flow.send_next = later(flow.send_next, flow.send_una.wrapping_add(1 + outgoing.length));
-            flow.acked_next = flow.receive_next;
+        let outgoing = self.shared.syn(self.now, flow);
+        self.write_segment(&outgoing, sink)?;
+        self.shared.counters.fast_opens_sent += u64::from(outgoing.length > 0);
+        self.shared.counters.tx_bytes += u64::from(outgoing.length);
+        let flow = &mut *self.flow;
+        if flow.all_acknowledged() {
+            flow.flags.set(Flags::TIMED);
+            flow.timed_at_us = self.now.micros32();
+        } else {
+            // Karn's algorithm (RFC 6298 section 3).
+            flow.flags.clear(Flags::TIMED);
         }
+        flow.send_next = later(flow.send_next, flow.send_una.wrapping_add(1 + outgoing.length));
+        flow.acked_next = flow.receive_next;
         self.flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
         if !self.flow.retransmit_at.is_set() {
             self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
@@ -713,22 +712,16 @@ impl Shared {
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 self.finish_tcp(frame, next_hop, &tuple, length, ip::Ecn::NotEct)
             }
-            &Answer::Arp { operation, target_mac, target_ip } => {
+            &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =
                     if operation == arp::Operation::Request { MacAddr::BROADCAST } else { target_mac };
                 ethernet::Header { destination, source: self.config.mac, ethertype: ethernet::ETHERTYPE_ARP }
                     .emit(frame);
-                let packet = arp::Packet {
-                    operation,
-                    sender_mac: self.config.mac,
-                    sender_ip: self.config.address,
-                    target_mac,
-                    target_ip,
-                };
+                let packet =
+                    arp::Packet { operation, sender_mac: self.config.mac, sender_ip, target_mac, target_ip };
                 ethernet::HEADER_LEN + packet.emit(&mut frame[ethernet::HEADER_LEN..])
             }
-            &Answer::Solicit { target } => {
-                let Some(source) = self.config.address6 else { return Ok(()) };
+            &Answer::Solicit { source, target } => {
                 let group = ipv6::solicited_node(target);
                 let asked =
                     icmpv6::NeighborSolicitation { target, source_link_address: Some(self.config.mac) };
@@ -797,17 +790,6 @@ impl Shared {
         let path = Path { next_hop, source: source.into(), destination: destination.into() };
         let hop_limit = icmpv6::NEIGHBOR_HOP_LIMIT;
         self.write_headers(frame, &path, ipv6::PROTOCOL_ICMPV6, length, ip::Ecn::NotEct, hop_limit)
-    }
-
-    /// Asks for the hardware address of the next hop to `destination`.
-    pub(crate) fn ask_next_hop(&mut self, destination: IpAddr) {
-        let answer = match next_hop(&self.config, destination) {
-            IpAddr::V4(target_ip) => {
-                Answer::Arp { operation: arp::Operation::Request, target_mac: MacAddr([0; 6]), target_ip }
-            }
-            IpAddr::V6(target) => Answer::Solicit { target },
-        };
-        self.answer(answer);
     }
 }
 

@@ -10,7 +10,7 @@
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use overfly_wire::checksum::{self, Sum, copy_and_sum};
 use overfly_wire::ip::{Ecn, Packet, Quote, Quoted};
@@ -20,7 +20,6 @@ use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 use crate::config::Config;
 use crate::engine::{Challenges, Engine, Shared};
 use crate::flows::Table;
-use crate::neighbor::next_hop;
 use crate::owner::{Error, Owner};
 use crate::time::Instant;
 use crate::transmit::{Answer, HOP_LIMIT, Path, headers_len};
@@ -113,10 +112,6 @@ impl fmt::Display for SendError {
 
 impl core::error::Error for SendError {}
 
-/// How often a neighbour is asked for (RFC 4861 section 10: MAX_MULTICAST_SOLICIT), and how long each waits for an answer
-/// (RETRANS_TIMER; RFC 1122 section 2.3.2.1 allows one a second).
-const MAX_SOLICITATIONS: u8 = 3;
-const SOLICITATION_INTERVAL: Duration = Duration::from_secs(1);
 /// Destinations whose next hop is found without a search. A power of two.
 const HOPS: usize = 1024;
 /// Destinations whose path MTU is remembered at most.
@@ -138,7 +133,6 @@ pub(crate) struct Udp {
     hops: Box<[Hop]>,
     /// Counts what the engine was told of neighbours: an older [`Hop`] is to be looked up again.
     epoch: u32,
-    unresolved: Vec<Unresolved>,
     /// Paths that take less than the link, and when that was said.
     paths: BTreeMap<IpAddr, (u16, Instant)>,
     /// Port unreachable messages (RFC 1812 section 4.3.2.8).
@@ -175,20 +169,22 @@ struct Hop {
     epoch: u32,
 }
 
-/// A next hop that is being asked for.
-struct Unresolved {
-    next_hop: IpAddr,
-    asked: u8,
-    ask_at: Instant,
-    held: VecDeque<Box<Held>>,
-}
-
 /// A datagram that waits for its next hop (RFC 1122 section 2.3.2.2).
 pub(crate) struct Held {
     socket: UdpId,
     next_hop: MacAddr,
     tuple: Tuple,
     payload: Box<[u8]>,
+}
+
+impl Held {
+    pub(crate) const fn tuple(&self) -> &Tuple {
+        &self.tuple
+    }
+
+    pub(crate) const fn set_next_hop(&mut self, next_hop: MacAddr) {
+        self.next_hop = next_hop;
+    }
 }
 
 const CONNECTED: usize = 0;
@@ -232,7 +228,6 @@ impl Udp {
             kinds: [0; 3],
             hops: Box::default(),
             epoch: 1,
-            unresolved: Vec::new(),
             paths: BTreeMap::new(),
             refusals: Challenges::default(),
             to_group: false,
@@ -312,9 +307,9 @@ impl Udp {
         }
     }
 
-    /// When a neighbour is to be asked for again, or given up.
-    pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.unresolved.iter().map(|waiting| waiting.ask_at).min()
+    /// The engine was told of a neighbour: every next hop is to be looked up again.
+    pub(crate) fn next_hops_changed(&mut self) {
+        self.epoch = self.epoch.wrapping_add(1);
     }
 }
 
@@ -494,7 +489,13 @@ impl Engine {
                 self.shared.counters.tx_frames += 1;
                 self.shared.counters.tx_datagrams += 1;
             }
-            None if self.shared.config.arp => self.hold(now, socket, tuple, payload)?,
+            None if self.shared.config.arp => {
+                let next_hop = MacAddr::BROADCAST;
+                let held = Held { socket, next_hop, tuple, payload: payload.into() };
+                if !self.shared.hold_datagram(now, held) {
+                    return Err(SendError::NoNeighbor);
+                }
+            }
             None => return Err(SendError::NoNeighbor),
         }
         let block = &mut self.udp.sockets[socket.index()];
@@ -525,78 +526,12 @@ impl Engine {
         }
     }
 
-    /// Keeps a datagram until its next hop is known.
-    fn hold(&mut self, now: Instant, socket: UdpId, tuple: Tuple, payload: &[u8]) -> Result<(), SendError> {
-        let config = &self.shared.config;
-        let next_hop = next_hop(config, tuple.remote.ip());
-        let limit = usize::from(config.held_datagrams);
-        let unresolved = &mut self.udp.unresolved;
-        let position = match unresolved.iter().position(|waiting| waiting.next_hop == next_hop) {
-            Some(position) => position,
-            None if unresolved.len() >= usize::from(config.max_unresolved) => {
-                self.shared.counters.drop_udp_unresolved += 1;
-                return Err(SendError::NoNeighbor);
-            }
-            None => {
-                let ask_at = now + SOLICITATION_INTERVAL;
-                unresolved.push(Unresolved { next_hop, asked: 1, ask_at, held: VecDeque::new() });
-                self.shared.ask_next_hop(next_hop);
-                unresolved.len() - 1
-            }
-        };
-        let held = &mut unresolved[position].held;
-        if held.len() >= limit {
-            // RFC 1122 section 2.3.2.2: at least the latest is kept.
-            self.shared.counters.drop_udp_unresolved += 1;
-            held.pop_front();
-        }
-        if limit > 0 {
-            let next_hop = MacAddr::BROADCAST;
-            held.push_back(Box::new(Held { socket, next_hop, tuple, payload: payload.into() }));
-        }
-        Ok(())
-    }
-
-    /// The engine was told of a neighbour: what waited for it goes.
-    pub(crate) fn release_datagrams(&mut self) {
-        self.udp.epoch = self.udp.epoch.wrapping_add(1);
-        let shared = &mut self.shared;
-        self.udp.unresolved.retain_mut(|waiting| {
-            let is_known = shared.neighbors.find(&shared.config, waiting.next_hop).is_some();
-            for _ in 0..waiting.held.len() {
-                let Some(mut held) = waiting.held.pop_front() else { break };
-                match shared.neighbors.find(&shared.config, held.tuple.remote.ip()) {
-                    Some(mac) => {
-                        held.next_hop = mac;
-                        shared.answer(Answer::Datagram(held));
-                    }
-                    None => waiting.held.push_back(held),
-                }
-            }
-            !is_known
-        });
-    }
-
-    /// Asks again for the next hops that did not answer, or gives them up (RFC 4861 section 7.2.2).
-    pub(crate) fn advance_datagrams<O: Owner>(&mut self, now: Instant, owner: &mut O) {
-        let mut index = 0;
-        while let Some(waiting) = self.udp.unresolved.get_mut(index) {
-            if waiting.ask_at > now {
-                index += 1;
-            } else if waiting.asked < MAX_SOLICITATIONS {
-                waiting.asked += 1;
-                waiting.ask_at = now + SOLICITATION_INTERVAL;
-                self.shared.ask_next_hop(waiting.next_hop);
-                index += 1;
-            } else {
-                for held in self.udp.unresolved.swap_remove(index).held {
-                    self.shared.counters.drop_udp_unresolved += 1;
-                    // The socket may be gone, and its id another's.
-                    if self.udp.find(&held.tuple) == Some(held.socket.0) {
-                        owner.datagram_failed(held.socket, held.tuple.remote(), Unreachable::Host);
-                    }
-                }
-            }
+    /// Nobody answers for the next hop of a datagram that waited.
+    pub(crate) fn datagram_unresolved<O: Owner>(&mut self, held: &Held, owner: &mut O) {
+        self.shared.counters.drop_udp_unresolved += 1;
+        // The socket may be gone, and its id another's.
+        if self.udp.find(&held.tuple) == Some(held.socket.0) {
+            owner.datagram_failed(held.socket, held.tuple.remote(), Unreachable::Host);
         }
     }
 
@@ -660,9 +595,8 @@ impl Engine {
     fn refuse(&mut self, next_hop: MacAddr, tuple: &Tuple, packet: &[u8]) {
         let config = &self.shared.config;
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        let is_ours = local == config.address || config.address6.is_some_and(|own| local == own);
         // RFC 1122 section 3.2.2, RFC 4443 section 2.4 e: not about what came to a group.
-        if !config.arp || !is_ours || self.udp.to_group {
+        if !config.arp || !config.is_own(local) || self.udp.to_group {
             return;
         }
         let (limit, tick) = (config.port_unreachables_per_s, self.now().tick());

@@ -28,6 +28,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         config.mtu = [576, 1500, 1500, 9000][random.below(4) as usize];
         config.data_retries = 30;
         config.syn_retries = 30;
+        config.neighbor_solicitations = 30;
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);

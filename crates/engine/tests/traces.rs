@@ -9,8 +9,8 @@ use std::time::Duration;
 use harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
 use harness::{CLIENT, SERVER, config};
 use overfly_engine::{Algorithm, Config, Error, Failure, FlowId, KeepAlive, State};
+use overfly_wire::MacAddr;
 use overfly_wire::tcp::Options;
-use overfly_wire::{MacAddr, arp, ethernet, icmpv4, ipv4};
 
 const MSS: usize = 1460;
 
@@ -788,76 +788,6 @@ fn keep_alive_probes_a_silent_peer_and_gives_up() {
 }
 
 // --- around TCP --------------------------------------------------------------------------------
-
-#[test]
-fn answers_arp_and_ping_where_no_kernel_does() {
-    let mut s = Script::new();
-    let peer_mac = MacAddr([2, 0, 0, 0, 0, 2]);
-    let mut frame = vec![0; 42];
-    ethernet::Header {
-        destination: MacAddr::BROADCAST,
-        source: peer_mac,
-        ethertype: ethernet::ETHERTYPE_ARP,
-    }
-    .emit(&mut frame);
-    arp::Packet {
-        operation: arp::Operation::Request,
-        sender_mac: peer_mac,
-        sender_ip: CLIENT,
-        target_mac: MacAddr([0; 6]),
-        target_ip: SERVER,
-    }
-    .emit(&mut frame[14..]);
-    s.host.engine.receive(s.now, &frame, &mut s.host.owner);
-    s.host.transmit(s.now);
-    let answer = s.host.outbox.frames.pop_front().unwrap();
-    let (link, packet) = ethernet::Header::parse(&answer).unwrap();
-    let packet = arp::Packet::parse(packet).unwrap();
-    assert_eq!((link.destination, packet.operation), (peer_mac, arp::Operation::Reply));
-    assert_eq!((packet.sender_ip, packet.target_ip), (SERVER, CLIENT));
-
-    let mut frame = vec![0; 14 + 20 + 8 + 4];
-    ethernet::Header {
-        destination: packet.sender_mac,
-        source: peer_mac,
-        ethertype: ethernet::ETHERTYPE_IPV4,
-    }
-    .emit(&mut frame);
-    let echo = icmpv4::Echo { kind: icmpv4::Kind::Request, identifier: 7, sequence: 9, data: b"ping" };
-    let payload_len = echo.emit(&mut frame[34..]) as u16;
-    ipv4::Header {
-        source: CLIENT,
-        destination: SERVER,
-        protocol: ipv4::PROTOCOL_ICMP,
-        ttl: 64,
-        tos: 0,
-        identification: 0,
-        dont_fragment: false,
-        payload_len,
-    }
-    .emit(&mut frame[14..]);
-    s.host.engine.receive(s.now, &frame, &mut s.host.owner);
-    s.host.transmit(s.now);
-    let answer = s.host.outbox.frames.pop_front().unwrap();
-    let packet = ipv4::Packet::parse(&answer[14..]).unwrap();
-    let echo = icmpv4::Echo::parse(packet.payload()).unwrap();
-    assert_eq!(
-        (echo.kind, echo.identifier, echo.sequence, echo.data),
-        (icmpv4::Kind::Reply, 7, 9, &b"ping"[..])
-    );
-}
-
-#[test]
-fn a_connection_waits_for_its_next_hop() {
-    let mut s = Script::new();
-    s.host.connect(s.now, s.local, s.peer);
-    s.host.transmit(s.now);
-    let request = s.host.outbox.frames.pop_front().unwrap();
-    assert_eq!(arp::Packet::parse(&request[14..]).unwrap().target_ip, CLIENT);
-    assert!(s.host.outbox.frames.is_empty());
-    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 2]));
-    s.expect(&[(SYN, 0, 0, 0)]);
-}
 
 #[test]
 fn what_is_malformed_is_counted_by_reason() {

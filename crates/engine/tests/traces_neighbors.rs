@@ -1,0 +1,311 @@
+//! Neighbours, frame by frame: whose addresses are answered for, and what waits for an answer.
+
+mod harness;
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::time::Duration;
+
+use harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
+use harness::{CLIENT, Network, SERVER, config};
+use overfly_engine::{Config, Engine, Error, Failure, Prefix, State};
+use overfly_wire::tcp::Segment;
+use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv6};
+
+const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const PEERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+/// Addresses of ours beside the interface's own.
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 200);
+const OWN6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 9, 0, 0, 0, 0, 0x200);
+
+fn prefix(text: &str) -> Prefix {
+    text.parse().expect("a prefix")
+}
+
+/// At [`SERVER`] and [`SERVER6`], with 10.77.9.0/24 and 2001:db8:9::/64.
+fn many() -> Config {
+    let mut config = config(SERVER);
+    config.address6 = Some(SERVER6);
+    config.own_prefixes = vec![prefix("10.77.9.0/24"), prefix("2001:db8:9::/64")];
+    config
+}
+
+/// The peer says or asks something by ARP.
+fn arp(s: &mut Script, operation: arp::Operation, sender: (MacAddr, Ipv4Addr), target_ip: Ipv4Addr) {
+    let mut frame = vec![0; 42];
+    let ethertype = ethernet::ETHERTYPE_ARP;
+    ethernet::Header { destination: MacAddr::BROADCAST, source: sender.0, ethertype }.emit(&mut frame);
+    let target_mac = MacAddr([0; 6]);
+    arp::Packet { operation, sender_mac: sender.0, sender_ip: sender.1, target_mac, target_ip }
+        .emit(&mut frame[14..]);
+    s.host.engine.receive(s.now, &frame, &mut s.host.owner);
+}
+
+/// What the engine asks and answers by ARP now, with where each frame goes.
+fn arp_sent(s: &mut Script) -> Vec<(MacAddr, arp::Packet)> {
+    let frames = s.frames();
+    let read = |frame: &Vec<u8>| {
+        let (link, packet) = ethernet::Header::parse(frame).expect("Ethernet");
+        (link.destination, arp::Packet::parse(packet).expect("ARP"))
+    };
+    frames.iter().map(read).collect()
+}
+
+/// The addresses that are asked for now, and who asks.
+fn asked(s: &mut Script) -> Vec<(Ipv4Addr, Ipv4Addr)> {
+    arp_sent(s).into_iter().map(|(_, packet)| (packet.sender_ip, packet.target_ip)).collect()
+}
+
+/// A frame with a ping from the peer.
+fn ping(s: &mut Script, to: IpAddr) {
+    let mut message = [0; 64];
+    let (kind, identifier, sequence, data) = (icmpv4::Kind::Request, 7, 9, &b"ping"[..]);
+    match to {
+        IpAddr::V4(_) => {
+            let length = icmpv4::Echo { kind, identifier, sequence, data }.emit(&mut message);
+            s.inject_between(CLIENT.into(), to, 1, 64, &message[..length]);
+        }
+        IpAddr::V6(own) => {
+            let echo = icmpv6::Echo { kind, identifier, sequence, data };
+            let length = echo.emit(&mut message, CLIENT6, own);
+            s.inject_between(CLIENT6.into(), to, ipv6::PROTOCOL_ICMPV6, 64, &message[..length]);
+        }
+    }
+}
+
+// --- what is ours ------------------------------------------------------------------------------
+
+#[test]
+fn answers_arp_and_ping_where_no_kernel_does() {
+    let mut s = Script::with(many());
+    for own in [SERVER, OWN] {
+        arp(&mut s, arp::Operation::Request, (PEERS, CLIENT), own);
+        let answers = arp_sent(&mut s);
+        let (destination, answer) = answers[0];
+        assert_eq!((answers.len(), destination, answer.operation), (1, PEERS, arp::Operation::Reply));
+        assert_eq!((answer.sender_ip, answer.sender_mac, answer.target_ip), (own, OURS, CLIENT));
+    }
+    for own in [IpAddr::V4(SERVER), OWN.into(), SERVER6.into(), OWN6.into()] {
+        ping(&mut s, own);
+        let frames = s.frames();
+        let packet = ip::Packet::parse(&frames[0][14..]).expect("IP");
+        assert_eq!((frames.len(), packet.source()), (1, own));
+    }
+}
+
+#[test]
+fn others_addresses_are_not_answered_for() {
+    let mut s = Script::with(many());
+    for other in [CLIENT, Ipv4Addr::new(10, 77, 8, 255), Ipv4Addr::new(10, 77, 255, 255)] {
+        arp(&mut s, arp::Operation::Request, (PEERS, CLIENT), other);
+        ping(&mut s, other.into());
+        assert_eq!(s.frames().len(), 0, "{other}");
+    }
+    // The link's broadcast address stays that, also in a prefix of ours.
+    let mut all = config(SERVER);
+    all.own_prefixes = vec![prefix("10.77.0.0/16")];
+    let mut s = Script::with(all);
+    ping(&mut s, Ipv4Addr::new(10, 77, 255, 255).into());
+    assert_eq!(s.frames().len(), 0);
+    ping(&mut s, Ipv4Addr::new(10, 77, 255, 254).into());
+    assert_eq!(s.frames().len(), 1);
+}
+
+#[test]
+fn a_solicitation_for_any_address_of_ours_is_answered() {
+    let mut s = Script::with(many());
+    for (target, is_ours) in [(OWN6, true), (Ipv6Addr::new(0x2001, 0xdb8, 8, 0, 0, 0, 0, 1), false)] {
+        let group = ipv6::solicited_node(target);
+        let asked = icmpv6::NeighborSolicitation { target, source_link_address: Some(PEERS) };
+        let mut message = [0; icmpv6::MAX_NEIGHBOR_LEN];
+        let length = asked.emit(&mut message, CLIENT6, group);
+        s.inject_between(CLIENT6.into(), group.into(), ipv6::PROTOCOL_ICMPV6, 255, &message[..length]);
+        let frames = s.frames();
+        assert_eq!(!frames.is_empty(), is_ours);
+        for frame in &frames {
+            let packet = ipv6::Packet::parse(&frame[14..]).expect("IPv6");
+            let message = icmpv6::Message::parse(packet.payload(), packet.source(), packet.destination());
+            let Ok(icmpv6::Message::NeighborAdvertisement(answer)) = message else { panic!("{message:?}") };
+            assert_eq!((packet.source(), answer.target), (target, target));
+        }
+    }
+}
+
+#[test]
+fn prefixes_out_of_range_are_refused_by_name() {
+    let mut long = config(SERVER);
+    long.own_prefixes = vec![Prefix { address: SERVER.into(), len: 33 }];
+    let mut many = config(SERVER);
+    many.own_prefixes = vec![prefix("10.77.9.0/24"); 65];
+    for (config, message) in [
+        (long, "own_prefixes' length is 33: expected 0 to 32"),
+        (many, "own_prefixes' count is 65: expected 0 to 64"),
+    ] {
+        let Err(error) = Engine::new(config) else { panic!("{message}") };
+        assert_eq!(error.to_string(), message);
+    }
+}
+
+/// A generator's sources, and a server's addresses: each pair finds the other by ARP and exchanges data.
+#[test]
+fn one_engine_connects_from_many_addresses_to_many() {
+    let mut client = config(CLIENT);
+    client.own_prefixes = vec![prefix("10.77.1.0/24"), prefix("2001:db8:1::/120")];
+    client.address6 = Some(CLIENT6);
+    client.prefix6_len = 32;
+    let mut server = config(SERVER);
+    server.own_prefixes = vec![prefix("10.77.2.0/24"), prefix("2001:db8:2::/120")];
+    server.address6 = Some(SERVER6);
+    server.prefix6_len = 32;
+    let mut network = Network::with(9, client, server);
+    network.server.engine.listen((Ipv4Addr::UNSPECIFIED, 80), 1000).unwrap();
+    network.server.engine.listen((Ipv6Addr::UNSPECIFIED, 80), 1000).unwrap();
+    let mut flows = Vec::new();
+    for number in 0..=255_u8 {
+        let to = number / 3;
+        let (local, remote): (SocketAddr, SocketAddr) = if number % 2 == 0 {
+            let local = Ipv4Addr::new(10, 77, 1, number);
+            ((local, 1024).into(), (Ipv4Addr::new(10, 77, 2, to), 80).into())
+        } else {
+            let last = u16::from(number);
+            let local = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
+            ((local, 1024).into(), (Ipv6Addr::new(0x2001, 0xdb8, 2, 0, 0, 0, 0, to.into()), 80).into())
+        };
+        let flow = network.client.connect(network.now, local, remote);
+        network.client.send(flow, 1000);
+        flows.push(flow);
+    }
+    let done = network.run_until(Duration::from_secs(5), |network| {
+        network.server.owner.streams.values().filter(|stream| stream.received.len() == 1000).count() == 256
+    });
+    assert!(done, "{:?}", network.server.engine.counters());
+    assert!(flows.iter().all(|flow| network.client.owner.streams[flow].connected));
+    assert_eq!(network.client.engine.counters().drop_address, 0);
+}
+
+// --- what waits --------------------------------------------------------------------------------
+
+#[test]
+fn a_connection_waits_for_its_next_hop() {
+    let mut s = Script::new();
+    s.host.connect(s.now, s.local, s.peer);
+    assert_eq!(asked(&mut s), [(SERVER, CLIENT)]);
+    s.wait_ms(500);
+    arp(&mut s, arp::Operation::Reply, (PEERS, CLIENT), SERVER);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    // Its timers begin with the SYN.
+    s.expect_after(1000, &[(SYN, 0, 0, 0)]);
+}
+
+#[test]
+fn a_thousand_connections_ask_once_from_the_address_of_the_first() {
+    let mut s = Script::with(many());
+    for port in 1..=1000 {
+        s.host.connect(s.now, SocketAddrV4::new(OWN, port), s.peer);
+    }
+    assert_eq!(asked(&mut s), [(OWN, CLIENT)]);
+    s.wait_ms(1001);
+    assert_eq!(asked(&mut s), [(OWN, CLIENT)], "once a second");
+    arp(&mut s, arp::Operation::Reply, (PEERS, CLIENT), OWN);
+    let frames = s.frames();
+    assert_eq!(frames.len(), 1000);
+    for frame in &frames {
+        let (link, packet) = ethernet::Header::parse(frame).unwrap();
+        let packet = ip::Packet::parse(packet).unwrap();
+        assert_eq!((link.destination, packet.source()), (PEERS, OWN.into()));
+        assert_eq!(Segment::parse(packet.payload()).unwrap().flags(), SYN);
+    }
+}
+
+#[test]
+fn a_neighbour_that_does_not_answer_is_unreachable() {
+    let mut s = Script::new();
+    for port in 1..=3 {
+        s.host.connect(s.now, SocketAddrV4::new(SERVER, port), s.peer);
+    }
+    for _ in 0..3 {
+        assert_eq!(asked(&mut s), [(SERVER, CLIENT)]);
+        assert!(s.host.owner.past.is_empty());
+        s.wait_ms(1000);
+    }
+    assert_eq!(s.frames().len(), 0);
+    let failures: Vec<_> = s.host.owner.past.iter().map(|stream| stream.failed).collect();
+    assert_eq!(failures, [Some(Failure::Unreachable); 3]);
+    assert_eq!((s.host.engine.flows(), s.host.engine.next_deadline()), (0, None));
+}
+
+#[test]
+fn so_many_next_hops_are_asked_for_at_once_by_connections() {
+    let mut config = config(SERVER);
+    config.max_unresolved = 4;
+    let mut s = Script::with(config);
+    for last in 10..20 {
+        let peer = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, last), 80);
+        let outcome = s.host.try_connect(s.now, s.local, peer);
+        assert_eq!(outcome.err(), (last >= 14).then_some(Error::NoNeighbor));
+    }
+    assert_eq!((asked(&mut s).len(), s.host.engine.flows()), (4, 4));
+}
+
+#[test]
+fn who_gave_up_is_not_waited_for() {
+    let mut s = Script::new();
+    let flow = s.host.connect(s.now, s.local, s.peer);
+    assert_eq!(asked(&mut s).len(), 1);
+    s.host.engine.close(flow);
+    assert_eq!(s.frames().len(), 0);
+    assert!(s.host.owner.past[0].released);
+    s.wait_ms(3000);
+    assert_eq!(s.frames().len(), 0, "nobody waits: nobody is asked");
+    assert_eq!(s.host.engine.next_deadline(), None);
+}
+
+#[test]
+fn a_gateway_answers_for_all_behind_it() {
+    let gateway = Ipv4Addr::new(10, 77, 0, 254);
+    let mut config = config(SERVER);
+    config.gateway = Some(gateway);
+    let mut s = Script::with(config);
+    let far = |last| SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, last), 80);
+    for last in 1..=3 {
+        s.host.connect(s.now, s.local, far(last));
+    }
+    assert_eq!(asked(&mut s), [(SERVER, gateway)]);
+    // A caller that knows one of them says so: the others wait on.
+    s.host.engine.set_neighbor(*far(2).ip(), PEERS);
+    assert_eq!(s.frames().len(), 1);
+    arp(&mut s, arp::Operation::Reply, (PEERS, gateway), SERVER);
+    assert_eq!(s.frames().len(), 2);
+}
+
+#[test]
+fn a_peer_that_opens_meanwhile_needs_no_question_answered() {
+    let mut s = Script::new();
+    let flow = s.host.connect(s.now, s.local, s.peer);
+    assert_eq!(asked(&mut s).len(), 1);
+    // A simultaneous open: its frame says where it came from.
+    s.inject(SYN, 0, 0, 0, 65_535);
+    s.expect(&[(SYN | ACK, 0, 1, 0)]);
+    s.inject(ACK, 1, 1, 0, 65_535);
+    s.wait_ms(5000);
+    assert_eq!((s.state(flow), s.frames().len()), (State::Established, 0));
+    s.host.send(flow, 10);
+    s.expect(&[(PSH | ACK, 1, 1, 10)]);
+}
+
+#[test]
+fn a_neighbour_that_is_known_may_say_that_it_moved() {
+    let mut s = Script::new();
+    let moved = MacAddr([2, 0, 0, 0, 0, 99]);
+    // Not known, and nobody asked: strangers fill no table.
+    arp(&mut s, arp::Operation::Request, (moved, CLIENT), CLIENT);
+    s.host.connect(s.now, s.local, s.peer);
+    assert_eq!(asked(&mut s).len(), 1);
+    arp(&mut s, arp::Operation::Reply, (PEERS, CLIENT), SERVER);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    // RFC 826, RFC 5227 section 3: an announcement.
+    arp(&mut s, arp::Operation::Request, (moved, CLIENT), CLIENT);
+    assert_eq!(s.frames().len(), 0);
+    s.host.connect(s.now, SocketAddrV4::new(SERVER, 81), s.peer);
+    let frames = s.frames();
+    assert_eq!(ethernet::Header::parse(&frames[0]).unwrap().0.destination, moved);
+}
