@@ -2,6 +2,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod tap;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

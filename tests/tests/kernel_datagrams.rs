@@ -7,22 +7,16 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::process::Command;
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use overfly_bench::lab::{CLIENT, DEVICE, Lab, SCRATCH, SERVER};
+use overfly_bench::lab::{CLIENT, Lab, SERVER};
 use overfly_engine::{Config, Datagram, Engine, Event, FlowId, Owner, SendError, UdpId, Unreachable};
-use overfly_wire::{FrameSink, MacAddr};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Timespec};
-use rustix::mount::{MountFlags, mount_remount};
+use overfly_tests::tap::{CLIENT6, SERVER6, Tap};
+use overfly_wire::FrameSink;
 
-const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 /// Where the engine sends back what comes.
 const ENGINE_ECHO: u16 = 7;
 /// Where the kernel does.
@@ -32,9 +26,6 @@ const NOBODY: u16 = 9;
 /// From where the engine asks.
 const ENGINE_ASKS: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A virtio_net_hdr without offloads stands before each frame.
-const VNET_HEADER: usize = 10;
-
 /// Most payload of one frame of 1500 bytes.
 fn most(address: IpAddr) -> usize {
     1500 - 8 - if address.is_ipv4() { 20 } else { 40 }
@@ -86,52 +77,14 @@ impl FrameSink for Outbox {
     }
 }
 
-fn succeed(lab: &Lab, side: &str, words: &[&str]) {
-    let output = lab.within(side, || Command::new(words[0]).args(&words[1..]).output());
-    let output = output.expect("enter the side").expect("start a command");
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// The server's end of the lab's link as a file of frames, and its hardware address.
-fn tap(lab: &Lab) -> (File, MacAddr) {
-    // Whole frames with whole checksums, as on a wire.
-    succeed(lab, "client", &["ethtool", "-K", DEVICE, "tx", "off", "gso", "off", "gro", "off"]);
-    let address = format!("{CLIENT6}/64");
-    succeed(lab, "client", &["ip", "address", "replace", &address, "dev", DEVICE, "nodad"]);
-    for words in [
-        &["ip", "address", "flush", "dev", DEVICE][..],
-        &["ip", "link", "add", "link", DEVICE, "name", "tap0", "type", "macvtap", "mode", "passthru"],
-        &["ip", "link", "set", "tap0", "up"],
-    ] {
-        succeed(lab, "server", words);
-    }
-    lab.within("server", || {
-        let class = "/sys/class/net/tap0";
-        let read = |name: &str| std::fs::read_to_string(format!("{class}/{name}")).expect("a device's file");
-        let mut octets = [0; 6];
-        for (octet, text) in octets.iter_mut().zip(read("address").trim().split(':')) {
-            *octet = u8::from_str_radix(text, 16).expect("a hexadecimal octet");
-        }
-        let number = read(&format!("tap{}/dev", read("ifindex").trim()));
-        let (major, minor) = number.trim().split_once(':').expect("major:minor");
-        let device = rustix::fs::makedev(major.parse().expect("major"), minor.parse().expect("minor"));
-        // In the lab's own tmpfs, which is mounted without devices; the name is not needed beyond the opening.
-        mount_remount(SCRATCH, MountFlags::NOSUID, "").expect("allow devices");
-        let path = format!("{SCRATCH}/tap0");
-        let path = path.as_str();
-        rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, device)
-            .expect("make a device node");
-        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-            .expect("open the device node");
-        rustix::fs::unlink(path).expect("remove the device node");
-        (File::from(file), MacAddr(octets))
-    })
-    .expect("enter the server")
+/// The engine's time, so long after `begin`.
+fn stamp(begin: Instant) -> overfly_engine::Instant {
+    overfly_engine::Instant::from_micros(1_000_000 + begin.elapsed().as_micros() as u64)
 }
 
 /// The engine's end.
 struct End {
-    file: File,
+    tap: Tap,
     engine: Engine,
     inbox: Inbox,
     outbox: Outbox,
@@ -139,14 +92,14 @@ struct End {
 }
 
 impl End {
-    fn new((file, mac): (File, MacAddr)) -> Self {
-        let mut config = Config::new(mac, SERVER, 16);
+    fn new(tap: Tap) -> Self {
+        let mut config = Config::new(tap.mac, SERVER, 16);
         // It asks for its neighbours, and answers who asks for it.
         config.arp = true;
         config.address6 = Some(SERVER6);
         config.hash_key = [3; 16];
         Self {
-            file,
+            tap,
             engine: Engine::new(config).expect("a valid configuration"),
             inbox: Inbox::default(),
             outbox: Outbox { frame: vec![0; 2048], frames: Vec::new() },
@@ -155,7 +108,7 @@ impl End {
     }
 
     fn now(&self) -> overfly_engine::Instant {
-        overfly_engine::Instant::from_micros(1_000_000 + self.begin.elapsed().as_micros() as u64)
+        stamp(self.begin)
     }
 
     fn send(&mut self, socket: UdpId, to: Option<SocketAddr>, payload: &[u8]) -> Result<(), SendError> {
@@ -167,28 +120,19 @@ impl End {
     fn turn(&mut self) {
         let mut buffer = [0; 4096];
         let mut came = false;
-        loop {
-            match self.file.read(&mut buffer) {
-                Ok(length) => {
-                    came = true;
-                    let now = self.now();
-                    self.engine.receive(now, &buffer[VNET_HEADER..length], &mut self.inbox);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("read from the tap: {error}"),
-            }
+        while let Some(frame) = self.tap.read(&mut buffer) {
+            came = true;
+            let now = stamp(self.begin);
+            self.engine.receive(now, frame, &mut self.inbox);
         }
         let now = self.now();
         self.engine.advance(now, &mut self.inbox);
         self.engine.transmit(now, &mut self.inbox, &mut self.outbox);
         for frame in self.outbox.frames.drain(..) {
-            let whole = [&[0; VNET_HEADER][..], &frame].concat();
-            assert_eq!(self.file.write(&whole).expect("write to the tap"), whole.len());
+            self.tap.write(&frame).expect("write to the tap");
         }
         if !came {
-            let mut file = [PollFd::new(&self.file, PollFlags::IN)];
-            let pause = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
-            let _ = poll(&mut file, Some(&pause));
+            self.tap.wait(Duration::from_millis(1));
         }
     }
 
@@ -238,7 +182,7 @@ fn kernel_echoes(socket: &UdpSocket, stop: &AtomicBool) {
 
 fn exchange(ours: IpAddr, kernels: IpAddr) {
     let lab = Lab::new("overfly").expect("make a lab");
-    let mut end = End::new(tap(&lab));
+    let mut end = End::new(Tap::new(&lab));
     // Sockets belong to the namespace in which they were made; the threads that use them may be anywhere.
     let [asks, unheard, echo] = lab
         .within("client", || {

@@ -8,34 +8,26 @@
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use overfly_bench::lab::{CLIENT, DEVICE, Lab, SCRATCH, SERVER};
+use overfly_bench::lab::{CLIENT, Lab, SERVER};
 use overfly_engine::{Config, Engine, Event, FlowId, Owner};
 use overfly_tests::Random;
-use overfly_wire::{FrameSink, MacAddr};
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Timespec};
-use rustix::mount::{MountFlags, mount_remount};
+use overfly_tests::tap::{CLIENT6, SERVER6, Tap};
+use overfly_wire::FrameSink;
 
 /// So many threads connect from the kernel, and so many connections from the engine are open at once.
 const AT_ONCE: u32 = 200;
 /// Most bytes that one end sends.
 const MOST_BYTES: u64 = 60_000;
-const SERVER6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 1);
-const CLIENT6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 2);
 const ENGINE_PORT: u16 = 80;
 const KERNEL_PORT: u16 = 81;
 const DEADLINE: Duration = Duration::from_secs(55);
 /// How long one call of the kernel's ends may wait: many times the backoff that the losses bring.
 const PATIENCE: Duration = Duration::from_secs(25);
-/// A virtio_net_hdr without offloads stands before each frame.
-const VNET_HEADER: usize = 10;
 
 // --- what a connection carries ---------------------------------------------------------------------
 
@@ -349,80 +341,19 @@ impl FrameSink for Outbox {
     }
 }
 
-/// Runs a command in a side of the lab.
-fn succeed(lab: &Lab, side: &str, words: &[&str]) {
-    let output = lab.within(side, || Command::new(words[0]).args(&words[1..]).output());
-    let output = output.expect("enter the side").expect("start a command");
-    assert!(output.status.success(), "{words:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// The server's end of the lab's link as a file of frames, its hardware address, and the addresses of the two ends.
-struct Link {
-    file: File,
-    mac: MacAddr,
-    ends: [IpAddr; 2],
-}
-
-impl Link {
-    fn new(lab: &Lab, ends: [IpAddr; 2]) -> Link {
-        let (file, mac) = tap(lab);
-        Link { file, mac, ends }
-    }
-}
-
-fn tap(lab: &Lab) -> (File, MacAddr) {
-    // Whole frames with whole checksums, as on a wire: the engine shall see what the relay damages.
-    let offloads = ["ethtool", "-K", DEVICE, "tx", "off", "tso", "off", "gso", "off", "gro", "off"];
-    succeed(lab, "client", &offloads);
-    let address = format!("{CLIENT6}/64");
-    succeed(lab, "client", &["ip", "address", "replace", &address, "dev", DEVICE, "nodad"]);
-    for words in [
-        &["ip", "address", "flush", "dev", DEVICE][..],
-        &["ip", "link", "add", "link", DEVICE, "name", "tap0", "type", "macvtap", "mode", "passthru"],
-        &["ip", "link", "set", "tap0", "up", "txqueuelen", "8192"],
-    ] {
-        succeed(lab, "server", words);
-    }
-    lab.within("server", || {
-        let class = "/sys/class/net/tap0";
-        let mac = std::fs::read_to_string(format!("{class}/address")).expect("the device's address");
-        let mut octets = [0; 6];
-        for (octet, text) in octets.iter_mut().zip(mac.trim().split(':')) {
-            *octet = u8::from_str_radix(text, 16).expect("a hexadecimal octet");
-        }
-        let index = std::fs::read_to_string(format!("{class}/ifindex")).expect("the device's index");
-        let number =
-            std::fs::read_to_string(format!("{class}/tap{}/dev", index.trim())).expect("the device's number");
-        let (major, minor) = number.trim().split_once(':').expect("major:minor");
-        let device = rustix::fs::makedev(major.parse().expect("major"), minor.parse().expect("minor"));
-        // In the lab's own tmpfs, which is mounted without devices; the name is not needed beyond the opening.
-        mount_remount(SCRATCH, MountFlags::NOSUID, "").expect("allow devices");
-        let path = format!("{SCRATCH}/tap0");
-        let path = path.as_str();
-        rustix::fs::mknodat(CWD, path, FileType::CharacterDevice, Mode::RUSR | Mode::WUSR, device)
-            .expect("make a device node");
-        let file = rustix::fs::open(path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())
-            .expect("open the device node");
-        rustix::fs::unlink(path).expect("remove the device node");
-        (File::from(file), MacAddr(octets))
-    })
-    .expect("enter the server")
-}
-
 // --- the run ----------------------------------------------------------------------------------------------
 
 /// Drives the engine until `done` and all of its connections are finished.
 fn drive(
-    link: &Link,
+    mut tap: Tap,
+    ends_of_link: [IpAddr; 2],
     seed: u64,
     half: u32,
     faults: Faults,
     done: impl Fn() -> bool,
     stop: &AtomicBool,
 ) -> Ends {
-    let &Link { ref file, mac, ends: ends_of_link } = link;
-    let mut file = file;
-    let mut config = Config::new(mac, SERVER, 16);
+    let mut config = Config::new(tap.mac, SERVER, 16);
     config.arp = true;
     config.address6 = Some(SERVER6);
     config.max_flows = 32_768;
@@ -451,11 +382,8 @@ fn drive(
         let now = Instant::now();
         let mut arrive = |frame: &[u8]| engine.receive(stamp(now), frame, &mut ends);
         for _ in 0..64 {
-            match file.read(&mut buffer) {
-                Ok(length) => inward.carry(now, buffer[VNET_HEADER..length].to_vec(), &mut arrive),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => panic!("read from the tap: {error}"),
-            }
+            let Some(frame) = tap.read(&mut buffer) else { break };
+            inward.carry(now, frame.to_vec(), &mut arrive);
         }
         inward.release(now, &mut arrive);
         engine.advance(stamp(now), &mut ends);
@@ -472,9 +400,8 @@ fn drive(
         while full {
             full = !engine.transmit(stamp(now), &mut ends, &mut outbox);
             let mut leave = |frame: &[u8]| {
-                let bytes = [&[0; VNET_HEADER][..], frame].concat();
-                match file.write(&bytes) {
-                    Ok(_) => {}
+                match tap.write(frame) {
+                    Ok(()) => {}
                     // Damaged beyond what the kernel takes, or the device's queue is full: lost.
                     Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::InvalidInput) => {
                     }
@@ -495,9 +422,7 @@ fn drive(
             .map(|at| begin + Duration::from_micros(at.as_micros().saturating_sub(1_000_000)));
         let until = [deadline, inward.next(), outward.next()].into_iter().flatten().min();
         let wait = until.map_or(Duration::from_millis(5), |at| at.saturating_duration_since(now));
-        let wait = wait.min(Duration::from_millis(5));
-        let timeout = Timespec { tv_sec: 0, tv_nsec: wait.as_nanos() as i64 };
-        let _ = poll(&mut [PollFd::new(file, PollFlags::IN)], Some(&timeout));
+        tap.wait(wait.min(Duration::from_millis(5)));
     }
 }
 
@@ -521,7 +446,7 @@ fn run(connections: u32, faults: Faults, ends: [IpAddr; 2]) {
     let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_122);
     println!("seed {seed} (OVERFLY_SEED), {faults:?}");
     let lab = Lab::new("overfly").expect("a lab");
-    let link = Link::new(&lab, ends);
+    let tap = Tap::new(&lab);
     let next = AtomicU32::new(0);
     let done = AtomicU32::new(0);
     let accepted = AtomicU32::new(0);
@@ -557,7 +482,7 @@ fn run(connections: u32, faults: Faults, ends: [IpAddr; 2]) {
         let engine = scope.spawn(|| {
             let all = || done.load(Ordering::Relaxed) + accepted.load(Ordering::Relaxed) == connections;
             let _fails = Fails(&failed);
-            drive(&link, seed, half, faults, all, &failed)
+            drive(tap, ends, seed, half, faults, all, &failed)
         });
         // A socket belongs to the namespace in which it was made; the threads that use it may be anywhere.
         scope.spawn(|| {

@@ -7,9 +7,24 @@ use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Event, Owner};
 use crate::receive::Arrival;
-use crate::recovery::{CongestionState, Delivered};
+use crate::recovery::{CongestionState, Delivered, Losses};
 use crate::sequence::{at_or_before, before};
 use crate::time::Deadline;
+
+/// An acknowledgment that needs a closer look.
+#[derive(Clone, Copy)]
+struct News {
+    /// SND.UNA before it.
+    una: u32,
+    /// FlightSize before it (RFC 5681 section 2).
+    flight: u32,
+    /// It is a duplicate as RFC 5681 section 2 has it.
+    duplicate: bool,
+    /// It echoes an ECN mark.
+    echo: bool,
+    /// It has measured a round trip already.
+    sampled: bool,
+}
 
 impl<O: Owner> Turn<'_, O> {
     /// The acknowledgment and the window of a segment. A verdict, if the flow does not go on.
@@ -60,7 +75,8 @@ impl<O: Owner> Turn<'_, O> {
         }
         let mut look_again = None;
         if troubled || (duplicate && !self.flow.flags.has(Flags::SACK)) {
-            look_again = self.repair(arrival, before_una, flight, duplicate, echo, sample_us > 0);
+            let news = News { una: before_una, flight, duplicate, echo, sampled: sample_us > 0 };
+            look_again = self.repair(arrival, news);
         } else if advance {
             let ack = self.ack(acknowledgment.wrapping_sub(before_una), flight, sample_us);
             self.flow.congestion.acknowledged(&ack);
@@ -93,99 +109,117 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// An acknowledgment while something is wrong, or that says so. `una` and `flight` are from before it.
+    /// An acknowledgment while something is wrong, or that says so.
     /// Returns after how many microseconds to look for losses again.
-    fn repair(
-        &mut self,
-        arrival: &Arrival<'_>,
-        una: u32,
-        flight: u32,
-        duplicate: bool,
-        echo: bool,
-        sampled: bool,
-    ) -> Option<u32> {
-        let now_us = self.now.micros32();
-        let tick = self.tick();
-        let mss = u32::from(self.flow.mss);
-        let min_rtt = self.flow.rtt.least_us();
-        let smoothed = self.flow.rtt.smoothed_us();
-        let has_sack = self.flow.flags.has(Flags::SACK);
-        let (new_una, next) = (self.flow.send_una, self.flow.send_next);
+    fn repair(&mut self, arrival: &Arrival<'_>, news: News) -> Option<u32> {
+        self.begin_board(news.una);
+        let una = self.flow.send_una;
+        let recovery = self.flow.recovery()?;
+        let was_reducing = recovery.is_reducing();
+        let was_lossy = recovery.state() == CongestionState::Loss;
+        let delivered = self.take_delivered(arrival, news)?;
+        self.undo_if_spurious(arrival, news, delivered)?;
+        let recovery = self.flow.recovery_mut()?;
+        let repaired = recovery.probe_repaired(una, delivered.duplicate, news.duplicate);
+        let losses = self.find_losses(news)?;
+        self.end_recovery(was_lossy)?;
+        self.react(losses.bytes > 0, news.echo, repaired)?;
+        self.govern(delivered.bytes, news.una, news.flight, was_reducing);
+        if let Some(recovery) = self.flow.recovery_mut() {
+            recovery.note_disorder();
+        }
+        self.flow.flags.set(Flags::SEND_WANTED);
+        self.flow.trim();
+        losses.again_after_us
+    }
+
+    /// Makes the scoreboard if there is none. It begins at `una`, where SND.UNA was: what the acknowledgment in hand covers must
+    /// leave it as it came.
+    fn begin_board(&mut self, una: u32) {
         if self.flow.recovery().is_none() {
-            // The board begins where SND.UNA was: what this acknowledgment covers must leave it as it came.
-            self.flow.send_una = una;
+            let new_una = core::mem::replace(&mut self.flow.send_una, una);
             self.flow.recovery_or_new();
             self.flow.send_una = new_una;
         }
-        let new_flight = self.flow.flight();
-        let recovery = self.flow.recovery_mut()?;
-        let was_reducing = recovery.is_reducing();
-        let was_lossy = recovery.state() == CongestionState::Loss;
+    }
 
-        // RFC 8985 section 6.2, steps 1 to 3.
-        let mut delivered = recovery.acknowledged(una, new_una, now_us, min_rtt);
+    /// RFC 8985 section 6.2, steps 1 to 3: what the acknowledgment says has arrived.
+    fn take_delivered(&mut self, arrival: &Arrival<'_>, news: News) -> Option<Delivered> {
+        let now_us = self.now.micros32();
+        let (min_rtt, mss) = (self.flow.rtt.least_us(), u32::from(self.flow.mss));
+        let (una, next, flight) = (self.flow.send_una, self.flow.send_next, self.flow.flight());
+        let has_sack = self.flow.flags.has(Flags::SACK);
+        let recovery = self.flow.recovery_mut()?;
+        let mut delivered = recovery.acknowledged(news.una, una, now_us, min_rtt);
         if has_sack {
-            let sacked = recovery.sacks(arrival.options.sack.as_slice(), new_una, next, now_us, min_rtt);
+            let sacked = recovery.sacks(arrival.options.sack.as_slice(), una, next, now_us, min_rtt);
             delivered = Delivered {
                 bytes: delivered.bytes + sacked.bytes,
                 duplicate: sacked.duplicate,
                 // What is acknowledged cumulatively measures the path; a SACK may be a lie.
                 rtt_us: delivered.rtt_us,
             };
-        } else if duplicate {
-            delivered.bytes += recovery.duplicate_without_sack(new_flight, mss);
+        } else if news.duplicate {
+            delivered.bytes += recovery.duplicate_without_sack(flight, mss);
         }
         self.shared.counters.duplicates_reported += u64::from(delivered.duplicate);
         if let Some(rtt_us) = delivered.rtt_us
-            && !sampled
+            && !news.sampled
         {
             self.flow.rtt.sample(rtt_us);
         }
-        let recovery = self.flow.recovery_mut()?;
+        Some(delivered)
+    }
 
-        let spurious = arrival.options.timestamps.is_some_and(|timestamps| {
-            una != new_una
+    /// RFC 4015 section 3.2, RFC 9438 section 4.9: takes a reduction back for which there was no reason.
+    fn undo_if_spurious(&mut self, arrival: &Arrival<'_>, news: News, delivered: Delivered) -> Option<()> {
+        let advanced = news.una != self.flow.send_una;
+        let recovery = self.flow.recovery_mut()?;
+        let by_echo = arrival.options.timestamps.is_some_and(|timestamps| {
+            advanced
                 && recovery.state() >= CongestionState::Recovery
                 && recovery.echo_shows_spurious(timestamps.echo)
-        }) || (delivered.duplicate && recovery.was_spurious());
-        if spurious {
-            // RFC 4015 section 3.2, RFC 9438 section 4.9.
+        });
+        if by_echo || (delivered.duplicate && recovery.was_spurious()) {
             recovery.undo();
             self.shared.counters.spurious_recoveries += 1;
             self.flow.congestion.undo();
         }
-        let recovery = self.flow.recovery_mut()?;
-        let repaired = recovery.probe_repaired(new_una, delivered.duplicate, duplicate);
+        Some(())
+    }
 
-        // Which segments are lost.
-        let mut lost = 0;
-        let mut look_again = None;
-        if has_sack {
-            let losses = recovery.detect(new_una, now_us, min_rtt, smoothed, mss);
-            (lost, look_again) = (losses.bytes, losses.again_after_us);
-        } else if recovery.state() == CongestionState::Recovery
-            && una != new_una
-            && !recovery.may_end(new_una)
-        {
+    /// Which segments are lost: by RACK, or by the rules of a peer without SACK.
+    fn find_losses(&mut self, news: News) -> Option<Losses> {
+        let now_us = self.now.micros32();
+        let (min_rtt, smoothed) = (self.flow.rtt.least_us(), self.flow.rtt.smoothed_us());
+        let (una, mss) = (self.flow.send_una, u32::from(self.flow.mss));
+        let has_sack = self.flow.flags.has(Flags::SACK);
+        let recovery = self.flow.recovery_mut()?;
+        let mut losses = if has_sack {
+            recovery.detect(una, now_us, min_rtt, smoothed, mss)
+        } else {
             // RFC 6582 section 3.2 step 3: a partial acknowledgment points at the next hole.
-            lost = recovery.lose_first(new_una, mss);
-        } else if duplicate
-            && recovery.duplicates_mean_loss(mss)
-            && recovery.is_new_loss(new_una.wrapping_sub(1))
-        {
-            lost = recovery.lose_first(new_una, mss);
+            let partial =
+                recovery.state() == CongestionState::Recovery && news.una != una && !recovery.may_end(una);
+            let third = news.duplicate
+                && recovery.duplicates_mean_loss(mss)
+                && recovery.is_new_loss(una.wrapping_sub(1));
+            let bytes = if partial || third { recovery.lose_first(una, mss) } else { 0 };
+            Losses { bytes, again_after_us: None }
+        };
+        self.shared.counters.lost_bytes += u64::from(losses.bytes);
+        if losses.bytes > 0 && self.lost_only_a_probe() {
+            losses.bytes = 0;
         }
-        self.shared.counters.lost_bytes += u64::from(lost);
-        if lost > 0 && self.lost_only_a_probe() {
-            lost = 0;
-        }
+        Some(losses)
+    }
 
+    /// Ends recovery once all that was in flight when it began has arrived; `was_lossy`: it began with a timeout.
+    fn end_recovery(&mut self, was_lossy: bool) -> Option<()> {
+        let una = self.flow.send_una;
         let recovery = self.flow.recovery_mut()?;
-        if (recovery.is_reducing() || was_lossy)
-            && recovery.state() != CongestionState::Open
-            && recovery.may_end(new_una)
-        {
-            let reduced = recovery.is_reducing();
+        let reduced = recovery.is_reducing();
+        if (reduced || was_lossy) && recovery.state() != CongestionState::Open && recovery.may_end(una) {
             recovery.end();
             if reduced {
                 // RFC 6937 section 3.1: at the end of recovery.
@@ -193,27 +227,28 @@ impl<O: Owner> Turn<'_, O> {
                 self.flow.congestion.set_window(threshold);
             }
         }
+        Some(())
+    }
+
+    /// Reduces the window for a new loss, for an echoed mark, or for a loss that only a probe `repaired`.
+    fn react(&mut self, lost: bool, echo: bool, repaired: bool) -> Option<()> {
+        let (tick, mss) = (self.tick(), u32::from(self.flow.mss));
+        let (flight, next) = (self.flow.flight(), self.flow.send_next);
         let recovery = self.flow.recovery_mut()?;
-        if lost > 0 && recovery.state() < CongestionState::Recovery {
+        if lost && recovery.state() < CongestionState::Recovery {
             self.recover();
         } else if (echo || repaired) && recovery.state() < CongestionState::Reduced {
             // Once a window (RFC 3168 section 6.1.2); a loss that only a probe repaired is one too (RFC 8985 section 7.4.2).
-            recovery.enter(CongestionState::Reduced, new_flight, next);
+            recovery.enter(CongestionState::Reduced, flight, next);
             if echo {
                 self.shared.counters.ecn_reductions += 1;
                 self.flow.flags.set(Flags::ECN_REDUCED);
             } else {
                 self.shared.counters.loss_probes_repaired += 1;
             }
-            self.flow.congestion.congestion_experienced(new_flight, mss, tick);
+            self.flow.congestion.congestion_experienced(flight, mss, tick);
         }
-        self.govern(delivered.bytes, una, flight, was_reducing);
-        if let Some(recovery) = self.flow.recovery_mut() {
-            recovery.note_disorder();
-        }
-        self.flow.flags.set(Flags::SEND_WANTED);
-        self.flow.trim();
-        look_again
+        Some(())
     }
 
     /// Fast recovery begins: the window is reduced (RFC 5681 section 3.2, RFC 6582 section 3.2, RFC 8985 section 8).

@@ -39,15 +39,21 @@ impl Engine {
     pub fn receive<O: Owner>(&mut self, now: Instant, frame: &[u8], owner: &mut O) {
         self.tell(now);
         self.shared.counters.rx_frames += 1;
-        let Ok((link, packet)) = ethernet::Header::parse(frame) else {
+        let Ok((link, bytes)) = ethernet::Header::parse(frame) else {
             self.shared.counters.drop_malformed += 1;
             return;
         };
         self.udp.to_group = link.destination.0[0] & 1 != 0;
         match link.ethertype {
-            ethernet::ETHERTYPE_IPV4 => self.receive_ipv4(now, link.source, packet, owner),
-            ethernet::ETHERTYPE_IPV6 => self.receive_ipv6(now, link.source, packet, owner),
-            ethernet::ETHERTYPE_ARP if self.shared.config.arp => self.receive_arp(packet),
+            ethernet::ETHERTYPE_IPV4 => match ipv4::Packet::parse(bytes) {
+                Ok(packet) => self.receive_ip(now, link.source, &Packet::V4(packet), bytes, owner),
+                Err(_) => self.shared.counters.drop_malformed += 1,
+            },
+            ethernet::ETHERTYPE_IPV6 => match ipv6::Packet::parse(bytes) {
+                Ok(packet) => self.receive_ip(now, link.source, &Packet::V6(packet), bytes, owner),
+                Err(_) => self.shared.counters.drop_malformed += 1,
+            },
+            ethernet::ETHERTYPE_ARP if self.shared.config.arp => self.receive_arp(bytes),
             _ => self.shared.counters.drop_ethertype += 1,
         }
     }
@@ -73,63 +79,43 @@ impl Engine {
         }
     }
 
-    fn receive_ipv4<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, bytes: &[u8], owner: &mut O) {
-        let Ok(packet) = ipv4::Packet::parse(bytes) else {
-            self.shared.counters.drop_malformed += 1;
-            return;
-        };
-        if packet.is_fragment() {
-            self.shared.counters.drop_fragment += 1;
-            return;
-        }
-        match packet.protocol() {
-            ipv4::PROTOCOL_TCP => {
-                let (source, destination) = (packet.source(), packet.destination());
-                if let Some(segment) = self.shared.check_tcp(packet.payload(), source, destination) {
-                    let marked = Ecn::of_traffic_class(packet.tos()) == Ecn::Ce;
-                    let (local, remote) = (Address::v4(destination), Address::v4(source));
-                    self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
-                }
-            }
-            ipv4::PROTOCOL_UDP => self.receive_udp(next_hop, &Packet::V4(packet), bytes, owner),
-            ipv4::PROTOCOL_ICMP => self.receive_icmpv4(now, next_hop, &packet, owner),
-            _ => self.shared.counters.drop_protocol += 1,
-        }
-    }
-
-    fn receive_ipv6<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, bytes: &[u8], owner: &mut O) {
-        let Ok(packet) = ipv6::Packet::parse(bytes) else {
-            self.shared.counters.drop_malformed += 1;
-            return;
-        };
-        if packet.is_fragment() {
-            self.shared.counters.drop_fragment += 1;
-            return;
-        }
-        match packet.protocol() {
-            ipv6::PROTOCOL_TCP => {
-                let (source, destination) = (packet.source(), packet.destination());
-                if let Some(segment) = self.shared.check_tcp(packet.payload(), source, destination) {
-                    let marked = packet.ecn() == Ecn::Ce;
-                    let (local, remote) = (Address::v6(destination), Address::v6(source));
-                    self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
-                }
-            }
-            ipv6::PROTOCOL_UDP => self.receive_udp(next_hop, &Packet::V6(packet), bytes, owner),
-            ipv6::PROTOCOL_ICMPV6 => self.receive_icmpv6(now, next_hop, &packet, owner),
-            _ => self.shared.counters.drop_protocol += 1,
-        }
-    }
-
-    fn receive_tcp<O: Owner>(
+    /// A well-formed packet of either family; `bytes` are it from its IP header on.
+    #[inline]
+    fn receive_ip<O: Owner>(
         &mut self,
         now: Instant,
         next_hop: MacAddr,
-        segment: Segment<'_>,
-        (local, remote): (Address, Address),
-        marked: bool,
+        packet: &Packet<'_>,
+        bytes: &[u8],
         owner: &mut O,
     ) {
+        if packet.is_fragment() {
+            self.shared.counters.drop_fragment += 1;
+            return;
+        }
+        match (packet, packet.protocol()) {
+            (_, ipv4::PROTOCOL_TCP) => self.receive_tcp(now, next_hop, packet, owner),
+            (_, ipv4::PROTOCOL_UDP) => self.receive_udp(next_hop, packet, bytes, owner),
+            (Packet::V4(packet), ipv4::PROTOCOL_ICMP) => self.receive_icmpv4(now, next_hop, packet, owner),
+            (Packet::V6(packet), ipv6::PROTOCOL_ICMPV6) => self.receive_icmpv6(now, next_hop, packet, owner),
+            _ => self.shared.counters.drop_protocol += 1,
+        }
+    }
+
+    fn receive_tcp<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, packet: &Packet<'_>, owner: &mut O) {
+        let (local, remote, segment) = match packet {
+            Packet::V4(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let segment = self.shared.check_tcp(packet.payload(), source, destination);
+                (Address::v4(destination), Address::v4(source), segment)
+            }
+            Packet::V6(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let segment = self.shared.check_tcp(packet.payload(), source, destination);
+                (Address::v6(destination), Address::v6(source), segment)
+            }
+        };
+        let Some(segment) = segment else { return };
         let Ok(options) = segment.options() else {
             self.shared.counters.drop_malformed += 1;
             return;
@@ -140,6 +126,7 @@ impl Engine {
             local_port: segment.destination_port(),
             remote_port: segment.source_port(),
         };
+        let marked = packet.ecn() == Ecn::Ce;
         let arrival = Arrival { segment, options: &options, tuple, next_hop, marked };
         match self.flows.find(&tuple) {
             Some(index) => self.with_flow(now, index, &arrival, owner),

@@ -144,6 +144,24 @@ fn a_syn_flood_leaves_connections_and_memory_alone() {
 }
 
 #[test]
+fn during_a_syn_flood_an_honest_peer_gets_in() {
+    let mut s = Script::new();
+    s.host.engine.listen(s.local, 8).unwrap();
+    for number in 0..5000 {
+        s.play(number);
+        s.inject(SYN, 0, 0, 0, 1000);
+        s.sent();
+    }
+    let half_open = s.host.engine.flows();
+    assert!(half_open <= 256, "{half_open} control blocks");
+    s.play(100_000);
+    let flow = s.open(65_535);
+    assert_eq!(s.state(flow), State::Established);
+    s.inject(PSH | ACK, 1, 1, 100, 65_535);
+    s.received(flow, 100);
+}
+
+#[test]
 fn a_syn_is_answered_a_bounded_number_of_times() {
     // The engine reflects a forged SYN to its victim no more often than `syn_retries` says.
     let mut s = Script::new();

@@ -255,3 +255,21 @@ fn a_connection_made_from_a_cookie_knows_no_round_trip_yet() {
     s.ack(11);
     assert_eq!(s.host.engine.info(flow).rtt_us, 50_000);
 }
+
+#[test]
+fn a_segment_of_a_forgotten_connection_is_no_cookie() {
+    // As many bytes went one way as the other: the difference of the two numbers is what it was in the handshake.
+    let mut s = script(SynCookies::Always);
+    s.inject(SYN, 0, 0, 0, 65_535);
+    s.expect(&[(SYN | ACK, 0, 1, 0)]);
+    s.inject(ACK, 1, 1, 0, 65_535);
+    let flow = incoming(&mut s);
+    s.inject(PSH | ACK, 1, 1, 100, 65_535);
+    s.host.send(flow, 100);
+    s.expect(&[(PSH | ACK, 1, 101, 100)]);
+    s.host.engine.abort(flow);
+    s.sent();
+    s.inject(PSH | ACK, 101, 101, 100, 65_535);
+    s.expect(&[(RST, 101, 0, 0)]);
+    assert!(s.host.owner.incoming.is_empty());
+}
