@@ -132,6 +132,19 @@ fn thread_ticks() -> Option<(u64, u64)> {
     Some((fields.next()?.parse().ok()?, fields.next()?.parse().ok()?))
 }
 
+/// When the parts of one exchange happened, ns on the run's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// When the request should have started.
+    pub intended_ns: u64,
+    /// When it was handed over to an open connection.
+    pub sent_ns: u64,
+    /// When the first byte of the response came.
+    pub first_byte_ns: u64,
+    /// When the last byte of the response came.
+    pub ended_ns: u64,
+}
+
 /// What one thread has counted.
 #[derive(Debug, Clone)]
 pub struct Record {
@@ -139,10 +152,23 @@ pub struct Record {
     pub succeeded: u64,
     failures: [u64; Failure::ALL.len()],
     malformed: [u64; Malformed::ALL.len()],
-    /// Start of the request to the last byte of its response, ns. Successes only.
+    /// Intended start of the request to the last byte of its response, ns. Successes only. In a closed loop a request is
+    /// intended when it is begun; with a connection of its own, when that is begun.
     pub latency_ns: Histogram<u64>,
-    /// SYN to established, ns.
+    /// The request handed over to the last byte of its response, ns: what a coordinated measurement would call latency.
+    /// Successes only.
+    pub service_ns: Histogram<u64>,
+    /// The request handed over to the first byte of its response, ns. Successes only.
+    pub first_byte_ns: Histogram<u64>,
+    /// SYN to established (TLS handshake included where there is one), ns.
     pub connect_ns: Histogram<u64>,
+    /// Open loop: how late the generator itself was, ns. From the moment that a request was due and had a connection to the
+    /// moment that it was sent.
+    pub send_lag_ns: Histogram<u64>,
+    /// Requests handed over to a connection.
+    pub sent: u64,
+    /// Open loop: requests whose time came within the run and that never found a connection.
+    pub unsent: u64,
     /// Stream bytes received, heads included.
     pub bytes_in: u64,
     /// Stream bytes sent.
@@ -151,6 +177,8 @@ pub struct Record {
     pub open_max: u64,
     /// Processor time of the measured part.
     pub cpu: CpuTime,
+    /// Time in which the thread had something to do, ns: a thread that spins has less of it than processor time.
+    pub busy_ns: u64,
 }
 
 impl Default for Record {
@@ -172,11 +200,17 @@ impl Record {
             failures: [0; Failure::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             latency_ns: histogram(),
+            service_ns: histogram(),
+            first_byte_ns: histogram(),
             connect_ns: histogram(),
+            send_lag_ns: histogram(),
+            sent: 0,
+            unsent: 0,
             bytes_in: 0,
             bytes_out: 0,
             open_max: 0,
             cpu: CpuTime::default(),
+            busy_ns: 0,
         }
     }
 
@@ -185,17 +219,39 @@ impl Record {
         self.succeeded = 0;
         self.failures = [0; Failure::ALL.len()];
         self.malformed = [0; Malformed::ALL.len()];
-        self.latency_ns.reset();
-        self.connect_ns.reset();
+        for histogram in self.histograms_mut() {
+            histogram.reset();
+        }
+        self.sent = 0;
+        self.unsent = 0;
         self.bytes_in = 0;
         self.bytes_out = 0;
+        self.cpu = CpuTime::default();
+        self.busy_ns = 0;
     }
 
-    /// One more success that took `latency_ns`.
+    fn histograms_mut(&mut self) -> [&mut Histogram<u64>; 5] {
+        [
+            &mut self.latency_ns,
+            &mut self.service_ns,
+            &mut self.first_byte_ns,
+            &mut self.connect_ns,
+            &mut self.send_lag_ns,
+        ]
+    }
+
+    fn histograms(&self) -> [&Histogram<u64>; 5] {
+        [&self.latency_ns, &self.service_ns, &self.first_byte_ns, &self.connect_ns, &self.send_lag_ns]
+    }
+
+    /// One more success.
     #[inline]
-    pub fn succeed(&mut self, latency_ns: u64) {
+    pub fn succeed(&mut self, times: Times) {
         self.succeeded += 1;
-        self.latency_ns.saturating_record(latency_ns.max(1));
+        let since = |start_ns: u64, end_ns: u64| end_ns.saturating_sub(start_ns).max(1);
+        self.latency_ns.saturating_record(since(times.intended_ns, times.ended_ns));
+        self.service_ns.saturating_record(since(times.sent_ns, times.ended_ns));
+        self.first_byte_ns.saturating_record(since(times.sent_ns, times.first_byte_ns));
     }
 
     /// One more failure.
@@ -242,13 +298,17 @@ impl Record {
         for (sum, more) in self.malformed.iter_mut().zip(other.malformed) {
             *sum += more;
         }
-        self.latency_ns += &other.latency_ns;
-        self.connect_ns += &other.connect_ns;
+        for (sum, more) in self.histograms_mut().into_iter().zip(other.histograms()) {
+            *sum += more;
+        }
+        self.sent += other.sent;
+        self.unsent += other.unsent;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
         // Each thread notes the sum over all threads when it opens one: the largest note is exact.
         self.open_max = self.open_max.max(other.open_max);
         self.cpu += other.cpu;
+        self.busy_ns += other.busy_ns;
     }
 }
 
@@ -262,7 +322,12 @@ mod tests {
         for i in 1..10_000u64 {
             let part = if i % 3 == 0 { &mut one } else { &mut two };
             for record in [part, &mut both] {
-                record.succeed(i * i);
+                record.succeed(Times {
+                    intended_ns: 0,
+                    sent_ns: i,
+                    first_byte_ns: 2 * i,
+                    ended_ns: i * i + 3 * i,
+                });
                 if i % 7 == 0 {
                     record.fail(Failure::ALL[(i % 11) as usize]);
                 }
@@ -277,7 +342,7 @@ mod tests {
         assert_eq!(one.requests(), both.requests());
         assert_eq!(one.failures, both.failures);
         assert_eq!(one.malformed, both.malformed);
-        assert_eq!(one.latency_ns, both.latency_ns);
+        assert_eq!(one.histograms(), both.histograms());
         assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
     }
 

@@ -129,6 +129,31 @@ fn a_duration_with_a_warm_up() {
 }
 
 #[test]
+fn intervals_hold_what_the_report_holds() {
+    let (address, _) = server(answer(HELLO));
+    let mut settings = settings(address);
+    settings.threads = 2;
+    settings.requests = None;
+    settings.duration = Some(Duration::from_millis(550));
+    settings.interval = Some(Duration::from_millis(100));
+    let mut sum = overfly_load::record::Record::new();
+    let mut next = 0;
+    let report = run(&settings, |progress| {
+        let Some(interval) = progress.interval else { return };
+        assert_eq!(interval.index, next);
+        assert_eq!(interval.from, settings.interval.unwrap() * next as u32);
+        assert_eq!(interval.record.succeeded, interval.succeeded_by_thread.iter().sum::<u64>());
+        next += 1;
+        sum.merge(&interval.record);
+    })
+    .unwrap();
+    assert!(next >= 6, "{next}");
+    assert!(report.succeeded > 0);
+    assert_eq!((sum.succeeded, sum.bytes_in), (report.succeeded, report.bytes_in));
+    assert_eq!(sum.latency_ns, report.record.latency_ns);
+}
+
+#[test]
 fn bodies_of_every_framing_and_size() {
     let chunked: &[u8] =
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n";

@@ -163,7 +163,7 @@ impl ProgressLine {
         ProgressLine { wanted: wanted && std::io::stderr().is_terminal(), shown: false }
     }
 
-    fn show(&mut self, progress: &Progress) {
+    fn show(&mut self, progress: &Progress<'_>) {
         if !self.wanted {
             return;
         }

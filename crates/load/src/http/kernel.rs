@@ -15,7 +15,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::Settings;
-use super::run::{Outcome, RETRY_NS, Ramp, Tally, Worker};
+use super::run::{RETRY_NS, Ramp, Worker};
+use super::tally::{Outcome, Tally};
 use crate::error::Error;
 use crate::record::Failure;
 use crate::response::{HeadCache, Malformed, Parser, Response};

@@ -8,10 +8,18 @@ mod args;
 mod kernel;
 mod report;
 mod run;
+#[cfg_attr(not(test), expect(dead_code, reason = "connections take it up in the next step"))]
+mod schedule;
+mod script;
+mod series;
 mod settings;
 mod shard;
+mod tally;
 
 pub use args::{HttpArgs, main_http};
-pub use report::{Latency, Report};
+pub use report::{Latency, OpenLoop, Report};
 pub use run::{Progress, run};
+pub use schedule::{Arrivals, Leg, Rate};
+pub use script::{Exchange, Interest, Next, Script, Workload};
+pub use series::Interval;
 pub use settings::{Settings, Target};

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::Settings;
-use super::run::Outcome;
+use super::tally::Summary;
+use super::{Rate, Settings};
 use crate::record::{Failure, Record};
 use crate::response::Malformed;
 
@@ -18,33 +19,67 @@ pub struct Latency {
     pub min: f64,
     /// Mean.
     pub mean: f64,
+    /// Standard deviation.
+    pub stdev: f64,
     /// Median.
     pub p50: f64,
+    /// 75th percentile.
+    pub p75: f64,
     /// 90th percentile.
     pub p90: f64,
     /// 99th percentile.
     pub p99: f64,
     /// 99.9th percentile.
     pub p99_9: f64,
+    /// 99.99th percentile.
+    pub p99_99: f64,
+    /// 99.999th percentile.
+    pub p99_999: f64,
+    /// 99.9999th percentile.
+    pub p99_9999: f64,
     /// Largest.
     pub max: f64,
 }
 
 impl Latency {
     /// Of a histogram in ns. All zero if it is empty.
-    fn of(histogram: &Histogram<u64>) -> Latency {
+    #[must_use]
+    pub fn of(histogram: &Histogram<u64>) -> Latency {
         let us = |ns: u64| (ns as f64 / 10.0).round() / 100.0;
         let at = |quantile| us(histogram.value_at_quantile(quantile));
         Latency {
             min: us(histogram.min()),
             mean: us(histogram.mean() as u64),
+            stdev: us(histogram.stdev() as u64),
             p50: at(0.5),
+            p75: at(0.75),
             p90: at(0.9),
             p99: at(0.99),
             p99_9: at(0.999),
+            p99_99: at(0.9999),
+            p99_999: at(0.99999),
+            p99_9999: at(0.999_999),
             max: us(histogram.max()),
         }
     }
+}
+
+/// What was asked of an open loop and what came of it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct OpenLoop {
+    /// Requests per second asked for, on average over the measured part.
+    pub asked_per_s: f64,
+    /// Requests per second that were sent.
+    pub sent_per_s: f64,
+    /// Requests that were due in the measured part and never sent: no connection was free.
+    pub unsent: u64,
+    /// `even` or `poisson`.
+    pub arrivals: &'static str,
+    /// Seed of Poisson arrivals: the same one makes the same arrivals.
+    pub seed: u64,
+    /// How late the generator itself was, µs: from the moment that a request was due and had a connection to the moment
+    /// that it was sent.
+    pub send_lag_us: Latency,
 }
 
 /// The result of one run. Counts and times are of the measured part, without the warm-up.
@@ -76,8 +111,21 @@ pub struct Report {
     pub requests_per_s: f64,
     /// Stream bytes received, heads included, per second.
     pub bytes_in_per_s: f64,
-    /// Start of a request (with `close`: of its connection) to the end of its response, µs.
+    /// Intended start of a request (in a closed loop its start; with `close` that of its connection) to the end of its
+    /// response, µs.
     pub latency_us: Latency,
+    /// The request handed over to the end of its response, µs: what the server took, whatever waited before it.
+    pub service_us: Latency,
+    /// The request handed over to the first byte of its response, µs.
+    pub first_byte_us: Latency,
+    /// The open loop's rate; nothing in a closed loop.
+    pub open_loop: Option<OpenLoop>,
+    /// What a reader should know before believing the figures, in sentences: the rate was missed and why, the generator
+    /// was the limit, fewer connections than asked for. Empty where there is nothing to say.
+    pub remarks: Vec<String>,
+    /// All that was counted, for other layouts and for merging with other generators'.
+    #[serde(skip)]
+    pub record: Record,
     /// SYN to established, µs, over the connections made in the measured part.
     pub connect_us: Latency,
     /// Connections made in the measured part.
@@ -100,19 +148,24 @@ pub struct Report {
     pub counters: BTreeMap<String, u64>,
 }
 
-impl Report {
-    pub(crate) fn new(settings: &Settings, outcomes: &[Outcome]) -> Report {
-        let from_ns = outcomes.iter().map(|outcome| outcome.measured_from_ns).min().unwrap_or(0);
-        let until_ns = outcomes.iter().map(|outcome| outcome.ended_ns).max().unwrap_or(0);
-        let mut record = Record::new();
-        let mut counters = BTreeMap::new();
-        for outcome in outcomes {
-            record.merge(&outcome.record);
-            for (name, count) in &outcome.counters {
-                *counters.entry(name.clone()).or_insert(0) += count;
-            }
+impl OpenLoop {
+    fn new(rate: &Rate, record: &Record, duration_s: f64) -> OpenLoop {
+        let per_s = |count: f64| if duration_s > 0.0 { count / duration_s } else { 0.0 };
+        OpenLoop {
+            asked_per_s: per_s(rate.due(Duration::from_secs_f64(duration_s))),
+            sent_per_s: per_s(record.sent as f64),
+            unsent: record.unsent,
+            arrivals: rate.arrivals.name(),
+            seed: rate.seed,
+            send_lag_us: Latency::of(&record.send_lag_ns),
         }
-        let duration_s = until_ns.saturating_sub(from_ns) as f64 * 1e-9;
+    }
+}
+
+impl Report {
+    pub(crate) fn new(settings: &Settings, summary: Summary) -> Report {
+        let Summary { record, duration, counters } = summary;
+        let duration_s = duration.as_secs_f64();
         let per_s = |count: u64| if duration_s > 0.0 { count as f64 / duration_s } else { 0.0 };
         let requests = record.requests();
         let cpu_s = record.cpu.total_s();
@@ -135,6 +188,10 @@ impl Report {
             requests_per_s: per_s(record.succeeded),
             bytes_in_per_s: per_s(record.bytes_in),
             latency_us: Latency::of(&record.latency_ns),
+            service_us: Latency::of(&record.service_ns),
+            first_byte_us: Latency::of(&record.first_byte_ns),
+            open_loop: settings.rate.as_ref().map(|rate| OpenLoop::new(rate, &record, duration_s)),
+            remarks: Vec::new(),
             connect_us: Latency::of(&record.connect_ns),
             connections_made: record.connect_ns.len(),
             bytes_in: record.bytes_in,
@@ -145,6 +202,7 @@ impl Report {
             cpu_us_per_request: if requests > 0 { cpu_s * 1e6 / requests as f64 } else { 0.0 },
             connections_open_max: record.open_max,
             counters,
+            record,
         }
     }
 

@@ -2,8 +2,11 @@
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::schedule::Rate;
+use super::script::Workload;
 use crate::error::Error;
 use crate::link::Link;
 
@@ -110,6 +113,13 @@ pub struct Settings {
     pub timeout: Duration,
     /// A new connection for each request.
     pub close: bool,
+    /// Open loop: when requests are due, whatever becomes of those before them. `None`: a closed loop, in which each
+    /// connection has its next request when the one before is over.
+    pub rate: Option<Rate>,
+    /// Makes the requests up; `None`: they are as `target` and `headers` say.
+    pub workload: Option<Arc<dyn Workload>>,
+    /// How often [`super::Progress::interval`] is there. `None`: never, and nothing is kept for it.
+    pub interval: Option<Duration>,
     /// More request header lines, or another Host.
     pub headers: Vec<(String, String)>,
     /// The only status that is a success; `None`: any of 2xx and 3xx.
@@ -139,6 +149,9 @@ impl Settings {
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(2),
             close: false,
+            rate: None,
+            workload: None,
+            interval: None,
             headers: Vec::new(),
             expect_status: None,
             expect_size: None,
@@ -178,6 +191,9 @@ impl Settings {
         }
         if self.timeout.is_zero() {
             return Err(Error::usage("--timeout", 0, "a duration such as 2s or 500ms"));
+        }
+        if self.interval.is_some_and(|interval| interval < Duration::from_millis(10)) {
+            return Err(Error::usage("interval", "", "intervals of 10 ms or more"));
         }
         if self.interface.is_some() && self.link == Link::Kernel {
             return Err(Error::usage(

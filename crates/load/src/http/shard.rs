@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use overfly_engine::{Event, FlowId, Instant, Owner};
 
-use super::run::{Outcome, RETRY_NS, Ramp, Tally, Worker};
+use super::run::{RETRY_NS, Ramp, Worker};
+use super::tally::{Outcome, Tally};
 use crate::error::Error;
 use crate::link::{Stack, Wire};
 use crate::record::Failure;

@@ -9,7 +9,7 @@ use overfly_engine::{Config, Engine, ListenerId};
 use overfly_wire::{FrameSink, MacAddr};
 
 use super::super::report::Report;
-use super::super::run::Shared;
+use super::super::tally::{Shared, Summary};
 use super::super::{Settings, Target};
 use super::*;
 use crate::link::Ports;
@@ -241,7 +241,7 @@ impl Case {
             timeout_ns: settings.timeout.as_nanos() as u64,
         };
         let shared = Shared::new(&settings);
-        let tally = Tally::new(&settings, &shared, 0);
+        let tally = Tally::new(&settings, &shared, 0, None);
         let mut shard = Shard::new(stack, task, tally);
 
         let mut serve = |now_ns: u64| {
@@ -295,7 +295,7 @@ impl Case {
         let mut counters = BTreeMap::new();
         shard.stack.wire.count(&mut counters);
         let outcome = shard.client.tally.into_outcome(counters);
-        let report = Report::new(&settings, &[outcome]);
+        let report = Report::new(&settings, Summary::of(vec![outcome], None, |_| {}));
         println!("{virtual_s} s\n{report}");
         Result { report, server_flows: left.0, server_requests: left.1, virtual_s }
     }
