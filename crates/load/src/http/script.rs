@@ -5,6 +5,7 @@
 //! which is asked for the bytes of each request and is shown each response if it wants to see them.
 
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -26,6 +27,8 @@ pub enum Interest {
     Nothing,
     /// Times and sizes.
     Outcome,
+    /// Heads as well: each is kept until the response is complete.
+    Head,
     /// Head and content as well: they are kept until the response is complete.
     Content,
 }
@@ -52,7 +55,9 @@ pub struct Exchange<'a> {
     pub status: u16,
     /// Its content, after chunked framing is taken off, in bytes.
     pub body_bytes: u64,
-    /// Status line and fields up to and with the empty line; empty unless [`Interest::Content`].
+    /// The response leaves the connection open for another request.
+    pub keep_alive: bool,
+    /// Status line and fields up to and with the empty line; empty below [`Interest::Head`].
     pub head: &'a [u8],
     /// The content, without chunked framing; empty unless [`Interest::Content`].
     pub body: &'a [u8],
@@ -65,6 +70,22 @@ pub trait Script: Send {
     /// # Errors
     /// The run ends, with this.
     fn request(&mut self, connection: usize, request: &mut Vec<u8>) -> Result<Next, Error>;
+
+    /// How many requests each call of [`Script::request`] appends (pipelining): they are sent together, and the connection
+    /// waits for as many responses. Asked once, before the first request.
+    fn requests_at_once(&self) -> usize {
+        1
+    }
+
+    /// Whether all requests are HEAD: their responses end with the head (RFC 9112 section 6.3). Asked once.
+    fn heads_only(&self) -> bool {
+        false
+    }
+
+    /// Where this thread's connections go; `None`: where all go. Asked once.
+    fn server(&self) -> Option<SocketAddr> {
+        None
+    }
 
     /// What [`Script::finished`] is to be told; asked once, before the first request.
     fn interest(&self) -> Interest {

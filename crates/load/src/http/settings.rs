@@ -70,6 +70,24 @@ impl Target {
         &self.url
     }
 
+    /// The server's name or address, without brackets.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The server's port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Path and query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The server's address; IPv4 first where a name has both.
     ///
     /// # Errors
@@ -85,7 +103,8 @@ impl Target {
     }
 
     /// The Host field (RFC 9112 section 3.2): the port only where it is not 80.
-    fn host_field(&self) -> String {
+    #[must_use]
+    pub fn host_field(&self) -> String {
         let host = match self.host.parse::<IpAddr>() {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
             _ => self.host.clone(),
