@@ -45,6 +45,17 @@ pub(crate) fn time(option: &'static str, given: &str) -> Result<Duration, Error>
         .ok_or_else(|| Error::usage(option, given, "a duration such as 10s, 500ms or 2m"))
 }
 
+/// A share of 1: `0.1%` or `0.001`.
+pub(crate) fn fraction(option: &'static str, given: &str) -> Result<f64, Error> {
+    let (digits, scale) = given.strip_suffix('%').map_or((given, 1.0), |digits| (digits, 100.0));
+    digits
+        .parse::<f64>()
+        .ok()
+        .map(|number| number / scale)
+        .filter(|share| (0.0..=1.0).contains(share))
+        .ok_or_else(|| Error::usage(option, given, "a share such as 0.1% or 0.001"))
+}
+
 /// `NAME: VALUE` as name and value.
 pub(crate) fn header(given: &str) -> Result<(String, String), Error> {
     let token = |name: &str| {

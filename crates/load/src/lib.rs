@@ -8,9 +8,12 @@ mod arguments;
 mod error;
 pub mod http;
 mod link;
+mod output;
 mod processors;
 pub mod record;
 pub mod response;
+pub mod search;
+mod step;
 
 pub use error::Error;
 pub use link::Link;

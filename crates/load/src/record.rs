@@ -1,11 +1,11 @@
 //! What a run counts. Each thread has its own [`Record`]; merging them loses nothing.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
+use crate::output::by_name::ByName;
+use crate::output::histogram;
 use crate::response::Malformed;
-
-/// Longest latency told apart, in ns: one hour. Anything longer is counted as this.
-const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 
 /// Why a request failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,7 +79,7 @@ impl Failure {
 }
 
 /// Processor time of one thread, or of several added up.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct CpuTime {
     /// In user mode, s.
     pub user_s: f64,
@@ -145,25 +145,34 @@ pub struct Times {
     pub ended_ns: u64,
 }
 
-/// What one thread has counted.
-#[derive(Debug, Clone)]
+/// What one thread has counted. Written out, its histograms are in HdrHistogram's V2 encoding, and kinds that never came up
+/// are left out.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Record {
     /// Requests with a complete and expected response.
     pub succeeded: u64,
+    #[serde(with = "ByName::<Failure>")]
     failures: [u64; Failure::ALL.len()],
+    #[serde(with = "ByName::<Malformed>")]
     malformed: [u64; Malformed::ALL.len()],
     /// Intended start of the request to the last byte of its response, ns. Successes only. In a closed loop a request is
     /// intended when it is begun; with a connection of its own, when that is begun.
+    #[serde(with = "histogram")]
     pub latency_ns: Histogram<u64>,
     /// The request handed over to the last byte of its response, ns: what a coordinated measurement would call latency.
     /// Successes only.
+    #[serde(with = "histogram")]
     pub service_ns: Histogram<u64>,
     /// The request handed over to the first byte of its response, ns. Successes only.
+    #[serde(with = "histogram")]
     pub first_byte_ns: Histogram<u64>,
     /// SYN to established (TLS handshake included where there is one), ns.
+    #[serde(with = "histogram")]
     pub connect_ns: Histogram<u64>,
     /// Open loop: how late the generator itself was, ns. From the moment that a request was due and had a connection to the
     /// moment that it was sent.
+    #[serde(with = "histogram")]
     pub send_lag_ns: Histogram<u64>,
     /// Requests handed over to a connection.
     pub sent: u64,
@@ -191,19 +200,15 @@ impl Record {
     /// Nothing counted yet.
     #[must_use]
     pub fn new() -> Record {
-        let histogram = || {
-            Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3)
-                .expect("bounds and digits are constants that hdrhistogram accepts")
-        };
         Record {
             succeeded: 0,
             failures: [0; Failure::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
-            latency_ns: histogram(),
-            service_ns: histogram(),
-            first_byte_ns: histogram(),
-            connect_ns: histogram(),
-            send_lag_ns: histogram(),
+            latency_ns: histogram::of_times(),
+            service_ns: histogram::of_times(),
+            first_byte_ns: histogram::of_times(),
+            connect_ns: histogram::of_times(),
+            send_lag_ns: histogram::of_times(),
             sent: 0,
             unsent: 0,
             bytes_in: 0,
@@ -344,6 +349,28 @@ mod tests {
         assert_eq!(one.malformed, both.malformed);
         assert_eq!(one.histograms(), both.histograms());
         assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
+    }
+
+    #[test]
+    fn what_is_written_out_comes_back() {
+        let mut record = Record::new();
+        record.succeed(Times { intended_ns: 1, sent_ns: 5, first_byte_ns: 70, ended_ns: 900 });
+        record.connect_ns.saturating_record(u64::MAX);
+        record.fail(Failure::Timeout);
+        record.fail_malformed(Malformed::Upgrade);
+        (record.sent, record.bytes_in, record.open_max, record.busy_ns) = (3, 4, 5, 6);
+        record.cpu = CpuTime { user_s: 0.5, system_s: 0.25 };
+        let text = serde_json::to_string(&record).unwrap();
+        let back: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!(back.histograms(), record.histograms());
+        assert_eq!(
+            (back.failures, back.malformed, back.cpu),
+            (record.failures, record.malformed, record.cpu)
+        );
+        assert_eq!(serde_json::to_string(&back).unwrap(), text);
+        for wrong in [r#"{"failures":{"bad_luck":1}}"#, r#"{"latency_ns":"x"}"#, r#"{"succeeded":-1}"#] {
+            assert!(serde_json::from_str::<Record>(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -18,7 +18,7 @@ mod tally;
 
 pub use args::{HttpArgs, main_http};
 pub use report::{Latency, OpenLoop, Report};
-pub use run::{Progress, run};
+pub use run::{Progress, run, run_from};
 pub use schedule::{Arrivals, Leg, Rate};
 pub use script::{Exchange, Interest, Next, Script, Workload};
 pub use series::Interval;

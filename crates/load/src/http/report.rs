@@ -1,19 +1,18 @@
-//! What a run found out, for people and as JSON.
+//! What a run found out: the figures, as JSON has them. How they are laid out for people is `output::page`'s.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::tally::Summary;
 use super::{Rate, Settings};
+use crate::output::verdict;
 use crate::record::{Failure, Record};
 use crate::response::Malformed;
 
 /// A distribution of times, in µs.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Smallest.
     pub min: f64,
@@ -65,7 +64,7 @@ impl Latency {
 }
 
 /// What was asked of an open loop and what came of it.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OpenLoop {
     /// Requests per second asked for, on average over the measured part.
     pub asked_per_s: f64,
@@ -74,7 +73,7 @@ pub struct OpenLoop {
     /// Requests that were due in the measured part and never sent: no connection was free.
     pub unsent: u64,
     /// `even` or `poisson`.
-    pub arrivals: &'static str,
+    pub arrivals: String,
     /// Seed of Poisson arrivals: the same one makes the same arrivals.
     pub seed: u64,
     /// How late the generator itself was, µs: from the moment that a request was due and had a connection to the moment
@@ -83,12 +82,12 @@ pub struct OpenLoop {
 }
 
 /// The result of one run. Counts and times are of the measured part, without the warm-up.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     /// What was asked for.
     pub url: String,
     /// `xdp` or `kernel`.
-    pub link: &'static str,
+    pub link: String,
     /// Generator threads.
     pub threads: usize,
     /// Connections asked for.
@@ -102,9 +101,9 @@ pub struct Report {
     /// Requests that failed.
     pub failed_total: u64,
     /// Requests that failed, by kind; every kind is there.
-    pub failed: BTreeMap<&'static str, u64>,
+    pub failed: BTreeMap<String, u64>,
     /// Malformed responses, by kind; only kinds that came up.
-    pub malformed: BTreeMap<&'static str, u64>,
+    pub malformed: BTreeMap<String, u64>,
     /// Length of the measured part, s.
     pub duration_s: f64,
     /// Successes per second.
@@ -123,9 +122,6 @@ pub struct Report {
     /// What a reader should know before believing the figures, in sentences: the rate was missed and why, the generator
     /// was the limit, fewer connections than asked for. Empty where there is nothing to say.
     pub remarks: Vec<String>,
-    /// All that was counted, for other layouts and for merging with other generators'.
-    #[serde(skip)]
-    pub record: Record,
     /// SYN to established, µs, over the connections made in the measured part.
     pub connect_us: Latency,
     /// Connections made in the measured part.
@@ -146,51 +142,91 @@ pub struct Report {
     pub connections_open_max: u64,
     /// Counters of the user-level stack and its link, whole run; empty over kernel sockets.
     pub counters: BTreeMap<String, u64>,
+    /// All that was counted, for other layouts and for merging with other generators'.
+    pub record: Record,
+}
+
+/// What a run was, beside what it counted.
+#[derive(Debug, Clone)]
+struct About {
+    url: String,
+    link: String,
+    threads: usize,
+    connections: usize,
+    close: bool,
+    duration_s: f64,
+    asked: Option<Asked>,
+}
+
+/// What was asked of an open loop.
+#[derive(Debug, Clone)]
+struct Asked {
+    /// In the measured part.
+    requests: f64,
+    arrivals: String,
+    seed: u64,
 }
 
 impl OpenLoop {
-    fn new(rate: &Rate, record: &Record, duration_s: f64) -> OpenLoop {
-        let per_s = |count: f64| if duration_s > 0.0 { count / duration_s } else { 0.0 };
+    fn new(asked: Asked, record: &Record, duration_s: f64) -> OpenLoop {
         OpenLoop {
-            asked_per_s: per_s(rate.due(Duration::from_secs_f64(duration_s))),
-            sent_per_s: per_s(record.sent as f64),
+            asked_per_s: per_s(asked.requests, duration_s),
+            sent_per_s: per_s(record.sent as f64, duration_s),
             unsent: record.unsent,
-            arrivals: rate.arrivals.name(),
-            seed: rate.seed,
+            arrivals: asked.arrivals,
+            seed: asked.seed,
             send_lag_us: Latency::of(&record.send_lag_ns),
         }
     }
 }
 
+fn per_s(count: f64, duration_s: f64) -> f64 {
+    if duration_s > 0.0 { count / duration_s } else { 0.0 }
+}
+
 impl Report {
     pub(crate) fn new(settings: &Settings, summary: Summary) -> Report {
         let Summary { record, duration, counters } = summary;
-        let duration_s = duration.as_secs_f64();
-        let per_s = |count: u64| if duration_s > 0.0 { count as f64 / duration_s } else { 0.0 };
-        let requests = record.requests();
-        let cpu_s = record.cpu.total_s();
-        Report {
+        let asked = |rate: &Rate| Asked {
+            requests: rate.due(duration),
+            arrivals: rate.arrivals.name().to_string(),
+            seed: rate.seed,
+        };
+        let about = About {
             url: settings.target.url().to_string(),
-            link: settings.link.name(),
+            link: settings.link.name().to_string(),
             threads: settings.threads,
             connections: settings.connections,
             close: settings.close,
+            duration_s: duration.as_secs_f64(),
+            asked: settings.rate.as_ref().map(asked),
+        };
+        Report::of(about, record, counters)
+    }
+
+    fn of(about: About, record: Record, counters: BTreeMap<String, u64>) -> Report {
+        let About { url, link, threads, connections, close, duration_s, asked } = about;
+        let requests = record.requests();
+        let cpu_s = record.cpu.total_s();
+        let malformed = Malformed::ALL.map(|kind| (kind.name().to_string(), record.malformed(kind)));
+        let mut report = Report {
+            url,
+            link,
+            threads,
+            connections,
+            close,
             requests,
             succeeded: record.succeeded,
             failed_total: record.failed(),
-            failed: Failure::ALL.map(|kind| (kind.name(), record.failures(kind))).into(),
-            malformed: Malformed::ALL
-                .into_iter()
-                .map(|kind| (kind.name(), record.malformed(kind)))
-                .filter(|(_, count)| *count > 0)
-                .collect(),
+            failed: Failure::ALL.map(|kind| (kind.name().to_string(), record.failures(kind))).into(),
+            malformed: malformed.into_iter().filter(|(_, count)| *count > 0).collect(),
             duration_s,
-            requests_per_s: per_s(record.succeeded),
-            bytes_in_per_s: per_s(record.bytes_in),
+            requests_per_s: per_s(record.succeeded as f64, duration_s),
+            bytes_in_per_s: per_s(record.bytes_in as f64, duration_s),
             latency_us: Latency::of(&record.latency_ns),
             service_us: Latency::of(&record.service_ns),
             first_byte_us: Latency::of(&record.first_byte_ns),
-            open_loop: settings.rate.as_ref().map(|rate| OpenLoop::new(rate, &record, duration_s)),
+            open_loop: asked.map(|asked| OpenLoop::new(asked, &record, duration_s)),
             remarks: Vec::new(),
             connect_us: Latency::of(&record.connect_ns),
             connections_made: record.connect_ns.len(),
@@ -203,7 +239,53 @@ impl Report {
             connections_open_max: record.open_max,
             counters,
             record,
+        };
+        report.remarks = verdict::remarks(&report);
+        report
+    }
+
+    /// What several generators found out at the same time: counts and histograms are added up, nothing is averaged. The
+    /// duration is the longest one's. `None` of none.
+    #[must_use]
+    pub fn merge(reports: Vec<Report>) -> Option<Report> {
+        let mut reports = reports.into_iter();
+        let first = reports.next()?;
+        let mut about = first.about();
+        let (mut record, mut counters) = (first.record, first.counters);
+        for other in reports {
+            about.add(other.about());
+            // Each one's most may have been at another time than the others': so many were open at once at most.
+            let open_max = record.open_max + other.record.open_max;
+            record.merge(&other.record);
+            record.open_max = open_max;
+            for (name, count) in other.counters {
+                *counters.entry(name).or_insert(0) += count;
+            }
         }
+        Some(Report::of(about, record, counters))
+    }
+
+    fn about(&self) -> About {
+        About {
+            url: self.url.clone(),
+            link: self.link.clone(),
+            threads: self.threads,
+            connections: self.connections,
+            close: self.close,
+            duration_s: self.duration_s,
+            asked: self.open_loop.as_ref().map(|open_loop| Asked {
+                requests: open_loop.asked_per_s * self.duration_s,
+                arrivals: open_loop.arrivals.clone(),
+                seed: open_loop.seed,
+            }),
+        }
+    }
+
+    /// The mean number of requests under way, by Little's law: rate × mean time.
+    #[must_use]
+    pub fn under_way(&self) -> f64 {
+        let mean_s = self.record.service_ns.mean() * 1e-9;
+        self.requests_per_s * mean_s
     }
 
     /// One line of JSON with the fields of this struct.
@@ -214,79 +296,83 @@ impl Report {
     }
 }
 
-/// `1.50ms`, from µs.
-fn time(us: f64) -> String {
-    match us {
-        _ if us < 1e3 => format!("{us:.2}us"),
-        _ if us < 1e6 => format!("{:.2}ms", us / 1e3),
-        _ => format!("{:.2}s", us / 1e6),
-    }
-}
-
-/// `1.50MB`, from bytes, in powers of 1024 as wrk has it.
-fn size(bytes: f64) -> String {
-    let units = ["B", "KB", "MB", "GB", "TB"];
-    let mut scaled = bytes;
-    let mut unit = 0;
-    while scaled >= 1024.0 && unit + 1 < units.len() {
-        scaled /= 1024.0;
-        unit += 1;
-    }
-    if unit == 0 { format!("{bytes:.0}B") } else { format!("{scaled:.2}{}", units[unit]) }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let each = if self.close { "a new connection for each request" } else { "keep-alive" };
-        writeln!(
-            f,
-            "  {} threads and {} connections over {}, {each}; most open at once: {}",
-            self.threads, self.connections, self.link, self.connections_open_max
-        )?;
-        let head = ["", "p50", "p90", "p99", "p99.9", "max", "mean"];
-        let row = |f: &mut fmt::Formatter<'_>, cells: &[String]| {
-            write!(f, "  {:<9}", cells[0])?;
-            for cell in &cells[1..] {
-                write!(f, "{cell:>11}")?;
+impl About {
+    /// Another generator at the same time.
+    fn add(&mut self, other: About) {
+        join(&mut self.url, &other.url);
+        join(&mut self.link, &other.link);
+        self.threads += other.threads;
+        self.connections += other.connections;
+        self.close |= other.close;
+        self.duration_s = self.duration_s.max(other.duration_s);
+        match (&mut self.asked, other.asked) {
+            (Some(asked), Some(more)) => {
+                asked.requests += more.requests;
+                join(&mut asked.arrivals, &more.arrivals);
             }
-            writeln!(f)
+            // Beside a closed loop there is no rate that all were asked for.
+            (asked, _) => *asked = None,
+        }
+    }
+}
+
+/// Adds a name to others that are separated by spaces, unless it is among them.
+fn join(names: &mut String, name: &str) {
+    if !names.split(' ').any(|known| known == name) {
+        names.push(' ');
+        names.push_str(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Times;
+
+    fn report(url: &str, duration_s: f64, latencies_us: impl IntoIterator<Item = u64>) -> Report {
+        let about = About {
+            url: url.to_string(),
+            link: "kernel".to_string(),
+            threads: 1,
+            connections: 8,
+            close: false,
+            duration_s,
+            asked: Some(Asked { requests: 100.0 * duration_s, arrivals: "even".to_string(), seed: 0 }),
         };
-        row(f, &head.map(String::from))?;
-        let mut times = |name: &str, l: &Latency| {
-            let cells = [l.p50, l.p90, l.p99, l.p99_9, l.max, l.mean].map(time);
-            row(f, &[&[name.to_string()], &cells[..]].concat())
-        };
-        times("Latency", &self.latency_us)?;
-        if self.close {
-            times("Connect", &self.connect_us)?;
+        let mut record = Record::new();
+        for latency_us in latencies_us {
+            let ended_ns = latency_us * 1000;
+            record.succeed(Times { intended_ns: 0, sent_ns: 100, first_byte_ns: 200, ended_ns });
         }
-        writeln!(
-            f,
-            "  {} requests in {:.2}s, {} read, {} written",
-            self.requests,
-            self.duration_s,
-            size(self.bytes_in as f64),
-            size(self.bytes_out as f64)
-        )?;
-        if self.failed_total > 0 {
-            let name = |(kind, count): (&&str, &u64)| format!("{} {count}", kind.replace('_', " "));
-            let kinds: Vec<String> = self.failed.iter().filter(|(_, count)| **count > 0).map(name).collect();
-            writeln!(f, "  Failed requests: {} ({})", self.failed_total, kinds.join(", "))?;
-        }
-        if !self.malformed.is_empty() {
-            let name = |(kind, count): (&&str, &u64)| format!("{} {count}", kind.replace('_', " "));
-            let kinds: Vec<String> = self.malformed.iter().map(name).collect();
-            writeln!(f, "  Malformed responses: {}", kinds.join(", "))?;
-        }
-        writeln!(
-            f,
-            "  Generator CPU: {:.2}s user, {:.2}s system, {:.2}us a request",
-            self.cpu_user_s, self.cpu_system_s, self.cpu_us_per_request
-        )?;
-        if !self.close && self.connections_open_max < self.connections as u64 {
-            writeln!(f, "  Fewer connections were ever open at once than -c asked for")?;
-        }
-        writeln!(f, "Requests/sec: {:>12.2}", self.requests_per_s)?;
-        writeln!(f, "Transfer/sec: {:>12}", size(self.bytes_in_per_s))
+        record.fail(Failure::Timeout);
+        record.open_max = 8;
+        Report::of(about, record, BTreeMap::from([("engine.sent".to_string(), 5)]))
+    }
+
+    #[test]
+    fn merged_reports_are_those_of_one_histogram_of_all_values() {
+        let one = report("http://a/", 10.0, (1..1000).map(|i| i * 7));
+        let two = report("http://b/", 9.0, (1..3000).map(|i| i * i));
+        let all = report("http://a/", 10.0, (1..1000).map(|i| i * 7).chain((1..3000).map(|i| i * i)));
+        let merged = Report::merge(vec![one, two]).unwrap();
+        assert_eq!(merged.record.latency_ns, all.record.latency_ns);
+        assert_eq!((merged.latency_us, merged.service_us), (all.latency_us, all.service_us));
+        assert_eq!((merged.threads, merged.connections, merged.connections_open_max), (2, 16, 16));
+        assert_eq!((merged.succeeded, merged.failed_total, merged.failed["timeout"]), (3998, 2, 2));
+        assert_eq!((merged.url.as_str(), merged.link.as_str()), ("http://a/ http://b/", "kernel"));
+        assert_eq!((merged.duration_s, merged.requests_per_s), (10.0, 399.8));
+        assert_eq!(merged.open_loop.unwrap().asked_per_s, 190.0);
+        assert_eq!(merged.counters["engine.sent"], 10);
+        assert!(Report::merge(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn what_json_says_can_be_read_again() {
+        let report = report("http://a/", 10.0, 1..1000);
+        let json = report.to_json();
+        assert!(!json.contains('\n'));
+        let back: Report = serde_json::from_str(&json).unwrap();
+        assert_eq!(back.to_json(), json);
+        assert_eq!(back.record.latency_ns, report.record.latency_ns);
     }
 }

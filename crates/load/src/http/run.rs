@@ -40,16 +40,23 @@ pub struct Progress<'a> {
     /// The interval of [`Settings::interval`] that has just become complete. Each is shown once, in order, in a call of its
     /// own; the last one after the run has ended.
     pub interval: Option<&'a Interval>,
+    shared: &'a Shared,
 }
 
 impl<'a> Progress<'a> {
-    fn now(shared: &Shared, interval: Option<&'a Interval>) -> Progress<'a> {
+    /// Ends the run now: what was counted so far is its report.
+    pub fn end_run(&self) {
+        self.shared.end();
+    }
+
+    fn now(shared: &'a Shared, interval: Option<&'a Interval>) -> Progress<'a> {
         Progress {
             elapsed: shared.elapsed(),
             requests: shared.ended(),
             open: shared.open(),
             warming_up: shared.is_warming_up(),
             interval,
+            shared,
         }
     }
 }
@@ -100,6 +107,18 @@ pub(crate) trait Worker: Send {
 /// [`Error::Usage`] for settings that contradict each other, [`Error::Machine`] for what this
 /// machine cannot do. Failures of requests are no errors: they are in the report.
 pub fn run(settings: &Settings, progress: impl FnMut(&Progress<'_>)) -> Result<Report, Error> {
+    run_from(settings, || Ok(()), progress)
+}
+
+/// The same, with a `start` that is called when all is ready, and at whose return the run begins.
+///
+/// # Errors
+/// Those of [`run`] and those of `start`.
+pub fn run_from(
+    settings: &Settings,
+    start: impl FnOnce() -> Result<(), Error>,
+    progress: impl FnMut(&Progress<'_>),
+) -> Result<Report, Error> {
     settings.check()?;
     check_cpus(&settings.cpus)?;
     let address = settings.target.resolve()?;
@@ -108,7 +127,7 @@ pub fn run(settings: &Settings, progress: impl FnMut(&Progress<'_>)) -> Result<R
         Link::Kernel => {
             raise_descriptor_limit(settings)?;
             let workers = kernel::workers(settings, address, local)?;
-            drive(settings, workers, progress)
+            start().and_then(|()| drive(settings, workers, progress))
         }
         Link::Xdp => {
             let (stacks, attachment) = xdp::open(&xdp::Wanted {
@@ -121,7 +140,7 @@ pub fn run(settings: &Settings, progress: impl FnMut(&Progress<'_>)) -> Result<R
             })?;
             settings.check_ports(stacks.iter().map(|stack| stack.ports.len()).sum())?;
             let workers = shard_workers(settings, address, stacks);
-            let report = drive(settings, workers, progress);
+            let report = start().and_then(|()| drive(settings, workers, progress));
             // The program stays until the last frame of the last thread is out.
             drop(attachment);
             report
@@ -152,7 +171,7 @@ pub(crate) fn drive<W: Worker>(
                 let outcome = pin(&settings.cpus, index)
                     .and_then(|()| worker.run(Tally::new(settings, shared, index, handover)));
                 if outcome.is_err() {
-                    shared.fail();
+                    shared.end();
                 }
                 main.unpark();
                 outcome
@@ -164,7 +183,7 @@ pub(crate) fn drive<W: Worker>(
             match spawn(index, worker, handover) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    shared.fail();
+                    shared.end();
                     return Err(Error::machine("starting a generator thread", error));
                 }
             }

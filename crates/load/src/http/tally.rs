@@ -29,7 +29,7 @@ pub(crate) struct Shared {
     tickets: Option<Padded>,
     open: Padded,
     ended: Vec<Padded>,
-    failed: AtomicBool,
+    over: AtomicBool,
 }
 
 impl Shared {
@@ -43,7 +43,7 @@ impl Shared {
             tickets: settings.requests.map(|requests| Padded(AtomicU64::new(requests))),
             open: Padded::default(),
             ended: (0..settings.threads).map(|_| Padded::default()).collect(),
-            failed: AtomicBool::new(false),
+            over: AtomicBool::new(false),
         }
     }
 
@@ -71,9 +71,9 @@ impl Shared {
         self.now_ns() < self.measure_ns
     }
 
-    /// A thread cannot go on: none does.
-    pub(super) fn fail(&self) {
-        self.failed.store(true, Ordering::Relaxed);
+    /// The run is over before its time: a thread cannot go on, or somebody has seen enough.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::Relaxed);
     }
 
     fn take_tickets(&self, threads: u64) -> u64 {
@@ -203,7 +203,7 @@ impl<'a> Tally<'a> {
         if self.measuring && now_ns >= self.interval_end_ns() {
             self.hand_over(now_ns);
         }
-        now_ns < self.shared.end_ns && !self.shared.failed.load(Ordering::Relaxed)
+        now_ns < self.shared.end_ns && !self.shared.over.load(Ordering::Relaxed)
     }
 
     fn interval_end_ns(&self) -> u64 {

@@ -1,0 +1,225 @@
+//! `--tui`: a screen of its own on a terminal, while the run goes on. `q` or Ctrl-C ends the run early.
+//!
+//! It is drawn on standard error, so that standard output can go elsewhere. The terminal is put back as it was
+//! when this is dropped, and before a panic is reported.
+
+use std::io::{self, IsTerminal, Stderr};
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::crossterm::{cursor, execute};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Cell, LineGauge, Paragraph, Row, Sparkline, Table};
+use ratatui::{Frame, Terminal};
+
+use super::board::Board;
+use super::units;
+use crate::error::Error;
+use crate::record::Failure;
+
+/// Whether the terminal is ours at the moment.
+static TAKEN: AtomicBool = AtomicBool::new(false);
+static HOOK: Once = Once::new();
+
+/// The terminal while it is ours.
+#[derive(Debug)]
+pub(crate) struct Tui {
+    terminal: Terminal<CrosstermBackend<Stderr>>,
+}
+
+impl Tui {
+    /// Whether there is a terminal to draw on and to read keys from.
+    pub(crate) fn check() -> Result<(), Error> {
+        if io::stderr().is_terminal() && io::stdin().is_terminal() {
+            return Ok(());
+        }
+        Err(Error::usage("--tui", "", "a terminal on standard input and standard error"))
+    }
+
+    /// Takes the terminal.
+    pub(crate) fn open() -> Result<Tui, Error> {
+        HOOK.call_once(|| {
+            let report = std::panic::take_hook();
+            std::panic::set_hook(Box::new(move |panic| {
+                put_back();
+                report(panic);
+            }));
+        });
+        TAKEN.store(true, Ordering::Relaxed);
+        let open = || {
+            enable_raw_mode()?;
+            execute!(io::stderr(), EnterAlternateScreen, cursor::Hide)?;
+            Terminal::new(CrosstermBackend::new(io::stderr()))
+        };
+        open().map(|terminal| Tui { terminal }).map_err(|error| {
+            put_back();
+            Error::machine("taking the terminal for --tui", error)
+        })
+    }
+
+    /// Draws, and says whether somebody has asked for the end.
+    pub(crate) fn show(&mut self, board: &Board) -> io::Result<bool> {
+        self.terminal.draw(|frame| draw(frame, board))?;
+        let mut end = false;
+        while event::poll(Duration::ZERO)? {
+            if let Event::Key(key) = event::read()? {
+                let control_c =
+                    key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+                let quit = matches!(key.code, KeyCode::Char('q' | 'Q')) || control_c;
+                end |= quit && key.kind == KeyEventKind::Press;
+            }
+        }
+        Ok(end)
+    }
+}
+
+impl Drop for Tui {
+    fn drop(&mut self) {
+        put_back();
+    }
+}
+
+/// Puts the terminal back as it was, once. What fails here has nowhere to be said.
+fn put_back() {
+    if TAKEN.swap(false, Ordering::Relaxed) {
+        let _ = disable_raw_mode();
+        let _ = execute!(io::stderr(), LeaveAlternateScreen, cursor::Show);
+    }
+}
+
+fn draw(frame: &mut Frame<'_>, board: &Board) {
+    let [title, clock, rate, latency, failures] = Layout::vertical([
+        Constraint::Length(2),
+        Constraint::Length(1),
+        Constraint::Min(4),
+        Constraint::Length(7),
+        Constraint::Length(4),
+    ])
+    .areas(frame.area());
+    let keys = Line::from(vec!["q".bold(), " ends the run and reports".dim()]);
+    frame.render_widget(Paragraph::new(vec![board.title.as_str().bold().into(), keys]), title);
+    draw_clock(frame, board, clock);
+    draw_rate(frame, board, rate);
+    draw_latency(frame, board, latency);
+    draw_failures(frame, board, failures);
+}
+
+fn draw_clock(frame: &mut Frame<'_>, board: &Board, area: Rect) {
+    let phase = if board.warming_up { "warming up, " } else { "" };
+    let text = format!("{phase}{}", board.clock());
+    let Some(length) = board.length.filter(|length| !length.is_zero()) else {
+        return frame.render_widget(Paragraph::new(text), area);
+    };
+    let done = (board.elapsed.as_secs_f64() / length.as_secs_f64()).min(1.0);
+    frame
+        .render_widget(LineGauge::default().ratio(done).label(text).filled_style(Style::new().green()), area);
+}
+
+fn draw_rate(frame: &mut Frame<'_>, board: &Board, area: Rect) {
+    let now = board.rates.back().copied().unwrap_or(0);
+    let most = board.rates.iter().copied().max().unwrap_or(0);
+    let text = format!(
+        " {}/s now, {}/s at most; {} requests; {} open; {}/s in ",
+        units::grouped(now),
+        units::grouped(most),
+        units::grouped(board.requests),
+        units::grouped(board.open),
+        units::size(board.per_s(board.last.bytes_in)),
+    );
+    let block = Block::bordered().title(text);
+    let width = usize::from(block.inner(area).width);
+    let shown = board.rates.iter().skip(board.rates.len().saturating_sub(width)).copied();
+    frame.render_widget(Sparkline::default().block(block).data(shown).style(Style::new().cyan()), area);
+}
+
+fn draw_latency(frame: &mut Frame<'_>, board: &Board, area: Rect) {
+    let row = |name: &'static str, now: &Histogram<u64>, all: &Histogram<u64>| {
+        let at = |histogram: &Histogram<u64>, quantile| {
+            if histogram.is_empty() {
+                return "-".to_string();
+            }
+            units::time(histogram.value_at_quantile(quantile) as f64 / 1e3)
+        };
+        let now = [0.5, 0.99].map(|quantile| at(now, quantile));
+        let all = [0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| at(all, quantile));
+        let cells = now.into_iter().chain(all).map(|text| Cell::from(Line::from(text).right_aligned()));
+        Row::new(std::iter::once(Cell::from(name)).chain(cells))
+    };
+    let (last, total) = (&board.last, &board.total);
+    let rows = [
+        row("latency", &last.latency_ns, &total.latency_ns),
+        row("service", &last.service_ns, &total.service_ns),
+        row("first byte", &last.first_byte_ns, &total.first_byte_ns),
+        row("connect", &last.connect_ns, &total.connect_ns),
+    ];
+    let heads = ["", "p50 now", "p99 now", "p50", "p90", "p99", "p99.9", "max"];
+    let head = Row::new(heads.map(|text| Line::from(text).right_aligned())).bold();
+    let widths = std::iter::once(Constraint::Length(10)).chain([Constraint::Length(9); 7]);
+    frame
+        .render_widget(Table::new(rows, widths).header(head).block(Block::bordered().title(" Times ")), area);
+}
+
+fn draw_failures(frame: &mut Frame<'_>, board: &Board, area: Rect) {
+    let kinds = Failure::ALL.into_iter().map(|kind| (kind.name(), board.total.failures(kind)));
+    let texts = kinds
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{} {}", name.replace('_', " "), units::grouped(count)));
+    let texts: Vec<String> = texts.collect();
+    let text = if texts.is_empty() { Span::from("none").dim() } else { Span::from(texts.join(", ")).red() };
+    let title = format!(" Failed requests: {} ", units::grouped(board.total.failed()));
+    let paragraph = Paragraph::new(Line::from(text)).wrap(ratatui::widgets::Wrap { trim: true });
+    frame.render_widget(paragraph.block(Block::bordered().title(title)), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Record;
+    use ratatui::backend::TestBackend;
+
+    fn screen(board: &Board, width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, board)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_shows_what_was_counted() {
+        let mut board = Board::new("http://a/ over xdp".to_string(), Some(Duration::from_secs(10)));
+        assert!(screen(&board, 90, 24).contains("warming up, 0 s of 10 s"));
+        for second in 1..=5u64 {
+            let mut record = Record::new();
+            for _ in 0..second * 1000 {
+                record.latency_ns.record(second * 1_000_000).unwrap();
+            }
+            record.succeeded = second * 1000;
+            record.fail(Failure::WrongStatus);
+            board.add(&record, Duration::from_secs(1));
+        }
+        board.warming_up = false;
+        board.requests = 15_005;
+        let shown = screen(&board, 90, 24);
+        for part in ["5,000/s now", "15,005 requests", "5.00ms", "wrong status 5", "q ends the run"] {
+            assert!(shown.contains(part), "{part} in\n{shown}");
+        }
+        assert!(board.line().contains("15,005 requests, 5,000/s, p50 5.00ms, p99 5.00ms, 0 open, 5 failed"));
+    }
+
+    #[test]
+    fn any_size_of_terminal_will_do() {
+        let mut board = Board::new("http://a/".to_string(), None);
+        board.add(&Record::new(), Duration::ZERO);
+        for (width, height) in [(1, 1), (10, 3), (80, 24), (300, 100)] {
+            screen(&board, width, height);
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! What a reader should know before believing a run's figures, in words.
+
+use super::units;
+use crate::http::{OpenLoop, Report};
+
+/// A rate that is missed by less than this is kept.
+const RATE_TOLERANCE: f64 = 0.001;
+/// A rate that is missed by more than this leaves a queue behind that grows as long as the run goes on.
+const SATURATED: f64 = 0.01;
+/// A generator whose threads are busier than this is the limit.
+const BUSY: f64 = 0.95;
+/// Send lag matters when its 99th percentile is more than this share of the median latency.
+const LAG_SHARE: f64 = 0.5;
+/// A closed loop's connections are each busy nearly all the time; with this many requests for each, the two ends of the run
+/// do not count.
+const REQUESTS_FOR_EACH: u64 = 20;
+const LITTLE_TOLERANCE: f64 = 0.1;
+
+/// Sentences, the gravest first. Empty where there is nothing to say.
+pub(crate) fn remarks(report: &Report) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if report.requests == 0 {
+        remarks.push("No request ended: the run was too short, or the server never answered.".to_string());
+        return remarks;
+    }
+    if report.succeeded == 0 {
+        remarks.push("Nothing succeeded: there is no latency to report.".to_string());
+        return remarks;
+    }
+    let limited = generator_was_the_limit(report);
+    if let Some(open_loop) = &report.open_loop {
+        remarks.extend(rate_missed(report, open_loop, limited));
+        remarks.extend(sent_late(report, open_loop));
+    } else if limited {
+        remarks.push(format!(
+            "The generator was the limit: its threads were busy {} of the time. The server may be able to do more.",
+            units::percent(busy(report))
+        ));
+    }
+    remarks.extend(never_all_open(report));
+    remarks.extend(little(report));
+    remarks
+}
+
+/// Why the run was not the load that was asked for; `None` if it was.
+pub(crate) fn short_of_load(report: &Report) -> Option<String> {
+    let missed = report.open_loop.as_ref().map(missed_share).filter(|missed| *missed > SATURATED);
+    let missed = missed.map(|missed| format!("rate missed by {}", units::percent(missed)));
+    missed.or_else(|| {
+        (!report.close
+            && report.open_loop.is_none()
+            && report.connections_open_max < report.connections as u64)
+            .then(|| format!("{} connections open at most", report.connections_open_max))
+    })
+}
+
+fn missed_share(open_loop: &OpenLoop) -> f64 {
+    if open_loop.asked_per_s > 0.0 { 1.0 - open_loop.sent_per_s / open_loop.asked_per_s } else { 0.0 }
+}
+
+fn rate_missed(report: &Report, open_loop: &OpenLoop, limited: bool) -> Option<String> {
+    let missed = missed_share(open_loop);
+    // One request more or less is within any rate.
+    let short = (open_loop.asked_per_s - open_loop.sent_per_s) * report.duration_s;
+    if missed <= RATE_TOLERANCE || short <= 1.0 {
+        return None;
+    }
+    let why = if limited {
+        format!(
+            "the generator was the limit, its threads were busy {} of the time",
+            units::percent(busy(report))
+        )
+    } else {
+        format!(
+            "{} connections were not enough for a server this slow (-c), or the server was the limit",
+            units::grouped(report.connections as u64)
+        )
+    };
+    let saturated = if missed > SATURATED {
+        " The queue grew as long as the run lasted: latency is how long that was, and its percentiles say nothing of the server."
+    } else {
+        ""
+    };
+    Some(format!(
+        "The rate was missed by {}: {:.1}/s sent of {:.1}/s asked for; {why}.{saturated}",
+        units::percent(missed),
+        open_loop.sent_per_s,
+        open_loop.asked_per_s
+    ))
+}
+
+fn sent_late(report: &Report, open_loop: &OpenLoop) -> Option<String> {
+    let (lag_us, median_us) = (open_loop.send_lag_us.p99, report.latency_us.p50);
+    (lag_us > LAG_SHARE * median_us).then(|| {
+        format!(
+            "The generator itself sent late: 1 request in 100 by {} or more, against a median latency of {}. Give it processors of its own (--cpus), more threads (-t) or a lower rate.",
+            units::time(lag_us),
+            units::time(median_us)
+        )
+    })
+}
+
+fn never_all_open(report: &Report) -> Option<String> {
+    (!report.close && report.connections_open_max < report.connections as u64).then(|| {
+        format!(
+            "Fewer connections were ever open than -c asked for: {} of {} at most.",
+            units::grouped(report.connections_open_max),
+            units::grouped(report.connections as u64)
+        )
+    })
+}
+
+/// In a closed loop rate × mean time should be the number of connections.
+fn little(report: &Report) -> Option<String> {
+    let connections = report.connections as f64;
+    let meant_for = report.open_loop.is_none()
+        && !report.close
+        && report.failed_total * 100 < report.requests
+        && report.requests >= REQUESTS_FOR_EACH * report.connections as u64
+        && report.connections_open_max == report.connections as u64;
+    let off = report.under_way() / connections - 1.0;
+    (meant_for && off.abs() > LITTLE_TOLERANCE).then(|| {
+        format!(
+            "Rate and latency do not add up: by Little's law {:.1} requests were under way, with {connections} connections that have one each. The generator was too busy to send, or its clock is wrong.",
+            report.under_way()
+        )
+    })
+}
+
+/// How much of the run the generator's threads had something to do; over kernel sockets their processor time says so too.
+pub(crate) fn busy(report: &Report) -> f64 {
+    let thread_s = report.duration_s * report.threads as f64;
+    if thread_s <= 0.0 {
+        return 0.0;
+    }
+    let busy_s = match report.record.busy_ns {
+        0 if report.link == "kernel" => report.cpu_s,
+        busy_ns => busy_ns as f64 * 1e-9,
+    };
+    (busy_s / thread_s).min(1.0)
+}
+
+fn generator_was_the_limit(report: &Report) -> bool {
+    busy(report) > BUSY
+}

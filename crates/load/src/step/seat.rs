@@ -1,0 +1,101 @@
+//! `--join`: a generator's place among others.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::channel::{Ear, Mouth, Part, Place, Said, Told, VERSION, connect};
+use crate::error::Error;
+use crate::http::Report;
+
+const OPTION: &str = "--join";
+/// A sleep ends this much late at times: the rest is waited for awake.
+const AWAKE: Duration = Duration::from_millis(2);
+
+/// A generator's place among others.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    ear: Ear,
+    mouth: Mouth,
+    /// What this generator's clock counts from.
+    beginning: Instant,
+    given: String,
+}
+
+impl Seat {
+    /// Joins whoever gathers there.
+    pub(crate) fn take(given: &str) -> Result<Seat, Error> {
+        let place = Place::parse(OPTION, given)?;
+        let lost = |error: io::Error| {
+            let why = format!("{error}; is `overfly load gather --listen {given}` running there?");
+            Error::machine(format!("joining {given}"), why)
+        };
+        let (ear, mut mouth) = connect(&place).map_err(lost)?;
+        mouth.say(&Said::Hello { version: VERSION, name: name() }).map_err(lost)?;
+        Ok(Seat { ear, mouth, beginning: Instant::now(), given: given.to_string() })
+    }
+
+    /// All is ready: waits for the others and for the moment at which all begin.
+    pub(crate) fn wait(&mut self) -> Result<(), Error> {
+        self.say(&Said::Ready)?;
+        loop {
+            match self.ear.hear() {
+                Ok(Some(Told::TellClock)) => {
+                    let clock = self.clock_ns();
+                    self.say(&Said::Clock(clock))?;
+                }
+                Ok(Some(Told::Start(at_ns))) => {
+                    wait_until(self.beginning + Duration::from_nanos(at_ns));
+                    return Ok(());
+                }
+                Ok(Some(Told::GiveUp(why))) => return Err(Error::machine("starting in step", why)),
+                Ok(None) => return Err(self.gone("it went away before the start")),
+                Err(error) => return Err(self.gone(error)),
+            }
+        }
+    }
+
+    /// One more interval is over. That nobody listens any more is said at the end.
+    pub(crate) fn interval(&mut self, part: Part) {
+        let _ = self.mouth.say(&Said::Interval(Box::new(part)));
+    }
+
+    /// The run is over.
+    pub(crate) fn leave(mut self, report: Report) -> Result<(), Error> {
+        self.say(&Said::Result(Box::new(report)))
+    }
+
+    /// The run cannot be, or cannot go on.
+    pub(crate) fn give_up(mut self, why: &Error) {
+        let _ = self.mouth.say(&Said::Failed(why.to_string()));
+    }
+
+    fn clock_ns(&self) -> u64 {
+        self.beginning.elapsed().as_nanos() as u64
+    }
+
+    fn say(&mut self, message: &Said) -> Result<(), Error> {
+        self.mouth.say(message).map_err(|error| self.gone(error))
+    }
+
+    fn gone(&self, why: impl std::fmt::Display) -> Error {
+        Error::machine(format!("in step with {}", self.given), why)
+    }
+}
+
+/// Machine and process.
+fn name() -> String {
+    let machine = rustix::system::uname();
+    format!("{}:{}", machine.nodename().to_string_lossy(), std::process::id())
+}
+
+/// Returns at this moment, not after it if it can be helped.
+pub(crate) fn wait_until(moment: Instant) {
+    loop {
+        let left = moment.saturating_duration_since(Instant::now());
+        match left.checked_sub(AWAKE) {
+            _ if left.is_zero() => return,
+            Some(asleep) if !asleep.is_zero() => std::thread::sleep(asleep),
+            _ => std::hint::spin_loop(),
+        }
+    }
+}
