@@ -7,7 +7,7 @@ use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Event, Owner};
 use crate::receive::Arrival;
-use crate::recovery::{CongestionState, Delivered, Losses};
+use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES};
 use crate::sequence::{at_or_before, before};
 use crate::time::Deadline;
 
@@ -129,7 +129,7 @@ impl<O: Owner> Turn<'_, O> {
             recovery.note_disorder();
         }
         self.flow.flags.set(Flags::SEND_WANTED);
-        self.flow.trim();
+        self.shared.sack_ranges -= self.flow.trim();
         losses.again_after_us
     }
 
@@ -138,7 +138,7 @@ impl<O: Owner> Turn<'_, O> {
     fn begin_board(&mut self, una: u32) {
         if self.flow.recovery().is_none() {
             let new_una = core::mem::replace(&mut self.flow.send_una, una);
-            self.flow.recovery_or_new();
+            self.flow.recovery_or_new(self.shared.config.bounds());
             self.flow.send_una = new_una;
         }
     }
@@ -152,6 +152,8 @@ impl<O: Owner> Turn<'_, O> {
         let recovery = self.flow.recovery_mut()?;
         let mut delivered = recovery.acknowledged(news.una, una, now_us, min_rtt);
         if has_sack {
+            let budget = self.shared.config.scoreboard_budget / RANGE_BYTES;
+            recovery.allow(budget.saturating_sub(self.shared.sack_ranges));
             let sacked = recovery.sacks(arrival.options.sack.as_slice(), una, next, now_us, min_rtt);
             delivered = Delivered {
                 bytes: delivered.bytes + sacked.bytes,
@@ -162,6 +164,8 @@ impl<O: Owner> Turn<'_, O> {
         } else if news.duplicate {
             delivered.bytes += recovery.duplicate_without_sack(flight, mss);
         }
+        self.shared.sack_ranges -= recovery.counted();
+        self.shared.sack_ranges += recovery.count();
         self.shared.counters.duplicates_reported += u64::from(delivered.duplicate);
         if let Some(rtt_us) = delivered.rtt_us
             && !news.sampled

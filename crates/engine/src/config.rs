@@ -7,6 +7,7 @@ use overfly_wire::MacAddr;
 
 use crate::congestion::Algorithm;
 use crate::prefix::Prefix;
+use crate::recovery::Bounds;
 
 /// The settings of one engine. [`Config::new`] gives the defaults; [`crate::Engine::new`] refuses what is out of range.
 #[derive(Clone, Debug)]
@@ -56,8 +57,21 @@ pub struct Config {
     /// The receive window that a flow begins with: it grows as the owner consumes. 1,024 to 2^30; more than
     /// [`Config::receive_window`] means no more than that.
     pub initial_receive_window: u32,
-    /// Bytes of out-of-order data held over all flows at most.
+    /// Bytes of out-of-order data held over all flows at most, with what keeps them.
     pub reassembly_budget: usize,
+    /// Pieces that one flow's out-of-order data may lie in, with gaps between them: each segment that arrives out of order is
+    /// looked for among them. 1 to 65,535.
+    pub max_reassembly_blocks: u16,
+    /// Ranges of bytes in flight whose fates are told apart, of one flow: what SACK blocks would split further counts as not
+    /// received. 16 to 65,535.
+    pub max_sack_ranges: u16,
+    /// Bytes that all flows' ranges take at most: beyond it, SACK blocks split none of them further.
+    pub scoreboard_budget: usize,
+    /// Ranges sent again in one recovery whose duplicates are waited for (RFC 3708 section 2): with more, nothing is undone. 0
+    /// to 65,535.
+    pub max_repeated_ranges: u16,
+    /// Segments that one flow sends before others have their turn. 1 to 65,535.
+    pub max_burst: u16,
     /// How long an ACK may wait for company. At most 500 ms (RFC 9293 section 3.8.6.3).
     pub delayed_ack: Duration,
     /// How long TIME-WAIT lasts: 2 MSL (RFC 9293 section 3.4.2).
@@ -83,6 +97,10 @@ pub struct Config {
     pub fast_open_server: bool,
     /// Connections of a listener at most that were opened so and have not finished their handshake (RFC 7413 section 5.1).
     pub max_fast_open: u32,
+    /// Servers whose Fast Open cookies are remembered at most (RFC 7413 section 4.1.3). 1 to 2^24.
+    pub max_fast_open_servers: u32,
+    /// UDP destinations at most whose path MTU is remembered, for ten minutes each. 1 to 2^24.
+    pub max_paths: u32,
     /// Look for a smaller size when full segments time out again and again, without word from a router (RFC 4821 section 7.7;
     /// Linux's net.ipv4.tcp_mtu_probing). Off as there: a path that loses one packet in ten looks the same.
     pub mtu_probing: bool,
@@ -101,6 +119,9 @@ pub struct Config {
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
     pub syn_retries: u8,
+    /// Probes of a closed window that a flow without an owner sends, each twice as late as the one before: a peer could hold
+    /// it for ever. 1 to 255.
+    pub orphan_probes: u8,
     /// Secret for the flow table's hash, initial sequence numbers (RFC 6528) and timestamp offsets.
     pub hash_key: [u8; 16],
 }
@@ -156,6 +177,11 @@ impl Config {
             receive_window: 256 * 1024,
             initial_receive_window: 64 * 1024,
             reassembly_budget: 64 << 20,
+            max_reassembly_blocks: 256,
+            max_sack_ranges: 2048,
+            scoreboard_budget: 64 << 20,
+            max_repeated_ranges: 64,
+            max_burst: 64,
             delayed_ack: Duration::from_millis(40),
             time_wait: Duration::from_secs(50),
             fin_timeout: Duration::from_secs(60),
@@ -168,6 +194,8 @@ impl Config {
             fast_open_client: false,
             fast_open_server: false,
             max_fast_open: 256,
+            max_fast_open_servers: 1024,
+            max_paths: 4096,
             mtu_probing: false,
             challenge_acks_per_s: 1000,
             port_unreachables_per_s: 1000,
@@ -176,6 +204,7 @@ impl Config {
             neighbor_solicitations: 3,
             data_retries: 15,
             syn_retries: 6,
+            orphan_probes: 8,
             hash_key: [0; 16],
         }
     }
@@ -184,6 +213,11 @@ impl Config {
     pub(crate) fn broadcast(&self) -> Option<Ipv4Addr> {
         let hosts = u32::MAX.checked_shr(u32::from(self.prefix_len)).unwrap_or(0);
         (hosts > 1).then(|| Ipv4Addr::from_bits(self.address.to_bits() | hosts))
+    }
+
+    /// What a scoreboard holds at most.
+    pub(crate) const fn bounds(&self) -> Bounds {
+        Bounds { runs: self.max_sack_ranges, repeated: self.max_repeated_ranges }
     }
 
     /// Whether we answer for `address` where no kernel does.
@@ -226,6 +260,12 @@ impl Config {
             ("initial_window", u64::from(self.initial_window), 0, 1 << 30),
             ("data_retries", u64::from(self.data_retries), 3, 255),
             ("neighbor_solicitations", u64::from(self.neighbor_solicitations), 1, 255),
+            ("max_reassembly_blocks", u64::from(self.max_reassembly_blocks), 1, 65_535),
+            ("max_sack_ranges", u64::from(self.max_sack_ranges), 16, 65_535),
+            ("max_burst", u64::from(self.max_burst), 1, 65_535),
+            ("max_fast_open_servers", u64::from(self.max_fast_open_servers), 1, 1 << 24),
+            ("max_paths", u64::from(self.max_paths), 1, 1 << 24),
+            ("orphan_probes", u64::from(self.orphan_probes), 1, 255),
             ("own_prefixes' count", self.own_prefixes.len() as u64, 0, MAX_OWN_PREFIXES),
         ];
         let lengths = self

@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     /// Answers that belong to no flow.
     pub(crate) answers: VecDeque<Answer>,
     pub(crate) reassembly_bytes: usize,
+    /// Ranges of all flows' scoreboards.
+    pub(crate) sack_ranges: usize,
     pub(crate) time_wait: u32,
     pub(crate) challenges: Challenges,
     pub(crate) secret: Secret,
@@ -174,9 +176,6 @@ pub(crate) enum Verdict {
     GiveWay,
 }
 
-/// Servers whose Fast Open cookies are remembered at most (RFC 7413 section 4.1.3).
-const MAX_FAST_OPEN_SERVERS: usize = 1024;
-
 impl Engine {
     /// An engine without flows.
     ///
@@ -185,7 +184,7 @@ impl Engine {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
         let secret = Secret(SipHasher13::new_with_key(&config.hash_key));
-        let known_servers = if config.fast_open_client { MAX_FAST_OPEN_SERVERS } else { 0 };
+        let known_servers = if config.fast_open_client { config.max_fast_open_servers as usize } else { 0 };
         let fast_open_key = config.hash_key;
         let mut words = 0;
         let hasher = TupleHasher::new(|| {
@@ -204,6 +203,7 @@ impl Engine {
                 resolution: Resolution::default(),
                 answers: VecDeque::new(),
                 reassembly_bytes: 0,
+                sack_ranges: 0,
                 time_wait: 0,
                 challenges: Challenges::default(),
                 cookies: Cookies::new(secret.0),
@@ -423,7 +423,7 @@ impl Engine {
         block.flags.set(Flags::FIXED_WINDOW);
         if let Some(extra) = &mut block.extra {
             extra.tuning = None;
-            block.trim();
+            self.shared.sack_ranges -= block.trim();
         }
     }
 
@@ -825,6 +825,7 @@ impl Shared {
     /// Gives back what a flow held that will neither send nor receive data again.
     pub(crate) fn forget(&mut self, flow: &mut Flow) {
         self.forget_reassembly(flow);
+        self.sack_ranges -= flow.recovery().map_or(0, Recovery::counted);
         flow.extra = None;
     }
 

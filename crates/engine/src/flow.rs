@@ -6,7 +6,7 @@ use crate::autotune::Autotune;
 use crate::congestion::Congestion;
 use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
-use crate::recovery::{CongestionState, Lateness, Recovery};
+use crate::recovery::{Bounds, CongestionState, Lateness, Recovery};
 use crate::rtt::Rtt;
 use crate::sequence::{distance, later};
 use crate::time::{Deadline, Tick};
@@ -298,13 +298,13 @@ impl Flow {
     }
 
     /// The scoreboard, made if there is none yet.
-    pub(crate) fn recovery_or_new(&mut self) -> &mut Recovery {
+    pub(crate) fn recovery_or_new(&mut self, bounds: Bounds) -> &mut Recovery {
         let (una, next, sent_at_us) = (self.send_una, self.send_next, self.sent_at_us);
         let (reordering_seen, lateness) = (self.flags.has(Flags::REORDERING_SEEN), self.lateness);
         self.extra
             .get_or_insert_default()
             .recovery
-            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen, lateness))
+            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen, lateness, bounds))
     }
 
     pub(crate) fn settings(&self) -> Option<&Settings> {
@@ -315,17 +315,21 @@ impl Flow {
         self.extra.get_or_insert_default().settings.get_or_insert_default()
     }
 
-    /// Gives memory back once nothing needs it.
-    pub(crate) fn trim(&mut self) {
+    /// Gives memory back once nothing needs it. Returns how many ranges of the scoreboard were counted that are no more.
+    #[must_use]
+    pub(crate) fn trim(&mut self) -> usize {
         let (una, next) = (self.send_una, self.send_next);
-        let Some(extra) = &mut self.extra else { return };
+        let mut ranges = 0;
+        let Some(extra) = &mut self.extra else { return ranges };
         if let Some(recovery) = extra.recovery.take_if(|recovery| recovery.is_idle(una, next)) {
             self.flags.put(Flags::REORDERING_SEEN, recovery.reordering_seen());
             self.lateness = recovery.lateness();
+            ranges = recovery.counted();
         }
         if extra.is_empty() {
             self.extra = None;
         }
+        ranges
     }
 
     /// The sequence number after the last promised byte: the FIN's, once it was sent. Not once that was acknowledged.

@@ -309,7 +309,7 @@ impl<O: Owner> Turn<'_, O> {
         if !self.flow.all_acknowledged() {
             // The server did not take the data: it goes again at once.
             let una = self.flow.send_una;
-            self.flow.recovery_or_new().lose_all_flying(una);
+            self.flow.recovery_or_new(self.shared.config.bounds()).lose_all_flying(una);
         }
     }
 

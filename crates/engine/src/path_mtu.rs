@@ -370,7 +370,7 @@ impl<O: Owner> Turn<'_, O> {
             return;
         }
         let una = self.flow.send_una;
-        self.flow.recovery_or_new().lose_all_flying(una);
+        self.flow.recovery_or_new(self.shared.config.bounds()).lose_all_flying(una);
         self.flow.flags.set(Flags::SEND_WANTED);
     }
 }

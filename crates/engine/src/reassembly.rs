@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 
 use overfly_wire::tcp::Sacks;
 
+use crate::flow::Extra;
 use crate::sequence::{at_or_before, before, distance, later};
 
 /// The out-of-order data of one flow.
@@ -13,8 +14,8 @@ use crate::sequence::{at_or_before, before, distance, later};
 pub(crate) struct Reassembly {
     /// In order; neither overlapping nor touching.
     blocks: Vec<Block>,
-    /// What all pieces cost.
-    cost: usize,
+    /// Bytes of all pieces, with [`PIECE_COST`] for each.
+    pieces: usize,
     /// Grows with each insertion.
     stamp: u32,
     /// The sequence number of a FIN that arrived early.
@@ -31,16 +32,19 @@ struct Block {
     stamp: u32,
 }
 
-/// Blocks of one flow at most: the cost of an insertion is bounded by it.
-const MAX_BLOCKS: usize = 256;
-/// Bytes that a piece costs besides its data: tiny segments cannot hold more memory than the budget says.
-const PIECE_OVERHEAD: usize = 64;
+/// Bytes that a piece costs besides its data: its place in a queue that doubles when it is full, and what an allocator adds
+/// (16 bytes, and as much again for the rounding). Tiny segments cannot hold more memory than the budget says.
+const PIECE_COST: usize = 2 * size_of::<Box<[u8]>>() + 32;
+/// Bytes that a block costs besides its pieces and its place in the list: its queue's least allocation.
+const BLOCK_COST: usize = 64;
+/// Bytes that a flow's first block costs besides: what else a flow then has.
+const FIRST_COST: usize = size_of::<Extra>() + 64;
 
 /// What became of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Held {
-    /// Some of it is new and held; it costs so much of the budget.
-    Added(usize),
+    /// Some of it is new and held. All that was held cost so much before.
+    Added { before: usize },
     /// All of it was held already.
     Known,
     /// There was no room.
@@ -48,11 +52,12 @@ pub(crate) enum Held {
 }
 
 impl Reassembly {
-    /// Holds what is new of `data`: of bytes that arrive twice the first copy stays. `room` is what the budget still allows.
-    pub(crate) fn insert(&mut self, sequence: u32, data: &[u8], room: usize) -> Held {
+    /// Holds what is new of `data`: of bytes that arrive twice the first copy stays. `room` is what the budget still allows,
+    /// `most_blocks` bounds the cost of an insertion.
+    pub(crate) fn insert(&mut self, sequence: u32, data: &[u8], room: usize, most_blocks: usize) -> Held {
         self.stamp += 1;
         let end = sequence.wrapping_add(data.len() as u32);
-        let before_cost = self.cost;
+        let before_cost = self.cost();
         let mut from = sequence;
         let mut position = self.blocks.partition_point(|block| before(block.end, sequence));
         let mut new = false;
@@ -75,12 +80,14 @@ impl Reassembly {
                 continue;
             }
             let piece = &data[distance(sequence, from) as usize..distance(sequence, gap_end) as usize];
-            let cost = piece.len() + PIECE_OVERHEAD;
-            if self.cost - before_cost + cost > room {
+            let cost = piece.len() + PIECE_COST;
+            let more = if next == usize::MAX { self.cost_of_block() } else { 0 };
+            // Less, if blocks became one meanwhile.
+            if self.cost().saturating_sub(before_cost) + cost + more > room {
                 break;
             }
             if next == usize::MAX {
-                if self.blocks.len() >= MAX_BLOCKS {
+                if self.blocks.len() >= most_blocks {
                     break;
                 }
                 let block = Block {
@@ -95,13 +102,13 @@ impl Reassembly {
                 block.pieces.push_back(piece.into());
                 block.end = gap_end;
             }
-            self.cost += cost;
+            self.pieces += cost;
             new = true;
             from = gap_end;
             self.join(position);
         }
         if new {
-            Held::Added(self.cost - before_cost)
+            Held::Added { before: before_cost }
         } else if before(from, end) {
             Held::Refused
         } else {
@@ -125,9 +132,8 @@ impl Reassembly {
         self.fin = Some(sequence);
     }
 
-    /// Takes the first piece if it continues the stream at `next`, with the number of its bytes that have arrived another way,
-    /// and what it cost.
-    pub(crate) fn take(&mut self, next: u32) -> Option<(Box<[u8]>, usize, usize)> {
+    /// Takes the first piece if it continues the stream at `next`, with the number of its bytes that have arrived another way.
+    pub(crate) fn take(&mut self, next: u32) -> Option<(Box<[u8]>, usize)> {
         let first = self.blocks.first_mut()?;
         if before(next, first.sequence) {
             return None;
@@ -138,9 +144,8 @@ impl Reassembly {
         if first.pieces.is_empty() {
             self.blocks.remove(0);
         }
-        let cost = data.len() + PIECE_OVERHEAD;
-        self.cost -= cost;
-        Some((data, known, cost))
+        self.pieces -= data.len() + PIECE_COST;
+        Some((data, known))
     }
 
     /// The blocks for a SACK option, the one that grew last first (RFC 2018 section 4); `sacks` may hold some already.
@@ -167,7 +172,25 @@ impl Reassembly {
 
     /// What the held data costs of the budget, in bytes.
     pub(crate) fn cost(&self) -> usize {
-        self.cost
+        match self.blocks.len() {
+            0 => 0,
+            blocks => FIRST_COST + self.list_cost() + blocks * BLOCK_COST + self.pieces,
+        }
+    }
+
+    fn list_cost(&self) -> usize {
+        self.blocks.capacity() * size_of::<Block>()
+    }
+
+    /// What one more block would cost besides its pieces.
+    fn cost_of_block(&self) -> usize {
+        // A full list doubles; its least allocation has room for four.
+        let list = match self.blocks.capacity() {
+            capacity if self.blocks.len() < capacity => 0,
+            capacity => capacity.max(4) * size_of::<Block>(),
+        };
+        let first = if self.blocks.is_empty() { FIRST_COST + self.list_cost() } else { 0 };
+        first + list + BLOCK_COST
     }
 }
 
@@ -200,8 +223,9 @@ mod tests {
                 let from = random(990) as usize;
                 let to = (from + 1 + random(120) as usize).min(1000);
                 let fresh = here[from..to].iter().filter(|h| !**h).count();
-                let held = reassembly.insert(base.wrapping_add(from as u32), &stream[from..to], usize::MAX);
-                assert_eq!(matches!(held, Held::Added(_)), fresh > 0, "seed {seed}: {held:?}");
+                let held =
+                    reassembly.insert(base.wrapping_add(from as u32), &stream[from..to], usize::MAX, 1000);
+                assert_eq!(matches!(held, Held::Added { .. }), fresh > 0, "seed {seed}: {held:?}");
                 here[from..to].fill(true);
                 let mut sacks = Sacks::EMPTY;
                 reassembly.report(&mut sacks);
@@ -221,7 +245,7 @@ mod tests {
                     next += 1;
                     continue;
                 }
-                let (data, known, _) = reassembly.take(base.wrapping_add(next as u32)).expect("a piece");
+                let (data, known) = reassembly.take(base.wrapping_add(next as u32)).expect("a piece");
                 assert_eq!(&data[known..], &stream[next..next + data.len() - known], "seed {seed}");
                 next += data.len() - known;
             }
@@ -230,12 +254,51 @@ mod tests {
         }
     }
 
+    /// Bytes that an allocator such as glibc's takes for a piece of memory.
+    fn allocated(bytes: usize) -> usize {
+        if bytes == 0 { 0 } else { (bytes + 8).next_multiple_of(16).max(32) }
+    }
+
+    /// Segments of all sizes, in any order: the memory that they take is at most what they cost.
+    #[test]
+    fn what_is_held_costs_no_less_than_its_memory() {
+        for seed in 1..200_u32 {
+            let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+            let mut random = |bound: u32| {
+                state ^= state << 13;
+                state ^= state >> 17;
+                state ^= state << 5;
+                state % bound
+            };
+            let mut reassembly = Reassembly::default();
+            let largest = [1, 20, 1448][seed as usize % 3];
+            for _ in 0..300 {
+                let data = vec![0; 1 + random(largest) as usize];
+                reassembly.insert(random(40 * largest), &data, usize::MAX, 256);
+                let queues: usize = reassembly
+                    .blocks
+                    .iter()
+                    .map(|block| allocated(block.pieces.capacity() * size_of::<Box<[u8]>>()))
+                    .sum();
+                let pieces = reassembly.blocks.iter().flat_map(|block| &block.pieces);
+                let data: usize = pieces.map(|piece| allocated(piece.len())).sum();
+                let list = allocated(reassembly.blocks.capacity() * size_of::<Block>());
+                let memory = allocated(size_of::<Extra>()) + list + queues + data;
+                assert!(memory <= reassembly.cost(), "seed {seed}: {memory} of {}", reassembly.cost());
+            }
+        }
+    }
+
     #[test]
     fn room_bounds_what_is_held() {
         let mut reassembly = Reassembly::default();
-        assert_eq!(reassembly.insert(10, &[1; 10], 10), Held::Refused);
-        assert_eq!(reassembly.bytes(), 0);
-        assert_eq!(reassembly.insert(10, &[1; 10], 1000), Held::Added(10 + PIECE_OVERHEAD));
-        assert_eq!(reassembly.insert(12, &[2; 3], 1000), Held::Known);
+        assert_eq!(reassembly.insert(10, &[1; 10], 100, 8), Held::Refused);
+        assert_eq!((reassembly.bytes(), reassembly.cost()), (0, 0));
+        assert_eq!(reassembly.insert(10, &[1; 10], 4000, 8), Held::Added { before: 0 });
+        let cost = reassembly.cost();
+        assert_eq!(reassembly.insert(12, &[2; 3], 4000, 8), Held::Known);
+        assert_eq!(reassembly.insert(20, &[2; 3], PIECE_COST + 2, 8), Held::Refused);
+        assert_eq!(reassembly.insert(20, &[2; 3], PIECE_COST + 3, 8), Held::Added { before: cost });
+        assert_eq!(reassembly.insert(30, &[2; 3], 4000, 1), Held::Refused, "one block at most");
     }
 }

@@ -12,10 +12,18 @@ use overfly_wire::tcp::Sacks;
 
 use crate::sequence::{at_or_before, before, distance, later};
 
-/// Runs at most: the cost of one acknowledgment is bounded by it. What a SACK would split further is taken as not received.
-const MAX_RUNS: usize = 2048;
-/// Ranges sent again in one recovery at most whose duplicates are waited for: beyond, nothing is undone.
-const MAX_REPEATED: usize = 64;
+/// What a scoreboard holds at most (see [`crate::Config`]).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Runs: the cost of one acknowledgment is bounded by it. What a SACK would split further is taken as not received.
+    pub(crate) runs: u16,
+    /// Ranges sent again in one recovery whose duplicates are waited for: beyond, nothing is undone.
+    pub(crate) repeated: u16,
+}
+
+/// Bytes of memory that a run takes.
+pub(crate) const RANGE_BYTES: usize = size_of::<Run>();
+
 /// Segments that arrived after a hole and make it a loss (RFC 6675 section 2's DupThresh).
 const DUPLICATE_THRESHOLD: u32 = 3;
 
@@ -100,7 +108,12 @@ struct Probe {
 /// Sizes in bytes, times in microseconds.
 #[derive(Debug)]
 pub(crate) struct Recovery {
+    bounds: Bounds,
     runs: VecDeque<Run>,
+    /// Runs as last told to who adds up those of all flows.
+    counted: usize,
+    /// Runs that a SACK may leave: what `bounds` and the budget of all flows allow.
+    allowed: usize,
     state: CongestionState,
     /// RFC 6582's recover, RFC 6675's RecoveryPoint: SND.NXT when the window was reduced.
     recover: u32,
@@ -163,13 +176,17 @@ impl Recovery {
         sent_at_us: u32,
         reordering_seen: bool,
         lateness: Lateness,
+        bounds: Bounds,
     ) -> Self {
         let mut runs = VecDeque::new();
         if una != next {
             runs.push_back(Run { end: next, sent_at_us, fate: Fate::Flying, again: false });
         }
         Self {
+            bounds,
             runs,
+            counted: 0,
+            allowed: usize::from(bounds.runs),
             state: CongestionState::Open,
             recover: una,
             sacked: 0,
@@ -194,10 +211,26 @@ impl Recovery {
         }
     }
 
+    /// All flows together may have so many more runs.
+    pub(crate) fn allow(&mut self, more: usize) {
+        self.allowed = (self.counted + more).min(self.bounds.runs.into());
+    }
+
+    /// The runs as last counted.
+    pub(crate) fn counted(&self) -> usize {
+        self.counted
+    }
+
+    /// Counts the runs.
+    pub(crate) fn count(&mut self) -> usize {
+        self.counted = self.runs.len();
+        self.counted
+    }
+
     /// New bytes up to `next` were sent.
     pub(crate) fn sent_new(&mut self, next: u32, now_us: u32, bytes: u32) {
         self.sent = self.sent.saturating_add(bytes);
-        let full = self.runs.len() >= MAX_RUNS;
+        let full = self.runs.len() >= usize::from(self.bounds.runs);
         if let Some(last) = self.runs.back_mut()
             && last.fate == Fate::Flying
             && !last.again
@@ -392,7 +425,7 @@ impl Recovery {
                 continue;
             }
             let pieces = usize::from(start != from) + usize::from(to != run.end);
-            if self.runs.len() + pieces > MAX_RUNS {
+            if pieces > 0 && self.runs.len() + pieces > self.allowed {
                 return;
             }
             if start != from {
@@ -608,7 +641,7 @@ impl Recovery {
         if self.state >= CongestionState::Recovery {
             // Only what was repeated because of a loss: not a probe, nor what a smaller path MTU asked for.
             self.first_repetition.get_or_insert(timestamp);
-            let room = self.repeated.len() < MAX_REPEATED;
+            let room = self.repeated.len() < usize::from(self.bounds.repeated);
             match self.repeated.last_mut() {
                 Some((_, last)) if *last == sequence => *last = end,
                 _ if room => self.repeated.push((sequence, end)),

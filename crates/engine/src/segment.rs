@@ -334,10 +334,12 @@ impl<O: Owner> Turn<'_, O> {
         let end = sequence.wrapping_add(data.len() as u32);
         let reassembly =
             self.flow.extra.get_or_insert_default().reassembly.get_or_insert_with(Reassembly::default);
-        match reassembly.insert(sequence, data, room) {
-            Held::Added(cost) => {
+        let most_blocks = self.shared.config.max_reassembly_blocks.into();
+        match reassembly.insert(sequence, data, room, most_blocks) {
+            Held::Added { before } => {
                 self.shared.counters.out_of_order += 1;
-                self.shared.reassembly_bytes += cost;
+                self.shared.reassembly_bytes += reassembly.cost();
+                self.shared.reassembly_bytes -= before;
             }
             Held::Known if !data.is_empty() => {
                 self.shared.counters.drop_duplicate += 1;
@@ -358,24 +360,22 @@ impl<O: Owner> Turn<'_, O> {
 
     /// Delivers what was held and is now in order. True if the FIN is next.
     fn drain(&mut self) -> bool {
-        if self.flow.reassembly_mut().is_none() {
-            return false;
-        }
+        let Some(held) = self.flow.reassembly_mut() else { return false };
+        self.shared.reassembly_bytes -= held.cost();
         // RFC 5681 section 4.2: a segment that fills a gap is acknowledged at once.
         self.flow.flags.set(Flags::ACK_NOW);
         loop {
             let next = self.flow.receive_next;
-            let Some((data, known, cost)) = self.flow.reassembly_mut().and_then(|held| held.take(next))
-            else {
-                break;
-            };
-            self.shared.reassembly_bytes -= cost;
+            let taken = self.flow.reassembly_mut().and_then(|held| held.take(next));
+            let Some((data, known)) = taken else { break };
             if known < data.len() {
                 self.deliver(&data[known..]);
             }
         }
         let next = self.flow.receive_next;
-        let fin = self.flow.reassembly_mut().is_some_and(|held| held.fin_is_at(next));
+        let Some(held) = self.flow.reassembly_mut() else { return false };
+        self.shared.reassembly_bytes += held.cost();
+        let fin = held.fin_is_at(next);
         if fin {
             // Nothing can be behind the FIN: whatever claims to be is not of this stream.
             self.shared.forget_reassembly(self.flow);

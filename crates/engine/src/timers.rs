@@ -7,8 +7,6 @@ use crate::owner::{Failure, Owner};
 use crate::recovery::CongestionState;
 use crate::time::{Deadline, Tick, ticks};
 
-/// Probes of a closed window that a flow without an owner sends (a peer could hold it for ever).
-const MAX_ORPHAN_PROBES: u8 = 8;
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
 const WORST_DELAYED_ACK_US: u64 = 200_000;
 /// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
@@ -62,7 +60,7 @@ impl<O: Owner> Turn<'_, O> {
             Some(end) => !tick.is_before(end),
             None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
         };
-        if over || (orphan_probe && flow.backoff >= MAX_ORPHAN_PROBES) {
+        if over || (orphan_probe && flow.backoff >= self.shared.config.orphan_probes) {
             return Verdict::End(Some(Failure::TimedOut));
         }
         flow.retries = flow.retries.saturating_add(1);
@@ -84,7 +82,7 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.timeouts += 1;
             let first = flow.retries == 1;
             let (una, next, flight) = (flow.send_una, flow.send_next, flow.flight());
-            flow.recovery_or_new().timed_out(una, next, first);
+            flow.recovery_or_new(self.shared.config.bounds()).timed_out(una, next, first);
             flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
             flow.flags.clear(Flags::TIMED);
             self.suspect_path();

@@ -18,8 +18,6 @@ use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::{Ends, Tuple};
 use crate::udp::Held;
 
-/// Segments that one flow sends before others have their turn.
-const MAX_BURST: usize = 64;
 /// RFC 9293 section 3.1: what the data offset leaves room for.
 const MAX_OPTIONS_LEN: u16 = 40;
 
@@ -197,7 +195,7 @@ impl<O: Owner> Turn<'_, O> {
             self.flow.congestion.idle(initial, self.now.tick());
         }
         for burst in 0.. {
-            if burst == MAX_BURST {
+            if burst == self.shared.config.max_burst {
                 return Ok(Sent::More);
             }
             if self.repeat_lost(sink)? {
@@ -281,7 +279,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.shared.counters.loss_probes += 1;
         let next = self.flow.send_next;
-        self.flow.recovery_or_new().probed(next, repeated);
+        self.flow.recovery_or_new(self.shared.config.bounds()).probed(next, repeated);
         self.flow.flags.clear_all(&[Flags::LOSS_PROBE_WANTED, Flags::LOSS_PROBE_TIMER]);
         self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
         Ok(())
@@ -334,7 +332,8 @@ impl<O: Owner> Turn<'_, O> {
             // Karn's algorithm (RFC 6298 section 3).
             flow.flags.clear(Flags::TIMED);
             let una = flow.send_una;
-            flow.recovery_or_new().sent_again(una, sequence, end, now_us, timestamp);
+            let bounds = self.shared.config.bounds();
+            flow.recovery_or_new(bounds).sent_again(una, sequence, end, now_us, timestamp);
         }
         flow.sent_at_us = now_us;
         if fin {
@@ -396,7 +395,7 @@ impl<O: Owner> Turn<'_, O> {
             && let Some(extra) = &mut flow.extra
             && extra.duplicate.take().is_some()
         {
-            flow.trim();
+            self.shared.sack_ranges -= flow.trim();
         }
         Ok(())
     }

@@ -114,8 +114,6 @@ impl core::error::Error for SendError {}
 
 /// Destinations whose next hop is found without a search. A power of two.
 const HOPS: usize = 1024;
-/// Destinations whose path MTU is remembered at most.
-const MAX_PATHS: usize = 4096;
 /// RFC 1191 section 6.3, RFC 8201 section 4: what ICMP said of a path holds for ten minutes.
 const PATH_VALID: Duration = Duration::from_secs(600);
 /// Linux's net.ipv4.route.min_pmtu: what claims less of an IPv4 path is more likely an attack than a path.
@@ -702,7 +700,7 @@ impl Engine {
         }
         if let Unreachable::TooBig(mtu) = why {
             let paths = &mut self.udp.paths;
-            if paths.len() >= MAX_PATHS && !paths.contains_key(&remote.ip()) {
+            if paths.len() >= self.shared.config.max_paths as usize && !paths.contains_key(&remote.ip()) {
                 paths.pop_first();
             }
             paths.insert(remote.ip(), (mtu, now));

@@ -633,6 +633,25 @@ fn a_path_takes_less_for_ten_minutes() {
 }
 
 #[test]
+fn so_many_paths_are_remembered() {
+    let mut host = Host::with(|config| {
+        config.arp = true;
+        config.max_paths = 2;
+    });
+    let socket = host.open(at("10.0.0.1", 7), None);
+    let peers = [2, 3, 4].map(|last| SocketAddr::new(Ipv4Addr::new(10, 0, 0, last).into(), 1));
+    for peer in peers {
+        host.engine.set_neighbor(peer.ip(), PEERS);
+        host.send(socket, Some(peer), &[0; 1400]).expect("sent");
+        let frame = host.sent().remove(0);
+        host.receive(&icmp_error(peer.ip(), 3, 4, 1300, &frame));
+    }
+    let known: Vec<_> = peers.iter().map(|peer| host.engine.udp_path_mtu(host.now, peer.ip())).collect();
+    assert_eq!(known.iter().filter(|&&mtu| mtu == 1300).count(), 2, "{known:?}");
+    assert_eq!(known[2], 1300, "the latest is");
+}
+
+#[test]
 fn a_path_that_takes_next_to_nothing_is_not_believed() {
     for (mut host, socket, frame, [us, peer, _]) in talking(true) {
         let is_v6 = us.contains(':');
