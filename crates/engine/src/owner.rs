@@ -4,6 +4,8 @@ use core::fmt;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use overfly_wire::checksum::Sum;
+
 use crate::udp::{Datagram, UdpId, Unreachable};
 
 /// One connection. Dense: an owner keeps its own state in a vector indexed by [`FlowId::index`].
@@ -82,6 +84,14 @@ pub trait Owner {
     /// Writes the stream bytes `[offset, offset + buffer.len())` that [`crate::Engine::send`] promised into a frame, for
     /// the first time or again.
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]);
+
+    /// As [`Owner::fill`], and returns the bytes' sum, which the engine else makes for itself: asked where the checksum is the
+    /// engine's part ([`crate::Config::checksum_offload`]). Worth it for who copies with
+    /// [`copy_and_sum`](overfly_wire::checksum::copy_and_sum), or from a [`Template`](overfly_wire::checksum::Template).
+    fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
+        self.fill(flow, offset, buffer);
+        None
+    }
 
     /// A UDP datagram arrived, its payload still in the frame. An owner without UDP sockets leaves this out.
     fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {

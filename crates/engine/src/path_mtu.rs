@@ -57,8 +57,8 @@ const _: () = assert!(size_of::<PathMtu>() <= 24);
 enum Search {
     /// Larger sizes are tried (RFC 8899 section 5.2: Search).
     On,
-    /// A probe is on its way: its size, and the sequence number after it.
-    Probing { size: u16, end: u32 },
+    /// A probe is on its way: its size, and the sequence number after it. `refused`: a router has said that it was too large.
+    Probing { size: u16, end: u32, refused: bool },
     /// Nothing larger fits, until then (Search Complete).
     Complete { raise_at: Tick },
     /// ICMP claims that the path takes no more than this, although it took `size` before. The next timeout decides.
@@ -108,13 +108,13 @@ impl PathMtu {
             return Claim::Ignored;
         }
         let told = told.max(floor(self.is_ipv6));
-        if let Search::Probing { size, .. } = self.search
-            && (self.size..size).contains(&told)
+        if let Search::Probing { size, refused, .. } = &mut self.search
+            && (self.size..*size).contains(&told)
         {
-            // RFC 4821 section 7.6.2: about the probe. What is sent now fits.
+            // RFC 4821 section 7.6.2: about the probe. What is sent now fits; the probe's data is missed later.
+            *refused = true;
             self.limit = told;
             self.lost_probes = 0;
-            self.search = Search::On;
             return Claim::Ignored;
         }
         if told >= self.size {
@@ -139,9 +139,14 @@ impl PathMtu {
                 self.search = Search::On;
             }
         }
-        if let Search::Probing { size, end } = self.search
+        if let Search::Probing { size, end, refused } = self.search
             && at_or_before(end, una)
         {
+            if refused {
+                // Its data arrived another way.
+                self.search = Search::On;
+                return false;
+            }
             // RFC 8899 section 5.3.1.
             self.size = size;
             self.is_confirmed = true;
@@ -202,23 +207,26 @@ impl PathMtu {
 
     /// A probe of `size` bytes is on its way; `end` is the sequence number after it.
     pub(crate) fn probe_sent(&mut self, size: u16, end: u32) {
-        self.search = Search::Probing { size, end };
+        self.search = Search::Probing { size, end, refused: false };
     }
 
-    /// The sequence number after the probe that is on its way: its loss is no sign of congestion (RFC 8899 section 3, item 7).
-    pub(crate) fn probe_end(&self) -> Option<u32> {
+    /// The size of the probe that is on its way, and the sequence number after it.
+    pub(crate) fn probing(&self) -> Option<(u16, u32)> {
         match self.search {
-            Search::Probing { end, .. } => Some(end),
+            Search::Probing { size, end, .. } => Some((size, end)),
             _ => None,
         }
     }
 
     /// The probe was lost, and what was sent after it arrived. Its data goes out again in packets of [`PathMtu::size`].
     pub(crate) fn probe_lost(&mut self) {
-        let Search::Probing { size, .. } = self.search else {
+        let Search::Probing { size, refused, .. } = self.search else {
             return;
         };
         self.search = Search::On;
+        if refused {
+            return;
+        }
         self.lost_probes += 1;
         if self.lost_probes >= MAX_PROBES {
             self.lost_probes = 0;
@@ -324,24 +332,30 @@ impl<O: Owner> Turn<'_, O> {
 
     /// `[sequence, end)` is sent again: if the probe is of it, its acknowledgment will say nothing of the probe.
     pub(crate) fn repeats_probe(&mut self, sequence: u32, end: u32) {
-        let (tuple, flags) = (self.flow.tuple, self.flow.flags);
-        if let Some(path) = self.flow.extra.as_mut().and_then(|extra| extra.path.as_mut())
-            && let Search::Probing { size, end: probe_end } = path.search
+        let Some((began, probe_end)) = self.probe() else { return };
+        if before(sequence, probe_end)
+            && before(began, end)
+            && let Some(path) = self.flow.extra.as_mut().and_then(|extra| extra.path.as_mut())
         {
-            let began = probe_end.wrapping_sub(u32::from(segment_of(size, &tuple, flags)));
-            if before(sequence, probe_end) && before(began, end) {
-                path.probe_lost();
-            }
+            path.probe_lost();
         }
+    }
+
+    /// The sequence numbers of the probe that is on its way: its first byte, and after its last.
+    fn probe(&self) -> Option<(u32, u32)> {
+        let (size, end) = self.flow.extra.as_ref()?.path.as_ref()?.probing()?;
+        let payload = segment_of(size, &self.flow.tuple, self.flow.flags);
+        Some((end.wrapping_sub(payload.into()), end))
     }
 
     /// Whether what is lost is the probe alone: then the path takes no more than before, and is not congested (RFC 8899 section
     /// 3, item 7).
     pub(crate) fn lost_only_a_probe(&mut self) -> bool {
         let una = self.flow.send_una;
+        let Some(probe) = self.probe() else { return false };
         let Some(extra) = &mut self.flow.extra else { return false };
         let (Some(path), Some(recovery)) = (&mut extra.path, &extra.recovery) else { return false };
-        let only = path.probe_end().is_some_and(|end| recovery.lost_end(una) == Some(end));
+        let only = recovery.only_loss(una) == Some(probe);
         if only {
             path.probe_lost();
         }
@@ -413,7 +427,7 @@ mod tests {
             probes += 1;
             mtu.probe_sent(size, 5000);
             assert_eq!(mtu.probe(now), None);
-            assert_eq!(mtu.probe_end(), Some(5000));
+            assert_eq!(mtu.probing(), Some((size, 5000)));
             if size <= path {
                 assert!(!mtu.acknowledged(4999, true));
                 assert!(mtu.acknowledged(5000, true));

@@ -600,12 +600,12 @@ impl Recovery {
         }
     }
 
-    /// The sequence number after the first lost run, if it is the only one.
-    pub(crate) fn lost_end(&self, una: u32) -> Option<u32> {
+    /// The lost bytes, if they are one range: the first, and after the last.
+    pub(crate) fn only_loss(&self, una: u32) -> Option<(u32, u32)> {
         let mut start = una;
         for run in &self.runs {
             if run.fate == Fate::Lost {
-                return (self.lost == distance(start, run.end)).then_some(run.end);
+                return (self.lost == distance(start, run.end)).then_some((start, run.end));
             }
             start = run.end;
         }

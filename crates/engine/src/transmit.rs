@@ -2,6 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps};
 use overfly_wire::{
     FrameSink, MacAddr, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
@@ -100,6 +101,14 @@ struct Outgoing {
     length: u32,
     window: u16,
     ecn: ip::Ecn,
+}
+
+/// Bytes of a TCP segment.
+#[derive(Clone, Copy)]
+struct Lengths {
+    header: usize,
+    /// With its payload.
+    segment: usize,
 }
 
 /// Bytes of the headers before the transport header.
@@ -434,15 +443,31 @@ impl<O: Owner> Turn<'_, O> {
         let headers = headers_len(flow.tuple.is_v4());
         let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
+        let mut sum = None;
         if outgoing.length > 0 {
             let payload = &mut frame[headers + header_len..headers + segment_len];
             // A SYN's data follows its own sequence number.
             let offset =
                 if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
-            self.owner.fill(self.id, offset, payload);
+            if self.shared.config.checksum_offload {
+                self.owner.fill(self.id, offset, payload);
+            } else {
+                sum = self.owner.fill_and_sum(self.id, offset, payload);
+                debug_assert!(
+                    sum.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
+                    "an owner's sum is that of the bytes it wrote"
+                );
+            }
         }
         let mss = u32::from(flow.mss);
-        let length = self.shared.finish_tcp(frame, flow.next_hop, &flow.tuple, segment_len, outgoing.ecn);
+        let length = self.shared.finish_tcp(
+            frame,
+            flow.next_hop,
+            &flow.tuple,
+            Lengths { header: header_len, segment: segment_len },
+            sum,
+            outgoing.ecn,
+        );
         if self.shared.config.checksum_offload {
             // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
             let cut = outgoing.length >= 2 * mss;
@@ -575,32 +600,56 @@ impl Shared {
         }
     }
 
-    /// Completes a frame whose TCP segment of `length` bytes is written; returns the frame's length.
+    /// Completes a frame whose TCP segment is written, and its payload summed perhaps; returns the frame's length.
     #[inline]
     fn finish_tcp(
         &self,
         frame: &mut [u8],
         next_hop: MacAddr,
         tuple: &Tuple,
-        length: usize,
+        lengths: Lengths,
+        payload: Option<Sum>,
         ecn: ip::Ecn,
     ) -> usize {
+        let length = lengths.segment;
         match tuple.ends() {
             Ends::V4(local, remote) => {
-                self.write_checksum(&mut frame[headers_len(true)..][..length], local, remote);
+                self.write_checksum(
+                    &mut frame[headers_len(true)..][..length],
+                    lengths,
+                    payload,
+                    local,
+                    remote,
+                );
                 self.write_ipv4(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
             }
             Ends::V6(local, remote) => {
-                self.write_checksum(&mut frame[headers_len(false)..][..length], local, remote);
+                self.write_checksum(
+                    &mut frame[headers_len(false)..][..length],
+                    lengths,
+                    payload,
+                    local,
+                    remote,
+                );
                 self.write_ipv6(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
             }
         }
     }
 
     #[inline]
-    fn write_checksum<A: checksum::Address>(&self, segment: &mut [u8], local: A, remote: A) {
+    fn write_checksum<A: checksum::Address>(
+        &self,
+        segment: &mut [u8],
+        lengths: Lengths,
+        payload: Option<Sum>,
+        local: A,
+        remote: A,
+    ) {
         if self.config.checksum_offload {
             tcp::write_partial_checksum(segment, local, remote);
+        } else if let Some(sum) = payload {
+            let payload_len = lengths.segment - lengths.header;
+            tcp::write_checksum_of(&mut segment[..lengths.header], sum, payload_len, local, remote);
         } else {
             tcp::write_checksum(segment, local, remote);
         }
@@ -709,7 +758,8 @@ impl Shared {
                     options,
                 };
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
-                self.finish_tcp(frame, next_hop, &tuple, length, ip::Ecn::NotEct)
+                let lengths = Lengths { header: length, segment: length };
+                self.finish_tcp(frame, next_hop, &tuple, lengths, None, ip::Ecn::NotEct)
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =

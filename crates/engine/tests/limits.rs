@@ -16,10 +16,13 @@ fn at(segment: usize) -> u32 {
     1 + (segment * MSS) as u32
 }
 
+/// A change to a configuration, and what is said of it.
+type Refused = (fn(&mut Config), &'static str);
+
 #[test]
 fn what_is_out_of_range_is_refused_by_name() {
     let prefix = |len| Prefix { address: SERVER.into(), len };
-    let cases: &[(fn(&mut Config), &str)] = &[
+    let cases: &[Refused] = &[
         (|c| c.prefix_len = 33, "prefix_len is 33: expected 0 to 32"),
         (|c| c.prefix6_len = 129, "prefix6_len is 129: expected 0 to 128"),
         (|c| c.mtu = 575, "mtu is 575: expected 576 to 65535"),

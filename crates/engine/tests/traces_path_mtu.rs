@@ -279,6 +279,76 @@ fn after_ten_minutes_a_larger_size_is_tried() {
     assert_eq!(s.host.engine.info(flow).unacknowledged, 0);
 }
 
+/// A path that took 1,400 bytes ten minutes ago: `before` segments are in flight, a probe of more behind them, and others behind
+/// that. Returns what is in flight, and the probe's place and frame.
+fn probing(before: usize) -> (Script, FlowId, Vec<(u32, usize)>, usize, Vec<u8>) {
+    let (mut s, flow, frame) = in_flight();
+    s.too_big(1400, &frame);
+    s.sent();
+    s.wait_ms(100);
+    s.ack(at(10));
+    s.wait_ms(601_000);
+    let mut una = at(10);
+    for _ in 0..4 {
+        // The size that is sent now is shown to arrive first; less than four segments bring no probe.
+        s.host.send(flow, 2 * 1360);
+        una += 2 * 1360;
+        s.sent();
+        s.wait_ms(100);
+        s.ack(una);
+    }
+    s.host.send(flow, before * 1360);
+    let mut sent = lengths(&mut s);
+    s.host.send(flow, 8 * 1360);
+    sent.extend(lengths(&mut s));
+    let place = sent.iter().position(|(_, len)| *len > 1360).expect("a probe");
+    assert_eq!(place, before);
+    let frame = s.frames[0].clone();
+    s.wait_ms(100);
+    (s, flow, sent, place, frame)
+}
+
+/// What is sent again of the range.
+fn again(s: &mut Script, from: u32, to: u32) -> usize {
+    lengths(s).iter().filter(|(seq, _)| (from..to).contains(seq)).map(|(_, len)| *len).sum()
+}
+
+#[test]
+fn a_lost_probe_is_no_congestion_whether_a_router_names_it_or_not() {
+    // RFC 8899 section 3, item 7.
+    for named in [false, true] {
+        let (mut s, flow, sent, place, frame) = probing(0);
+        let before = s.host.engine.info(flow);
+        if named {
+            s.too_big(1410, &frame);
+        }
+        let (start, len) = sent[place];
+        let end = start + len as u32;
+        let (last, last_len) = *sent.last().expect("more behind the probe");
+        s.sack(start, &[(end, last + last_len as u32)]);
+        assert_eq!(again(&mut s, start, end), len, "its data goes again");
+        let info = s.host.engine.info(flow);
+        assert_eq!(info.slow_start_threshold, before.slow_start_threshold, "named: {named}");
+        assert!(info.congestion_window >= before.congestion_window, "named: {named}");
+        assert_eq!(info.mss, 1360);
+        assert_eq!(s.host.engine.counters().fast_retransmits, 0);
+    }
+}
+
+#[test]
+fn a_loss_just_before_a_probe_is_congestion() {
+    let (mut s, flow, sent, place, _) = probing(1);
+    let before = s.host.engine.info(flow);
+    let (probe, len) = sent[place];
+    let end = probe + len as u32;
+    let (last, last_len) = *sent.last().expect("more behind the probe");
+    s.sack(sent[0].0, &[(end, last + last_len as u32)]);
+    assert!(again(&mut s, sent[0].0, end) >= 1360);
+    let info = s.host.engine.info(flow);
+    assert_eq!(info.congestion_state, CongestionState::Recovery);
+    assert!(info.slow_start_threshold < before.slow_start_threshold);
+}
+
 /// An ICMP error of this code of "destination unreachable" about `frame`.
 fn unreachable(s: &mut Script, code: u8, frame: &[u8]) {
     let mut message = vec![3, code, 0, 0, 0, 0, 0, 0];

@@ -147,6 +147,62 @@ fn copy_and_sum_wide(from: &[[u8; STRIDE]], to: &mut [[u8; STRIDE]]) -> u64 {
     sum
 }
 
+/// Bytes that are sent again and again, summed beforehand: a copy of any part of them is summed at the price of the copy.
+#[derive(Clone, Debug, Default)]
+pub struct Template {
+    bytes: Vec<u8>,
+    /// The sum of the first `STRIDE * index` bytes.
+    sums: Vec<u64>,
+}
+
+impl Template {
+    /// Sums `bytes`.
+    #[must_use]
+    pub fn new(bytes: Vec<u8>) -> Template {
+        let mut sum = Sum::new();
+        let sums = core::iter::once(0).chain(bytes.as_chunks::<STRIDE>().0.iter().map(|stride| {
+            sum = sum.short(stride);
+            sum.0
+        }));
+        Template { sums: sums.collect(), bytes }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Copies the bytes from `offset` on to `to`, and returns their sum.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub fn copy_and_sum(&self, offset: usize, to: &mut [u8]) -> Sum {
+        let part = &self.bytes[offset..offset + to.len()];
+        to.copy_from_slice(part);
+        if part.len() < 2 * STRIDE {
+            return Sum::new().short(part);
+        }
+        match part {
+            [first, rest @ ..] if offset % 2 == 1 => {
+                // The words of the template lie across those of the copy (RFC 1071 section 2 B).
+                let words = Sum(u64::from(u16::from_ne_bytes([0, *first]))) + self.sum_of(offset + 1, rest);
+                Sum(u64::from(words.fold().to_be().swap_bytes()))
+            }
+            part => self.sum_of(offset, part),
+        }
+    }
+
+    /// The sum of `part`, which stands at `offset`, an even number, and is longer than a stride.
+    fn sum_of(&self, offset: usize, part: &[u8]) -> Sum {
+        let (first, last) = (offset.div_ceil(STRIDE), (offset + part.len()) / STRIDE);
+        let whole = Sum(self.sums[last] - self.sums[first]);
+        let before = &part[..first * STRIDE - offset];
+        whole.short(before).short(&part[last * STRIDE - offset..])
+    }
+}
+
 /// Sums of 32-bit words, lane by lane: the words themselves, where a lane overflows, and their upper halves, where it has
 /// room. With two additions and a shift to a vector this is less than any way of keeping the carries.
 #[derive(Default)]

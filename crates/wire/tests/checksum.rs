@@ -4,7 +4,7 @@ mod strategies;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use overfly_wire::checksum::{Address, Sum, copy_and_sum, pseudo_ipv4, pseudo_ipv6};
+use overfly_wire::checksum::{Address, Sum, Template, copy_and_sum, pseudo_ipv4, pseudo_ipv6};
 use proptest::prelude::*;
 use strategies::{address, bytes, config, ipv6_address};
 
@@ -28,6 +28,23 @@ fn every_length_and_alignment_up_to_512_is_as_the_naive_sum() {
             let mut copy = vec![0; length];
             assert_eq!(copy_and_sum(part, &mut copy).fold(), naive(part), "start {start}, length {length}");
             assert_eq!(copy, part);
+        }
+    }
+}
+
+#[test]
+fn every_part_of_a_template_is_as_the_naive_sum() {
+    let bytes: Vec<u8> = (0..700u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    for (template, bytes) in
+        [(Template::new(bytes.clone()), bytes), (Template::new(vec![0xff; 700]), vec![0xff; 700])]
+    {
+        for start in 0..140 {
+            for end in start..=bytes.len() {
+                let part = &bytes[start..end];
+                let mut copy = vec![0; part.len()];
+                assert_eq!(template.copy_and_sum(start, &mut copy).fold(), naive(part), "{start}..{end}");
+                assert_eq!(copy, part);
+            }
         }
     }
 }

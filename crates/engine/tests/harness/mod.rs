@@ -202,6 +202,12 @@ impl Owner for Recorder {
             *byte = pattern(stream.seed, offset + index as u64);
         }
     }
+
+    /// Every other piece is summed here.
+    fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
+        self.fill(flow, offset, buffer);
+        offset.is_multiple_of(2).then(|| Sum::new().bytes(buffer))
+    }
 }
 
 /// Frames that one side wrote.
