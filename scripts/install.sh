@@ -21,6 +21,7 @@ curl curl
 ping iputils-ping
 cc gcc
 valgrind valgrind
+dpdk-testpmd dpdk-dev
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)

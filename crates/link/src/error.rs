@@ -41,6 +41,40 @@ pub enum Error {
     },
     /// The broker's answer makes no sense: it is another version of Overfly.
     BrokerProtocol(&'static str),
+    /// The caller: this names no place where memif peers could meet.
+    MemifAddress(String),
+    /// The administrator: another process listens there.
+    MemifTaken(String),
+    /// The administrator: nobody listens there, or not for this user.
+    MemifConnect {
+        /// Where.
+        address: String,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The administrator: the program at the other end of an abstract socket is another user's.
+    MemifUser {
+        /// Where.
+        address: String,
+        /// The other user's number.
+        user: u32,
+    },
+    /// The memif peer is gone.
+    MemifGone {
+        /// What was being said or waited for.
+        during: &'static str,
+        /// The kernel's answer, if it was the kernel that said so.
+        errno: Option<Errno>,
+    },
+    /// The memif peer does not answer.
+    MemifSilent {
+        /// What was waited for.
+        during: &'static str,
+    },
+    /// The memif peer said no, in these words.
+    MemifRefused(String),
+    /// The memif peer breaks the protocol: what it said.
+    MemifProtocol(String),
     /// The broker said no.
     Refused {
         /// Why, as a number.
@@ -94,6 +128,39 @@ impl fmt::Display for Error {
                 formatter,
                 "the broker speaks another version of the protocol ({what}): use `overfly` and liboverfly.so of one build"
             ),
+            Error::MemifAddress(text) => {
+                write!(
+                    formatter,
+                    "{text:?} is no memif socket: give PATH or @NAME, of up to 107 bytes, with ,id=N if need be"
+                )
+            }
+            Error::MemifTaken(address) => {
+                write!(
+                    formatter,
+                    "another program listens on memif:{address}: end it, or choose another name"
+                )
+            }
+            Error::MemifConnect { address, errno } => {
+                write!(formatter, "memif:{address}: {errno}: start the program that listens there first")
+            }
+            Error::MemifUser { address, user } => write!(
+                formatter,
+                "the program at memif:{address} is user {user}'s: use a path, whose permissions say who may connect"
+            ),
+            Error::MemifGone { during, errno: Some(errno) } => {
+                write!(formatter, "the memif peer is gone ({during}: {errno}): see what it says")
+            }
+            Error::MemifGone { during, errno: None } => {
+                write!(formatter, "the memif peer hung up ({during}): see what it says")
+            }
+            Error::MemifSilent { during } => {
+                write!(
+                    formatter,
+                    "the memif peer does not answer (waiting for {during}): is it stopped, or no memif at all?"
+                )
+            }
+            Error::MemifRefused(reason) => write!(formatter, "the memif peer refused: {reason}"),
+            Error::MemifProtocol(what) => write!(formatter, "the memif peer breaks the protocol: {what}"),
             Error::Refused { reason, .. } => write!(formatter, "the broker refused: {reason}"),
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! * [`xdp`]: AF_XDP sockets. [`xdp::Pool`] is the privileged half (it makes the shared memory and the sockets),
 //!   [`xdp::XdpLink`] is the data path, in any process that was handed the sockets.
+//! * [`memif`]: shared memory between two processes, in the format of DPDK and VPP. [`memif::Listener`] and
+//!   [`memif::connect`] are its two ends, [`memif::MemifLink`] is the data path.
 //! * [`broker`]: what a program's process says to the broker that holds the privilege.
 //!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
@@ -9,6 +11,8 @@
 
 pub mod broker;
 mod error;
+mod mapping;
+pub mod memif;
 pub mod xdp;
 
 pub use error::Error;

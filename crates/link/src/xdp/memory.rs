@@ -16,9 +16,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::xdp::XdpDesc;
 
-use super::mapping::Mapping;
 use super::rings::{Consumer, Ring};
 use crate::Error;
+use crate::mapping::Mapping;
 
 /// Bytes of a frame's place in the pool. A received frame has 256 of them less (`XDP_PACKET_HEADROOM`).
 pub const FRAME_LEN: usize = 2048;

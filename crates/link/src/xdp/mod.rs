@@ -5,7 +5,6 @@
 //! own queue; it sends on one of them.
 
 mod link;
-mod mapping;
 mod memory;
 mod pool;
 mod rings;

@@ -11,8 +11,8 @@ use std::os::fd::BorrowedFd;
 
 use rustix::net::xdp::XdpRingOffset;
 
-use super::mapping::Mapping;
 use crate::Error;
+use crate::mapping::Mapping;
 
 /// `XDP_RING_NEED_WAKEUP`: the kernel wants a system call before it looks at the ring.
 const NEED_WAKEUP: u32 = 1;

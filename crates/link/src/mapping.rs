@@ -26,16 +26,29 @@ impl Mapping {
         length: usize,
         operation: &'static str,
     ) -> Result<Mapping, Error> {
+        Mapping::new(descriptor, offset, length, MapFlags::SHARED | MapFlags::POPULATE, operation)
+    }
+
+    /// As [`Mapping::shared`], of a descriptor that somebody else made: pages come with their first use, so that a large file
+    /// costs this process nothing.
+    pub(crate) fn foreign(
+        descriptor: BorrowedFd<'_>,
+        length: usize,
+        operation: &'static str,
+    ) -> Result<Mapping, Error> {
+        Mapping::new(descriptor, 0, length, MapFlags::SHARED, operation)
+    }
+
+    fn new(
+        descriptor: BorrowedFd<'_>,
+        offset: u64,
+        length: usize,
+        flags: MapFlags,
+        operation: &'static str,
+    ) -> Result<Mapping, Error> {
         // SAFETY: a new mapping at an address of the kernel's choice disturbs no memory of this process.
         let base = unsafe {
-            mmap(
-                core::ptr::null_mut(),
-                length,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::SHARED | MapFlags::POPULATE,
-                descriptor,
-                offset,
-            )
+            mmap(core::ptr::null_mut(), length, ProtFlags::READ | ProtFlags::WRITE, flags, descriptor, offset)
         }
         .map_err(|errno| Error::system(operation, errno))?;
         let mapping = Mapping {
@@ -64,7 +77,7 @@ impl Drop for Mapping {
         if getpid() != self.process {
             return;
         }
-        // SAFETY: exactly the range that `shared` mapped; whoever holds pointers into it owns this mapping and goes first.
+        // SAFETY: exactly the range that `new` mapped; whoever holds pointers into it owns this mapping and goes first.
         let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.length) };
     }
 }

@@ -1,0 +1,158 @@
+//! The control socket: one message a datagram, each with one descriptor at most.
+
+use core::mem::MaybeUninit;
+use core::time::Duration;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
+};
+use rustix::time::Timespec;
+
+use super::Address;
+use super::message::{MESSAGE_LEN, Message};
+use crate::Error;
+
+/// A connected control socket that never blocks.
+#[derive(Debug)]
+pub(crate) struct Control(pub(crate) OwnedFd);
+
+/// What came.
+pub(crate) enum Heard {
+    Message(Message, Option<OwnedFd>),
+    /// A datagram that is no message of memif.
+    Nonsense,
+    /// The peer is gone.
+    Gone,
+    /// Nothing yet.
+    Nothing,
+}
+
+impl Control {
+    /// Connects to a server.
+    pub(crate) fn connect(address: &Address) -> Result<Control, Error> {
+        let socket = make_socket()?;
+        let place = address.socket_address()?;
+        loop {
+            match rustix::net::connect(&socket, &place) {
+                Ok(()) => break,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::MemifConnect { address: address.to_string(), errno }),
+            }
+        }
+        check_user(address, socket.as_fd())?;
+        Ok(Control(socket))
+    }
+
+    /// Says something. The socket's buffer holds more messages than a handshake has, so a peer that does not read is broken.
+    pub(crate) fn say(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
+        let bytes = message.to_bytes();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors: &[BorrowedFd<'_>] = descriptor.as_slice();
+        if !descriptors.is_empty() {
+            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        loop {
+            match sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(Error::MemifGone { during: message.kind(), errno: Some(errno) }),
+            }
+        }
+    }
+
+    /// What has come.
+    pub(crate) fn hear(&self) -> Heard {
+        // One byte more, so that a longer message is seen to be longer.
+        let mut bytes = [0; MESSAGE_LEN + 1];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let received = loop {
+            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
+                Ok(received) => break received.bytes,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Heard::Nothing,
+                Err(_) => return Heard::Gone,
+            }
+        };
+        let mut descriptor = None;
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
+                descriptor = descriptors.next();
+            }
+        }
+        if received == 0 {
+            return Heard::Gone;
+        }
+        match Message::parse(&bytes[..received]) {
+            Some(message) => Heard::Message(message, descriptor),
+            None => Heard::Nonsense,
+        }
+    }
+
+    /// Waits for the next message. `during` names what is waited for.
+    pub(crate) fn await_message(
+        &self,
+        patience: Duration,
+        during: &'static str,
+    ) -> Result<(Message, Option<OwnedFd>), Error> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.hear() {
+                Heard::Message(Message::Disconnect { reason, .. }, _) => {
+                    return Err(Error::MemifRefused(reason));
+                }
+                Heard::Message(message, descriptor) => return Ok((message, descriptor)),
+                Heard::Nonsense => return Err(Error::MemifProtocol(format!("no message, but {during}"))),
+                Heard::Gone => return Err(Error::MemifGone { during, errno: None }),
+                Heard::Nothing => {}
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Error::MemifSilent { during });
+            }
+            wait_readable(&mut [PollFd::new(&self.0, PollFlags::IN)], left);
+        }
+    }
+
+    /// Says why it ends. Whether the peer hears it does not matter any more.
+    pub(crate) fn refuse(&self, reason: &str) {
+        let _ = self.say(&Message::Disconnect { code: 0, reason: reason.to_owned() }, None);
+    }
+}
+
+/// Sleeps until one of the sockets is readable, or a signal comes, or so long.
+pub(crate) fn wait_readable(sockets: &mut [PollFd<'_>], patience: Duration) {
+    let limit = Timespec {
+        tv_sec: i64::try_from(patience.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(patience.subsec_nanos()),
+    };
+    let _ = poll(sockets, Some(&limit));
+}
+
+/// A Unix socket for memif.
+pub(crate) fn make_socket() -> Result<OwnedFd, Error> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|errno| Error::system("creating a Unix socket", errno))
+}
+
+/// Files have permissions, abstract names have not: there, only the same user and root may be the peer.
+pub(crate) fn check_user(address: &Address, socket: BorrowedFd<'_>) -> Result<(), Error> {
+    if address.path().is_some() {
+        return Ok(());
+    }
+    let peer = socket_peercred(socket).map_err(|errno| Error::system("SO_PEERCRED", errno))?;
+    let own = rustix::process::geteuid();
+    if peer.uid == own || peer.uid.is_root() || own.is_root() {
+        return Ok(());
+    }
+    Err(Error::MemifUser { address: address.to_string(), user: peer.uid.as_raw() })
+}
