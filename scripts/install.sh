@@ -22,6 +22,22 @@ ping iputils-ping
 cc gcc
 valgrind valgrind
 dpdk-testpmd dpdk-dev
+haproxy haproxy
+redis-server redis-server
+memcached memcached
+memcslap libmemcached-tools
+wrk wrk
+pgbench postgresql-contrib
+iperf3 iperf3
+sshd openssh-server
+ssh openssh-client
+apache2 apache2
+wget wget
+node nodejs
+python3 python3
+javac openjdk-17-jdk-headless
+mvn maven
+openssl openssl
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
@@ -43,8 +59,8 @@ if [ ${#packages[@]} -gt 0 ]; then
         chmod 755 "$policy"
     fi
     export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq </dev/null
-    apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null
+    apt-get -o DPkg::Lock::Timeout=300 update -qq </dev/null
+    apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null
 fi
 
 if ! command -v cargo >/dev/null; then

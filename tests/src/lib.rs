@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod programs;
 pub mod tap;
 
 use std::fmt::Write as _;

@@ -1,0 +1,55 @@
+//! Real programs under `overfly run`, each used by its own client or test traffic over the kernel.
+
+use overfly_tests::programs::{Program, Way};
+
+/// One test for each folder of `workloads/programs`.
+macro_rules! programs {
+    ($($test:ident $name:literal)*) => {
+        const TESTED: &[&str] = &[$($name),*];
+        $(
+            #[test]
+            fn $test() {
+                works($name);
+            }
+        )*
+    };
+}
+
+programs! {
+    apache_event "apache-event"
+    apache_prefork "apache-prefork"
+    curl "curl"
+    haproxy "haproxy"
+    iperf3 "iperf3"
+    memcached "memcached"
+    netty_epoll "netty-epoll"
+    netty_nio "netty-nio"
+    nginx_proxy "nginx-proxy"
+    nginx_tls "nginx-tls"
+    nginx_upgrade "nginx-upgrade"
+    node "node"
+    postgresql "postgresql"
+    python_asyncio "python-asyncio"
+    python_http "python-http"
+    redis "redis"
+    sshd "sshd"
+    wget "wget"
+}
+
+#[test]
+fn every_program_is_tested() {
+    let all: Vec<String> = Program::all().iter().map(Program::name).collect();
+    assert_eq!(all, TESTED);
+}
+
+#[track_caller]
+fn works(name: &str) {
+    let outcome = Program::named(name).run(Way::Overfly("balanced"), 0);
+    assert_eq!(outcome.fault, None);
+    assert!(
+        outcome.accelerated() > 0.9,
+        "{} of {} connections were the kernel's",
+        outcome.kernel_connections,
+        outcome.connections
+    );
+}
