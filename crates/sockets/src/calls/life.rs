@@ -4,9 +4,10 @@ use core::net::{Ipv4Addr, SocketAddr};
 
 use rustix::io::Errno;
 
+use super::wait::listener_event;
 use super::{Answer, CLOSED, datagram, spin_until};
 use crate::kernel::{self, now};
-use crate::process::{KernelSet, Process, Told, Woken, is_active, private_listener, process, wait};
+use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
 use crate::socket::{SocketId, State, presented};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -95,16 +96,21 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
         .max(process.options.acceptq_min_backlog as u32)
         .max(1);
     process.stack.listening(id, backlog);
-    // Sets that already watch the socket report it with the program's data; from now on with ours.
     let mut registered = Vec::new();
     process
         .stack
         .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first).
+    if !registered.is_empty() && !process.join(id, descriptor) {
+        leave_to_kernel(&mut process, id);
+        return;
+    }
+    // Sets that already watch the socket report it with the program's data; from now on with ours.
     for (set, descriptor, events, data) in registered {
         let epoll = process.sets[set.0 as usize].descriptor;
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
         let _ = process.stack.unwatch(set, id, descriptor);
-        let event = libc::epoll_event { events, u64: private_listener(id) };
+        let event = listener_event(id, events);
         if sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event).is_ok() {
             let _ = process.stack.watch(set, id, descriptor, events, data, false);
             watched(&mut process, id, 1);

@@ -69,7 +69,7 @@ pub(crate) fn control(
 
 /// How the kernel's socket of a listener, or of a UDP socket, is watched for the program: one-shot is up to us, and so is
 /// whether there is room to send.
-fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
+pub(super) fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
     libc::epoll_event {
         events: events & !(bits::ONESHOT | bits::OUT | bits::WRNORM),
         u64: private_listener(id),
