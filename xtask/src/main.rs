@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod apps;
 mod fuzz;
 mod instructions;
 
@@ -9,13 +10,15 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--target NAME]
-       cargo xtask instructions [--write]";
+       cargo xtask instructions [--write]
+       cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match words.next().as_deref() {
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
+        Some("apps") => apps::run(words),
         _ => Err(USAGE.to_owned()),
     };
     match done {
