@@ -23,6 +23,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use overfly_load::http::{HttpArgs, main_http};
+use overfly_load::serve::{ServeArgs, main_serve};
 
 /// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
 /// with the same engine, and a bench that compares both with the kernel.
@@ -47,10 +48,11 @@ enum Command {
     Warden(run::WardenArguments),
 }
 
-/// Load a server, over a user-level stack of the generator's own or over kernel sockets
+/// Load a server, or be one, over a user-level stack of the generator's own or over kernel sockets
 #[derive(Debug, Subcommand)]
 enum Load {
     Http(Box<HttpArgs>),
+    Serve(Box<ServeArgs>),
 }
 
 fn main() -> ExitCode {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
+        Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

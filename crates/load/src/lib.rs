@@ -1,10 +1,11 @@
 //! Load generators: clients that measure a server, over the user-level stack or kernel sockets.
 //!
-//! [`http`] is `overfly load http`: a closed loop of HTTP/1.1 requests.
+//! [`http`] is `overfly load http`: HTTP/1.1 requests. [`serve`] is `overfly load serve`: the other end.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod descriptors;
 mod error;
 pub mod http;
 mod link;
@@ -13,6 +14,7 @@ mod processors;
 pub mod record;
 pub mod response;
 pub mod search;
+pub mod serve;
 mod step;
 
 pub use error::Error;

@@ -4,13 +4,12 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
 use super::report::Report;
 use super::series::{Handover, Interval, Series};
 use super::shard::{ShardWorker, Task};
 use super::tally::{Outcome, Shared, Summary, Tally};
 use super::{Settings, kernel};
+use crate::descriptors::raise_limit;
 use crate::error::Error;
 use crate::link::{Link, Stack, Wire, xdp};
 use crate::processors::{check_cpus, pin};
@@ -125,7 +124,8 @@ pub fn run_from(
     let local = local_address(address)?;
     match settings.link {
         Link::Kernel => {
-            raise_descriptor_limit(settings)?;
+            // Standard streams, epoll instances, and what the process had open before.
+            raise_limit("-c", settings.connections, 4 * settings.threads + 64)?;
             let workers = kernel::workers(settings, address, local)?;
             start().and_then(|()| drive(settings, workers, progress))
         }
@@ -235,30 +235,4 @@ fn local_address(server: SocketAddr) -> Result<SocketAddr, Error> {
         let what = format!("no route to {}", server.ip());
         Error::machine(what, format!("{error}; see: ip route get {}", server.ip()))
     })
-}
-
-/// Each connection is a descriptor: raises the soft limit to the hard one if it must.
-fn raise_descriptor_limit(settings: &Settings) -> Result<(), Error> {
-    // Standard streams, epoll instances, and what the process had open before.
-    let needed = (settings.connections + 4 * settings.threads + 64) as u64;
-    let limit = getrlimit(Resource::Nofile);
-    if limit.current.is_none_or(|current| current >= needed) {
-        return Ok(());
-    }
-    let maximum = limit.maximum.unwrap_or(u64::MAX);
-    if maximum < needed {
-        return Err(Error::usage(
-            "-c",
-            settings.connections,
-            format!(
-                "at most {} connections: the hard limit on open files is {maximum} (ulimit -Hn)",
-                maximum.saturating_sub(needed - settings.connections as u64)
-            ),
-        ));
-    }
-    setrlimit(
-        Resource::Nofile,
-        Rlimit { current: Some(needed.max(maximum.min(1 << 20))), maximum: limit.maximum },
-    )
-    .map_err(|error| Error::machine("raising the limit on open files", error))
 }

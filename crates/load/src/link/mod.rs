@@ -1,6 +1,8 @@
 //! What carries a generator's frames, and how a thread's stack comes to be. Every kind of load is written once over
 //! [`Wire`]; each link opens one [`Stack`] a thread.
 
+#[cfg(test)]
+pub(crate) mod in_memory;
 pub(crate) mod xdp;
 
 use std::collections::BTreeMap;
@@ -50,6 +52,11 @@ pub(crate) struct Ports {
 }
 
 impl Ports {
+    /// None: for a stack that opens no connections.
+    pub(crate) fn none() -> Ports {
+        Ports { first: 1, last: 0, stride: 1, next: 1 }
+    }
+
     /// The ports of `range` that leave the rest `index` when divided by `count`: the XDP program
     /// sends their frames to stack `index`.
     pub(crate) fn of_shard(range: &RangeInclusive<u16>, index: usize, count: usize) -> Ports {

@@ -3,6 +3,8 @@
 //! The program is told a range of local ports; a frame goes to stack `port % threads`, so each
 //! thread connects from the ports that lead back to it and nobody is told of connections.
 
+mod listening;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -15,6 +17,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Ports, Stack, Wire};
 use crate::error::Error;
+pub(crate) use listening::{Listening, listen};
 
 /// Frames to receive into for each connection, before the ring is as large as it gets.
 const FRAMES_A_CONNECTION: u32 = 8;

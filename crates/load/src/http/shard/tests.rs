@@ -1,95 +1,23 @@
 //! A shard against an HTTP server on another engine, on virtual time, over a link that loses.
 
-use std::cell::RefCell;
 use std::net::Ipv4Addr;
-use std::rc::Rc;
 use std::time::Duration;
 
 use overfly_engine::{Config, Engine, ListenerId};
-use overfly_wire::{FrameSink, MacAddr};
+use overfly_wire::MacAddr;
 
 use super::super::report::Report;
 use super::super::tally::{Shared, Summary};
 use super::super::{Settings, Target};
 use super::*;
 use crate::link::Ports;
+use crate::link::in_memory::{DELAY_NS, Network};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 const SERVER_MAC: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-/// One way, on the virtual clock.
-const DELAY_NS: u64 = 50_000;
 const STEP_NS: u64 = 25_000;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
-/// Both directions: frames under way with the time of their arrival.
-struct Network {
-    now_ns: u64,
-    random: Random,
-    loss_per_mille: u64,
-    under_way: [VecDeque<(u64, Vec<u8>)>; 2],
-}
-
-/// One end: sends into direction `out`, receives from the other.
-struct End {
-    network: Rc<RefCell<Network>>,
-    out: usize,
-    frame: Vec<u8>,
-}
-
-impl FrameSink for End {
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.frame)
-    }
-
-    fn commit(&mut self, length: usize) {
-        let mut network = self.network.borrow_mut();
-        let loss = network.loss_per_mille;
-        if network.random.below(1000) >= loss {
-            let arrival_ns = network.now_ns + DELAY_NS;
-            network.under_way[self.out].push_back((arrival_ns, self.frame[..length].to_vec()));
-        }
-    }
-}
-
-impl Wire for End {
-    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        for count in 0..budget {
-            let mut network = self.network.borrow_mut();
-            let now_ns = network.now_ns;
-            let inbound = &mut network.under_way[1 - self.out];
-            match inbound.front() {
-                Some((arrival_ns, _)) if *arrival_ns <= now_ns => {}
-                _ => return count,
-            }
-            let frame = inbound.pop_front();
-            drop(network);
-            if let Some((_, frame)) = frame {
-                each(&frame);
-            }
-        }
-        budget
-    }
-
-    fn flush(&mut self) {}
-
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        counters.insert("link.mtu".to_string(), 1500);
-    }
-}
 
 /// How the server answers a request.
 #[derive(Clone)]
@@ -198,13 +126,7 @@ impl Case {
     fn run(self) -> Result {
         let Case { settings, manner, loss_per_mille, seed } = self;
         println!("seed {seed}, loss {loss_per_mille} per mille");
-        let network = Rc::new(RefCell::new(Network {
-            now_ns: 0,
-            random: Random(seed),
-            loss_per_mille,
-            under_way: Default::default(),
-        }));
-        let end = |out| End { network: network.clone(), out, frame: vec![0; 2048] };
+        let (network, [client_end, mut server_end]) = Network::new(seed, loss_per_mille);
         let config =
             |mac, address| Config { max_flows: 4096, max_time_wait: 1024, ..Config::new(mac, address, 24) };
         let mut engine = Engine::new(config(CLIENT_MAC, CLIENT)).unwrap();
@@ -212,7 +134,6 @@ impl Case {
         // No kernel stands beside the server: it refuses by itself.
         let mut server = Engine::new(Config { arp: true, ..config(SERVER_MAC, SERVER) }).unwrap();
         server.set_neighbor(CLIENT, CLIENT_MAC);
-        let mut server_end = end(1);
         let request = settings.request();
         let listens = manner.is_some();
         let mut site = Site {
@@ -229,7 +150,7 @@ impl Case {
 
         let stack = Stack {
             engine,
-            wire: end(0),
+            wire: client_end,
             local: CLIENT.into(),
             ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
             epoch_ns: 0,

@@ -1,0 +1,76 @@
+//! Listeners over AF_XDP: the XDP program chooses a stack for each connection by its hash.
+
+use std::net::SocketAddr;
+
+use overfly_engine::{Config, Engine};
+use overfly_link::xdp::XdpLink;
+use overfly_steer::{Attachment, Options, Protocol};
+
+use super::{attach, boot_key, config_of, interface_to, uptime_ns};
+use crate::error::Error;
+use crate::link::{Ports, Stack};
+
+/// Frames to receive into for each stack: a server's clients are many, and their requests small.
+const RX_RING: u32 = 4096;
+
+/// What a server over the link needs.
+pub(crate) struct Listening<'a> {
+    /// Bound in the kernel already, which so arbitrates the port.
+    pub(crate) address: SocketAddr,
+    /// `None`: the one on whose network the address is.
+    pub(crate) interface: Option<&'a str>,
+    pub(crate) threads: usize,
+    /// Most connections of a thread.
+    pub(crate) connections: usize,
+}
+
+/// One stack a thread, all of them listening, and what must outlive them. The engines do not listen yet.
+pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachment), Error> {
+    let address = listening.address.ip().to_canonical();
+    let scope = if let SocketAddr::V6(address) = listening.address { address.scope_id() } else { 0 };
+    let name = match listening.interface {
+        Some(name) => name.to_string(),
+        None => interface_to(address, scope).ok_or_else(|| {
+            Error::usage("--interface", "", format!("the interface that has {address}: no route names it"))
+        })?,
+    };
+    let options = Options {
+        // As for active opens.
+        busy_poll: false,
+        stacks: listening.threads as u16,
+        rx_ring: RX_RING,
+        rx_frames: 2 * RX_RING * listening.threads as u32,
+        flows: (listening.connections * listening.threads * 2).clamp(65_536, 1 << 22) as u32,
+        ..Options::default()
+    };
+    let refused = |error: overfly_steer::Error| match error {
+        overfly_steer::Error::NoInterface { .. } => Error::usage("--interface", &name, error.to_string()),
+        overfly_steer::Error::NotLocal(_) => Error::usage("--address", address, error.to_string()),
+        error => Error::machine(format!("--link xdp on {name}"), error),
+    };
+    let mut attachment = attach(&name, options).map_err(refused)?;
+    let interface = attachment.interface().clone();
+    let family = |address: &std::net::IpAddr| address.is_ipv4() == listening.address.is_ipv4();
+    let own = interface.addresses.iter().map(|(address, _)| *address).find(family);
+    let own = if address.is_unspecified() { own.unwrap_or(address) } else { address };
+    let mut stacks = Vec::new();
+    for _ in 0..listening.threads {
+        let sockets = attachment.add_stack().map_err(refused)?;
+        attachment.listen(sockets.stack, Protocol::Tcp, listening.address, false).map_err(refused)?;
+        let wire = XdpLink::open(sockets).map_err(|error| refused(error.into()))?;
+        let flows = listening.connections as u32;
+        let config = Config {
+            mtu: interface.mtu,
+            partial_checksums: interface.partial_checksums,
+            // Those in TIME-WAIT have a place of their own.
+            max_flows: 2 * flows,
+            max_time_wait: flows,
+            hash_key: boot_key(),
+            ..config_of(interface.mac, own)
+        };
+        let engine =
+            Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
+        stacks.push(Stack { engine, wire, local: own, ports: Ports::none(), epoch_ns: uptime_ns() });
+    }
+    Ok((stacks, attachment))
+}
