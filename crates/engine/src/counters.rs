@@ -98,6 +98,8 @@ counters! {
     drop_bad_cookie,
     /// Dropped: a segment for no flow and no listener (answered with RST where RFC 9293 says so).
     drop_no_flow,
+    /// Dropped: a segment of a connection that was handed over: it may have been on its way before.
+    drop_departed,
     /// Dropped: a UDP datagram for no socket.
     drop_udp_no_socket,
     /// Dropped: a UDP datagram over IPv6 without a checksum.

@@ -16,6 +16,7 @@ use crate::counters::Counters;
 use crate::fastopen::{ClientCookies, ServerCookies};
 use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State};
 use crate::flows::Flows;
+use crate::handover::Departed;
 use crate::listener::Listeners;
 use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
@@ -67,6 +68,7 @@ pub(crate) struct Shared {
     pub(crate) sack_ranges: usize,
     pub(crate) time_wait: u32,
     pub(crate) challenges: Challenges,
+    pub(crate) departed: Departed,
     pub(crate) secret: Secret,
     pub(crate) cookies: Cookies,
     /// The Fast Open cookies that we give.
@@ -206,6 +208,7 @@ impl Engine {
                 sack_ranges: 0,
                 time_wait: 0,
                 challenges: Challenges::default(),
+                departed: Departed::default(),
                 cookies: Cookies::new(secret.0),
                 fast_open: ServerCookies::new(fast_open_key),
                 servers: ClientCookies::new(known_servers, secret.0),

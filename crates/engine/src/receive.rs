@@ -169,6 +169,10 @@ impl Engine {
             return;
         }
         let bare_syn = flags.contains(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK | TcpFlags::FIN);
+        if self.shared.departed.holds(&arrival.tuple, bare_syn) {
+            self.shared.counters.drop_departed += 1;
+            return;
+        }
         let listener = self.shared.listeners.find(arrival.tuple.local());
         match listener {
             Some(listener) if bare_syn => self.syn_arrives(now, arrival, listener, iss, owner),

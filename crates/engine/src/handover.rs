@@ -1,0 +1,156 @@
+//! Connections that leave the engine, so that somebody else goes on with them: the kernel, by TCP_REPAIR.
+//!
+//! The order: [`Engine::export`], build the connection elsewhere, steer its frames there, [`Engine::forget`].
+
+use core::net::SocketAddr;
+use std::collections::{BTreeSet, VecDeque};
+
+use crate::engine::Engine;
+use crate::flow::{Flags, Flow, State};
+use crate::owner::FlowId;
+use crate::sequence::distance;
+use crate::time::Instant;
+use crate::tuple::Tuple;
+
+/// Connections that left and are remembered at most. Frames that were on their way to the engine come within moments.
+const DEPARTED_MAX: usize = 4096;
+
+/// How far our FIN has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SentFin {
+    /// There is none.
+    None,
+    /// It follows the data that has not been sent yet.
+    Wanted,
+    /// It was sent.
+    Sent,
+    /// The peer has it.
+    Acknowledged,
+}
+
+/// An established connection, in the terms of RFC 9293 section 3.3.1. Sequence numbers count neither side's FIN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handover {
+    /// This end.
+    pub local: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    /// SND.UNA: the first byte that the peer has not acknowledged.
+    pub send_una: u32,
+    /// Bytes from there on that were sent.
+    pub sent: u32,
+    /// Bytes after those that were promised and not sent.
+    pub unsent: u64,
+    /// SND.WND in bytes.
+    pub send_window: u32,
+    /// The largest SND.WND seen, in bytes.
+    pub send_window_max: u32,
+    /// SND.WL1.
+    pub window_sequence: u32,
+    /// RCV.NXT: what was received before it has been given to the owner.
+    pub receive_next: u32,
+    /// RCV.WND in bytes, as the peer was told.
+    pub receive_window: u32,
+    /// Payload of a full segment without options, in bytes: the smaller of what the peer and the path take.
+    pub mss: u16,
+    /// Shifts of the peer's window and of ours, if both sides scale (RFC 7323 section 2).
+    pub window_shift: Option<(u8, u8)>,
+    /// Both sides use SACK.
+    pub sack: bool,
+    /// Our present timestamp, if both sides use them (RFC 7323 section 3). It goes on in milliseconds.
+    pub timestamp: Option<u32>,
+    /// Our FIN.
+    pub sent_fin: SentFin,
+    /// The peer's FIN was received and acknowledged.
+    pub received_fin: bool,
+}
+
+impl Engine {
+    /// What somebody else must know to go on with a connection; `None` while it is not established, and once it is over.
+    ///
+    /// Data that arrived out of order is not in it: its sender keeps it until it is acknowledged (RFC 2018 section 8).
+    #[must_use]
+    pub fn export(&self, now: Instant, flow: FlowId) -> Option<Handover> {
+        let flow = self.flows.at(flow.0);
+        if flow.flags.has(Flags::RESET_WANTED) {
+            return None;
+        }
+        let sent_fin = match flow.state {
+            State::Established | State::CloseWait if flow.flags.has(Flags::FIN_WANTED) => SentFin::Wanted,
+            State::Established | State::CloseWait => SentFin::None,
+            State::FinWait1 | State::Closing | State::LastAck => SentFin::Sent,
+            State::FinWait2 => SentFin::Acknowledged,
+            State::Closed | State::SynSent | State::SynReceived | State::TimeWait => return None,
+        };
+        let received_fin = matches!(flow.state, State::CloseWait | State::Closing | State::LastAck);
+        let receive_next = flow.receive_next.wrapping_sub(u32::from(received_fin));
+        let timestamps = flow.flags.has(Flags::TIMESTAMPS);
+        Some(Handover {
+            local: flow.tuple.local(),
+            remote: flow.tuple.remote(),
+            send_una: flow.send_una.wrapping_sub(u32::from(sent_fin == SentFin::Acknowledged)),
+            sent: flow.flight() - u32::from(sent_fin == SentFin::Sent),
+            unsent: flow.unsent(),
+            send_window: flow.send_window,
+            send_window_max: flow.send_window_max.max(flow.send_window),
+            window_sequence: flow.window_sequence,
+            receive_next,
+            receive_window: distance(receive_next, flow.receive_edge),
+            mss: flow.mss + if timestamps { TIMESTAMPS_LEN } else { 0 },
+            window_shift: scales(flow).then_some((flow.send_shift, flow.receive_shift)),
+            sack: flow.flags.has(Flags::SACK),
+            timestamp: timestamps.then(|| self.shared.clock(now.tick(), flow)),
+            sent_fin,
+            received_fin,
+        })
+    }
+
+    /// The connection is somebody else's from now on. Nothing is sent, the owner hears nothing, and frames of it that still
+    /// come are dropped, until its peer opens another one between the same ends.
+    pub fn forget(&mut self, flow: FlowId) {
+        let tuple = self.flows.at(flow.0).tuple;
+        self.remove(flow.0);
+        self.shared.departed.add(&tuple);
+    }
+}
+
+/// The timestamps option and what aligns it (RFC 7323 appendix A).
+const TIMESTAMPS_LEN: u16 = 12;
+
+/// A flow whose peer does not scale has no shift of its own.
+const fn scales(flow: &Flow) -> bool {
+    flow.receive_shift > 0
+}
+
+/// Connections that left: their segments are not answered with RST.
+#[derive(Debug, Default)]
+pub(crate) struct Departed {
+    ends: BTreeSet<(SocketAddr, SocketAddr)>,
+    /// Oldest first; one that came back may still stand here.
+    order: VecDeque<(SocketAddr, SocketAddr)>,
+}
+
+impl Departed {
+    fn add(&mut self, tuple: &Tuple) {
+        if self.order.len() >= DEPARTED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.ends.remove(&oldest);
+        }
+        let ends = (tuple.local(), tuple.remote());
+        self.ends.insert(ends);
+        self.order.push_back(ends);
+    }
+
+    /// Whether a segment of `tuple` is somebody else's. A SYN opens a new connection, which is not.
+    pub(crate) fn holds(&mut self, tuple: &Tuple, opens: bool) -> bool {
+        if self.ends.is_empty() {
+            return false;
+        }
+        let ends = (tuple.local(), tuple.remote());
+        if opens {
+            self.ends.remove(&ends);
+        }
+        self.ends.contains(&ends)
+    }
+}
