@@ -79,10 +79,11 @@ impl Engine {
             State::Established | State::CloseWait if flow.flags.has(Flags::FIN_WANTED) => SentFin::Wanted,
             State::Established | State::CloseWait => SentFin::None,
             State::FinWait1 | State::Closing | State::LastAck => SentFin::Sent,
-            State::FinWait2 => SentFin::Acknowledged,
-            State::Closed | State::SynSent | State::SynReceived | State::TimeWait => return None,
+            State::FinWait2 | State::TimeWait => SentFin::Acknowledged,
+            State::Closed | State::SynSent | State::SynReceived => return None,
         };
-        let received_fin = matches!(flow.state, State::CloseWait | State::Closing | State::LastAck);
+        let received_fin =
+            matches!(flow.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
         let receive_next = flow.receive_next.wrapping_sub(u32::from(received_fin));
         let timestamps = flow.flags.has(Flags::TIMESTAMPS);
         Some(Handover {

@@ -78,10 +78,17 @@ fn fins_are_told_apart_from_data() {
     s.inject(ACK, 1, 102, 0, 65_535);
     assert_eq!(s.state(flow), State::FinWait2);
     let state = export(&s, flow);
-    assert_eq!((state.sent_fin, state.send_una, state.sent), (SentFin::Acknowledged, una.wrapping_add(100), 0));
+    assert_eq!(
+        (state.sent_fin, state.send_una, state.sent),
+        (SentFin::Acknowledged, una.wrapping_add(100), 0)
+    );
     s.inject(FIN | ACK, 1, 102, 0, 65_535);
     assert_eq!(s.state(flow), State::TimeWait);
-    assert_eq!(s.host.engine.export(s.now, flow), None);
+    let state = export(&s, flow);
+    assert_eq!((state.sent_fin, state.send_una), (SentFin::Acknowledged, una.wrapping_add(100)));
+    assert_eq!((state.receive_next, state.received_fin), (PEER_ISS.wrapping_add(1), true));
+    forget(&mut s, flow);
+    assert_eq!(s.host.engine.time_wait_flows(), 0);
 }
 
 #[test]

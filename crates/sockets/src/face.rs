@@ -108,6 +108,13 @@ impl Face {
         self.sockets[id.index()].flow = Some(flow);
     }
 
+    /// The flow is nobody's.
+    pub(crate) fn unbind_flow(&mut self, flow: FlowId) {
+        if let Some(slot) = self.by_flow.get_mut(flow.index()) {
+            *slot = NONE;
+        }
+    }
+
     pub(crate) fn socket_of(&self, flow: FlowId) -> Option<SocketId> {
         self.by_flow.get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
     }
@@ -226,9 +233,7 @@ impl Face {
     }
 
     fn released(&mut self, flow: FlowId, id: SocketId) {
-        if let Some(slot) = self.by_flow.get_mut(flow.index()) {
-            *slot = NONE;
-        }
+        self.unbind_flow(flow);
         let socket = self.at_mut(id);
         socket.flow = None;
         socket.state = State::Ended;

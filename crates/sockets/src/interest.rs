@@ -47,6 +47,13 @@ pub(crate) struct Interest {
     pub(crate) next: u32,
 }
 
+impl Interest {
+    /// What it waits for, as the kernel's sets have it: one that has fired for its only time waits for nothing.
+    pub(crate) const fn armed(&self) -> u32 {
+        if self.disabled { self.events & (bits::ONESHOT | bits::ET) } else { self.events }
+    }
+}
+
 /// One set. `first` and `last` are the ends of its ready list.
 #[derive(Clone, Copy)]
 struct Set {

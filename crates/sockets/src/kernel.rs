@@ -153,6 +153,36 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
     }
 }
 
+/// Gives the kernel's socket what the program has set at user level. It came as `fresh` says.
+pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
+    let (socket, default) = (borrow(descriptor), &fresh.settings);
+    let _ = sockopt::set_tcp_nodelay(socket, settings.no_delay);
+    let _ = sockopt::set_tcp_cork(socket, settings.cork);
+    let _ = sockopt::set_socket_keepalive(socket, settings.keep_alive);
+    let _ = sockopt::set_tcp_keepidle(socket, settings.keep_idle);
+    let _ = sockopt::set_tcp_keepintvl(socket, settings.keep_interval);
+    let _ = sockopt::set_tcp_keepcnt(socket, u32::from(settings.keep_probes));
+    let _ = sockopt::set_tcp_user_timeout(
+        socket,
+        u32::try_from(settings.user_timeout.as_millis()).unwrap_or(u32::MAX),
+    );
+    let _ = sockopt::set_socket_linger(socket, settings.linger);
+    let _ = sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, settings.receive_timeout);
+    let _ = sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, settings.send_timeout);
+    if let Some(on) = settings.quick_ack {
+        let _ = sockopt::set_tcp_quickack(socket, on);
+    }
+    if settings.congestion != default.congestion {
+        let _ = sockopt::set_tcp_congestion(socket, algorithm_name(settings.congestion));
+    }
+    if settings.send_limit != default.send_limit {
+        let _ = sockopt::set_socket_send_buffer_size(socket, settings.send_limit);
+    }
+    if let Some(limit) = settings.receive_limit {
+        let _ = sockopt::set_socket_recv_buffer_size(socket, limit as usize);
+    }
+}
+
 /// The algorithms that the engine has, by Linux's names.
 const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
 

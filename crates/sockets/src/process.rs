@@ -1,6 +1,7 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
 mod datagram;
+mod handover;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};

@@ -3,6 +3,8 @@
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
 mod datagram;
+#[cfg(not(test))]
+mod handover;
 
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
@@ -729,12 +731,12 @@ impl<T: Transport> Stack<T> {
         Ok(in_kernel)
     }
 
-    /// The interests in a socket: set, descriptor, events, data.
+    /// The interests in a socket: set, descriptor, the events that they wait for, data.
     pub(crate) fn interests(&self, id: SocketId, mut each: impl FnMut(SetId, i32, u32, u64)) {
         let mut index = self.face.at(id).interests;
         while index != NONE {
             let interest = self.face.interests.at(index);
-            each(SetId(interest.set), interest.descriptor, interest.events, interest.data);
+            each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
             index = interest.next;
         }
     }

@@ -19,6 +19,10 @@ pub(crate) struct Statistics {
     pub(crate) listeners_refused: u64,
     /// Active opens that the broker or the engine refused (counted in `kernel_connects` too).
     pub(crate) connects_refused: u64,
+    /// Connections that the kernel took over.
+    pub(crate) handovers: u64,
+    /// Those that it should have, and that stayed.
+    pub(crate) handovers_refused: u64,
     /// UDP sockets whose datagrams came to the stack, each counted again when it connects anew.
     pub(crate) datagram_sockets: u64,
     /// UDP sockets that the broker or the engine refused.
@@ -34,6 +38,8 @@ impl Statistics {
             kernel_connects: 0,
             listeners_refused: 0,
             connects_refused: 0,
+            handovers: 0,
+            handovers_refused: 0,
             datagram_sockets: 0,
             datagram_sockets_refused: 0,
         }
@@ -49,6 +55,10 @@ impl Statistics {
         kernel::complain(&format!(
             "process {process}: accepts {} (kernel {kernel_accepts}), connects {} (kernel {kernel_connects}), refused listeners {listeners_refused} connects {connects_refused}",
             stack.accepts, stack.connects
+        ));
+        kernel::complain(&format!(
+            "process {process}: handed over {} (refused {})",
+            self.handovers, self.handovers_refused
         ));
         kernel::complain(&format!(
             "process {process}: UDP sockets {} (refused {}), overflows {}",

@@ -1,76 +1,16 @@
 //! Real programs with the library preloaded, between two network namespaces: what they see must be what the kernel would
 //! show them. The broker runs in this process. Needs root, and nginx, curl and python3.
 
-#[path = "../../steer/tests/lab/mod.rs"]
-mod lab;
+mod bench;
 
-use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
-use overfly_steer::{Attachment, Broker, Options};
-
-/// The library that this test run built.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let folder = test.parent().unwrap();
-    [folder.join("liboverfly.so"), folder.join("../liboverfly.so")]
-        .into_iter()
-        .find(|path| path.is_file())
-        .expect("cargo builds liboverfly.so with these tests")
-}
-
-/// A lab whose server end has a broker.
-struct Bench {
-    /// Before the lab: its end kills the programs that hang on it.
-    broker: Broker,
-    lab: Lab,
-    folder: tempfile::TempDir,
-}
+use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
+use bench::{Bench, Helper, library, noise, peer, programs, run, spawn, sum, text, until, wait};
 
 impl Bench {
-    fn new(queues: u32) -> Self {
-        let lab = Lab::new(queues);
-        for namespace in [&lab.server, &lab.client] {
-            let show = ["-6", "address", "show", "dev", INTERFACE, "scope", "link"];
-            until("IPv6 is ready", || namespace.command("ip", &show).contains("fe80:"));
-        }
-        let broker = lab.server.within(|| {
-            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
-            Broker::start(attachment).unwrap()
-        });
-        Self { broker, lab, folder: tempfile::tempdir().unwrap() }
-    }
-
-    /// A program in the server's namespace, over Overfly.
-    fn accelerated(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env("LD_PRELOAD", library())
-            .env("OVERFLY_BROKER", self.broker.environment())
-            .env("OVERFLY_STATS", "1");
-        command
-    }
-
-    /// The kernel has a listener on that port.
-    fn listens(&self, port: u16) -> bool {
-        text(&run(&self.lab.server, Command::new("ss").arg("-ltn")).stdout).contains(&format!(":{port} "))
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    /// curl in the client's namespace: what it got.
-    fn fetch(&self, url: &str) -> Vec<u8> {
-        let output = run(&self.lab.client, Command::new("curl").args(["-sS", "-m", "20", url]));
-        assert!(output.status.success(), "{url}: {}", text(&output.stderr));
-        output.stdout
-    }
-
     /// nginx over Overfly with that configuration of its http block, in the foreground.
     fn nginx(&self, workers: u32, http: &str) -> Nginx<'_> {
         let folder = self.folder.path().display();
@@ -142,88 +82,6 @@ impl Drop for Nginx<'_> {
 fn children_of(pid: u32) -> Vec<u32> {
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn spawn(namespace: &Namespace, command: &mut Command) -> Child {
-    namespace.within(|| command.spawn().unwrap())
-}
-
-fn run(namespace: &Namespace, command: &mut Command) -> Output {
-    let child = spawn(namespace, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
-    child.wait_with_output().unwrap()
-}
-
-fn wait(child: &mut Child, patience: Duration) -> bool {
-    let end = Instant::now() + patience;
-    while Instant::now() < end {
-        if child.try_wait().unwrap().is_some() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    false
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
-    while !condition() {
-        assert!(Instant::now() < end, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// The sum of a number in the statistics lines: `accepts 5 (kernel 2)`.
-fn sum(statistics: &str, word: &str) -> u64 {
-    let numbers = statistics.lines().filter(|line| line.starts_with("overfly: process")).filter_map(|line| {
-        let (_, after) = line.split_once(&format!("{word} "))?;
-        after.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
-    });
-    numbers.sum()
-}
-
-/// Bytes that look random, from a seed.
-fn noise(seed: u64, length: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut bytes = Vec::with_capacity(length + 8);
-    while bytes.len() < length {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        bytes.extend(state.to_le_bytes());
-    }
-    bytes.truncate(length);
-    bytes
-}
-
-/// Kills a helper of a test when the test is over.
-struct Helper(Child);
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn programs(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
-}
-
-/// The other end of a script, in the client's namespace at `address`.
-fn peer(bench: &Bench, address: &str) -> Helper {
-    let mut peer = Command::new("python3");
-    peer.arg(programs("peer.py")).arg(address).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut peer = Helper(spawn(&bench.lab.client, &mut peer));
-    let mut ready = String::new();
-    BufReader::new(peer.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
-    assert_eq!(ready, "ready\n");
-    peer
 }
 
 /// Every call of the script, with and without spinning.

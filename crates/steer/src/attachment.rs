@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use overfly_link::broker::connection::Connection;
 use overfly_link::broker::{Interface, Protocol, Route};
 use overfly_link::xdp::{
     BusyPoll, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed, StackSockets,
@@ -21,6 +22,7 @@ use crate::groups::{self, Groups};
 use crate::netlink::Netlink;
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Program};
+use crate::repair::Repair;
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
@@ -511,6 +513,45 @@ impl Attachment {
                 self.program.remove_connection(flow)?;
             }
         }
+        Ok(())
+    }
+
+    /// Has the kernel go on with a TCP connection of the stack's: `socket`, which is in none, becomes it. The kernel has it
+    /// before its frames are let through, so that nobody answers them with RST; frames that are in the stack's rings by
+    /// then are lost, and sent again by the peer.
+    ///
+    /// # Errors
+    /// [`Error::UnknownStack`], [`Error::NotTheirs`], [`Error::NotMoved`]: then the connection is the stack's as before.
+    pub fn hand_over(
+        &mut self,
+        stack: u16,
+        socket: BorrowedFd<'_>,
+        connection: &Connection,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        self.check_open(stack)?;
+        let (local, remote) = (connection.local(), connection.remote());
+        let flow = FlowKey::new(Protocol::Tcp, local, remote);
+        let opened = self.connections.get(&flow) == Some(&stack);
+        if !opened && !self.program.is_recorded(flow, stack) {
+            return Err(Error::NotTheirs { local, remote });
+        }
+        let not_moved = |errno| Error::NotMoved { errno };
+        let repair = Repair::restore(socket, connection, bytes, self.interface.index).map_err(not_moved)?;
+        if opened {
+            self.program.remove_connection(flow)?
+        } else {
+            self.program.forget_recorded(flow)?
+        }
+        if let Err(errno) = repair.finish(bytes) {
+            if opened {
+                self.program.add_connection(flow, stack)?
+            } else {
+                self.program.record(flow, stack)?
+            }
+            return Err(not_moved(errno));
+        }
+        self.connections.remove(&flow);
         Ok(())
     }
 

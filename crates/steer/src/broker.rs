@@ -10,16 +10,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome, Wish,
+    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome,
+    Wish,
 };
-use overfly_link::broker::{self, Refusal, Route};
+use overfly_link::broker::{self, Refusal, Route, connection};
 use overfly_link::xdp::{QueueSockets, StackSockets};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, IoSlice};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, accept_with, bind, listen, recv, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
+    recvmsg, sendmsg, socket_with,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -321,15 +323,25 @@ impl Service {
     /// Reads one message of a connection and does what it says.
     fn hear(&mut self, index: usize) {
         let mut bytes = [0; MESSAGE_LEN_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
         let connection = &mut self.connections[index];
-        let length = match recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
-            Ok((_, length)) if length > 0 => length,
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            _ => {
-                connection.over = true;
-                return;
-            }
-        };
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
+        let length =
+            match recvmsg(&connection.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                Ok(message) if message.bytes > 0 => message.bytes,
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                _ => {
+                    connection.over = true;
+                    return;
+                }
+            };
+        let descriptors: Vec<OwnedFd> = (control.drain())
+            .flat_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(received) => received.collect(),
+                _ => Vec::new(),
+            })
+            .collect();
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
         match &connection.state {
             State::Greeting(_) => match Hello::parse(message, self.token) {
@@ -349,7 +361,7 @@ impl Service {
             State::Client { stack, waiting: None } => {
                 let stack = *stack;
                 match Request::parse(message) {
-                    Some(wish) => self.serve(index, stack, wish),
+                    Some(wish) => self.serve(index, stack, wish, &descriptors),
                     None => self.refuse_message(index),
                 }
             }
@@ -363,7 +375,7 @@ impl Service {
         self.count(|counters| counters.messages_refused += 1);
     }
 
-    fn serve(&mut self, index: usize, stack: Option<u16>, wish: Wish) {
+    fn serve(&mut self, index: usize, stack: Option<u16>, wish: Wish, descriptors: &[OwnedFd]) {
         let shared = Arc::clone(&self.shared);
         let mut attachment = lock(&shared.attachment);
         let no_stack = Err(Error::Options("open a stack first".to_owned()));
@@ -390,6 +402,7 @@ impl Service {
             (Kind::Disconnect, Some(stack)) => {
                 attachment.disconnect_flow(stack, protocol, local, remote).map(|()| None)
             }
+            (Kind::HandOver, Some(stack)) => hand_over(&mut attachment, stack, descriptors).map(|()| None),
             (Kind::Connect | Kind::Route, Some(stack)) => {
                 match settle_route(&mut attachment, stack, &wish, true) {
                     Ok(Ok(route)) => Ok(Some(route)),
@@ -555,6 +568,16 @@ fn settle_route(
     }
 }
 
+/// Grants [`Kind::HandOver`].
+fn hand_over(attachment: &mut Attachment, stack: u16, descriptors: &[OwnedFd]) -> Result<(), Error> {
+    let [socket, file] = descriptors else {
+        return Err(Error::Options("a connection is a socket and a file".to_owned()));
+    };
+    let (connection, bytes) = connection::Connection::from_file(file)
+        .map_err(|errno| Error::system("reading the connection", errno))?;
+    attachment.hand_over(stack, socket.as_fd(), &connection, &bytes)
+}
+
 fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -570,6 +593,7 @@ fn refusal(error: &Error) -> Refusal {
         Error::Unreachable { .. } => Refusal::Unreachable,
         Error::RouteElsewhere { .. } => Refusal::RouteElsewhere,
         Error::NoNeighbor { .. } => Refusal::NoNeighbor,
+        Error::NotTheirs { .. } | Error::NotMoved { .. } => Refusal::NotMoved,
         _ => Refusal::Other,
     }
 }

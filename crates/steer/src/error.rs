@@ -88,6 +88,18 @@ pub enum Error {
         /// The next hop.
         next_hop: IpAddr,
     },
+    /// The caller: the connection is another stack's, or nobody's.
+    NotTheirs {
+        /// The local end.
+        local: SocketAddr,
+        /// The remote end.
+        remote: SocketAddr,
+    },
+    /// The kernel did not take a connection over.
+    NotMoved {
+        /// What it said.
+        errno: Errno,
+    },
     /// A ring, pool or socket could not be made.
     Link(overfly_link::Error),
     /// The kernel refused a system call for another reason.
@@ -173,6 +185,12 @@ impl fmt::Display for Error {
                 formatter,
                 "{next_hop} does not answer ARP or neighbour discovery: `ip neigh` and `ping {next_hop}` show whether it is there"
             ),
+            Error::NotTheirs { local, remote } => {
+                write!(formatter, "the connection {local} - {remote} is not this stack's")
+            }
+            Error::NotMoved { errno } => {
+                write!(formatter, "the kernel did not take the connection over: {errno}")
+            }
             Error::Link(error) => error.fmt(formatter),
             Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),
         }

@@ -10,6 +10,7 @@ mod error;
 mod groups;
 mod netlink;
 mod program;
+mod repair;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};

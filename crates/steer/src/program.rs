@@ -166,6 +166,8 @@ pub(crate) struct Program {
     counters: PerCpuArray<MapData, Counters>,
     listeners: HashMap<MapData, ListenerKey, Group>,
     connections: HashMap<MapData, FlowKey, u32>,
+    /// Connections of listeners, and who had their stack's place: the program's own notes.
+    flows: HashMap<MapData, FlowKey, u32>,
     claims: HashMap<MapData, ClaimKey, Claim>,
     xsks: XskMap<MapData>,
     installed: BTreeMap<Place, Group>,
@@ -211,6 +213,7 @@ impl Program {
             counters: take(&mut ebpf, "counters")?,
             listeners: take(&mut ebpf, "listeners")?,
             connections: take(&mut ebpf, "connections")?,
+            flows: take(&mut ebpf, "flows")?,
             claims: take(&mut ebpf, "claims")?,
             xsks: take(&mut ebpf, "xsks")?,
             installed: BTreeMap::new(),
@@ -300,6 +303,23 @@ impl Program {
             self.publish()?;
         }
         Ok(())
+    }
+
+    /// Whether a listener of the stack has got this connection.
+    pub(crate) fn is_recorded(&self, flow: FlowKey, stack: u16) -> bool {
+        let owner = self.settings.owners[usize::from(stack % STACKS_MAX)];
+        owner != 0 && self.flows.get(&flow, 0).is_ok_and(|recorded| recorded == owner)
+    }
+
+    /// A listener of the stack has this connection.
+    pub(crate) fn record(&mut self, flow: FlowKey, stack: u16) -> Result<(), Error> {
+        let owner = self.settings.owners[usize::from(stack % STACKS_MAX)];
+        self.flows.insert(flow, owner, 0).map_err(map_error("flows"))
+    }
+
+    /// Whoever had the connection has it no more.
+    pub(crate) fn forget_recorded(&mut self, flow: FlowKey) -> Result<(), Error> {
+        absent_is_fine(self.flows.remove(&flow)).map_err(map_error("flows"))
     }
 
     pub(crate) fn set_claim(

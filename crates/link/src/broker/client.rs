@@ -6,11 +6,12 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, IoSliceMut};
+use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType, connect, recvmsg, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
+    socket_with,
 };
 use zerocopy::IntoBytes;
 
@@ -157,6 +158,17 @@ impl Client {
         self.ask(&Wish { remote: SocketAddr::new(destination, 0), ..Wish::new(Kind::Route) })
     }
 
+    /// Has the kernel go on with a connection of this stack's: `socket`, a TCP socket in no connection, becomes it, and its
+    /// frames reach the kernel from now on. Everything that refers to the socket refers to the connection then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: nothing has changed. [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn hand_over(&mut self, socket: BorrowedFd<'_>, connection: BorrowedFd<'_>) -> Result<(), Error> {
+        let request = Request::new(&Wish::new(Kind::HandOver));
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
+        hear(self.socket.as_fd(), Reply::parse).map(drop)
+    }
+
     /// The connection itself: it hangs up when the broker ends.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
@@ -257,8 +269,17 @@ fn dial(environment: &str, role: Role) -> Result<OwnedFd, Error> {
 }
 
 fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
+    tell_with(socket, bytes, &[])
+}
+
+fn tell_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
     loop {
-        match send(socket, bytes, SendFlags::NOSIGNAL) {
+        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
             Ok(_) => return Ok(()),
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("send")(errno)),

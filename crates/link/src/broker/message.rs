@@ -8,10 +8,13 @@
 //! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only | new TCP connections to `local`, or its UDP datagrams |
 //! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
+//! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
-//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not. A leash says
+//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
+//! [`Kind::HandOver`] carries two itself: the socket that is to become the connection, and the file that describes it
+//! ([`Connection`](super::connection::Connection)). A leash says
 //! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,7 +29,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 3;
+const VERSION: u16 = 4;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -101,10 +104,12 @@ pub enum Kind {
     Disconnect = 6,
     /// The way to `remote`'s address, and nothing else.
     Route = 7,
+    /// The kernel is to go on with a connection: two descriptors say which.
+    HandOver = 8,
 }
 
 impl Kind {
-    const ALL: [Kind; 7] = [
+    const ALL: [Kind; 8] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -112,6 +117,7 @@ impl Kind {
         Kind::Connect,
         Kind::Disconnect,
         Kind::Route,
+        Kind::HandOver,
     ];
 }
 
@@ -188,14 +194,14 @@ impl Request {
     }
 }
 
-fn to_bytes(address: IpAddr) -> [u8; 16] {
+pub(super) fn to_bytes(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
     }
 }
 
-fn from_bytes(bytes: [u8; 16]) -> IpAddr {
+pub(super) fn from_bytes(bytes: [u8; 16]) -> IpAddr {
     Ipv6Addr::from(bytes).to_canonical()
 }
 

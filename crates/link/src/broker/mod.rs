@@ -4,6 +4,7 @@
 //! socket in the network namespace, and a secret.
 
 mod client;
+pub mod connection;
 pub mod message;
 
 pub use client::{Client, Leash};
@@ -76,6 +77,8 @@ pub enum Refusal {
     NoNeighbor = 8,
     /// Something else; the words say what.
     Other = 9,
+    /// The connection is not this client's, or the kernel would not take it.
+    NotMoved = 10,
 }
 
 impl Refusal {
@@ -89,6 +92,7 @@ impl Refusal {
             Refusal::Unreachable,
             Refusal::RouteElsewhere,
             Refusal::NoNeighbor,
+            Refusal::NotMoved,
         ]
         .into_iter()
         .find(|&refusal| refusal as u16 == number)

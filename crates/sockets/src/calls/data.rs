@@ -25,7 +25,7 @@ fn side(descriptor: i32) -> Side {
     }
 }
 
-/// Waits until a connection may have moved on. `Err` ends the call.
+/// Waits until a connection may have moved on. `Err` ends the call with that answer.
 fn wait_for(
     mut guard: crate::lock::Guard<'static, Process>,
     id: SocketId,
@@ -33,7 +33,7 @@ fn wait_for(
     reading: bool,
     started: overfly_engine::Instant,
     since: Seen,
-) -> Result<crate::lock::Guard<'static, Process>, Errno> {
+) -> Result<crate::lock::Guard<'static, Process>, Answer<usize>> {
     let settings = guard.stack.socket(id).settings;
     let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
     guard.event_loop = false;
@@ -41,10 +41,10 @@ fn wait_for(
     let (guard, woken) =
         wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
     match woken {
-        Woken::Interrupted => Err(Errno::INTR),
-        Woken::TimedOut => Err(Errno::AGAIN),
-        // The program may have closed the descriptor in another thread.
-        Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => Err(CLOSED),
+        Woken::Interrupted => Err(Answer::error(Errno::INTR)),
+        Woken::TimedOut => Err(Answer::error(Errno::AGAIN)),
+        // Another thread may have closed the descriptor, or handed the connection over.
+        Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => Err(Answer::Kernel),
         Woken::Look => Ok(guard),
     }
 }
@@ -119,7 +119,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 guard = match wait_for(guard, id, descriptor, true, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
-                    Err(error) => return Answer::error(error),
+                    Err(answer) => return answer,
                 };
                 guard.pump();
             }
@@ -186,7 +186,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 guard = match wait_for(guard, id, descriptor, false, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
-                    Err(error) => return Answer::error(error),
+                    Err(answer) => return answer,
                 };
                 guard.pump();
             }
@@ -249,7 +249,7 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
                 let started = *started.get_or_insert_with(now);
                 guard = match wait_for(guard, id, descriptor, false, started, since) {
                     Ok(guard) => guard,
-                    Err(error) => return if done > 0 { Answer::ok(done) } else { Answer::error(error) },
+                    Err(answer) => return if done > 0 { Answer::ok(done) } else { answer },
                 };
                 guard.pump();
             }

@@ -472,6 +472,16 @@ pub(crate) fn duplicated(old: i32, new: i32) {
     }
 }
 
+/// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.
+pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
+    if !table::is_ours(descriptor) {
+        return Ok(());
+    }
+    let mut guard = process();
+    let told = Told(&mut guard);
+    told.0.share(descriptor)
+}
+
 /// The socket's two ends. `remote` asks for the peer's.
 pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let id = match table::lookup(descriptor) {

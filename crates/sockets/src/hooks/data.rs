@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
-use crate::calls::{Answer, data, datagram};
+use crate::calls::{Answer, data, datagram, life};
 use crate::memory::{Source, Target};
-use crate::process::before_kernel_wait;
+use crate::process::{before_kernel_wait, is_active};
 use crate::table::is_ours;
 
 /// IOV_MAX.
@@ -410,11 +410,45 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     data::send(descriptor, unsafe { Source::new(message.msg_iov, message.msg_iovlen) }, flags)
 }
 
+/// Descriptors that a message takes to another process (SCM_RIGHTS, unix(7)): connections among them are handed over first.
+///
+/// # Safety
+/// As for sendmsg(2).
+unsafe fn share_passed(message: *const msghdr) -> Result<(), Errno> {
+    // SAFETY: the program lends the header for the call if it is not null.
+    let Some(message) = (unsafe { message.as_ref() }) else { return Ok(()) };
+    if message.msg_controllen == 0 || message.msg_control.is_null() || !is_active() {
+        return Ok(());
+    }
+    // SAFETY: the program lends `msg_controllen` bytes of control messages; the macros stay within them.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: as above.
+    while let Some(control) = unsafe { header.as_ref() } {
+        if (control.cmsg_level, control.cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: as above.
+            let data = unsafe { libc::CMSG_DATA(header) }.cast::<c_int>();
+            // SAFETY: CMSG_LEN only computes.
+            let length = control.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
+            for index in 0..length / size_of::<c_int>() {
+                // SAFETY: within the control message.
+                life::share(unsafe { data.add(index).read_unaligned() })?;
+            }
+        }
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    Ok(())
+}
+
 /// # Safety
 /// As for sendmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     if !is_ours(descriptor) {
+        // SAFETY: the program's message.
+        if let Err(error) = unsafe { share_passed(message) } {
+            return count(Err(error));
+        }
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::sendmsg(descriptor, message, flags) };
     }
@@ -434,6 +468,12 @@ pub unsafe extern "C" fn sendmmsg(
     flags: c_int,
 ) -> c_int {
     if !is_ours(descriptor) {
+        for index in 0..number.min(VECTORS_MAX as c_uint) {
+            // SAFETY: the program lends `number` records for the call.
+            if let Err(error) = unsafe { share_passed(&raw const (*messages.add(index as usize)).msg_hdr) } {
+                return super::fail(error);
+            }
+        }
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::sendmmsg(descriptor, messages, number, flags) };
     }

@@ -1,0 +1,88 @@
+//! Connections of this process that the kernel takes over: the broker makes the backing descriptor's socket the connection
+//! (TCP_REPAIR), so whoever has that socket has the connection, in whatever process and under whatever number.
+
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+use super::Process;
+use crate::kernel::{self, now};
+use crate::socket::{SocketId, State};
+use crate::sys;
+use crate::table::{self, Entry};
+
+impl Process {
+    /// The kernel goes on with a connection. Its descriptors are the kernel's alone from now on, and the kernel's epoll sets
+    /// report it.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP if the connection is not established yet, or was reset, or if the broker could not. Nothing has changed then.
+    pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
+        let outcome = self.try_hand_over(id);
+        match &outcome {
+            Ok(()) => self.statistics.handovers += 1,
+            Err(reason) => {
+                self.statistics.handovers_refused += 1;
+                kernel::complain(&format!("a connection stays at user level: {reason}"));
+            }
+        }
+        outcome.map_err(|_| Errno::OPNOTSUPP)
+    }
+
+    fn try_hand_over(&mut self, id: SocketId) -> Result<(), String> {
+        // What has arrived is taken into account, so that little is lost with the rings.
+        self.pump();
+        let Some((connection, socket)) = self.stack.export(now(), id) else {
+            return Err(format!("it is {:?}", self.stack.socket(id).state));
+        };
+        let (descriptor, settings) = (socket.descriptor, socket.settings);
+        let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
+        let file = connection
+            .to_file(|bytes| {
+                let (received, sent) = bytes.split_at_mut(connection.unread as usize);
+                socket.receive.fill(0, received);
+                socket.send.fill(0, sent);
+            })
+            .map_err(|error| error.to_string())?;
+        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let backing = kernel::borrow(descriptor);
+        client.hand_over(backing, file.as_fd()).map_err(|error| error.to_string())?;
+        kernel::set_nonblocking(descriptor, nonblocking);
+        if let Some(fresh) = &self.fresh {
+            kernel::apply(descriptor, &settings, fresh);
+        }
+        if read_shut {
+            let _ = rustix::net::shutdown(backing, rustix::net::Shutdown::Read);
+        }
+        self.let_go(id);
+        Ok(())
+    }
+
+    /// The socket is the kernel's: so are its descriptors, and what watches it.
+    fn let_go(&mut self, id: SocketId) {
+        let Self { stack, sets, .. } = self;
+        stack.interests(id, |set, descriptor, events, data| {
+            let event = libc::epoll_event { events, u64: data };
+            let epoll = sets[set.0 as usize].descriptor;
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+        });
+        for descriptor in 0..table::length() {
+            if table::lookup(descriptor) == Entry::Socket(id) {
+                table::enter(descriptor, Entry::Kernel);
+            }
+        }
+        stack.depart(id);
+    }
+
+    /// `descriptor` is about to be somebody else's too: a connection is handed over first.
+    pub(crate) fn share(&mut self, descriptor: i32) -> Result<(), Errno> {
+        match table::lookup(descriptor) {
+            Entry::Socket(id) => match self.stack.socket(id).state {
+                State::Connecting | State::Connected | State::Ended => self.hand_over(id),
+                _ => Ok(()),
+            },
+            Entry::Kept | Entry::Internal => Err(Errno::BADF),
+            Entry::Kernel | Entry::Set(_) => Ok(()),
+        }
+    }
+}

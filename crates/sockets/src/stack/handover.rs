@@ -1,0 +1,64 @@
+//! Connections that the kernel takes over: what it must know of them, and their end here.
+
+use overfly_engine::{Handover, Instant, SentFin};
+use overfly_link::broker::connection::{Connection, flags};
+
+use super::{Stack, Transport};
+use crate::socket::{Socket, SocketId, State};
+
+impl<T: Transport> Stack<T> {
+    /// What whoever goes on with a connection must know, and the socket with its bytes. `None` if it cannot be moved now.
+    pub(crate) fn export(&self, now: Instant, id: SocketId) -> Option<(Connection, &Socket)> {
+        let socket = self.face.at(id);
+        let (State::Connected, Some(flow), Some(drive)) = (socket.state, socket.flow, &self.drive) else {
+            return None;
+        };
+        let handover = drive.engine.export(now, flow)?;
+        Some((describe(&handover, socket)?, socket))
+    }
+
+    /// Somebody else goes on with the connection: the stack forgets it, and what watches it.
+    pub(crate) fn depart(&mut self, id: SocketId) {
+        if let (Some(flow), Some(drive)) = (self.face.at(id).flow, &mut self.drive) {
+            drive.engine.forget(flow);
+            self.face.unbind_flow(flow);
+        }
+        self.face.drop_interests(id);
+        self.face.release(id);
+        // Whoever sleeps looks again at what its descriptors are.
+        self.face.news = true;
+    }
+}
+
+fn describe(handover: &Handover, socket: &Socket) -> Option<Connection> {
+    let (send_shift, receive_shift) = handover.window_shift.unwrap_or((0, 0));
+    let mut is = 0;
+    for (condition, flag) in [
+        (handover.sack, flags::SACK),
+        (handover.timestamp.is_some(), flags::TIMESTAMPS),
+        (socket.passive, flags::PASSIVE),
+        (handover.sent_fin == SentFin::Wanted, flags::FIN_WANTED),
+        (handover.sent_fin == SentFin::Sent, flags::FIN_SENT),
+        (handover.sent_fin == SentFin::Acknowledged, flags::FIN_ACKNOWLEDGED),
+        (handover.received_fin, flags::FIN_RECEIVED),
+    ] {
+        is |= if condition { flag } else { 0 };
+    }
+    Some(Connection {
+        mss: handover.mss,
+        send_shift,
+        receive_shift,
+        send_una: handover.send_una,
+        send_window: handover.send_window,
+        send_window_max: handover.send_window_max,
+        window_sequence: handover.window_sequence,
+        receive_next: handover.receive_next,
+        receive_window: handover.receive_window,
+        timestamp: handover.timestamp.unwrap_or(0),
+        flags: is,
+        unread: u32::try_from(socket.receive.len()).ok()?,
+        sent: handover.sent,
+        unsent: u32::try_from(handover.unsent).ok()?,
+        ..Connection::between(handover.local, handover.remote)
+    })
+}

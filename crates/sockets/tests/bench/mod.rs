@@ -1,0 +1,154 @@
+//! Programs with the library preloaded, between two network namespaces, and a broker in the test's own process.
+#![allow(dead_code, reason = "each test uses a part")]
+
+#[path = "../../../steer/tests/lab/mod.rs"]
+pub(crate) mod lab;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use lab::{INTERFACE, Lab, Namespace};
+use overfly_steer::{Attachment, Broker, Options};
+
+/// The library that this test run built.
+pub(crate) fn library() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let folder = test.parent().unwrap();
+    [folder.join("liboverfly.so"), folder.join("../liboverfly.so")]
+        .into_iter()
+        .find(|path| path.is_file())
+        .expect("cargo builds liboverfly.so with these tests")
+}
+
+/// A lab whose server end has a broker.
+pub(crate) struct Bench {
+    /// Before the lab: its end kills the programs that hang on it.
+    pub(crate) broker: Broker,
+    pub(crate) lab: Lab,
+    pub(crate) folder: tempfile::TempDir,
+}
+
+impl Bench {
+    pub(crate) fn new(queues: u32) -> Self {
+        let lab = Lab::new(queues);
+        for namespace in [&lab.server, &lab.client] {
+            let show = ["-6", "address", "show", "dev", INTERFACE, "scope", "link"];
+            until("IPv6 is ready", || namespace.command("ip", &show).contains("fe80:"));
+        }
+        let broker = lab.server.within(|| {
+            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+            Broker::start(attachment).unwrap()
+        });
+        Self { broker, lab, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// A program in the server's namespace, over Overfly.
+    pub(crate) fn accelerated(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        command
+            .env("LD_PRELOAD", library())
+            .env("OVERFLY_BROKER", self.broker.environment())
+            .env("OVERFLY_STATS", "1");
+        command
+    }
+
+    /// The kernel has a listener on that port.
+    pub(crate) fn listens(&self, port: u16) -> bool {
+        text(&run(&self.lab.server, Command::new("ss").arg("-ltn")).stdout).contains(&format!(":{port} "))
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// curl in the client's namespace: what it got.
+    pub(crate) fn fetch(&self, url: &str) -> Vec<u8> {
+        let output = run(&self.lab.client, Command::new("curl").args(["-sS", "-m", "20", url]));
+        assert!(output.status.success(), "{url}: {}", text(&output.stderr));
+        output.stdout
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub(crate) fn spawn(namespace: &Namespace, command: &mut Command) -> Child {
+    namespace.within(|| command.spawn().unwrap())
+}
+
+pub(crate) fn run(namespace: &Namespace, command: &mut Command) -> Output {
+    let child = spawn(namespace, command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()));
+    child.wait_with_output().unwrap()
+}
+
+pub(crate) fn wait(child: &mut Child, patience: Duration) -> bool {
+    let end = Instant::now() + patience;
+    while Instant::now() < end {
+        if child.try_wait().unwrap().is_some() {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+    false
+}
+
+pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The sum of a number in the statistics lines: `accepts 5 (kernel 2)`.
+pub(crate) fn sum(statistics: &str, word: &str) -> u64 {
+    let numbers = statistics.lines().filter(|line| line.starts_with("overfly: process")).filter_map(|line| {
+        let (_, after) = line.split_once(&format!("{word} "))?;
+        after.split(|c: char| !c.is_ascii_digit()).next()?.parse::<u64>().ok()
+    });
+    numbers.sum()
+}
+
+/// Bytes that look random, from a seed.
+pub(crate) fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Kills a helper of a test when the test is over.
+pub(crate) struct Helper(pub(crate) Child);
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+pub(crate) fn programs(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// The other end of a script, in the client's namespace at `address`.
+pub(crate) fn peer(bench: &Bench, address: &str) -> Helper {
+    let mut peer = Command::new("python3");
+    peer.arg(programs("peer.py")).arg(address).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut peer = Helper(spawn(&bench.lab.client, &mut peer));
+    let mut ready = String::new();
+    BufReader::new(peer.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    peer
+}

@@ -1,0 +1,112 @@
+"""Streams that are checked byte by byte, and handed over to the kernel in the middle.
+
+usage: transfer.py listen|connect ADDRESS PORT COUNT SIZE SEED DIRECTION HANDOVERS
+
+One end listens, the other connects, COUNT times. DIRECTION says who sends SIZE bytes: "up" the one that connects, "down"
+the one that listens, "both". HANDOVERS: "yes" to hand each connection over at a random place of it, "no" not to.
+"""
+import hashlib
+import random
+import socket
+import sys
+import threading
+
+ROLE, ADDRESS, PORT, COUNT, SIZE, SEED, DIRECTION, HANDOVERS = sys.argv[1:9]
+COUNT, SIZE = int(COUNT), int(SIZE)
+FAMILY = socket.AF_INET6 if ":" in ADDRESS else socket.AF_INET
+# No multiple of a segment, so that a piece lost or repeated shows.
+PERIOD = (1 << 20) + 13
+CHUNK = 256 * 1024
+PATTERN = hashlib.shake_256(SEED.encode()).digest(PERIOD)
+PATTERN = PATTERN + PATTERN[:CHUNK]
+
+
+def expected(offset, length):
+    offset %= PERIOD
+    return memoryview(PATTERN)[offset : offset + length]
+
+
+def hand_over(connection):
+    """Passing a descriptor to another process, if only to ourselves, moves its connection into the kernel."""
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(here, [b"x"], [connection.fileno()])
+        socket.socket(fileno=socket.recv_fds(there, 1, 1)[1][0]).close()
+
+
+def send(connection, places):
+    done = 0
+    while done < SIZE:
+        if places and done >= places[0]:
+            hand_over(connection)
+            places.clear()
+        done += connection.send(expected(done, min(CHUNK, SIZE - done)))
+    if places:
+        hand_over(connection)
+    connection.shutdown(socket.SHUT_WR)
+
+
+def receive(connection, places):
+    done = 0
+    buffer = bytearray(CHUNK)
+    while count := connection.recv_into(buffer):
+        assert memoryview(buffer)[:count] == expected(done, count), f"seed {SEED}: differs after {done}"
+        done += count
+        if places and done >= places[0]:
+            hand_over(connection)
+            places.clear()
+    if places:
+        # Between the peer's FIN and ours.
+        hand_over(connection)
+    assert done == SIZE, f"seed {SEED}: {done} bytes instead of {SIZE}"
+
+
+def transfer(connection, chance):
+    sends = DIRECTION == "both" or (DIRECTION == "up") == (ROLE == "connect")
+    receives = DIRECTION == "both" or not sends
+    places = [chance.randrange(SIZE + SIZE // 10)] if HANDOVERS == "yes" else []
+    connection.settimeout(60)
+    connection.setblocking(True)
+    failures = []
+
+    def background():
+        try:
+            receive(connection, [])
+        except BaseException as failure:
+            failures.append(failure)
+
+    if sends and receives:
+        other = threading.Thread(target=background)
+        other.start()
+        send(connection, places)
+        other.join()
+    elif sends:
+        send(connection, places)
+        assert connection.recv(1) == b"", "the peer has nothing to say"
+    else:
+        receive(connection, places)
+    if failures:
+        raise failures[0]
+    connection.close()
+
+
+chance = random.Random(SEED + ROLE)
+if ROLE == "listen":
+    server = socket.socket(FAMILY)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((ADDRESS, int(PORT)))
+    server.listen()
+    server.setblocking(False)
+    try:
+        server.accept()
+    except BlockingIOError:
+        pass
+    server.setblocking(True)
+    print("ready", flush=True)
+for index in range(COUNT):
+    if ROLE == "listen":
+        connection, _ = server.accept()
+    else:
+        connection = socket.create_connection((ADDRESS, int(PORT)))
+    transfer(connection, chance)
+print("done", flush=True)
