@@ -539,15 +539,15 @@ impl Attachment {
         let not_moved = |errno| Error::NotMoved { errno };
         let repair = Repair::restore(socket, connection, bytes, self.interface.index).map_err(not_moved)?;
         if opened {
-            self.program.remove_connection(flow)?
+            self.program.remove_connection(flow)?;
         } else {
-            self.program.forget_recorded(flow)?
+            self.program.forget_recorded(flow)?;
         }
         if let Err(errno) = repair.finish(bytes) {
             if opened {
-                self.program.add_connection(flow, stack)?
+                self.program.add_connection(flow, stack)?;
             } else {
-                self.program.record(flow, stack)?
+                self.program.record(flow, stack)?;
             }
             return Err(not_moved(errno));
         }
