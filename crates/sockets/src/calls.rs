@@ -9,8 +9,9 @@ pub(crate) mod wait;
 use overfly_engine::Instant;
 use rustix::io::Errno;
 
-use crate::process::Process;
+use crate::process::{Process, has_inherited, process};
 use crate::socket::{SocketId, State};
+use crate::table::{self, Entry};
 
 /// Who does a call.
 #[derive(Debug)]
@@ -33,6 +34,15 @@ impl<T> Answer<T> {
 
 /// The library's own descriptors, and those that it keeps, are not open as far as the program can see.
 pub(crate) const CLOSED: Errno = Errno::BADF;
+
+/// What a descriptor is to a call that uses it: an inherited connection is the kernel's from its first use on.
+#[inline]
+fn used(descriptor: i32) -> Entry {
+    match table::lookup(descriptor) {
+        Entry::Socket(id) if has_inherited() => process().claim(id, descriptor),
+        entry => entry,
+    }
+}
 
 /// Until when a waiting call spins.
 fn spin_until(process: &Process, now: Instant) -> Instant {

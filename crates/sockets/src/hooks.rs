@@ -7,6 +7,7 @@
 mod data;
 mod descriptors;
 mod events;
+mod exec;
 mod next;
 mod processes;
 mod sockets;

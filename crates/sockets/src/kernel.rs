@@ -78,6 +78,15 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) {
     }
 }
 
+/// A listener's backlog: what `struct tcp_info` says of one in tcpi_sacked (tcp_get_info()).
+pub(crate) fn backlog(descriptor: i32) -> i32 {
+    let mut info = [0_u32; 8];
+    match option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info) {
+        Ok(32) => i32::try_from(info[7]).unwrap_or(i32::MAX),
+        _ => libc::SOMAXCONN,
+    }
+}
+
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }

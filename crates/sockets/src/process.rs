@@ -1,6 +1,8 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
 mod datagram;
+mod exec;
+mod family;
 mod handover;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,6 +17,9 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::Placed;
+pub(crate) use self::exec::before_exec;
+use self::family::Family;
+pub(crate) use self::family::has_inherited;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
 use crate::options::{DEFINITIONS, Options};
@@ -131,6 +136,7 @@ pub(crate) struct Process {
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
     pub(crate) statistics: Statistics,
+    family: Family,
 }
 
 /// This process.
@@ -177,6 +183,7 @@ impl Process {
             event_loop: false,
             pumped: Instant::from_micros(0),
             statistics: Statistics::new(),
+            family: Family::new(),
         }
     }
 
@@ -318,20 +325,44 @@ impl Process {
 
     /// The child of a fork: the stack is the parent's, what was inherited is this process's only in name.
     fn begin_as_child(&mut self) {
-        let pools: Vec<i32> =
-            (0..table::length()).filter(|&descriptor| table::lookup(descriptor) == Entry::Internal).collect();
-        for descriptor in pools {
-            table::enter(descriptor, Entry::Kernel);
-        }
-        drop(self.stack.forget());
-        self.client = None;
+        self.disown_descriptors();
+        let ancestor = self.become_child();
         let tied = self.leash.take().is_some();
+        self.lose_stack(ancestor);
+        self.sleepers = 0;
+        self.sleep_until = None;
+        self.statistics = Statistics { enabled: self.statistics.enabled, ..Statistics::new() };
+        self.connect_leash(tied);
+    }
+
+    /// The process goes on without a stack, until it needs one again.
+    fn stop(&mut self) {
+        self.disown_descriptors();
+        self.lose_stack(0);
+        for descriptor in
+            self.family_descriptors().chain(self.leash.iter().map(|leash| leash.as_fd().as_raw_fd()))
+        {
+            table::enter(descriptor, Entry::Internal);
+        }
+    }
+
+    /// The library's own descriptors are about to be closed.
+    fn disown_descriptors(&mut self) {
+        for descriptor in 0..table::length() {
+            if table::lookup(descriptor) == Entry::Internal {
+                table::enter(descriptor, Entry::Kernel);
+            }
+        }
+    }
+
+    /// Connections are an ancestor's from now on.
+    fn lose_stack(&mut self, ancestor: u32) {
+        drop(self.stack.forget(ancestor));
+        self.client = None;
         self.kick = None;
         self.interface = None;
         self.link_descriptors.clear();
         self.kicked = false;
-        self.sleepers = 0;
-        self.sleep_until = None;
         self.empty_cache();
         for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
             if table::lookup(descriptor) == Entry::Kept {
@@ -343,12 +374,10 @@ impl Process {
         for set in &mut self.sets {
             set.prepared = false;
         }
-        self.statistics = Statistics { enabled: self.statistics.enabled, ..Statistics::new() };
         if self.start == Start::Running {
             self.start = Start::Untried;
         }
         PENDING.store(false, Ordering::Relaxed);
-        self.connect_leash(tied);
     }
 
     // ---- moving frames ----
@@ -488,6 +517,9 @@ impl Process {
         let (last, customized, v6, close_on_exec) =
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
+        if last && self.is_inherited(id) && self.hand_over(id).is_ok() {
+            return false;
+        }
         if last && listens {
             self.forget_listener(id);
         }
@@ -721,7 +753,13 @@ impl Process {
         Ok(true)
     }
 
-    /// Loads what the process exits with: see [`finish`].
+    /// Prints what the process did, if that is wanted.
+    fn report(&mut self) {
+        let Self { stack, statistics, .. } = self;
+        statistics.report(stack);
+    }
+
+    /// Something that was closed is still to be delivered.
     fn unfinished(&self) -> bool {
         self.stack.is_running() && self.stack.unfinished() > 0
     }
@@ -858,6 +896,7 @@ pub(crate) fn load() {
         return;
     }
     table::create();
+    process.adopt_all();
     process.connect_leash(false);
     ACTIVE.store(process.start != Start::Failed, Ordering::Release);
 }
@@ -869,6 +908,7 @@ pub(crate) fn before_fork() {
         if PENDING.load(Ordering::Relaxed) {
             process.transmit();
         }
+        process.expect_child();
         core::mem::forget(process);
     }
 }
@@ -876,7 +916,9 @@ pub(crate) fn before_fork() {
 /// After a fork, in the parent.
 pub(crate) fn after_fork_in_parent() {
     if is_active() {
-        // SAFETY: `before_fork` took the lock in this thread and forgot the guard.
+        // SAFETY: `before_fork` took the lock in this thread and forgot the guard: nobody else has a reference.
+        unsafe { (*PROCESS.pointer()).become_parent() };
+        // SAFETY: as above.
         unsafe { PROCESS.release() };
     }
 }
@@ -898,8 +940,13 @@ pub(crate) fn finish() {
         return;
     }
     let mut guard = process();
-    let end = now() + EXIT_LINGER;
+    guard.leave_inheritance();
     guard.stack.close_all();
+    deliver(guard, now() + EXIT_LINGER).report();
+}
+
+/// Waits until what was sent on closed connections has arrived, or `end` comes.
+fn deliver(mut guard: Guard<'static, Process>, end: Instant) -> Guard<'static, Process> {
     guard.pump();
     while guard.unfinished() {
         let (next, woken) = wait(guard, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);
@@ -909,6 +956,5 @@ pub(crate) fn finish() {
             break;
         }
     }
-    let Process { stack, statistics, .. } = &mut *guard;
-    statistics.report(stack);
+    guard
 }

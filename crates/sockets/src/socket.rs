@@ -185,6 +185,10 @@ pub(crate) struct Socket {
     pub(crate) connect_told: bool,
     /// Accepted, rather than connected.
     pub(crate) passive: bool,
+    /// How often the process had forked when it was accepted or connected.
+    pub(crate) forks: u32,
+    /// Of a lost connection: which ancestor has it.
+    pub(crate) ancestor: u32,
     /// Waits in `listener`'s queue.
     pub(crate) queued: bool,
     pub(crate) listener: SocketId,
@@ -218,6 +222,8 @@ impl Socket {
             no_space: false,
             connect_told: false,
             passive: false,
+            forks: 0,
+            ancestor: 0,
             queued: false,
             listener: SocketId(NONE),
             listening: None,

@@ -47,6 +47,8 @@ pub struct Stack<T> {
     /// Passive opens accepted, and active opens begun, since the process began.
     pub(crate) accepts: u64,
     pub(crate) connects: u64,
+    /// How often the process has forked: connections note it when they begin.
+    pub(crate) forks: u32,
 }
 
 /// What is to be done with a closed socket's descriptor.
@@ -66,7 +68,14 @@ impl<T: Transport> Stack<T> {
     /// A stack without an engine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { face: Face::new(), drive: None, now: Instant::from_micros(0), accepts: 0, connects: 0 }
+        Self {
+            face: Face::new(),
+            drive: None,
+            now: Instant::from_micros(0),
+            accepts: 0,
+            connects: 0,
+            forks: 0,
+        }
     }
 
     /// Gives the stack what carries it.
@@ -81,9 +90,9 @@ impl<T: Transport> Stack<T> {
         self.drive.is_some()
     }
 
-    /// After a fork: the parent goes on with the flows, and this process has only its descriptors and epoll sets.
-    /// Returns the transport, to be closed.
-    pub fn forget(&mut self) -> Option<T> {
+    /// After a fork: the parent, or one of its own, goes on with the flows (number `ancestor` of them, for those that were
+    /// this process's), and this process has only its descriptors and epoll sets. Returns the transport, to be closed.
+    pub fn forget(&mut self, ancestor: u32) -> Option<T> {
         let drive = self.drive.take();
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
@@ -106,6 +115,7 @@ impl<T: Transport> Stack<T> {
                         self.face.release(id);
                     } else {
                         socket.state = State::Lost;
+                        socket.ancestor = ancestor;
                     }
                 }
                 State::Free | State::Candidate | State::Lost => {}
@@ -317,6 +327,7 @@ impl<T: Transport> Stack<T> {
             socket.references = 1;
             socket.descriptor = descriptor;
             socket.nonblocking = nonblocking;
+            socket.forks = self.forks;
             (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
@@ -346,6 +357,7 @@ impl<T: Transport> Stack<T> {
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
         socket.state = State::Connecting;
+        socket.forks = self.forks;
         socket.passive = false;
         socket.local = local;
         socket.remote = remote;
@@ -628,6 +640,19 @@ impl<T: Transport> Stack<T> {
         self.face.level(id)
     }
 
+    /// Connections that the program holds and the engine carries.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = SocketId> {
+        self.face.ids().filter(|&id| {
+            let socket = self.face.at(id);
+            socket.references > 0 && socket.flow.is_some()
+        })
+    }
+
+    /// Listeners that the program holds.
+    pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketId> {
+        self.face.ids().filter(|&id| self.face.at(id).state == State::Listening)
+    }
+
     /// What the engine knows of the socket's flow.
     #[must_use]
     pub fn info(&self, id: SocketId) -> Option<Info> {
@@ -739,6 +764,13 @@ impl<T: Transport> Stack<T> {
             each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
             index = interest.next;
         }
+    }
+
+    /// Descriptors in a set whose connections are an ancestor's.
+    pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
+        let interests = &self.face.interests;
+        let lost = |index: &u32| self.face.at(SocketId(interests.at(*index).socket)).state == State::Lost;
+        interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }
 
     /// What is ready in a set: at most `max` times events and data.

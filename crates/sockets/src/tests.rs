@@ -502,7 +502,7 @@ fn a_fork_leaves_descriptors_without_connections() {
     write(&mut bench.client, client, b"for the parent").unwrap();
     bench.connect();
     bench.settle();
-    assert!(bench.server.forget().is_some());
+    assert!(bench.server.forget(0).is_some());
     assert!(!bench.server.has_joined(bench.listener));
     assert!(!bench.server.can_accept(bench.listener));
     assert_eq!(bench.server.close(server), Closed::Done);

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, datagram, is_connection, spin_until};
+use super::{Answer, CLOSED, datagram, is_connection, spin_until, used};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::process::{Process, Told, Woken, before_kernel_wait, process, wait};
@@ -18,7 +18,7 @@ enum Side {
 }
 
 fn side(descriptor: i32) -> Side {
-    match table::lookup(descriptor) {
+    match used(descriptor) {
         Entry::Socket(id) => Side::Ours(id),
         Entry::Kept | Entry::Internal => Side::Closed,
         Entry::Kernel | Entry::Set(_) => Side::Kernel,

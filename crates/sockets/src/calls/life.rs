@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use rustix::io::Errno;
 
 use super::wait::listener_event;
-use super::{Answer, CLOSED, datagram, spin_until};
+use super::{Answer, CLOSED, datagram, spin_until, used};
 use crate::kernel::{self, now};
 use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
 use crate::socket::{SocketId, State, presented};
@@ -82,10 +82,14 @@ pub(crate) fn set_opened(descriptor: i32) {
 /// listen() in the kernel succeeded.
 pub(crate) fn listened(descriptor: i32, backlog: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
-    let mut process = process();
+    listens_now(&mut process(), id, descriptor, backlog);
+}
+
+/// The kernel's socket listens.
+pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, backlog: i32) {
     let local = kernel::local_address(descriptor);
     if local.is_none_or(|local| local.ip().to_canonical().is_loopback()) {
-        leave_to_kernel(&mut process, id);
+        leave_to_kernel(process, id);
         return;
     }
     // Linux takes a negative backlog as the largest.
@@ -113,7 +117,7 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
         let event = listener_event(id, events);
         if sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event).is_ok() {
             let _ = process.stack.watch(set, id, descriptor, events, data, false);
-            watched(&mut process, id, 1);
+            watched(process, id, 1);
         }
     }
 }
@@ -270,7 +274,7 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 
 /// connect() to an address of either family.
 pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
-    let id = match table::lookup(descriptor) {
+    let id = match used(descriptor) {
         Entry::Socket(id) => id,
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
@@ -363,7 +367,7 @@ fn finish_connecting(
 
 /// shutdown().
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
-    let id = match table::lookup(descriptor) {
+    let id = match used(descriptor) {
         Entry::Socket(id) => id,
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
@@ -470,6 +474,12 @@ pub(crate) fn duplicated(old: i32, new: i32) {
         }
         Entry::Kernel | Entry::Kept | Entry::Internal => {}
     }
+}
+
+/// `descriptor` came from another process.
+pub(crate) fn adopt(descriptor: i32) {
+    forget_stale(descriptor);
+    process().adopt(descriptor);
 }
 
 /// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.

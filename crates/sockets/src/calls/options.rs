@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, is_connection};
+use super::{Answer, CLOSED, is_connection, used};
 use crate::kernel;
 use crate::process::{Told, process};
 use crate::socket::{Settings, Socket, SocketId, State};
@@ -71,7 +71,7 @@ pub(crate) const fn shape(level: i32, name: i32) -> Shape {
 
 /// Whether `descriptor` is a connection of ours.
 pub(crate) fn connection(descriptor: i32) -> Answer<SocketId> {
-    match table::lookup(descriptor) {
+    match used(descriptor) {
         Entry::Socket(id) if is_connection(&process(), id) => Answer::ok(id),
         Entry::Kept | Entry::Internal => Answer::error(CLOSED),
         Entry::Socket(_) | Entry::Kernel | Entry::Set(_) => Answer::Kernel,
@@ -329,7 +329,7 @@ fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
 
 /// What F_SETFL, FIONBIO or their opposite does to a socket of ours. `Kernel`: the kernel's socket must be told too.
 pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
-    match table::lookup(descriptor) {
+    match used(descriptor) {
         Entry::Socket(id) => {
             let mut process = process();
             let socket = process.stack.socket_mut(id);

@@ -6,13 +6,13 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::life::{leave_to_kernel, watched};
-use super::{Answer, CLOSED, spin_until};
+use super::{Answer, CLOSED, spin_until, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
 use crate::process::{
-    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, is_active, private_listener, process,
-    sleeping, tag,
+    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active,
+    private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
@@ -52,7 +52,7 @@ pub(crate) fn control(
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
-    let id = match table::lookup(descriptor) {
+    let id = match used(descriptor) {
         Entry::Socket(id) => id,
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
@@ -196,6 +196,9 @@ pub(crate) unsafe fn epoll_wait(
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
     let mut guard = process();
+    if has_inherited() {
+        guard.claim_watched(set);
+    }
     if !guard.stack.is_running() {
         return Answer::Kernel;
     }
@@ -328,6 +331,9 @@ pub(crate) fn poll(
     }
     let since = sys::seen();
     let _masked = Masked::new(mask);
+    for descriptor in descriptors.iter() {
+        used(descriptor.fd);
+    }
     let mut guard = process();
     // Listeners join the stack of the process that polls them.
     for descriptor in descriptors.iter() {

@@ -222,7 +222,12 @@ pub unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags:
     if !is_ours(descriptor) {
         before_kernel_wait();
         // SAFETY: the program's arguments, handed on.
-        return unsafe { next::recvmsg(descriptor, message, flags) };
+        let outcome = unsafe { next::recvmsg(descriptor, message, flags) };
+        if outcome >= 0 {
+            // SAFETY: the kernel has filled in the program's message.
+            let _ = unsafe { each_passed(message, |passed| Ok(life::adopt(passed))) };
+        }
+        return outcome;
     }
     // SAFETY: the program's arguments, handed on.
     unsafe {
@@ -286,7 +291,14 @@ pub unsafe extern "C" fn recvmmsg(
     if !is_ours(descriptor) || number == 0 {
         before_kernel_wait();
         // SAFETY: the program's arguments, handed on.
-        return unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) };
+        let outcome = unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) };
+        for index in 0..usize::try_from(outcome).unwrap_or(0) {
+            // SAFETY: the kernel has filled in so many of the program's records.
+            let _ = unsafe {
+                each_passed(&raw const (*messages.add(index)).msg_hdr, |passed| Ok(life::adopt(passed)))
+            };
+        }
+        return outcome;
     }
     if datagram::is_ours(descriptor) {
         // SAFETY: the program's arguments, handed on.
@@ -410,11 +422,23 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     data::send(descriptor, unsafe { Source::new(message.msg_iov, message.msg_iovlen) }, flags)
 }
 
-/// Descriptors that a message takes to another process (SCM_RIGHTS, unix(7)): connections among them are handed over first.
+/// Connections that a message takes to another process are handed over first.
 ///
 /// # Safety
 /// As for sendmsg(2).
 unsafe fn share_passed(message: *const msghdr) -> Result<(), Errno> {
+    // SAFETY: the caller's promise.
+    unsafe { each_passed(message, life::share) }
+}
+
+/// The descriptors that a message brings along (SCM_RIGHTS, unix(7)).
+///
+/// # Safety
+/// As for sendmsg(2).
+unsafe fn each_passed(
+    message: *const msghdr,
+    mut each: impl FnMut(c_int) -> Result<(), Errno>,
+) -> Result<(), Errno> {
     // SAFETY: the program lends the header for the call if it is not null.
     let Some(message) = (unsafe { message.as_ref() }) else { return Ok(()) };
     if message.msg_controllen == 0 || message.msg_control.is_null() || !is_active() {
@@ -431,7 +455,7 @@ unsafe fn share_passed(message: *const msghdr) -> Result<(), Errno> {
             let length = control.cmsg_len.saturating_sub(unsafe { libc::CMSG_LEN(0) } as usize);
             for index in 0..length / size_of::<c_int>() {
                 // SAFETY: within the control message.
-                life::share(unsafe { data.add(index).read_unaligned() })?;
+                each(unsafe { data.add(index).read_unaligned() })?;
             }
         }
         // SAFETY: as above.

@@ -4,9 +4,12 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigaction as Action,
-    sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
+    posix_spawnattr_t, sigaction as Action, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec, timeval,
 };
+
+type Strings = *const *const c_char;
 
 macro_rules! next {
     ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
@@ -92,5 +95,18 @@ next! {
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
     signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
     fork() -> pid_t;
+
+    execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+    execv(path: *const c_char, arguments: Strings) -> c_int;
+    execvp(file: *const c_char, arguments: Strings) -> c_int;
+    execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int;
+    fexecve(descriptor: c_int, arguments: Strings, environment: Strings) -> c_int;
+    execveat(folder: c_int, path: *const c_char, arguments: Strings, environment: Strings, flags: c_int) -> c_int;
+    posix_spawn(process: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: Strings, environment: Strings) -> c_int;
+    posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: Strings, environment: Strings) -> c_int;
+    posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, old: c_int, new: c_int) -> c_int;
+    system(command: *const c_char) -> c_int;
+    popen(command: *const c_char, mode: *const c_char) -> isize;
+    fdopen(descriptor: c_int, mode: *const c_char) -> isize;
     _exit(status: c_int) -> c_long;
 }

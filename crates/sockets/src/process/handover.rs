@@ -59,7 +59,7 @@ impl Process {
     }
 
     /// The socket is the kernel's: so are its descriptors, and what watches it.
-    fn let_go(&mut self, id: SocketId) {
+    pub(super) fn let_go(&mut self, id: SocketId) {
         let Self { stack, sets, .. } = self;
         stack.interests(id, |set, descriptor, events, data| {
             let event = libc::epoll_event { events, u64: data };
@@ -79,6 +79,10 @@ impl Process {
         match table::lookup(descriptor) {
             Entry::Socket(id) => match self.stack.socket(id).state {
                 State::Connecting | State::Connected | State::Ended => self.hand_over(id),
+                State::Lost => {
+                    self.claim(id, descriptor);
+                    Ok(())
+                }
                 _ => Ok(()),
             },
             Entry::Kept | Entry::Internal => Err(Errno::BADF),

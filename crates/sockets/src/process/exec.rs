@@ -1,0 +1,96 @@
+//! exec: the program's next image has its descriptors and none of its memory, so what is at user level goes to the kernel
+//! before, and what the image before left is looked at after.
+
+use std::os::fd::AsRawFd;
+
+use rustix::fs::{Mode, OFlags, RawDir};
+use rustix::net::{AddressFamily, ipproto, sockopt};
+
+use super::{EXIT_LINGER, Process, deliver, process};
+use crate::calls::life::listens_now;
+use crate::kernel::{self, now};
+use crate::socket::State;
+use crate::table::{self, Entry};
+
+/// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
+pub(crate) fn before_exec() {
+    let mut guard = process();
+    guard.claim_inherited();
+    if !guard.stack.is_running() {
+        return;
+    }
+    let held: Vec<_> = guard.stack.connections().collect();
+    for id in held {
+        // Those that close on exec, too: the kernel delivers what they have sent.
+        if guard.stack.socket(id).state == State::Connected {
+            let _ = guard.hand_over(id);
+        }
+    }
+    let listeners: Vec<_> = guard.stack.listeners().collect();
+    for id in listeners {
+        guard.part(id);
+    }
+    // What was closed before, and is not delivered yet.
+    let mut guard = deliver(guard, now() + EXIT_LINGER);
+    guard.report();
+    guard.stop();
+}
+
+impl Process {
+    /// Inherited connections that the next image will have are handed over by whoever has them.
+    fn claim_inherited(&mut self) {
+        for descriptor in 0..table::length() {
+            if let Entry::Socket(id) = table::lookup(descriptor)
+                && self.stack.socket(id).state == State::Lost
+                && !kernel::is_close_on_exec(descriptor)
+            {
+                self.claim(id, descriptor);
+            }
+        }
+    }
+
+    /// The library was loaded into a process that may have descriptors already: listeners among them are looked at as if they
+    /// had been made here. (UDP sockets stay the kernel's: what they were asked for cannot be told.)
+    pub(super) fn adopt_all(&mut self) {
+        let Ok(folder) = rustix::fs::open(
+            "/proc/self/fd",
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        ) else {
+            return;
+        };
+        let mut space = [core::mem::MaybeUninit::uninit(); 2048];
+        let mut entries = RawDir::new(&folder, &mut space);
+        let mut descriptors = Vec::new();
+        while let Some(Ok(entry)) = entries.next() {
+            descriptors.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
+        }
+        for descriptor in descriptors {
+            if descriptor != folder.as_raw_fd() && table::lookup(descriptor) == Entry::Kernel {
+                self.adopt(descriptor);
+            }
+        }
+    }
+
+    /// A descriptor that came from elsewhere: a listener may be accelerated.
+    pub(crate) fn adopt(&mut self, descriptor: i32) {
+        let socket = kernel::borrow(descriptor);
+        let v6 = match sockopt::socket_domain(socket) {
+            Ok(AddressFamily::INET) => false,
+            Ok(AddressFamily::INET6) => true,
+            _ => return,
+        };
+        let listens = sockopt::socket_protocol(socket) == Ok(Some(ipproto::TCP))
+            && sockopt::socket_acceptconn(socket) == Ok(true);
+        if !listens {
+            return;
+        }
+        let id = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor));
+        if !table::enter(descriptor, Entry::Socket(id)) {
+            return self.stack.leave_to_kernel(id);
+        }
+        // Options may have been set that only the kernel's socket knows.
+        self.stack.socket_mut(id).customized = true;
+        listens_now(self, id, descriptor, kernel::backlog(descriptor));
+    }
+}

@@ -1,0 +1,311 @@
+//! Forks while connections are open. Parent and child both have descriptors of them; the flows stay the parent's.
+//!
+//! * While only the parent uses a connection nothing changes: a child that writes a snapshot and exits costs nothing.
+//! * A parent that closes a connection, or exits, hands it over first if a child may still have it: the kernel knows whether
+//!   one has, and closes it if not.
+//! * A child that uses a connection asks its parent for it, over a channel that was made at the fork. A thread of the parent
+//!   answers by handing it over, whatever the program does meanwhile. It lives until the channels' other ends are closed: by
+//!   the children's exit, or their exec.
+
+use core::mem::MaybeUninit;
+use core::net::{Ipv6Addr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+
+use super::{Process, process};
+use crate::interest::SetId;
+use crate::kernel;
+use crate::socket::{SocketId, State, canonical};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// Which connection a child asks for: both ends' addresses, then their ports.
+const REQUEST_LEN: usize = 36;
+/// Signals 32 and 33 are libc's own: setuid() waits for every thread to take one.
+const ALL_SIGNALS_BUT_LIBCS: u64 = !(0b11 << 31);
+
+/// Some of the process's connections may be an ancestor's.
+static INHERITED: AtomicBool = AtomicBool::new(false);
+
+/// Whether some of the process's connections may be an ancestor's.
+#[inline]
+pub(crate) fn has_inherited() -> bool {
+    INHERITED.load(Ordering::Relaxed)
+}
+
+/// A child that may ask for connections, and its own children.
+struct Heir {
+    /// The fork that it came from.
+    fork: u32,
+    channel: OwnedFd,
+}
+
+/// The process's forks, and whom it was forked from.
+pub(super) struct Family {
+    /// Forks so far while there were connections.
+    forks: u32,
+    heirs: Vec<Heir>,
+    /// The heirs' channels, as an epoll set that the thread waits for.
+    requests: Option<OwnedFd>,
+    /// The thread runs.
+    serving: bool,
+    /// To this process's parent, to the parent's parent, and so on: those that had connections when they forked.
+    ancestors: Vec<OwnedFd>,
+    /// Made before a fork: the parent's end and the child's.
+    newborn: Option<[OwnedFd; 2]>,
+}
+
+impl Family {
+    pub(super) const fn new() -> Self {
+        Self {
+            forks: 0,
+            heirs: Vec::new(),
+            requests: None,
+            serving: false,
+            ancestors: Vec::new(),
+            newborn: None,
+        }
+    }
+}
+
+impl Process {
+    /// A fork is about to happen: makes the channel, if there is anything to ask for.
+    pub(super) fn expect_child(&mut self) {
+        if self.stack.connections().next().is_none() {
+            return;
+        }
+        let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        if let Ok((ours, theirs)) = channel {
+            self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);
+        }
+    }
+
+    /// The fork happened, and this is the parent.
+    pub(super) fn become_parent(&mut self) {
+        let Some([channel, _]) = self.family.newborn.take() else { return };
+        self.family.forks += 1;
+        self.stack.forks = self.family.forks;
+        if let Err(error) = self.serve_heir(channel) {
+            kernel::complain(&format!("what a child inherited is the parent's alone: {error}"));
+        }
+    }
+
+    fn serve_heir(&mut self, channel: OwnedFd) -> Result<(), Errno> {
+        let family = &mut self.family;
+        let requests = match &family.requests {
+            Some(requests) => requests,
+            None => {
+                let requests = kernel::move_up(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+                table::enter(requests.as_raw_fd(), Entry::Internal);
+                family.requests.insert(requests)
+            }
+        };
+        let fork = epoll::EventData::new_u64(family.forks.into());
+        epoll::add(requests, &channel, fork, epoll::EventFlags::IN)?;
+        table::enter(channel.as_raw_fd(), Entry::Internal);
+        family.heirs.push(Heir { fork: family.forks, channel });
+        if !family.serving {
+            let requests = requests.as_raw_fd();
+            let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
+            let thread =
+                std::thread::Builder::new().name("overfly-heirs".to_owned()).spawn(move || serve(requests));
+            sys::set_signal_mask(mask);
+            family.serving = thread.is_ok();
+            thread.map_err(|_| Errno::AGAIN)?;
+        }
+        Ok(())
+    }
+
+    /// The library's own descriptors among those of forks.
+    pub(super) fn family_descriptors(&self) -> impl Iterator<Item = i32> {
+        let Family { heirs, requests, ancestors, .. } = &self.family;
+        let channels = heirs.iter().map(|heir| &heir.channel).chain(ancestors).chain(requests);
+        channels.map(AsRawFd::as_raw_fd).collect::<Vec<_>>().into_iter()
+    }
+
+    /// The fork happened, and this is the child: what its parent has to say to its other children is not for it. Returns
+    /// the number of the ancestor that has its connections.
+    pub(super) fn become_child(&mut self) -> u32 {
+        let family = &mut self.family;
+        family.heirs.clear();
+        family.requests = None;
+        family.serving = false;
+        let ancestor = family.ancestors.len() as u32;
+        if let Some([_, channel]) = family.newborn.take() {
+            family.ancestors.push(channel);
+            INHERITED.store(true, Ordering::Relaxed);
+        }
+        for channel in &family.ancestors {
+            table::enter(channel.as_raw_fd(), Entry::Internal);
+        }
+        ancestor
+    }
+
+    /// A child that was forked while the connection was open may still have it.
+    pub(super) fn is_inherited(&self, id: SocketId) -> bool {
+        let socket = self.stack.socket(id);
+        socket.state == State::Connected && self.family.heirs.iter().any(|heir| heir.fork > socket.forks)
+    }
+
+    /// The process ends: what its children may still have goes on in the kernel.
+    pub(super) fn leave_inheritance(&mut self) {
+        let inherited: Vec<_> = self.stack.connections().filter(|&id| self.is_inherited(id)).collect();
+        for id in inherited {
+            let _ = self.hand_over(id);
+        }
+    }
+
+    /// The program uses a descriptor whose connection may be an ancestor's: from now on it is the kernel's.
+    pub(crate) fn claim(&mut self, id: SocketId, descriptor: i32) -> Entry {
+        if self.stack.socket(id).state != State::Lost {
+            return Entry::Socket(id);
+        }
+        // Perhaps it is the kernel's already.
+        if rustix::net::getpeername(kernel::borrow(descriptor)).is_err() {
+            self.ask_ancestor(id);
+        }
+        self.let_go(id);
+        Entry::Kernel
+    }
+
+    /// The program waits for a set: inherited connections in it are claimed.
+    pub(crate) fn claim_watched(&mut self, set: SetId) {
+        for descriptor in self.stack.watched_and_lost(set) {
+            if let Entry::Socket(id) = table::lookup(descriptor) {
+                self.claim(id, descriptor);
+            }
+        }
+    }
+
+    /// Returns when the connection is the kernel's, or its owner has it no more.
+    fn ask_ancestor(&self, id: SocketId) {
+        let socket = self.stack.socket(id);
+        let Some(channel) = self.family.ancestors.get(socket.ancestor as usize) else { return };
+        let Ok((answer, theirs)) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+        else {
+            return;
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = [theirs.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&rights));
+        let request = request(socket.local, socket.remote);
+        let sent = loop {
+            match sendmsg(channel, &[IoSlice::new(&request)], &mut control, SendFlags::NOSIGNAL) {
+                Err(Errno::INTR) => {}
+                outcome => break outcome,
+            }
+        };
+        drop(theirs);
+        // The answer is the end of the connection: whoever had it has closed it when it was done.
+        while sent.is_ok()
+            && rustix::net::recv(&answer, &mut [0_u8; 1][..], RecvFlags::empty()) == Err(Errno::INTR)
+        {
+        }
+    }
+
+    /// One of the channels has a request, or has ended. Returns whether there is anybody left to serve.
+    fn hear_heir(&mut self, fork: u32) -> bool {
+        if let Some(index) = self.family.heirs.iter().position(|heir| heir.fork == fork) {
+            match hear(self.family.heirs[index].channel.as_fd()) {
+                Ok(Some(Request { local, remote, answer })) => {
+                    let asked = self.stack.connections().find(|&id| {
+                        let socket = self.stack.socket(id);
+                        (socket.local, socket.remote) == (local, remote)
+                    });
+                    if let Some(id) = asked {
+                        let _ = self.hand_over(id);
+                        self.tell_sleepers();
+                    }
+                    drop(answer);
+                }
+                Ok(None) => {}
+                Err(_) => {
+                    let heir = self.family.heirs.swap_remove(index);
+                    // A child that was forked since may still have a copy of it.
+                    if let Some(requests) = &self.family.requests {
+                        let _ = epoll::delete(requests, &heir.channel);
+                    }
+                    table::enter(heir.channel.as_raw_fd(), Entry::Kernel);
+                }
+            }
+        }
+        self.family.serving = !self.family.heirs.is_empty();
+        self.family.serving
+    }
+}
+
+/// The thread.
+fn serve(requests: i32) {
+    let mut event = libc::epoll_event { events: 0, u64: 0 };
+    loop {
+        // SAFETY: room for one record.
+        let outcome = unsafe { sys::epoll_wait(requests, &raw mut event, 1, None, sys::seen()) };
+        match outcome {
+            Ok(1..) if !process().hear_heir(event.u64 as u32) => return,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => return,
+        }
+    }
+}
+
+struct Request {
+    local: SocketAddr,
+    remote: SocketAddr,
+    /// Closed when it is done.
+    answer: OwnedFd,
+}
+
+/// `Err`: nobody is at the other end any more.
+fn hear(channel: BorrowedFd<'_>) -> Result<Option<Request>, Errno> {
+    let mut bytes = [0; REQUEST_LEN];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let length = match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+        Ok(message) if message.bytes > 0 => message.bytes,
+        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+        _ => return Err(Errno::PIPE),
+    };
+    let answer = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut received) => received.next(),
+        _ => None,
+    });
+    Ok(match answer {
+        Some(answer) if length == REQUEST_LEN => {
+            let [local, remote] = ends(&bytes);
+            Some(Request { local, remote, answer })
+        }
+        _ => None,
+    })
+}
+
+fn request(local: SocketAddr, remote: SocketAddr) -> [u8; REQUEST_LEN] {
+    let mut bytes = [0; REQUEST_LEN];
+    for (index, end) in [local, remote].into_iter().enumerate() {
+        let address = match end.ip() {
+            core::net::IpAddr::V4(address) => address.to_ipv6_mapped(),
+            core::net::IpAddr::V6(address) => address,
+        };
+        bytes[index * 16..][..16].copy_from_slice(&address.octets());
+        bytes[32 + index * 2..][..2].copy_from_slice(&end.port().to_ne_bytes());
+    }
+    bytes
+}
+
+fn ends(bytes: &[u8; REQUEST_LEN]) -> [SocketAddr; 2] {
+    [0, 1].map(|index| {
+        let mut address = [0; 16];
+        address.copy_from_slice(&bytes[index * 16..][..16]);
+        let port = u16::from_ne_bytes([bytes[32 + index * 2], bytes[33 + index * 2]]);
+        canonical(SocketAddr::new(Ipv6Addr::from(address).into(), port))
+    })
+}

@@ -1,0 +1,415 @@
+"""Processes that share connections, listeners and sets, by fork, exec and otherwise: the same over the kernel and over
+Overfly.
+
+usage: forks.py OWN-ADDRESS PEER-ADDRESS [TEST...]
+"""
+import ctypes
+import os
+import select
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+if sys.argv[1] == "image":
+    # What `another_image_goes_on` execs: the connection and the listener that it was left.
+    connection, server = (socket.socket(fileno=int(number)) for number in sys.argv[2:4])
+    connection.sendall(b"image")
+    second, _ = server.accept()
+    second.sendall(second.recv(9).upper())
+    second.close()
+    assert connection.recv(9) == b"seen"
+    sys.exit(0)
+
+OWN, PEER = sys.argv[1:3]
+TESTS = []
+next_port = [7500]
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def order(verb, port, program):
+    control = socket.create_connection((PEER, 7000))
+    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
+    if verb == "listen":
+        assert control.recv(3) == b"ok\n"
+    return control
+
+
+def listener():
+    next_port[0] += 1
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((OWN, next_port[0]))
+    server.listen()
+    server.setblocking(False)
+    try:
+        server.accept()
+    except BlockingIOError:
+        pass
+    server.setblocking(True)
+    return server
+
+
+class Connection(socket.socket):
+    __slots__ = ("control",)
+
+
+socket.socket = Connection
+
+
+def accepted(program, server=None):
+    own = server or listener()
+    control = order("connect", own.getsockname()[1], program)
+    connection, _ = own.accept()
+    if not server:
+        own.close()
+    connection.control = control
+    return connection
+
+
+def connected(program):
+    next_port[0] += 1
+    control = order("listen", next_port[0], program)
+    connection = socket.create_connection((PEER, next_port[0]))
+    connection.control = control
+    return connection
+
+
+def finished(connection):
+    """The peer has done what it was told."""
+    assert connection.control.recv(1) == b""
+    connection.control.close()
+
+
+def child(work):
+    """A process that does the work and nothing else."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def reap(pid):
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+ECHO = "s.sendall(b'question'); assert take(6) == b'answer'; assert s.recv(1) == b''"
+
+
+def answer(connection):
+    assert connection.recv(100) == b"question"
+    connection.sendall(b"answer")
+    connection.close()
+
+
+@test
+def a_child_serves_and_the_parent_closes():
+    for make in accepted, connected:
+        for late in False, True:
+            connection = make(ECHO)
+            if late:
+                time.sleep(0.1)
+            pid = child(lambda: (time.sleep(0.2 * late), answer(connection)))
+            connection.close()
+            reap(pid)
+            finished(connection)
+
+
+@test
+def a_child_serves_while_the_parent_sleeps():
+    for make in accepted, connected:
+        connection = make(ECHO)
+        pid = child(lambda: answer(connection))
+        # Nothing that the library sees.
+        time.sleep(0.3)
+        reap(pid)
+        connection.close()
+        finished(connection)
+
+
+@test
+def both_use_it():
+    for make in accepted, connected:
+        connection = make("assert take(30) == b'0123456789' * 3; s.sendall(b'x' * 3); assert s.recv(1) == b''")
+        connection.send(b"0123456789")
+        done = os.pipe()
+        pid = child(lambda: (connection.send(b"0123456789"), os.write(done[1], b"x"), connection.recv(1)))
+        assert os.read(done[0], 1) == b"x"
+        connection.send(b"0123456789")
+        reap(pid)
+        assert connection.recv(1) == b"x"
+        assert connection.recv(1) == b"x"
+        connection.close()
+        finished(connection)
+
+
+@test
+def a_child_that_never_uses_them_costs_nothing():
+    connections = [accepted(ECHO) for _ in range(10)]
+    pid = child(lambda: time.sleep(0.3))
+    for connection in connections[:5]:
+        assert connection.recv(100) == b"question"
+        connection.sendall(b"answer")
+    reap(pid)
+    for connection in connections[5:]:
+        assert connection.recv(100) == b"question"
+        connection.sendall(b"answer")
+    time.sleep(0.1)
+    for connection in connections:
+        connection.close()
+        finished(connection)
+
+
+@test
+def a_daemon_goes_on():
+    server = listener()
+    connection = accepted(ECHO, server)
+
+    def daemon():
+        os.setsid()
+        if os.fork() == 0:
+            os.chdir("/")
+            os.umask(0)
+            for number in range(3):
+                os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            time.sleep(0.2)
+            answer(connection)
+            second, _ = server.accept()
+            answer(second)
+            os._exit(0)
+        connection.close()
+
+    reap(child(daemon))
+    connection.close()
+    finished(connection)
+    control = order("connect", server.getsockname()[1], ECHO)
+    server.close()
+    assert control.recv(1) == b""
+
+
+@test
+def a_grandchild_asks():
+    connection = accepted(ECHO)
+
+    def parent_of_another():
+        reap(child(lambda: answer(connection)))
+
+    reap(child(parent_of_another))
+    connection.close()
+    finished(connection)
+
+
+@test
+def standard_streams_of_other_programs():
+    for make in accepted, connected:
+        for extra in {}, {"preexec_fn": lambda: None}, {"close_fds": False}:
+            connection = make("s.sendall(b'through cat'); s.shutdown(1); assert take(11) == b'through cat'; assert s.recv(1) == b''")
+            subprocess.run(["cat"], stdin=connection, stdout=connection, check=True, **extra)
+            connection.close()
+            finished(connection)
+
+
+@test
+def as_inetd_does():
+    server = listener()
+    order("connect", server.getsockname()[1], "s.sendall(b'as inetd'); s.shutdown(1); assert take(8) == b'AS INETD'")
+    connection, _ = server.accept()
+
+    def become_tr():
+        for number in range(2):
+            os.dup2(connection.fileno(), number)
+        os.closerange(3, 500)
+        os.execvp("tr", ["tr", "a-z", "A-Z"])
+
+    pid = child(become_tr)
+    connection.close()
+    reap(pid)
+    server.close()
+
+
+@test
+def another_image_goes_on():
+    server = listener()
+    connection = accepted("assert take(5) == b'image'; s.sendall(b'seen'); s.recv(1)", server)
+
+    def become():
+        for inherited in connection, server:
+            inherited.set_inheritable(True)
+        numbers = [str(inherited.fileno()) for inherited in (connection, server)]
+        os.execv(sys.executable, [sys.executable, __file__, "image", *numbers])
+
+    pid = child(become)
+    program = "s.sendall(b'second'); assert take(6) == b'SECOND'"
+    control = order("connect", server.getsockname()[1], program)
+    reap(pid)
+    connection.close()
+    server.close()
+    finished(connection)
+    assert control.recv(1) == b""
+
+
+@test
+def spawned_programs():
+    connection = accepted("s.sendall(b'spawn'); s.shutdown(1); assert take(5) == b'spawn'; assert s.recv(1) == b''")
+    actions = [(os.POSIX_SPAWN_DUP2, connection.fileno(), number) for number in range(2)]
+    pid = os.posix_spawnp("cat", ["cat"], os.environ, file_actions=actions)
+    connection.close()
+    reap(pid)
+    finished(connection)
+
+
+@test
+def descriptors_are_passed():
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def receiver():
+        numbers = socket.recv_fds(there, 10, 4)[1]
+        connection, server = (socket.socket(fileno=number) for number in numbers)
+        answer(connection)
+        second, _ = server.accept()
+        answer(second)
+
+    pid = child(receiver)
+    server = listener()
+    connection = accepted(ECHO, server)
+    socket.send_fds(here, [b"x"], [connection.fileno(), server.fileno()])
+    connection.close()
+    server_port = server.getsockname()[1]
+    server.close()
+    finished(connection)
+    control = order("connect", server_port, ECHO)
+    assert control.recv(1) == b""
+    reap(pid)
+
+
+@test
+def stdio_on_a_connection():
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    for make in accepted, connected:
+        connection = make("s.sendall(b'a line\\nand more\\n'); assert take(12) == b'an answer 42'; s.recv(1)")
+        reader = ctypes.c_void_p(libc.fdopen(connection.fileno(), b"r"))
+        writer = ctypes.c_void_p(libc.fdopen(os.dup(connection.fileno()), b"w"))
+        line = ctypes.create_string_buffer(100)
+        assert libc.fgets(line, 100, reader) and line.value == b"a line\n"
+        libc.fprintf(writer, b"an answer %d", 42)
+        libc.fflush(writer)
+        assert libc.fgets(line, 100, reader) and line.value == b"and more\n"
+        libc.fclose(writer)
+        libc.fclose(reader)
+        connection.detach()
+        finished(connection)
+
+
+@test
+def an_event_loop_moves_to_the_child():
+    connection = accepted(ECHO)
+    epoll = select.epoll()
+    epoll.register(connection, select.EPOLLIN)
+
+    def loop():
+        assert epoll.poll(5) == [(connection.fileno(), select.EPOLLIN)]
+        answer(connection)
+
+    pid = child(loop)
+    reap(pid)
+    connection.close()
+    finished(connection)
+
+
+@test
+def an_ordinary_user_in_a_cage():
+    server = listener()
+    folder = tempfile.mkdtemp()
+
+    def caged():
+        os.chroot(folder)
+        os.chdir("/")
+        os.setgid(65534)
+        os.setuid(65534)
+        connection, _ = server.accept()
+        grandchild = child(lambda: answer(connection))
+        connection.close()
+        reap(grandchild)
+
+    pid = child(caged)
+    port = server.getsockname()[1]
+    server.close()
+    time.sleep(0.2)
+    control = order("connect", port, ECHO)
+    assert control.recv(1) == b""
+    reap(pid)
+    os.rmdir(folder)
+
+
+@test
+def a_parent_with_children_changes_its_user():
+    """setuid() waits for every thread of a process, the library's among them."""
+
+    def become_another():
+        connection = accepted(ECHO)
+        pid = child(lambda: time.sleep(0.5))
+        os.setgid(65534)
+        os.setuid(65534)
+        answer(connection)
+        reap(pid)
+
+    reap(child(become_another))
+
+
+class Handler(socketserver.StreamRequestHandler):
+    def handle(self):
+        for line in self.rfile:
+            self.wfile.write(line.upper())
+
+
+class Server(socketserver.ForkingMixIn, socketserver.TCPServer):
+    allow_reuse_address = True
+
+
+@test
+def a_server_that_forks():
+    next_port[0] += 1
+    with Server((OWN, next_port[0]), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        controls = []
+        for index in range(20):
+            program = f"s.sendall(b'hello {index}\\n' * 100); s.shutdown(1); assert take(100000) == b'HELLO {index}\\n' * 100"
+            controls.append(order("connect", next_port[0], program))
+        for control in controls:
+            assert control.recv(1) == b""
+        server.shutdown()
+
+
+failed = 0
+chosen = sys.argv[3:]
+signal.signal(signal.SIGALRM, signal.SIG_DFL)
+for function in TESTS:
+    if chosen and function.__name__ not in chosen:
+        continue
+    began = time.monotonic()
+    try:
+        function()
+        print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
+    except BaseException:
+        failed += 1
+        print(f"FAILED {function.__name__}", flush=True)
+        traceback.print_exc()
+print(f"{failed} failed", flush=True)
+sys.exit(failed != 0)
