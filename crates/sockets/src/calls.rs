@@ -9,6 +9,7 @@ pub(crate) mod wait;
 use overfly_engine::Instant;
 use rustix::io::Errno;
 
+use crate::lock::Guard;
 use crate::process::{Process, has_inherited, process};
 use crate::socket::{SocketId, State};
 use crate::table::{self, Entry};
@@ -41,6 +42,23 @@ fn used(descriptor: i32) -> Entry {
     match table::lookup(descriptor) {
         Entry::Socket(id) if has_inherited() => process().claim(id, descriptor),
         entry => entry,
+    }
+}
+
+/// The lock, and the socket that a call uses. `Err` is the call's answer.
+fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId), Answer<T>> {
+    loop {
+        match used(descriptor) {
+            Entry::Socket(id) => {
+                let guard = process();
+                // Before the lock was ours another thread may have closed it, or handed it over.
+                if table::lookup(descriptor) == Entry::Socket(id) {
+                    return Ok((guard, id));
+                }
+            }
+            Entry::Kept | Entry::Internal => return Err(Answer::error(CLOSED)),
+            Entry::Kernel | Entry::Set(_) => return Err(Answer::Kernel),
+        }
     }
 }
 

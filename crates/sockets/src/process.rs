@@ -617,9 +617,10 @@ impl Process {
                 return false;
             }
         }
-        let nonblocking = kernel::is_nonblocking(descriptor);
         let settings = self.settings(id, descriptor);
         let socket = self.stack.socket_mut(id);
+        let forced = socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking);
+        let nonblocking = if forced { socket.nonblocking } else { kernel::is_nonblocking(descriptor) };
         socket.nonblocking = nonblocking;
         socket.settings = settings;
         let local = canonical(bound);
@@ -636,6 +637,9 @@ impl Process {
         if !nonblocking {
             // accept() must not wait in the kernel, where the stack's connections are not seen.
             kernel::set_nonblocking(descriptor, true);
+            if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+                listening.forced_nonblocking = true;
+            }
         }
         true
     }
@@ -896,6 +900,8 @@ pub(crate) fn load() {
         return;
     }
     table::create();
+    // The first look at the clock asks the kernel where it is; a sandbox that the program enters later may forbid to ask.
+    let _ = now();
     process.adopt_all();
     process.connect_leash(false);
     ACTIVE.store(process.start != Start::Failed, Ordering::Release);

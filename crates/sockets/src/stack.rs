@@ -99,8 +99,8 @@ impl<T: Transport> Stack<T> {
             match socket.state {
                 State::Listening => {
                     if let Some(listening) = &mut socket.listening {
-                        let backlog = listening.backlog;
-                        **listening = Listening { backlog, ..Listening::default() };
+                        let Listening { backlog, forced_nonblocking, .. } = **listening;
+                        **listening = Listening { backlog, forced_nonblocking, ..Listening::default() };
                     }
                 }
                 State::Datagram => {

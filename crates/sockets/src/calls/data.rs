@@ -2,28 +2,13 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, datagram, is_connection, spin_until, used};
+use super::{Answer, datagram, is_connection, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
-use crate::process::{Process, Told, Woken, before_kernel_wait, process, wait};
+use crate::process::{Process, Told, Woken, before_kernel_wait, wait};
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
-
-/// What a descriptor is to the data calls.
-enum Side {
-    Ours(SocketId),
-    Kernel,
-    Closed,
-}
-
-fn side(descriptor: i32) -> Side {
-    match used(descriptor) {
-        Entry::Socket(id) => Side::Ours(id),
-        Entry::Kept | Entry::Internal => Side::Closed,
-        Entry::Kernel | Entry::Set(_) => Side::Kernel,
-    }
-}
 
 /// Waits until a connection may have moved on. `Err` ends the call with that answer.
 fn wait_for(
@@ -51,15 +36,13 @@ fn wait_for(
 
 /// recv() with MSG_* `flags`; read() has none.
 pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
-    let id = match side(descriptor) {
-        Side::Ours(id) => id,
-        Side::Closed => return Answer::error(CLOSED),
-        Side::Kernel => {
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => {
             before_kernel_wait();
-            return Answer::Kernel;
+            return answer;
         }
     };
-    let mut guard = process();
     if !is_connection(&guard, id) {
         drop(guard);
         return match datagram::receive(descriptor, target, flags) {
@@ -140,12 +123,10 @@ fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answe
 
 /// send() with MSG_* `flags`; write() has none.
 pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
-    let id = match side(descriptor) {
-        Side::Ours(id) => id,
-        Side::Closed => return Answer::error(CLOSED),
-        Side::Kernel => return Answer::Kernel,
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
     };
-    let mut guard = process();
     if !is_connection(&guard, id) {
         drop(guard);
         return datagram::send(descriptor, source, None, flags);
@@ -200,12 +181,10 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
 /// sendfile() from the file at `offset`, or from its position if there is none. The bytes go from the file straight into
 /// the send queue.
 pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, count: usize) -> Answer<usize> {
-    let id = match side(descriptor) {
-        Side::Ours(id) => id,
-        Side::Closed => return Answer::error(CLOSED),
-        Side::Kernel => return Answer::Kernel,
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
     };
-    let mut guard = process();
     if !is_connection(&guard, id) {
         return Answer::Kernel;
     }
@@ -268,8 +247,10 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
 
 /// FIONREAD, or SIOCOUTQ: bytes in the receive, or send, queue.
 pub(crate) fn queued(descriptor: i32, sending: bool) -> Answer<usize> {
-    let Side::Ours(id) = side(descriptor) else { return Answer::Kernel };
-    let mut process = process();
+    let (mut process, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
     let socket = process.stack.socket(id);
     match socket.state {
         State::Free | State::Candidate => Answer::Kernel,

@@ -5,7 +5,7 @@ use core::net::{Ipv4Addr, SocketAddr};
 use rustix::io::Errno;
 
 use super::wait::listener_event;
-use super::{Answer, CLOSED, datagram, spin_until, used};
+use super::{Answer, CLOSED, datagram, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
 use crate::socket::{SocketId, State, presented};
@@ -106,7 +106,7 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
         .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
     // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first).
     if !registered.is_empty() && !process.join(id, descriptor) {
-        leave_to_kernel(&mut process, id);
+        leave_to_kernel(process, id);
         return;
     }
     // Sets that already watch the socket report it with the program's data; from now on with ours.
@@ -208,6 +208,10 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
         let Some(listening) = &socket.listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
+            if waits {
+                // Whoever shares the listener may have set it back.
+                kernel::set_nonblocking(descriptor, true);
+            }
             match accept_from_kernel(descriptor, flags) {
                 Err(Errno::AGAIN) => {
                     if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
@@ -274,13 +278,11 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 
 /// connect() to an address of either family.
 pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
-    let id = match used(descriptor) {
-        Entry::Socket(id) => id,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
-        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
-    };
     let since = sys::seen();
-    let mut guard = process();
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
     match guard.stack.socket(id).state {
         State::Candidate => {}
         State::Datagram => {
@@ -367,12 +369,10 @@ fn finish_connecting(
 
 /// shutdown().
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
-    let id = match used(descriptor) {
-        Entry::Socket(id) => id,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
-        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
     };
-    let mut guard = process();
     let told = Told(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
         // The kernel's listening socket stops listening; so does the stack's.
@@ -405,9 +405,9 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         Entry::Socket(id) => {
             let mut guard = process();
             let told = Told(&mut guard);
-            // Two threads may close the same descriptor.
+            // Two threads may close the same descriptor, or another one has just handed it over.
             if table::lookup(descriptor) != Entry::Socket(id) {
-                return Answer::error(CLOSED);
+                return Answer::Kernel;
             }
             if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
         }
@@ -500,6 +500,9 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     };
     let process = process();
+    if table::lookup(descriptor) != Entry::Socket(id) {
+        return Answer::Kernel;
+    }
     let socket = process.stack.socket(id);
     let presented = |address| Answer::ok(presented(address, socket.v6, process.interface_index));
     match socket.state {

@@ -4,9 +4,9 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, is_connection, used};
+use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
-use crate::process::{Told, process};
+use crate::process::{Process, Told, process};
 use crate::socket::{Settings, Socket, SocketId, State};
 use crate::table::{self, Entry};
 
@@ -91,10 +91,24 @@ pub(crate) fn changed_in_kernel(descriptor: i32) {
 }
 
 /// setsockopt() of an option whose [`shape`] says that we keep it.
-pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<(), Errno> {
-    let mut guard = process();
-    let told = Told(&mut guard);
-    let process = &mut *told.0;
+pub(crate) fn set(descriptor: i32, level: i32, name: i32, value: &Value) -> Answer<()> {
+    match lock_socket(descriptor) {
+        Ok((mut guard, id)) if is_connection(&guard, id) => {
+            let told = Told(&mut guard);
+            Answer::Done(set_locked(told.0, id, level, name, value))
+        }
+        Ok(_) => Answer::Kernel,
+        Err(answer) => answer,
+    }
+}
+
+fn set_locked(
+    process: &mut Process,
+    id: SocketId,
+    level: i32,
+    name: i32,
+    value: &Value,
+) -> Result<(), Errno> {
     let (receive_buffer_max, v6) = (process.receive_buffer_max, process.stack.socket(id).v6);
     let mut change = |change: &dyn Fn(&mut Settings)| process.stack.change(id, |settings| change(settings));
     match (level, name, value) {
@@ -186,8 +200,23 @@ pub(crate) fn set(id: SocketId, level: i32, name: i32, value: &Value) -> Result<
 }
 
 /// getsockopt() of an option whose [`shape`] says that we keep it.
-pub(crate) fn get(id: SocketId, descriptor: i32, level: i32, name: i32) -> Result<Value, Errno> {
-    let mut process = process();
+pub(crate) fn get(descriptor: i32, level: i32, name: i32) -> Answer<Value> {
+    match lock_socket(descriptor) {
+        Ok((mut guard, id)) if is_connection(&guard, id) => {
+            Answer::Done(get_locked(&mut guard, id, descriptor, level, name))
+        }
+        Ok(_) => Answer::Kernel,
+        Err(answer) => answer,
+    }
+}
+
+fn get_locked(
+    process: &mut Process,
+    id: SocketId,
+    descriptor: i32,
+    level: i32,
+    name: i32,
+) -> Result<Value, Errno> {
     let Socket { settings, v6, passive, .. } = *process.stack.socket(id);
     let seconds = |time: Duration| Value::Number(time.as_secs() as i32);
     let flag = |on: bool| Value::Number(i32::from(on));
@@ -329,9 +358,8 @@ fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
 
 /// What F_SETFL, FIONBIO or their opposite does to a socket of ours. `Kernel`: the kernel's socket must be told too.
 pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
-    match used(descriptor) {
-        Entry::Socket(id) => {
-            let mut process = process();
+    match lock_socket(descriptor) {
+        Ok((mut process, id)) => {
             let socket = process.stack.socket_mut(id);
             socket.nonblocking = on;
             let joined = socket.listening.as_ref().is_some_and(|listening| !listening.joined.is_empty());
@@ -342,8 +370,7 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
                 _ => Answer::ok(()),
             }
         }
-        Entry::Kept | Entry::Internal => Answer::error(CLOSED),
-        Entry::Kernel | Entry::Set(_) => Answer::Kernel,
+        Err(answer) => answer,
     }
 }
 

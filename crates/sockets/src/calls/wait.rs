@@ -6,7 +6,7 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::life::{leave_to_kernel, watched};
-use super::{Answer, CLOSED, spin_until, used};
+use super::{Answer, CLOSED, lock_socket, spin_until, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
@@ -52,12 +52,10 @@ pub(crate) fn control(
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
-    let id = match used(descriptor) {
-        Entry::Socket(id) => id,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
-        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
     };
-    let mut guard = process();
     let told = Told(&mut guard);
     match (operation, event) {
         (libc::EPOLL_CTL_ADD, Some(event)) => add(told.0, set, epoll, id, descriptor, event),

@@ -225,7 +225,7 @@ pub unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags:
         let outcome = unsafe { next::recvmsg(descriptor, message, flags) };
         if outcome >= 0 {
             // SAFETY: the kernel has filled in the program's message.
-            let _ = unsafe { each_passed(message, |passed| Ok(life::adopt(passed))) };
+            unsafe { adopt_passed(message) };
         }
         return outcome;
     }
@@ -294,9 +294,7 @@ pub unsafe extern "C" fn recvmmsg(
         let outcome = unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) };
         for index in 0..usize::try_from(outcome).unwrap_or(0) {
             // SAFETY: the kernel has filled in so many of the program's records.
-            let _ = unsafe {
-                each_passed(&raw const (*messages.add(index)).msg_hdr, |passed| Ok(life::adopt(passed)))
-            };
+            unsafe { adopt_passed(&raw const (*messages.add(index)).msg_hdr) };
         }
         return outcome;
     }
@@ -429,6 +427,19 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
 unsafe fn share_passed(message: *const msghdr) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { each_passed(message, life::share) }
+}
+
+/// Listeners that a message brought from another process may be accelerated.
+///
+/// # Safety
+/// As for recvmsg(2).
+unsafe fn adopt_passed(message: *const msghdr) {
+    let adopt = |passed| {
+        life::adopt(passed);
+        Ok(())
+    };
+    // SAFETY: the caller's promise.
+    let _ = unsafe { each_passed(message, adopt) };
 }
 
 /// The descriptors that a message brings along (SCM_RIGHTS, unix(7)).

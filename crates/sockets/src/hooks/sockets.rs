@@ -320,7 +320,11 @@ pub unsafe extern "C" fn setsockopt(
                         }
                     }
                 };
-                return done(value.and_then(|value| options::set(id, level, name, &value)));
+                match value.map(|value| options::set(descriptor, level, name, &value)) {
+                    Ok(Answer::Kernel) => {}
+                    Ok(Answer::Done(outcome)) => return done(outcome),
+                    Err(error) => return fail(error),
+                }
             }
         }
     }
@@ -356,13 +360,17 @@ pub unsafe extern "C" fn getsockopt(
         match options::connection(descriptor) {
             Answer::Kernel => {}
             Answer::Done(Err(error)) => return fail(error),
-            Answer::Done(Ok(id)) if !matches!(options::shape(level, name), Shape::Kernel) => {
+            Answer::Done(Ok(_)) if !matches!(options::shape(level, name), Shape::Kernel) => {
                 if pointer.is_null() || length.is_null() {
                     return fail(Errno::FAULT);
                 }
-                let value = match options::get(id, descriptor, level, name) {
-                    Ok(value) => value,
-                    Err(error) => return fail(error),
+                let value = match options::get(descriptor, level, name) {
+                    Answer::Done(Ok(value)) => value,
+                    Answer::Done(Err(error)) => return fail(error),
+                    Answer::Kernel => {
+                        // SAFETY: the program's arguments, handed on.
+                        return unsafe { next::getsockopt(descriptor, level, name, pointer, length) };
+                    }
                 };
                 let bytes: &[u8] = match &value {
                     // SAFETY: plain C records, seen as their bytes.

@@ -16,6 +16,10 @@ use crate::table::{self, Entry};
 pub(crate) fn before_exec() {
     let mut guard = process();
     guard.claim_inherited();
+    let listeners: Vec<_> = guard.stack.listeners().collect();
+    for &id in &listeners {
+        guard.restore_blocking(id, guard.stack.socket(id).descriptor);
+    }
     if !guard.stack.is_running() {
         return;
     }
@@ -26,7 +30,6 @@ pub(crate) fn before_exec() {
             let _ = guard.hand_over(id);
         }
     }
-    let listeners: Vec<_> = guard.stack.listeners().collect();
     for id in listeners {
         guard.part(id);
     }

@@ -74,6 +74,14 @@ impl Process {
         stack.depart(id);
     }
 
+    /// The kernel's listening socket blocks again if the program thinks so: others will see it.
+    pub(super) fn restore_blocking(&self, id: SocketId, descriptor: i32) {
+        let socket = self.stack.socket(id);
+        if socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking) {
+            kernel::set_nonblocking(descriptor, socket.nonblocking);
+        }
+    }
+
     /// `descriptor` is about to be somebody else's too: a connection is handed over first.
     pub(crate) fn share(&mut self, descriptor: i32) -> Result<(), Errno> {
         match table::lookup(descriptor) {
@@ -81,6 +89,10 @@ impl Process {
                 State::Connecting | State::Connected | State::Ended => self.hand_over(id),
                 State::Lost => {
                     self.claim(id, descriptor);
+                    Ok(())
+                }
+                State::Listening => {
+                    self.restore_blocking(id, descriptor);
                     Ok(())
                 }
                 _ => Ok(()),
