@@ -637,9 +637,9 @@ impl Process {
         if !nonblocking {
             // accept() must not wait in the kernel, where the stack's connections are not seen.
             kernel::set_nonblocking(descriptor, true);
-            if let Some(listening) = &mut self.stack.socket_mut(id).listening {
-                listening.forced_nonblocking = true;
-            }
+        }
+        if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+            listening.forced_nonblocking = true;
         }
         true
     }

@@ -139,7 +139,8 @@ pub(crate) struct Listening {
     pub(crate) joined: Vec<SocketAddr>,
     /// The kernel's listening socket may have connections too.
     pub(crate) kernel_ready: bool,
-    /// O_NONBLOCK of the kernel's socket is ours, whatever the program asked for.
+    /// This process, or one that it was forked from, has joined: O_NONBLOCK of the kernel's socket is set, whatever the
+    /// program asked for.
     pub(crate) forced_nonblocking: bool,
     /// Epoll sets that the kernel's listening socket is in: they say when it is ready.
     pub(crate) kernel_watched: u32,
