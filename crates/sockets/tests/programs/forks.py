@@ -255,11 +255,12 @@ def another_image_goes_on():
         os.execv(sys.executable, [sys.executable, __file__, "image", *numbers])
 
     pid = child(become)
-    program = "s.sendall(b'second'); assert take(6) == b'SECOND'"
-    control = order("connect", server.getsockname()[1], program)
+    port = server.getsockname()[1]
+    # Each process that has accepted from a listener gets its share of new connections.
+    server.close()
+    control = order("connect", port, "s.sendall(b'second'); assert take(6) == b'SECOND'")
     reap(pid)
     connection.close()
-    server.close()
     finished(connection)
     assert control.recv(1) == b""
 
