@@ -18,6 +18,12 @@ impl FlowId {
     pub const fn index(self) -> usize {
         self.0 as usize
     }
+
+    /// The flow at this position: the inverse of [`FlowId::index`].
+    #[must_use]
+    pub const fn at(index: usize) -> FlowId {
+        FlowId(index as u32)
+    }
 }
 
 /// One listener. Never reused within an engine.

@@ -25,6 +25,23 @@ pub(crate) fn count(option: &'static str, given: &str) -> Result<u64, Error> {
         .ok_or_else(|| Error::usage(option, given, "a whole number such as 100, 10k or 1M"))
 }
 
+/// Requests per second: a number, whole or not, with an optional k, M or G.
+pub(crate) fn per_s(option: &'static str, given: &str) -> Result<f64, Error> {
+    let (digits, scale) = match given.as_bytes().last() {
+        Some(b'k' | b'K') => (&given[..given.len() - 1], 1e3),
+        Some(b'm' | b'M') => (&given[..given.len() - 1], 1e6),
+        Some(b'g' | b'G') => (&given[..given.len() - 1], 1e9),
+        _ => (given, 1.0),
+    };
+    let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    digits
+        .parse::<f64>()
+        .ok()
+        .map(|number| number * scale)
+        .filter(|rate| is_decimal && (0.0..=1e9).contains(rate))
+        .ok_or_else(|| Error::usage(option, given, "requests per second such as 100, 0.5, 10k or 1M"))
+}
+
 /// A time with a unit of ms, s, m or h; seconds without one.
 pub(crate) fn time(option: &'static str, given: &str) -> Result<Duration, Error> {
     let digits = given.trim_end_matches(|c: char| c.is_ascii_alphabetic());

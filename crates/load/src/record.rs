@@ -28,15 +28,19 @@ pub enum Failure {
     WrongStatus,
     /// A complete response with another content size than expected.
     WrongSize,
+    /// A complete response with other content than expected, by its digest.
+    WrongContent,
     /// What came is not HTTP/1.x.
     Malformed,
     /// The server closed before the response was complete.
     ClosedEarly,
+    /// No TLS connection: the handshake failed, or the certificate is not to be trusted.
+    Tls,
 }
 
 impl Failure {
     /// Every kind, in the order of its index.
-    pub const ALL: [Failure; 11] = [
+    pub const ALL: [Failure; 13] = [
         Failure::ConnectRefused,
         Failure::ConnectReset,
         Failure::ConnectTimeout,
@@ -46,8 +50,10 @@ impl Failure {
         Failure::Timeout,
         Failure::WrongStatus,
         Failure::WrongSize,
+        Failure::WrongContent,
         Failure::Malformed,
         Failure::ClosedEarly,
+        Failure::Tls,
     ];
 
     /// The name used in reports.
@@ -63,8 +69,10 @@ impl Failure {
             Failure::Timeout => "timeout",
             Failure::WrongStatus => "wrong_status",
             Failure::WrongSize => "wrong_size",
+            Failure::WrongContent => "wrong_content",
             Failure::Malformed => "malformed",
             Failure::ClosedEarly => "closed_early",
+            Failure::Tls => "tls",
         }
     }
 
@@ -73,7 +81,11 @@ impl Failure {
     pub fn is_connect(self) -> bool {
         matches!(
             self,
-            Failure::ConnectRefused | Failure::ConnectReset | Failure::ConnectTimeout | Failure::ConnectOther
+            Failure::ConnectRefused
+                | Failure::ConnectReset
+                | Failure::ConnectTimeout
+                | Failure::ConnectOther
+                | Failure::Tls
         )
     }
 }
@@ -334,7 +346,7 @@ mod tests {
                     ended_ns: i * i + 3 * i,
                 });
                 if i % 7 == 0 {
-                    record.fail(Failure::ALL[(i % 11) as usize]);
+                    record.fail(Failure::ALL[(i % 13) as usize]);
                 }
                 if i % 100 == 0 {
                     record.fail_malformed(Malformed::ALL[(i / 100 % 10) as usize]);

@@ -106,6 +106,26 @@ struct Head {
     keep_alive: bool,
 }
 
+/// Takes the bytes of a response as they are parsed. The body is counted and dropped by a parser without one.
+pub trait Sink {
+    /// Some more bytes of a head; line ends and the empty line are among them.
+    fn head(&mut self, bytes: &[u8]);
+    /// That head was an interim response's (1xx): the next one begins.
+    fn head_again(&mut self);
+    /// Some more bytes of content; chunked framing is taken off.
+    fn content(&mut self, bytes: &[u8]);
+}
+
+/// Keeps nothing.
+impl Sink for () {
+    #[inline]
+    fn head(&mut self, _: &[u8]) {}
+    #[inline]
+    fn head_again(&mut self) {}
+    #[inline]
+    fn content(&mut self, _: &[u8]) {}
+}
+
 /// The last head that arrived in one piece, and what it said. One per thread.
 #[derive(Debug)]
 pub struct HeadCache {
@@ -258,6 +278,8 @@ pub struct Parser {
     chunked: bool,
     close: bool,
     keep_alive: bool,
+    /// The request was HEAD: no content follows, whatever the head says.
+    no_content: bool,
 }
 
 impl Default for Parser {
@@ -320,7 +342,14 @@ impl Parser {
             chunked: false,
             close: false,
             keep_alive: false,
+            no_content: false,
         }
+    }
+
+    /// Ready for the response to a HEAD request, which has no content (RFC 9112 section 6.3).
+    #[must_use]
+    pub const fn without_content() -> Parser {
+        Parser { no_content: true, ..Parser::new() }
     }
 
     /// Whether no byte of a response has been seen.
@@ -343,9 +372,25 @@ impl Parser {
         data: &[u8],
         cache: &mut HeadCache,
     ) -> Result<(usize, Option<Response>), Malformed> {
+        self.feed_into(data, cache, &mut ())
+    }
+
+    /// As [`Parser::feed`], and shows `sink` what it reads.
+    ///
+    /// # Errors
+    /// As [`Parser::feed`].
+    #[inline]
+    pub fn feed_into(
+        &mut self,
+        data: &[u8],
+        cache: &mut HeadCache,
+        sink: &mut impl Sink,
+    ) -> Result<(usize, Option<Response>), Malformed> {
         if self.is_fresh()
+            && !self.no_content
             && let Some((head, len)) = cache.lookup(data)
         {
+            sink.head(&data[..len]);
             self.status = head.status;
             self.keep_alive = head.keep_alive;
             if let Framing::Length(length) = head.framing
@@ -353,14 +398,16 @@ impl Parser {
             {
                 let response =
                     Response { status: head.status, body_bytes: length, keep_alive: head.keep_alive };
+                let end = len + length as usize;
+                sink.content(&data[len..end]);
                 *self = Parser::new();
-                return Ok((len + length as usize, Some(response)));
+                return Ok((end, Some(response)));
             }
             self.enter_body(head);
-            let (used, response) = self.body(&data[len..])?;
+            let (used, response) = self.body(&data[len..], sink)?;
             return Ok((len + used, response));
         }
-        self.feed_slowly(data, cache)
+        self.feed_slowly(data, cache, sink)
     }
 
     /// The stream has ended: the response whose body ends there, if that is what this is.
@@ -373,6 +420,7 @@ impl Parser {
         &mut self,
         data: &[u8],
         cache: &mut HeadCache,
+        sink: &mut impl Sink,
     ) -> Result<(usize, Option<Response>), Malformed> {
         let mut at = 0;
         while self.in_head() {
@@ -380,6 +428,7 @@ impl Parser {
             let (used, head) = self.head(&data[at..])?;
             let start = at;
             at += used;
+            sink.head(&data[start..at]);
             let Some(head) = head else {
                 return Ok((at, None));
             };
@@ -388,15 +437,16 @@ impl Parser {
             }
             if head.status < 200 {
                 // RFC 9110 section 15.2: any number of 1xx may come before the final response.
-                *self = Parser::new();
+                *self = Parser { no_content: self.no_content, ..Parser::new() };
+                sink.head_again();
                 continue;
             }
-            if whole {
+            if whole && !self.no_content {
                 cache.remember(&data[start..at], head);
             }
             self.enter_body(head);
         }
-        let (used, response) = self.body(&data[at..])?;
+        let (used, response) = self.body(&data[at..], sink)?;
         Ok((at + used, response))
     }
 
@@ -673,7 +723,7 @@ impl Parser {
     fn conclude(&self) -> Head {
         let http_10 = self.minor == 0;
         let mut keep_alive = !self.close && (!http_10 || self.keep_alive);
-        let framing = if self.status < 200 || matches!(self.status, 204 | 304) {
+        let framing = if self.no_content || self.status < 200 || matches!(self.status, 204 | 304) {
             Framing::Length(0)
         } else if self.has_encoding {
             // Both lengths given, or an encoding in HTTP/1.0: the framing is suspect, and the
@@ -690,31 +740,34 @@ impl Parser {
     }
 
     /// Reads on in a body.
-    fn body(&mut self, data: &[u8]) -> Result<(usize, Option<Response>), Malformed> {
+    fn body(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Response>), Malformed> {
         match self.state {
             State::Body => {
                 let used = (data.len() as u64).min(self.remaining);
                 self.remaining -= used;
                 self.body_bytes += used;
+                sink.content(&data[..used as usize]);
                 let response = (self.remaining == 0).then(|| self.complete());
                 Ok((used as usize, response))
             }
             State::UntilClose => {
                 self.body_bytes += data.len() as u64;
+                sink.content(data);
                 Ok((data.len(), None))
             }
-            _ => self.chunks(data),
+            _ => self.chunks(data, sink),
         }
     }
 
     /// RFC 9112 section 7.1.
-    fn chunks(&mut self, data: &[u8]) -> Result<(usize, Option<Response>), Malformed> {
+    fn chunks(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Response>), Malformed> {
         let mut at = 0;
         while at < data.len() {
             if self.state == State::ChunkData {
                 let used = ((data.len() - at) as u64).min(self.remaining);
                 self.remaining -= used;
                 self.body_bytes += used;
+                sink.content(&data[at..at + used as usize]);
                 at += used as usize;
                 if self.remaining == 0 {
                     self.state = State::ChunkDataCr;

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use overfly_load::http::{Report, Settings, Target, run};
+use overfly_load::http::{
+    Ending, Exchange, Interest, Next, Rate, Report, Script, Settings, Target, Workload, run,
+};
 
 /// Serves each connection with `serve` in a thread of its own; says how many it accepted.
 fn server(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> (SocketAddr, Arc<AtomicU64>) {
@@ -349,4 +351,287 @@ fn the_json_has_what_the_bench_reads() {
         assert!(json["latency_us"][key].is_number(), "{key}");
     }
     assert_eq!(json["failed"]["connect_refused"], 0);
+}
+
+/// Answers requests without content, each as `answer` says from its head.
+fn echo(
+    answer: impl Fn(&str) -> Vec<u8> + Send + Sync + 'static,
+) -> impl Fn(TcpStream) + Send + Sync + 'static {
+    move |mut stream| {
+        let mut pending = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(received @ 1..) = stream.read(&mut buffer) {
+            pending.extend_from_slice(&buffer[..received]);
+            while let Some(end) = pending.windows(4).position(|window| window == b"\r\n\r\n") {
+                let head: Vec<u8> = pending.drain(..end + 4).collect();
+                if stream.write_all(&answer(std::str::from_utf8(&head).unwrap())).is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn ok(content: &str) -> Vec<u8> {
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{content}", content.len()).into_bytes()
+}
+
+/// What wrk2 gets wrong: rates below the number of threads become unlimited.
+#[test]
+fn a_rate_below_the_number_of_threads() {
+    let (address, _) = server(answer(HELLO));
+    let report = load(address, |settings| {
+        settings.threads = 4;
+        settings.connections = 8;
+        settings.requests = None;
+        settings.rate = Some(Rate::constant(3.0));
+        settings.duration = Some(Duration::from_secs(2));
+    });
+    assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (6, 0, 0), "{report}");
+    assert!((report.requests_per_s - 3.0).abs() < 1e-6, "{}", report.requests_per_s);
+}
+
+/// What wrk2 gets wrong: nonsense on runs shorter than its calibration of 10 s.
+#[test]
+fn a_rate_on_a_short_run() {
+    let (address, _) = server(answer(HELLO));
+    let report = load(address, |settings| {
+        settings.threads = 2;
+        settings.requests = None;
+        settings.rate = Some(Rate::constant(500.0));
+        settings.duration = Some(Duration::from_secs(1));
+    });
+    assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (500, 0, 0), "{report}");
+    assert!((report.requests_per_s - 500.0).abs() < 1e-6, "{}", report.requests_per_s);
+    assert!(report.latency_us.p50 > 0.0 && report.latency_us.mean.is_finite());
+}
+
+/// What wrk2 gets wrong: `Connection: close`, and no reconnect when a server closes.
+#[test]
+fn a_rate_with_a_connection_each_and_with_a_server_that_closes() {
+    let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello";
+    for close in [true, false] {
+        let (address, accepted) = server(answer_once(closing));
+        let report = load(address, |settings| {
+            settings.close = close;
+            settings.requests = None;
+            settings.rate = Some(Rate::constant(100.0));
+            settings.duration = Some(Duration::from_secs(1));
+        });
+        assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (100, 0, 0), "{report}");
+        assert!(accepted.load(Ordering::Relaxed) >= 100);
+    }
+}
+
+#[test]
+fn several_urls_by_weight_over_several_servers() {
+    let counts: Arc<[AtomicU64; 3]> = Arc::default();
+    let serve = |counts: &Arc<[AtomicU64; 3]>| {
+        let counts = counts.clone();
+        echo(move |head| {
+            let path = head.split(' ').nth(1).unwrap();
+            counts[path[1..].parse::<usize>().unwrap()].fetch_add(1, Ordering::Relaxed);
+            ok(path)
+        })
+    };
+    let (one, _) = server(serve(&counts));
+    let (two, _) = server(serve(&counts));
+    let target = |address: SocketAddr, path: usize, weight| {
+        let mut target = Target::parse(&format!("http://{address}/{path}")).unwrap();
+        target.weight = weight;
+        target
+    };
+    let report = load(one, |settings| {
+        settings.targets = vec![target(one, 0, 6), target(one, 1, 3), target(two, 2, 1)];
+        settings.requests = None;
+        settings.rate = Some(Rate::constant(1000.0));
+        settings.duration = Some(Duration::from_secs(1));
+        settings.expect_size = Some(2);
+    });
+    assert_eq!((report.succeeded, report.failed_total), (1000, 0), "{report}");
+    let counts: Vec<u64> = counts.iter().map(|count| count.load(Ordering::Relaxed)).collect();
+    assert_eq!(counts, [600, 300, 100]);
+}
+
+#[test]
+fn methods_bodies_and_heads() {
+    let (address, _) = server(|mut stream| {
+        let expected = b"PUT /x HTTP/1.1\r\nHost: ";
+        let mut request = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(received @ 1..) = stream.read(&mut buffer) {
+            request.extend_from_slice(&buffer[..received]);
+            if request.ends_with(b"\r\nContent-Length: 3\r\n\r\nabc") {
+                assert!(request.starts_with(expected));
+                request.clear();
+                let _ = stream.write_all(HELLO);
+            }
+        }
+    });
+    let report = load(address, |settings| {
+        settings.method = "PUT".into();
+        settings.body = b"abc".as_slice().into();
+    });
+    assert_eq!(report.succeeded, 100, "{report}");
+
+    // The length of content that does not come: RFC 9110 section 9.3.2.
+    let (address, accepted) = server(echo(|head| {
+        assert!(head.starts_with("HEAD /x HTTP/1.1\r\n"));
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5000\r\n\r\n".to_vec()
+    }));
+    let report = load(address, |settings| {
+        settings.method = "HEAD".into();
+        settings.expect_size = Some(0);
+    });
+    assert_eq!((report.succeeded, accepted.load(Ordering::Relaxed)), (100, 4), "{report}");
+}
+
+#[test]
+fn the_content_is_compared_by_its_digest() {
+    // printf hello | sha256sum
+    let digest = [
+        0x2c, 0xf2, 0x4d, 0xba, 0x5f, 0xb0, 0xa3, 0x0e, 0x26, 0xe8, 0x3b, 0x2a, 0xc5, 0xb9, 0xe2, 0x9e, 0x1b,
+        0x16, 0x1e, 0x5c, 0x1f, 0xa7, 0x42, 0x5e, 0x73, 0x04, 0x33, 0x62, 0x93, 0x8b, 0x98, 0x24,
+    ];
+    let chunked: &[u8] =
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n";
+    for (response, right) in
+        [(HELLO, 100), (chunked, 100), (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhullo", 0)]
+    {
+        let (address, _) = server(answer(response));
+        let report = load(address, |settings| settings.expect_sha256 = Some(digest));
+        assert_eq!((report.succeeded, report.failed["wrong_content"]), (right, 100 - right));
+    }
+}
+
+#[test]
+fn connections_that_carry_so_many_requests() {
+    let (address, accepted) = server(|mut stream| {
+        for turn in 1.. {
+            let mut head = Vec::new();
+            let mut buffer = [0; 4096];
+            while !head.ends_with(b"\r\n\r\n") {
+                match stream.read(&mut buffer) {
+                    Ok(received @ 1..) => head.extend_from_slice(&buffer[..received]),
+                    _ => return,
+                }
+            }
+            let last = head.windows(17).any(|window| window == b"Connection: close");
+            assert_eq!(last, turn == 5, "the fifth says that it is the last");
+            let _ = stream.write_all(if last {
+                b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+            } else {
+                HELLO
+            });
+            if last {
+                return;
+            }
+        }
+    });
+    let report = load(address, |settings| settings.requests_per_connection = Some(5));
+    assert_eq!((report.succeeded, report.failed_total), (100, 0), "{report}");
+    assert!((20..=24).contains(&accepted.load(Ordering::Relaxed)));
+}
+
+#[test]
+fn connections_that_end_with_a_reset() {
+    let resets = Arc::new(AtomicU64::new(0));
+    let seen = resets.clone();
+    let (address, accepted) = server(move |mut stream| {
+        assert!(read_request(&mut stream));
+        let _ = stream.write_all(HELLO);
+        if stream.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset) {
+            seen.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let report = load(address, |settings| {
+        settings.close = true;
+        settings.ending = Ending::Reset;
+    });
+    assert_eq!((report.succeeded, accepted.load(Ordering::Relaxed)), (100, 100), "{report}");
+    let begin = Instant::now();
+    while resets.load(Ordering::Relaxed) < 100 {
+        assert!(begin.elapsed() < Duration::from_secs(20), "{resets:?} resets");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_pipeline() {
+    let (address, _) = server(echo(|_| ok("hello")));
+    let report = load(address, |settings| {
+        settings.pipeline = 7;
+        settings.requests = Some(1000);
+        settings.expect_size = Some(5);
+    });
+    assert_eq!((report.succeeded, report.failed_total), (1000, 0), "{report}");
+}
+
+/// Counts up: `/0`, `/1`, … and remembers what came back.
+#[derive(Debug, Clone, Default)]
+struct CountingUp {
+    next: u64,
+    delay: Duration,
+    stop_at: Option<u64>,
+    seen: Arc<std::sync::Mutex<Vec<(u16, Vec<u8>)>>>,
+}
+
+impl Workload for CountingUp {
+    fn script(&self, _: usize, _: usize) -> Result<Box<dyn Script>, overfly_load::Error> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl Script for CountingUp {
+    fn request(&mut self, _: usize, request: &mut Vec<u8>) -> Result<Next, overfly_load::Error> {
+        if self.stop_at == Some(self.next) {
+            return Ok(Next::Stop);
+        }
+        write!(request, "GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", self.next).unwrap();
+        self.next += 1;
+        Ok(Next::Continue)
+    }
+
+    fn interest(&self) -> Interest {
+        Interest::Content
+    }
+
+    fn finished(&mut self, exchange: &Exchange<'_>) -> Result<Next, overfly_load::Error> {
+        assert!(exchange.head.starts_with(b"HTTP/1.1 200 OK\r\n") && exchange.head.ends_with(b"\r\n\r\n"));
+        self.seen.lock().unwrap().push((exchange.status, exchange.body.to_vec()));
+        Ok(Next::Continue)
+    }
+
+    fn delays(&self) -> bool {
+        !self.delay.is_zero()
+    }
+
+    fn delay(&mut self) -> Result<Duration, overfly_load::Error> {
+        Ok(self.delay)
+    }
+}
+
+#[test]
+fn a_script_makes_requests_and_sees_responses() {
+    let (address, _) = server(echo(|head| ok(head.split(' ').nth(1).unwrap())));
+    let workload = CountingUp::default();
+    let report = load(address, |settings| settings.workload = Some(Arc::new(workload.clone())));
+    assert_eq!((report.succeeded, report.failed_total), (100, 0), "{report}");
+    let mut seen = workload.seen.lock().unwrap().clone();
+    seen.sort_by_key(|(_, body)| (body.len(), body.clone()));
+    let expected: Vec<(u16, Vec<u8>)> = (0..100).map(|k| (200, format!("/{k}").into_bytes())).collect();
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_script_that_waits_and_stops() {
+    let (address, _) = server(echo(|head| ok(head.split(' ').nth(1).unwrap())));
+    let workload = CountingUp { delay: Duration::from_millis(20), stop_at: Some(9), ..CountingUp::default() };
+    let begin = Instant::now();
+    let report = load(address, |settings| {
+        settings.connections = 1;
+        settings.workload = Some(Arc::new(workload.clone()));
+    });
+    assert_eq!((report.succeeded, report.failed_total), (9, 0), "{report}");
+    assert!(begin.elapsed() >= Duration::from_millis(8 * 20));
 }

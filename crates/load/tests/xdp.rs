@@ -155,7 +155,7 @@ fn what_cannot_be_reached_is_said() {
     let report = lab.load(|settings| settings.requests = Some(20));
     assert_eq!((report.succeeded, report.failed["connect_refused"]), (0, 20));
 
-    let target = |url: &'static str| move |s: &mut Settings| s.target = Target::parse(url).unwrap();
+    let target = |url: &'static str| move |s: &mut Settings| s.targets = vec![Target::parse(url).unwrap()];
     let error = lab.try_load(target("http://10.98.0.9/")).unwrap_err().to_string();
     assert!(error.contains("10.98.0.9 does not answer ARP"), "{error}");
     let error = lab.try_load(target("http://127.0.0.1/")).unwrap_err().to_string();
@@ -172,7 +172,7 @@ fn ipv6_over_both_links() {
     let open = lab.serve(answer(10_000, false));
     for link in [Link::Xdp, Link::Kernel] {
         let report = lab.load(|settings| {
-            settings.target = Target::parse("http://[fd98::1]/").unwrap();
+            settings.targets = vec![Target::parse("http://[fd98::1]/").unwrap()];
             settings.link = link;
             settings.threads = 2;
             settings.connections = 20;

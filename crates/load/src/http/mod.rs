@@ -5,16 +5,21 @@
 //! kernel sockets (`kernel`) or over the user-level stack on AF_XDP (`xdp`).
 
 mod args;
+mod client;
 mod kernel;
+mod outgoing;
+mod party;
+mod plan;
 mod report;
 mod run;
-#[cfg_attr(not(test), expect(dead_code, reason = "connections take it up in the next step"))]
 mod schedule;
 mod script;
 mod series;
 mod settings;
 mod shard;
 mod tally;
+mod target;
+mod tls;
 
 pub use args::{HttpArgs, main_http};
 pub use report::{Latency, OpenLoop, Report};
@@ -22,4 +27,5 @@ pub use run::{Progress, run, run_from};
 pub use schedule::{Arrivals, Leg, Rate};
 pub use script::{Exchange, Interest, Next, Script, Workload};
 pub use series::Interval;
-pub use settings::{Settings, Target};
+pub use settings::{Ending, Settings};
+pub use target::Target;

@@ -193,7 +193,7 @@ impl Report {
             seed: rate.seed,
         };
         let about = About {
-            url: settings.target.url().to_string(),
+            url: settings.targets[0].url().to_string(),
             link: settings.link.name().to_string(),
             threads: settings.threads,
             connections: settings.connections,

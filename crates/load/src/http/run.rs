@@ -4,25 +4,22 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Settings;
+use super::client::Client;
+use super::kernel::{self, Sockets};
+use super::party::Servers;
+use super::plan::Plan;
 use super::report::Report;
+use super::script::Script;
 use super::series::{Handover, Interval, Series};
-use super::shard::{ShardWorker, Task};
+use super::shard::Shard;
 use super::tally::{Outcome, Shared, Summary, Tally};
-use super::{Settings, kernel};
+use super::tls::{Security, Tls};
 use crate::descriptors::raise_limit;
 use crate::error::Error;
 use crate::link::{Link, Stack, Wire, xdp};
 use crate::processors::{check_cpus, pin};
 
-/// How long a connection that could not be made waits before it is tried again.
-pub(crate) const RETRY_NS: u64 = 10_000_000;
-/// At most this many of a thread's first connections are begun at once: a listener's backlog is a
-/// few hundred, and a SYN that is dropped costs a second.
-const OPENING_AT_ONCE: usize = 256;
-/// But so many are begun every so often in any case: with a new connection for each request, those
-/// of earlier ones may be under way all the time.
-const OPENING_ANYWAY: usize = 16;
-const OPENING_EVERY_NS: u64 = 1_000_000;
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
 /// How far a run has come.
@@ -60,44 +57,10 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The connections of a thread that have not begun yet.
-#[derive(Debug)]
-pub(crate) struct Ramp {
-    pub(crate) left: usize,
-    next_ns: u64,
-}
-
-impl Ramp {
-    pub(crate) fn new(connections: usize) -> Ramp {
-        Ramp { left: connections, next_ns: 0 }
-    }
-
-    /// How many to begin now, while `connecting` are under way.
-    #[inline]
-    pub(crate) fn begin(&mut self, now_ns: u64, connecting: usize) -> usize {
-        if self.left == 0 {
-            return 0;
-        }
-        let mut begin = OPENING_AT_ONCE.saturating_sub(connecting);
-        if now_ns >= self.next_ns {
-            self.next_ns = now_ns + OPENING_EVERY_NS;
-            begin = begin.max(OPENING_ANYWAY);
-        }
-        begin = begin.min(self.left);
-        self.left -= begin;
-        begin
-    }
-
-    /// When to ask again, if nothing else happens.
-    pub(crate) fn next_ns(&self) -> u64 {
-        if self.left > 0 { self.next_ns } else { u64::MAX }
-    }
-}
-
 /// One thread's connections, made ready while the run can still be refused.
 pub(crate) trait Worker: Send {
-    /// Runs until the tally says stop or no request is left.
-    fn run(self, tally: Tally<'_>) -> Result<Outcome, Error>;
+    /// Thread `index` runs it until the tally says stop or no request is left.
+    fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error>;
 }
 
 /// Runs the load and blocks until it is over. `progress` is called five times a second, and once for each interval.
@@ -120,30 +83,100 @@ pub fn run_from(
 ) -> Result<Report, Error> {
     settings.check()?;
     check_cpus(&settings.cpus)?;
-    let address = settings.target.resolve()?;
-    let local = local_address(address)?;
+    let plan = Arc::new(Plan::new(settings)?);
+    let scripts = scripts(settings)?;
+    let routes = scripts.iter().map(|script| plan.servers_of(script.as_deref())).collect::<Vec<_>>();
+    for address in routes.iter().flat_map(|servers| &servers.addresses) {
+        check_route(*address)?;
+    }
+    let security = Security::new(settings, plan.servers.iter().map(|server| server.secure_name.as_deref()))?;
+    let seed = |script| ClientSeed { plan: plan.clone(), script, security: security.clone() };
+    let clients = scripts.into_iter().map(seed);
     match settings.link {
         Link::Kernel => {
+            settings.check_ports(kernel::ephemeral_ports())?;
             // Standard streams, epoll instances, and what the process had open before.
             raise_limit("-c", settings.connections, 4 * settings.threads + 64)?;
-            let workers = kernel::workers(settings, address, local)?;
+            let worker = |(client, servers)| Ok(KernelWorker { sockets: Sockets::new(servers)?, client });
+            let workers = clients.zip(routes).map(worker).collect::<Result<_, Error>>()?;
             start().and_then(|()| drive(settings, workers, progress))
         }
         Link::Xdp => {
+            let mut servers: Vec<SocketAddr> = Vec::new();
+            for address in routes.iter().flat_map(|servers| &servers.addresses) {
+                if !servers.contains(address) {
+                    servers.push(*address);
+                }
+            }
             let (stacks, attachment) = xdp::open(&xdp::Wanted {
-                server: address,
-                url: settings.target.url(),
+                servers: &servers,
+                url: settings.targets[0].url(),
                 interface: settings.interface.as_deref(),
                 threads: settings.threads,
                 connections: settings.connections_of(0),
                 ports: settings.ports.clone(),
             })?;
             settings.check_ports(stacks.iter().map(|stack| stack.ports.len()).sum())?;
-            let workers = shard_workers(settings, address, stacks);
+            let worker = |((stack, client), servers): (_, Servers)| ShardWorker {
+                stack,
+                servers: servers.canonical(),
+                client,
+            };
+            let workers = stacks.into_iter().zip(clients).zip(routes).map(worker).collect();
             let report = start().and_then(|()| drive(settings, workers, progress));
             // The program stays until the last frame of the last thread is out.
             drop(attachment);
             report
+        }
+    }
+}
+
+/// Each thread's script, if the requests are made up.
+fn scripts(settings: &Settings) -> Result<Vec<Option<Box<dyn Script>>>, Error> {
+    let threads = settings.threads;
+    let script =
+        |index| settings.workload.as_ref().map(|workload| workload.script(index, threads)).transpose();
+    (0..threads).map(script).collect()
+}
+
+/// What a thread makes its client from.
+struct ClientSeed {
+    plan: Arc<Plan>,
+    script: Option<Box<dyn Script>>,
+    security: Option<Security>,
+}
+
+struct KernelWorker {
+    sockets: Sockets,
+    client: ClientSeed,
+}
+
+impl Worker for KernelWorker {
+    fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {
+        let clock = tally.clock();
+        let ClientSeed { plan, script, security } = self.client;
+        let client = Client::new(settings, plan, index, script, tally);
+        match security {
+            Some(security) => kernel::Shard::new(self.sockets, Tls::new(client, security), clock).run(),
+            None => kernel::Shard::new(self.sockets, client, clock).run(),
+        }
+    }
+}
+
+struct ShardWorker<W> {
+    stack: Stack<W>,
+    servers: Servers,
+    client: ClientSeed,
+}
+
+impl<W: Wire + Send> Worker for ShardWorker<W> {
+    fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {
+        let clock = tally.clock();
+        let ClientSeed { plan, script, security } = self.client;
+        let client = Client::new(settings, plan, index, script, tally);
+        match security {
+            Some(security) => Shard::new(self.stack, self.servers, Tls::new(client, security)).run(clock),
+            None => Shard::new(self.stack, self.servers, client).run(clock),
         }
     }
 }
@@ -168,8 +201,8 @@ pub(crate) fn drive<W: Worker>(
         let spawn = |index: usize, worker: W, handover: Option<Handover>| {
             let name = format!("load-{index}");
             let body = move || {
-                let outcome = pin(&settings.cpus, index)
-                    .and_then(|()| worker.run(Tally::new(settings, shared, index, handover)));
+                let tally = Tally::new(settings, shared, index, handover);
+                let outcome = pin(&settings.cpus, index).and_then(|()| worker.run(settings, index, tally));
                 if outcome.is_err() {
                     shared.end();
                 }
@@ -205,32 +238,10 @@ pub(crate) fn drive<W: Worker>(
     Ok(Report::new(settings, summary))
 }
 
-fn shard_workers<W: Wire + Send>(
-    settings: &Settings,
-    server: SocketAddr,
-    stacks: Vec<Stack<W>>,
-) -> Vec<ShardWorker<W>> {
-    let request: Arc<[u8]> = settings.request().into();
-    let worker = |(index, stack)| {
-        let task = Task {
-            // The engine knows no mapped addresses and no scopes.
-            server: SocketAddr::new(server.ip().to_canonical(), server.port()),
-            request: request.clone(),
-            connections: settings.connections_of(index),
-            timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
-        };
-        ShardWorker { stack, task }
-    };
-    stacks.into_iter().enumerate().map(worker).collect()
-}
-
-/// The address that this machine would speak from, or why there is none.
-fn local_address(server: SocketAddr) -> Result<SocketAddr, Error> {
+/// Whether this machine knows a way to the server.
+fn check_route(server: SocketAddr) -> Result<(), Error> {
     let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
-    let found = UdpSocket::bind(any).and_then(|socket| {
-        socket.connect(server)?;
-        socket.local_addr()
-    });
+    let found = UdpSocket::bind(any).and_then(|socket| socket.connect(server));
     found.map_err(|error| {
         let what = format!("no route to {}", server.ip());
         Error::machine(what, format!("{error}; see: ip route get {}", server.ip()))

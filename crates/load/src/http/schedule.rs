@@ -7,6 +7,8 @@
 use std::f64::consts::LN_2;
 use std::time::Duration;
 
+use super::plan::deal;
+
 /// How the arrivals are spaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
@@ -259,19 +261,13 @@ impl Schedule {
 /// Shares the run's arrivals out: to threads in turn, and within a thread to servers by weight, as evenly mixed as whole
 /// numbers allow. `None` for a server of weight 0.
 pub(crate) fn lanes(thread: usize, threads: usize, weights: &[u64]) -> Vec<Option<Lane>> {
-    let total: u64 = weights.iter().sum();
+    let order = deal(weights);
     let mut places = vec![Vec::new(); weights.len()];
-    for turn in 0..total {
-        // The server that is furthest behind its share of the turns so far.
-        let behind = |server: usize| {
-            i128::from(weights[server]) * i128::from(turn + 1)
-                - i128::from(total) * i128::from(places[server].len() as u64)
-        };
-        let server = (0..weights.len()).rev().max_by_key(|server| behind(*server)).unwrap_or(0);
-        places[server].push(turn * threads as u64 + thread as u64);
+    for (turn, server) in order.iter().enumerate() {
+        places[*server].push((turn * threads + thread) as u64);
     }
-    let lane =
-        |places: Vec<u64>| (!places.is_empty()).then(|| Lane { period: total * threads as u64, places });
+    let period = (order.len() * threads) as u64;
+    let lane = |places: Vec<u64>| (!places.is_empty()).then_some(Lane { period, places });
     places.into_iter().map(lane).collect()
 }
 

@@ -1,123 +1,38 @@
 //! What to run, checked before anything runs.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::ops::RangeInclusive;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::Target;
 use super::schedule::Rate;
 use super::script::Workload;
 use crate::error::Error;
 use crate::link::Link;
 
-/// The server and the resource, from an `http://` URL.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    url: String,
-    host: String,
-    port: u16,
-    path: String,
-}
+/// The targets' weights together: so many requests after which the mix repeats.
+const MAX_WEIGHT: u64 = 10_000;
 
-impl Target {
-    /// Reads `http://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1).
-    ///
-    /// # Errors
-    /// [`Error::Usage`] for anything else.
-    pub fn parse(url: &str) -> Result<Target, Error> {
-        let wrong = |expected: &str| Error::usage("URL", url, expected);
-        const SHAPE: &str = "http://HOST[:PORT][/PATH]";
-        let scheme = url.get(..7).filter(|scheme| scheme.eq_ignore_ascii_case("http://"));
-        if scheme.is_none() {
-            return Err(wrong(SHAPE));
-        }
-        if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong("visible ASCII only: other bytes are written as %XX"));
-        }
-        let rest = url[7..].split('#').next().unwrap_or_default();
-        let end = rest.find(['/', '?']).unwrap_or(rest.len());
-        let (authority, path) = rest.split_at(end);
-        if authority.contains('@') {
-            return Err(wrong("no user name in it; give -H 'Authorization: …' instead"));
-        }
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port),
-            _ => (authority, ""),
-        };
-        let port = match port {
-            "" => 80,
-            digits => digits
-                .parse::<u16>()
-                .ok()
-                .filter(|port| *port != 0)
-                .ok_or_else(|| wrong("a port from 1 to 65535 after the colon"))?,
-        };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        if host.is_empty() {
-            return Err(wrong(SHAPE));
-        }
-        let path = match path.as_bytes().first() {
-            None => "/".to_string(),
-            Some(b'?') => format!("/{path}"),
-            Some(_) => path.to_string(),
-        };
-        Ok(Target { url: url.to_string(), host: host.to_string(), port, path })
-    }
-
-    /// As it was given.
-    #[must_use]
-    pub fn url(&self) -> &str {
-        &self.url
-    }
-
-    /// The server's name or address, without brackets.
-    #[must_use]
-    pub fn host(&self) -> &str {
-        &self.host
-    }
-
-    /// The server's port.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// Path and query.
-    #[must_use]
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The server's address; IPv4 first where a name has both.
-    ///
-    /// # Errors
-    /// [`Error::Usage`] if the name has no address.
-    pub fn resolve(&self) -> Result<SocketAddr, Error> {
-        let found = (self.host.as_str(), self.port).to_socket_addrs();
-        let mut addresses: Vec<SocketAddr> = found
-            .map_err(|error| Error::usage("URL", &self.url, format!("a host that has an address ({error})")))?
-            .collect();
-        addresses.sort_by_key(|address| !address.is_ipv4());
-        let first = addresses.first().copied();
-        first.ok_or_else(|| Error::usage("URL", &self.url, "a host that has an address"))
-    }
-
-    /// The Host field (RFC 9112 section 3.2): the port only where it is not 80.
-    #[must_use]
-    pub fn host_field(&self) -> String {
-        let host = match self.host.parse::<IpAddr>() {
-            Ok(IpAddr::V6(address)) => format!("[{address}]"),
-            _ => self.host.clone(),
-        };
-        if self.port == 80 { host } else { format!("{host}:{}", self.port) }
-    }
+/// How a connection ends that has carried all its requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// The last request says `Connection: close`, and the server's FIN is waited for: TIME-WAIT is the server's.
+    Fin,
+    /// A reset, as soon as the last response is complete.
+    Reset,
 }
 
 /// One run.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What to ask for.
-    pub target: Target,
+    /// What to ask for, each by its weight; at least one. Connections are shared among servers by weight, the requests of a
+    /// connection among its server's targets.
+    pub targets: Vec<Target>,
+    /// The request method.
+    pub method: String,
+    /// The content of each request. Content-Length says how long it is; empty: none is sent.
+    pub body: Arc<[u8]>,
     /// Generator threads; with `xdp` each has a stack of its own.
     pub threads: usize,
     /// Connections over all threads.
@@ -132,6 +47,12 @@ pub struct Settings {
     pub timeout: Duration,
     /// A new connection for each request.
     pub close: bool,
+    /// Requests that a connection carries before another takes its place. `None`: as many as the server allows.
+    pub requests_per_connection: Option<u64>,
+    /// How a connection that has carried all its requests ends.
+    pub ending: Ending,
+    /// Requests under way at once on a connection, of a closed loop or an open one.
+    pub pipeline: usize,
     /// Open loop: when requests are due, whatever becomes of those before them. `None`: a closed loop, in which each
     /// connection has its next request when the one before is over.
     pub rate: Option<Rate>,
@@ -145,6 +66,12 @@ pub struct Settings {
     pub expect_status: Option<u16>,
     /// The only content size that is a success, bytes.
     pub expect_size: Option<u64>,
+    /// The SHA-256 digest of the only content that is a success.
+    pub expect_sha256: Option<[u8; 32]>,
+    /// `https`: take any certificate.
+    pub insecure: bool,
+    /// `https`: a file of certificates (PEM) that a server's may be signed by, in place of the system's.
+    pub ca_file: Option<PathBuf>,
     /// What carries the connections.
     pub link: Link,
     /// The interface for `xdp`; `None`: the one that the route to the server names.
@@ -160,7 +87,9 @@ impl Settings {
     #[must_use]
     pub fn new(target: Target) -> Settings {
         Settings {
-            target,
+            targets: vec![target],
+            method: "GET".to_string(),
+            body: Arc::from([]),
             threads: 1,
             connections: 10,
             duration: Some(Duration::from_secs(10)),
@@ -168,12 +97,18 @@ impl Settings {
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(2),
             close: false,
+            requests_per_connection: None,
+            ending: Ending::Fin,
+            pipeline: 1,
             rate: None,
             workload: None,
             interval: None,
             headers: Vec::new(),
             expect_status: None,
             expect_size: None,
+            expect_sha256: None,
+            insecure: false,
+            ca_file: None,
             link: Link::Kernel,
             interface: None,
             cpus: Vec::new(),
@@ -208,6 +143,44 @@ impl Settings {
         if self.requests == Some(0) {
             return Err(Error::usage("-n", 0, "at least one request"));
         }
+        if self.targets.is_empty() || self.targets.iter().all(|target| target.weight == 0) {
+            return Err(Error::usage("URL", "", "at least one URL with a weight above 0"));
+        }
+        if self.targets.iter().map(|target| target.weight).sum::<u64>() > MAX_WEIGHT {
+            return Err(Error::usage(
+                "--weights",
+                "",
+                format!("weights that add up to {MAX_WEIGHT} at most"),
+            ));
+        }
+        if self.connections < self.threads * self.servers().len() {
+            let expected = format!(
+                "a connection for each server and thread: {} or more",
+                self.threads * self.servers().len()
+            );
+            return Err(Error::usage("-c", self.connections, expected));
+        }
+        if self.requests_per_connection == Some(0) {
+            return Err(Error::usage("--requests-per-connection", 0, "at least one request"));
+        }
+        if self.close && self.requests_per_connection.is_some() {
+            return Err(Error::usage(
+                "--requests-per-connection",
+                self.requests_per_connection.unwrap_or_default(),
+                "it or --close, not both",
+            ));
+        }
+        if !(1..=1024).contains(&self.pipeline) {
+            return Err(Error::usage("--pipeline", self.pipeline, "1 to 1024 requests"));
+        }
+        if let Some(rate) = &self.rate {
+            let sound = |per_s: f64| (0.0..=1e9).contains(&per_s);
+            if rate.legs.iter().any(|leg| !sound(leg.from_per_s) || !sound(leg.to_per_s))
+                || !rate.legs.iter().any(|leg| leg.from_per_s > 0.0 || leg.to_per_s > 0.0)
+            {
+                return Err(Error::usage("-R", "", "a rate above 0 and up to 1G requests per second"));
+            }
+        }
         if self.timeout.is_zero() {
             return Err(Error::usage("--timeout", 0, "a duration such as 2s or 500ms"));
         }
@@ -239,17 +212,38 @@ impl Settings {
         Ok(())
     }
 
+    /// The targets' servers: the first target of each.
+    pub(crate) fn servers(&self) -> Vec<&Target> {
+        let mut servers: Vec<&Target> = Vec::new();
+        for target in &self.targets {
+            if !servers.iter().any(|server| server.is_same_server(target)) {
+                servers.push(target);
+            }
+        }
+        servers
+    }
+
     /// How many connections thread `index` has.
     #[must_use]
     pub fn connections_of(&self, index: usize) -> usize {
         self.connections / self.threads + usize::from(index < self.connections % self.threads)
     }
 
-    /// The request, head only: it has no content.
+    /// Requests that a connection carries at most.
+    pub(crate) fn turns(&self) -> u64 {
+        if self.close { 1 } else { self.requests_per_connection.unwrap_or(u64::MAX) }
+    }
+
+    /// Whether the schedule waits until the connections are made: those of an open loop that keeps them.
+    pub(crate) fn connects_first(&self) -> bool {
+        self.rate.is_some() && self.turns() > 1
+    }
+
+    /// A request for `target`; the `last` one of a connection says so.
     #[must_use]
-    pub fn request(&self) -> Vec<u8> {
+    pub fn request(&self, target: &Target, last: bool) -> Vec<u8> {
         let given = |name: &str| self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
-        let mut request = format!("GET {} HTTP/1.1\r\n", self.target.path);
+        let mut request = format!("{} {} HTTP/1.1\r\n", self.method, target.path());
         let mut line = |name: &str, value: &str| {
             request.push_str(name);
             request.push_str(": ");
@@ -257,16 +251,21 @@ impl Settings {
             request.push_str("\r\n");
         };
         if !given("host") {
-            line("Host", &self.target.host_field());
+            line("Host", &target.host_field());
         }
-        if self.close && !given("connection") {
+        if last && self.ending == Ending::Fin && !given("connection") {
             line("Connection", "close");
+        }
+        // RFC 9110 section 8.6: methods that anticipate content say so also where there is none.
+        let anticipates = matches!(self.method.as_str(), "POST" | "PUT" | "PATCH");
+        if (anticipates || !self.body.is_empty()) && !given("content-length") && !given("transfer-encoding") {
+            line("Content-Length", &self.body.len().to_string());
         }
         for (name, value) in &self.headers {
             line(name, value);
         }
         request.push_str("\r\n");
-        request.into_bytes()
+        [request.as_bytes(), &self.body].concat()
     }
 }
 
@@ -276,45 +275,35 @@ mod tests {
 
     #[test]
     fn urls_and_their_requests() {
-        let request =
-            |url: &str| String::from_utf8(Settings::new(Target::parse(url).unwrap()).request()).unwrap();
+        let request = |url: &str| {
+            let target = Target::parse(url).unwrap();
+            String::from_utf8(Settings::new(target.clone()).request(&target, false)).unwrap()
+        };
         assert_eq!(request("http://a"), "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(request("HTTP://a:80/b?c#d"), "GET /b?c HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(request("http://a:81?c"), "GET /?c HTTP/1.1\r\nHost: a:81\r\n\r\n");
         assert_eq!(request("http://[::1]:8080/"), "GET / HTTP/1.1\r\nHost: [::1]:8080\r\n\r\n");
+        assert_eq!(request("https://a:443/b"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(request("https://a:80/"), "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n");
         assert_eq!(request("http://[::1]"), "GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n");
-    }
-
-    #[test]
-    fn what_is_no_url_is_said_in_one_line() {
-        for url in [
-            "",
-            "a",
-            "https://a",
-            "http://",
-            "http:///x",
-            "http://a:0",
-            "http://a:x",
-            "http://a:70000",
-            "http://u:p@a/",
-            "http://a/ b",
-            "ftp://a",
-            "http://a/\u{e9}",
-        ] {
-            let error = Target::parse(url).unwrap_err();
-            assert!(error.is_usage());
-            let text = error.to_string();
-            assert!(text.starts_with("URL") && !text.contains('\n'), "{text}");
-        }
     }
 
     #[test]
     fn headers_are_added_or_replace_ours() {
         let mut settings = Settings::new(Target::parse("http://a/").unwrap());
-        settings.close = true;
         settings.headers = vec![("Host".into(), "b".into()), ("X-Y".into(), "z".into())];
-        let request = String::from_utf8(settings.request()).unwrap();
-        assert_eq!(request, "GET / HTTP/1.1\r\nConnection: close\r\nHost: b\r\nX-Y: z\r\n\r\n");
+        let request = |settings: &Settings, last| {
+            String::from_utf8(settings.request(&settings.targets[0], last)).unwrap()
+        };
+        let closing = "GET / HTTP/1.1\r\nConnection: close\r\nHost: b\r\nX-Y: z\r\n\r\n";
+        assert_eq!(request(&settings, true), closing);
+        assert_eq!(request(&settings, false), closing.replace("Connection: close\r\n", ""));
+        settings.ending = Ending::Reset;
+        assert_eq!(request(&settings, true), request(&settings, false), "a reset comes unannounced");
+        settings.method = "POST".into();
+        settings.body = b"abc".as_slice().into();
+        let post = "POST / HTTP/1.1\r\nContent-Length: 3\r\nHost: b\r\nX-Y: z\r\n\r\nabc";
+        assert_eq!(request(&settings, false), post);
     }
 
     #[test]

@@ -27,7 +27,8 @@ const QUEUE_WAIT: Duration = Duration::from_secs(2);
 
 /// What active opens over the link need.
 pub(crate) struct Wanted<'a> {
-    pub(crate) server: SocketAddr,
+    /// At least one; all of them behind one interface.
+    pub(crate) servers: &'a [SocketAddr],
     /// The URL, for what is to be said of it.
     pub(crate) url: &'a str,
     /// `None`: the one that the route to the server names.
@@ -41,10 +42,10 @@ pub(crate) struct Wanted<'a> {
 
 /// One stack a thread, and what must outlive them: the program goes with it.
 pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachment), Error> {
-    // The engine knows no mapped addresses and no scopes.
-    let scope = if let SocketAddr::V6(server) = wanted.server { server.scope_id() } else { 0 };
-    let server = wanted.server.ip().to_canonical();
-    if server.is_loopback() {
+    let first = wanted.servers[0];
+    let scope = if let SocketAddr::V6(server) = first { server.scope_id() } else { 0 };
+    let server = first.ip().to_canonical();
+    if wanted.servers.iter().any(|server| server.ip().to_canonical().is_loopback()) {
         return Err(Error::usage(
             "URL",
             wanted.url,
@@ -76,6 +77,11 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
     };
     let mut attachment = attach(&name, options).map_err(refused)?;
     let route = attachment.route(server).map_err(refused)?;
+    let hop = |server: &SocketAddr| {
+        let server = server.ip().to_canonical();
+        Ok((server, attachment.route(server).map_err(refused)?.next_hop))
+    };
+    let hops = wanted.servers.iter().map(hop).collect::<Result<Vec<_>, Error>>()?;
     let mut links = Vec::new();
     let mut first = None;
     for index in 0..threads {
@@ -109,7 +115,9 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         };
         let mut engine =
             Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
-        engine.set_neighbor(server, route.next_hop);
+        for (server, next_hop) in &hops {
+            engine.set_neighbor(*server, *next_hop);
+        }
         Ok(Stack { engine, wire, local: route.source, ports, epoch_ns })
     };
     let stacks = links.into_iter().enumerate().map(stack).collect::<Result<_, Error>>()?;

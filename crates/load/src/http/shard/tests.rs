@@ -1,14 +1,18 @@
 //! A shard against an HTTP server on another engine, on virtual time, over a link that loses.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use overfly_engine::{Config, Engine, ListenerId};
 use overfly_wire::MacAddr;
 
+use super::super::client::Client;
+use super::super::plan::Plan;
 use super::super::report::Report;
+use super::super::tally::Tally;
 use super::super::tally::{Shared, Summary};
-use super::super::{Settings, Target};
+use super::super::{Arrivals, Rate, Settings, Target};
 use super::*;
 use crate::link::Ports;
 use crate::link::in_memory::{DELAY_NS, Network};
@@ -134,7 +138,7 @@ impl Case {
         // No kernel stands beside the server: it refuses by itself.
         let mut server = Engine::new(Config { arp: true, ..config(SERVER_MAC, SERVER) }).unwrap();
         server.set_neighbor(CLIENT, CLIENT_MAC);
-        let request = settings.request();
+        let request = settings.request(&settings.targets[0], settings.close);
         let listens = manner.is_some();
         let mut site = Site {
             manner: manner.unwrap_or_else(|| answers("")),
@@ -148,22 +152,19 @@ impl Case {
         let _listener: Option<ListenerId> =
             listens.then(|| server.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap());
 
+        let ports = 1000.max(settings.connections as u16);
         let stack = Stack {
             engine,
             wire: client_end,
             local: CLIENT.into(),
-            ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
+            ports: Ports::of_shard(&(10_000..=10_000 + ports - 1), 0, 1),
             epoch_ns: 0,
         };
-        let task = Task {
-            server: SocketAddr::new(SERVER.into(), 80),
-            request: request.into(),
-            connections: settings.connections,
-            timeout_ns: settings.timeout.as_nanos() as u64,
-        };
+        let plan = Arc::new(Plan::new(&settings).unwrap());
         let shared = Shared::new(&settings);
         let tally = Tally::new(&settings, &shared, 0, None);
-        let mut shard = Shard::new(stack, task, tally);
+        let servers = plan.servers_of(None);
+        let mut shard = Shard::new(stack, servers, Client::new(&settings, plan, 0, None, tally));
 
         let mut serve = |now_ns: u64| {
             let now = Instant::from_micros(now_ns / 1000);
@@ -195,14 +196,13 @@ impl Case {
             now_ns += STEP_NS;
             assert!(now_ns < 3_600_000_000_000, "an hour went by");
             network.borrow_mut().now_ns = now_ns;
-            if !shard.step(now_ns) {
+            if !shard.step(now_ns, || now_ns).unwrap() {
                 break;
             }
             serve(now_ns);
         }
         let virtual_s = now_ns as f64 * 1e-9;
-        shard.client.tally.stop(now_ns);
-        shard.reset_all();
+        shard.stop(now_ns);
         network.borrow_mut().loss_per_mille = 0;
         let deadline_ns = now_ns + 20_000_000_000;
         let mut left = serve(now_ns);
@@ -213,9 +213,7 @@ impl Case {
             left = serve(now_ns);
         }
         assert!(shard.is_wound_up());
-        let mut counters = BTreeMap::new();
-        shard.stack.wire.count(&mut counters);
-        let outcome = shard.client.tally.into_outcome(counters);
+        let outcome = shard.into_outcome();
         let report = Report::new(&settings, Summary::of(vec![outcome], None, |_| {}));
         println!("{virtual_s} s\n{report}");
         Result { report, server_flows: left.0, server_requests: left.1, virtual_s }
@@ -390,4 +388,142 @@ fn all_connections_are_begun_though_others_are_always_under_way() {
         .run();
     assert!(result.report.connections_open_max > 290, "half of 600 connect, half are open");
     assert_eq!((result.report.failed_total, result.server_flows), (0, 0));
+}
+
+fn open_loop(per_s: f64, seconds: u64) -> Case {
+    case(answers(content(5, "keep-alive"))).with(|settings| {
+        settings.rate = Some(Rate::constant(per_s));
+        settings.requests = None;
+        settings.duration = Some(Duration::from_secs(seconds));
+    })
+}
+
+#[test]
+fn an_open_loop_sends_what_is_due_and_nothing_else() {
+    for (per_s, due) in [(10.0, 20), (0.6, 2), (1234.5, 2469), (20_000.0, 40_000)] {
+        let result = open_loop(per_s, 2).run();
+        let report = &result.report;
+        assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (due, 0, 0), "{per_s}/s");
+        assert_eq!((result.server_requests, report.record.sent), (due, due));
+        assert!((report.duration_s - 2.0).abs() < 1e-9, "the schedule's length: {}", report.duration_s);
+        assert_eq!((report.connections_made, report.connections_open_max), (8, 8), "made before it began");
+        let steps_us = 1.002 * (2 * DELAY_NS + 2 * STEP_NS) as f64 / 1000.0;
+        assert!(report.latency_us.max <= steps_us, "{} µs", report.latency_us.max);
+    }
+}
+
+#[test]
+fn what_waits_for_a_connection_waits_in_the_latency() {
+    // One connection carries 8,000 requests a second at most: a round trip is five steps.
+    let result = open_loop(16_000.0, 1).with(|settings| settings.connections = 1).run();
+    let (report, record) = (&result.report, &result.report.record);
+    assert_eq!(report.succeeded + record.unsent, 16_000, "each request that was due is one or the other");
+    assert!(record.unsent > 7000, "{} unsent", record.unsent);
+    assert!(report.service_us.max < 200.0, "the server is quick: {} µs", report.service_us.max);
+    assert!(report.latency_us.p99 > 400_000.0, "but the last ones waited: {} µs", report.latency_us.p99);
+    assert!(
+        record.send_lag_ns.max() <= STEP_NS,
+        "and the generator was not to blame: {} ns",
+        record.send_lag_ns.max()
+    );
+}
+
+#[test]
+fn an_open_loop_with_a_connection_each() {
+    let manner = Manner { closes: true, ..answers(content(5, "close")) };
+    let mut case = open_loop(500.0, 2).with(|settings| settings.close = true);
+    case.manner = Some(manner);
+    let result = case.run();
+    let report = &result.report;
+    assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (1000, 0, 0));
+    assert_eq!((report.connections_made, result.server_flows), (1000, 0));
+    assert!((report.duration_s - 2.0).abs() < 1e-9);
+    assert!(report.record.send_lag_ns.max() <= STEP_NS);
+}
+
+#[test]
+fn an_open_loop_counts_by_requests_too_and_its_warm_up_apart() {
+    let result = open_loop(1000.0, 5)
+        .with(|settings| {
+            settings.requests = Some(300);
+            settings.warmup = Duration::from_millis(500);
+        })
+        .run();
+    assert_eq!((result.report.succeeded, result.server_requests), (300, 800), "500 of them in the warm-up");
+    assert!((result.report.duration_s - 0.3).abs() < 1e-6, "{}", result.report.duration_s);
+}
+
+#[test]
+fn an_open_loop_to_nobody_fails_each_request_that_was_due() {
+    let mut case = open_loop(100.0, 1);
+    case.manner = None;
+    let result = case.run();
+    let unsent = result.report.record.unsent;
+    assert_eq!(only(&result, "connect_refused") + unsent, 100);
+    assert!(unsent <= 2, "{unsent} unsent");
+}
+
+#[test]
+fn connections_that_a_server_closes_are_made_again_in_an_open_loop() {
+    let manner = Manner { closes: true, ..answers(content(5, "close")) };
+    let mut case = open_loop(200.0, 2);
+    case.manner = Some(manner);
+    let result = case.run();
+    let report = &result.report;
+    assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (400, 0, 0));
+    assert!(report.connections_made >= 400);
+}
+
+#[test]
+fn poisson_arrivals_that_were_due_are_all_sent() {
+    let rate = Rate { arrivals: Arrivals::Poisson, seed: 3, ..Rate::constant(2000.0) };
+    let result = open_loop(1.0, 2).with(|settings| settings.rate = Some(rate)).run();
+    let report = &result.report;
+    assert!((3684..4316).contains(&report.succeeded), "seed 3: {}", report.succeeded);
+    assert_eq!((report.failed_total, report.record.unsent), (0, 0));
+}
+
+#[test]
+fn a_pipeline_keeps_several_requests_under_way() {
+    let result = case(answers(content(5, "keep-alive")))
+        .with(|settings| {
+            settings.connections = 1;
+            settings.pipeline = 8;
+        })
+        .run();
+    let report = &result.report;
+    assert_eq!((report.succeeded, report.failed_total), (500, 0));
+    // One at a time, 500 round trips of five steps take 62 ms.
+    assert!(result.virtual_s < 0.02, "{} s", result.virtual_s);
+    assert!(report.latency_us.min >= 1.998 * DELAY_NS as f64 / 1000.0);
+}
+
+#[test]
+fn a_pipeline_whose_server_closes_in_the_middle() {
+    let manner = Manner { closes: true, ..answers(content(5, "close")) };
+    let result = case(manner)
+        .with(|settings| {
+            settings.connections = 1;
+            settings.pipeline = 4;
+            settings.requests = Some(100);
+        })
+        .run();
+    let report = &result.report;
+    assert_eq!(report.succeeded + report.failed["closed_early"], 100, "{:?}", report.failed);
+    assert!(report.succeeded >= 25);
+}
+
+#[test]
+fn a_million_slots_are_not_looked_at_in_one_go() {
+    // The late are found all the same, a little later: each has a timeout of 200 ms.
+    let stalls = answers("HTTP/1.1 200 OK\r\nContent-Len");
+    let result = case(stalls)
+        .with(|settings| {
+            settings.connections = 3000;
+            settings.requests = Some(3000);
+            settings.timeout = Duration::from_millis(200);
+        })
+        .run();
+    assert_eq!(only(&result, "timeout"), 3000);
+    assert!((0.2..0.4).contains(&result.virtual_s), "{} s", result.virtual_s);
 }

@@ -1,0 +1,160 @@
+//! Where requests go.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+
+use crate::error::Error;
+
+/// A server and a resource, from an `http://` or `https://` URL.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    url: String,
+    secure: bool,
+    host: String,
+    port: u16,
+    path: String,
+    /// Its share of the requests, beside the weights of the run's other targets.
+    pub weight: u64,
+}
+
+impl Target {
+    /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1).
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for anything else.
+    pub fn parse(url: &str) -> Result<Target, Error> {
+        let wrong = |expected: &str| Error::usage("URL", url, expected);
+        const SHAPE: &str = "http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]";
+        let scheme =
+            ["http://", "https://"].into_iter().find(|scheme| starts_with_ignoring_case(url, scheme));
+        let Some(scheme) = scheme else {
+            return Err(wrong(SHAPE));
+        };
+        let secure = scheme == "https://";
+        if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong("visible ASCII only: other bytes are written as %XX"));
+        }
+        let rest = url[scheme.len()..].split('#').next().unwrap_or_default();
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        if authority.contains('@') {
+            return Err(wrong("no user name in it; give -H 'Authorization: …' instead"));
+        }
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port),
+            _ => (authority, ""),
+        };
+        let port = match port {
+            "" => default_port(secure),
+            digits => digits
+                .parse::<u16>()
+                .ok()
+                .filter(|port| *port != 0)
+                .ok_or_else(|| wrong("a port from 1 to 65535 after the colon"))?,
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        if host.is_empty() {
+            return Err(wrong(SHAPE));
+        }
+        let path = match path.as_bytes().first() {
+            None => "/".to_string(),
+            Some(b'?') => format!("/{path}"),
+            Some(_) => path.to_string(),
+        };
+        Ok(Target { url: url.to_string(), secure, host: host.to_string(), port, path, weight: 1 })
+    }
+
+    /// As it was given.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// The server's address; IPv4 first where a name has both.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if the name has no address.
+    pub fn resolve(&self) -> Result<SocketAddr, Error> {
+        let found = (self.host.as_str(), self.port).to_socket_addrs();
+        let mut addresses: Vec<SocketAddr> = found
+            .map_err(|error| Error::usage("URL", &self.url, format!("a host that has an address ({error})")))?
+            .collect();
+        addresses.sort_by_key(|address| !address.is_ipv4());
+        let first = addresses.first().copied();
+        first.ok_or_else(|| Error::usage("URL", &self.url, "a host that has an address"))
+    }
+
+    /// Whether it wants TLS.
+    #[must_use]
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// The host as it was given, without the brackets of an IPv6 address.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// The server's port.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Path and query.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Whether both are one server: a connection to the one can carry requests for the other.
+    pub(crate) fn is_same_server(&self, other: &Target) -> bool {
+        (self.secure, self.port) == (other.secure, other.port) && self.host.eq_ignore_ascii_case(&other.host)
+    }
+
+    /// The Host field (RFC 9112 section 3.2): the port only where it is not the scheme's.
+    #[must_use]
+    pub fn host_field(&self) -> String {
+        let host = match self.host.parse::<IpAddr>() {
+            Ok(IpAddr::V6(address)) => format!("[{address}]"),
+            _ => self.host.clone(),
+        };
+        if self.port == default_port(self.secure) { host } else { format!("{host}:{}", self.port) }
+    }
+}
+
+fn starts_with_ignoring_case(text: &str, start: &str) -> bool {
+    text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
+}
+
+fn default_port(secure: bool) -> u16 {
+    if secure { 443 } else { 80 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_url_is_said_in_one_line() {
+        for url in [
+            "",
+            "a",
+            "https://",
+            "http://",
+            "http:///x",
+            "http://a:0",
+            "http://a:x",
+            "http://a:70000",
+            "http://u:p@a/",
+            "http://a/ b",
+            "ftp://a",
+            "http://a/\u{e9}",
+        ] {
+            let error = Target::parse(url).unwrap_err();
+            assert!(error.is_usage());
+            let text = error.to_string();
+            assert!(text.starts_with("URL") && !text.contains('\n'), "{text}");
+        }
+    }
+}

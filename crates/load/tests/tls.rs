@@ -1,0 +1,163 @@
+//! `https://`: certificates that are to be trusted and others, over kernel sockets, against rustls in this process.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use overfly_load::http::{Rate, Report, Settings, Target, run};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+/// A server whose certificate is for `name`, and the certificate as PEM.
+fn server(name: &str, content: usize) -> (SocketAddr, String) {
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec![name.to_string()]).unwrap().self_signed(&key).unwrap();
+    let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.der().clone()], private)
+        .unwrap();
+    let config = Arc::new(config);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let connection = ServerConnection::new(config.clone()).unwrap();
+            std::thread::spawn(move || serve(StreamOwned::new(connection, stream), content));
+        }
+    });
+    (address, certificate.pem())
+}
+
+/// Answers requests with `content` bytes, until the client says `Connection: close`.
+fn serve(mut stream: StreamOwned<ServerConnection, std::net::TcpStream>, content: usize) {
+    let mut response = format!("HTTP/1.1 200 OK\r\nContent-Length: {content}\r\n\r\n").into_bytes();
+    response.resize(response.len() + content, b'x');
+    let mut head = Vec::new();
+    let mut buffer = [0; 4096];
+    while let Ok(received @ 1..) = stream.read(&mut buffer) {
+        head.extend_from_slice(&buffer[..received]);
+        if head.ends_with(b"\r\n\r\n") {
+            let last = head.windows(17).any(|window| window == b"Connection: close");
+            head.clear();
+            if stream.write_all(&response).is_err() || stream.flush().is_err() {
+                return;
+            }
+            if last {
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+                return;
+            }
+        }
+    }
+}
+
+fn load(address: SocketAddr, change: impl FnOnce(&mut Settings)) -> Report {
+    let mut settings = Settings::new(Target::parse(&format!("https://{address}/")).unwrap());
+    settings.duration = None;
+    settings.requests = Some(200);
+    settings.connections = 4;
+    settings.timeout = Duration::from_secs(20);
+    change(&mut settings);
+    run(&settings, |_| {}).unwrap()
+}
+
+/// A file that goes with the test.
+struct Pem(tempfile::NamedTempFile);
+
+impl Pem {
+    fn new(text: &str) -> Pem {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        Pem(file)
+    }
+
+    fn path(&self) -> PathBuf {
+        self.0.path().to_path_buf()
+    }
+}
+
+#[test]
+fn requests_over_trusted_connections() {
+    for content in [0, 1000, 300_000] {
+        let (address, pem) = server("127.0.0.1", content);
+        let pem = Pem::new(&pem);
+        for close in [false, true] {
+            let report = load(address, |settings| {
+                settings.ca_file = Some(pem.path());
+                settings.close = close;
+                settings.expect_size = Some(content as u64);
+            });
+            assert_eq!((report.succeeded, report.failed_total), (200, 0), "{report}");
+            assert_eq!(report.connections_made, if close { 200 } else { 4 });
+        }
+    }
+}
+
+#[test]
+fn an_open_loop_over_tls() {
+    let (address, _) = server("127.0.0.1", 100);
+    let report = load(address, |settings| {
+        settings.insecure = true;
+        settings.requests = None;
+        settings.rate = Some(Rate::constant(300.0));
+        settings.duration = Some(Duration::from_secs(1));
+    });
+    assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (300, 0, 0), "{report}");
+}
+
+#[test]
+fn who_is_not_to_be_trusted_is_counted() {
+    let (address, _) = server("127.0.0.1", 10);
+    let (_, other) = server("127.0.0.1", 10);
+    let other = Pem::new(&other);
+    let report = load(address, |settings| {
+        settings.requests = Some(20);
+        settings.ca_file = Some(other.path());
+    });
+    assert_eq!((report.succeeded, report.failed["tls"]), (0, 20), "{report}");
+    let report = load(address, |settings| settings.insecure = true);
+    assert_eq!(report.succeeded, 200, "{report}");
+
+    let (address, pem) = server("somebody.else", 10);
+    let pem = Pem::new(&pem);
+    let report = load(address, |settings| {
+        settings.requests = Some(20);
+        settings.ca_file = Some(pem.path());
+    });
+    assert_eq!(report.failed["tls"], 20, "another name: {report}");
+}
+
+#[test]
+fn a_server_without_tls() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.write_all(b"220 mail ESMTP\r\n");
+        }
+    });
+    let report = load(address, |settings| {
+        settings.insecure = true;
+        settings.requests = Some(20);
+    });
+    assert_eq!((report.succeeded, report.failed_total), (0, 20), "{report}");
+    assert!(report.failed["tls"] > 0);
+}
+
+#[test]
+fn files_that_hold_no_certificates_are_said_before_the_run() {
+    let empty = Pem::new("nothing\n");
+    let mut settings = Settings::new(Target::parse("https://127.0.0.1:1/").unwrap());
+    for path in [empty.path(), PathBuf::from("no/such/file")] {
+        settings.ca_file = Some(path);
+        let error = run(&settings, |_| {}).unwrap_err();
+        assert!(error.is_usage() && error.to_string().starts_with("--ca-file"), "{error}");
+    }
+}
