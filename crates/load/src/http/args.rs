@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use overfly_engine::Prefix;
+
 use super::{Arrivals, Ending, Leg, Progress, Rate, Settings, Target, run};
 use crate::arguments::{count, cpus, header, number, per_s, time};
 use crate::error::Error;
@@ -105,6 +107,9 @@ pub struct HttpArgs {
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub interface: Option<String>,
+    /// Connect from each of these addresses in turn: 10.77.1.0/24
+    #[arg(long, value_name = "PREFIX", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    pub sources: Option<String>,
     /// The local ports that a user-level link takes for itself
     #[arg(long, value_name = "LOW-HIGH", default_value = "10000-32000", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub ports: String,
@@ -249,6 +254,7 @@ impl HttpArgs {
             other => return Err(Error::usage("--link", other, "xdp or kernel")),
         };
         settings.interface.clone_from(&self.interface);
+        settings.sources = self.sources.as_deref().map(prefix).transpose()?;
         settings.ports = self
             .ports
             .split_once('-')
@@ -301,6 +307,13 @@ fn method(given: &str) -> Result<&str, Error> {
     } else {
         Err(Error::usage("-X", given.escape_debug(), "a method such as GET or PUT"))
     }
+}
+
+/// `10.77.1.0/24`.
+fn prefix(given: &str) -> Result<Prefix, Error> {
+    given
+        .parse()
+        .map_err(|_| Error::usage("--sources", given, "addresses such as 10.77.1.0/24 or fd77::/120"))
 }
 
 /// 64 hexadecimal digits.
@@ -477,6 +490,7 @@ mod tests {
             ("-R 5 --arrivals odd http://a", "--arrivals odd: expected "),
             ("--close=now http://a", "--close now: expected "),
             ("--close --requests-per-connection 5 http://a", "--requests-per-connection 5: expected "),
+            ("--sources 10.1.1.0/40 http://a", "--sources 10.1.1.0/40: expected "),
             ("--pipeline 0 http://a", "--pipeline 0: expected "),
             ("--expect-sha256 12 http://a", "--expect-sha256 12: expected "),
             ("-X G?T http://a", "-X G?T: expected "),

@@ -480,7 +480,10 @@ impl<'a> Client<'a> {
             }
             return;
         }
-        while self.has_room(slot) && !self.delay(slot) {
+        while self.has_room(slot) {
+            if !self.exhausted && self.delay(slot) {
+                return;
+            }
             if !self.take_ticket(self.now_ns) {
                 if self.slots[slot].under_way == 0 {
                     self.leave(slot);
@@ -561,7 +564,6 @@ impl<'a> Client<'a> {
         if self.plan.rate.is_none() || begin_ns > self.now_ns {
             return;
         }
-        // What was due before the end is still sent by a loop that comes a little later.
         let until_ns = (self.now_ns + 1).min(self.tally.end_ns());
         for server in 0..self.servers.len() {
             while let Some(due_ns) = self.next_due_ns(server, begin_ns)
@@ -569,8 +571,8 @@ impl<'a> Client<'a> {
                 && !self.exhausted
             {
                 let on_demand = self.opening.on_demand();
-                let slot = if on_demand { None } else { self.take_idle(server) };
-                if !on_demand && slot.is_none() || on_demand && !self.opening.has_vacancy(server) {
+                let slot = if on_demand { None } else { self.take_idle(server, until_ns) };
+                if !on_demand && slot.is_none() || on_demand && !self.opening.has_vacancy(server, until_ns) {
                     break;
                 }
                 if !self.take_ticket(due_ns) {
@@ -599,11 +601,16 @@ impl<'a> Client<'a> {
         Some(begin_ns.saturating_add(self.servers[server].schedule.as_ref()?.next_ns()))
     }
 
-    fn take_idle(&mut self, server: usize) -> Option<usize> {
+    /// The connection that has been idle longest. After the run's end, and so for a loop that comes a little late, it must
+    /// have been so before: what waits for a connection then has waited in vain.
+    fn take_idle(&mut self, server: usize, before_ns: u64) -> Option<usize> {
         while let Some(slot) = self.servers[server].idle.pop_front() {
             let slot = slot as usize;
             self.slots[slot].queued = false;
-            if usize::from(self.slots[slot].server) == server && self.has_room(slot) {
+            if usize::from(self.slots[slot].server) == server
+                && self.slots[slot].since_ns < before_ns
+                && self.has_room(slot)
+            {
                 return Some(slot);
             }
         }
@@ -910,8 +917,8 @@ impl Party for Client<'_> {
         let delayed = |script: &Scripted| script.delayed.peek().map(|Reverse((due_ns, _))| *due_ns);
         let delayed_ns = self.script.as_ref().and_then(delayed).unwrap_or(u64::MAX);
         let could_send = |server: &usize| {
-            !self.servers[*server].idle.is_empty()
-                || self.opening.on_demand() && self.opening.has_vacancy(*server)
+            self.is_running()
+                && (!self.servers[*server].idle.is_empty() || self.opening.has_vacancy(*server, u64::MAX))
         };
         let due = (0..self.servers.len()).filter(could_send).filter_map(|s| self.next_due_ns(s, begin_ns));
         let due_ns = due.min().filter(|due_ns| *due_ns < self.tally.end_ns()).unwrap_or(u64::MAX);

@@ -89,6 +89,9 @@ impl Sockets {
         if self.servers.no_delay {
             let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
         }
+        if let Some(sources) = &mut self.servers.sources {
+            rustix::net::bind(&socket, &SocketAddr::new(sources.take(), 0)).map_err(why)?;
+        }
         match rustix::net::connect(&socket, &server) {
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(error) => return Err(why(error)),

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 
 use super::tally::Outcome;
 use crate::error::Error;
+use crate::link::sources::Sources;
 use crate::record::Failure;
 
 /// Why a connection is gone, or was never made.
@@ -53,10 +54,12 @@ impl Why {
     }
 }
 
-/// Where a thread's connections go.
+/// Where a thread's connections go, and where they come from.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers {
     pub(crate) addresses: Vec<SocketAddr>,
+    /// Local addresses in turn; `None`: the one on the way to the server.
+    pub(crate) sources: Option<Sources>,
     /// A request may follow another that is not acknowledged yet: none waits for that (RFC 9293 section 3.7.4).
     pub(crate) no_delay: bool,
 }

@@ -8,6 +8,7 @@ use super::schedule::Rate;
 use super::script::Script;
 use super::{Ending, Settings};
 use crate::error::Error;
+use crate::link::sources::Sources;
 
 /// One request of a server's.
 #[derive(Debug)]
@@ -44,6 +45,8 @@ impl Server {
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) servers: Vec<Server>,
+    /// Local addresses to come from.
+    pub(crate) sources: Option<Sources>,
     pub(crate) rate: Option<Rate>,
     pub(crate) timeout_ns: u64,
     /// Requests that a connection carries at most.
@@ -73,6 +76,7 @@ impl Plan {
         };
         Ok(Plan {
             servers: settings.servers().into_iter().map(server).collect::<Result<_, Error>>()?,
+            sources: settings.sources.map(Sources::new).transpose()?,
             rate: settings.rate.clone(),
             timeout_ns: u64::try_from(settings.timeout.as_nanos()).unwrap_or(u64::MAX),
             turns: settings.turns(),
@@ -95,6 +99,7 @@ impl Plan {
         let at_once = script.map_or(1, Script::requests_at_once);
         Servers {
             addresses: self.servers.iter().map(address).collect(),
+            sources: self.sources.clone(),
             no_delay: self.pipeline > 1 || at_once > 1,
         }
     }

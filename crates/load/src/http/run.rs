@@ -17,6 +17,7 @@ use super::tally::{Outcome, Shared, Summary, Tally};
 use super::tls::{Security, Tls};
 use crate::descriptors::raise_limit;
 use crate::error::Error;
+use crate::link::sources::Sources;
 use crate::link::{Link, Stack, Wire, xdp};
 use crate::processors::{check_cpus, pin};
 
@@ -94,7 +95,10 @@ pub fn run_from(
     let clients = scripts.into_iter().map(seed);
     match settings.link {
         Link::Kernel => {
-            settings.check_ports(kernel::ephemeral_ports())?;
+            plan.sources.as_ref().map_or(Ok(()), Sources::check_local)?;
+            // A socket that is bound to an address has its port to itself; others share theirs with those to other servers.
+            let ways = plan.sources.as_ref().map_or(plan.servers.len(), Sources::len);
+            settings.check_ports(kernel::ephemeral_ports() * ways)?;
             // Standard streams, epoll instances, and what the process had open before.
             raise_limit("-c", settings.connections, 4 * settings.threads + 64)?;
             let worker = |(client, servers)| Ok(KernelWorker { sockets: Sockets::new(servers)?, client });
@@ -115,8 +119,10 @@ pub fn run_from(
                 threads: settings.threads,
                 connections: settings.connections_of(0),
                 ports: settings.ports.clone(),
+                sources: plan.sources.as_ref(),
             })?;
-            settings.check_ports(stacks.iter().map(|stack| stack.ports.len()).sum())?;
+            let ports: usize = stacks.iter().map(|stack| stack.ports.len()).sum();
+            settings.check_ports(ports * plan.sources.as_ref().map_or(1, Sources::len) * servers.len())?;
             let worker = |((stack, client), servers): (_, Servers)| ShardWorker {
                 stack,
                 servers: servers.canonical(),

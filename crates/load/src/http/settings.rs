@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use overfly_engine::Prefix;
+
 use super::Target;
 use super::schedule::Rate;
 use super::script::Workload;
@@ -78,6 +80,8 @@ pub struct Settings {
     pub interface: Option<String>,
     /// Thread i runs on processor `cpus[i % cpus.len()]` alone. Empty: wherever.
     pub cpus: Vec<usize>,
+    /// Local addresses that connections come from in turn; `None`: the one on the way to the server.
+    pub sources: Option<Prefix>,
     /// The local ports that `xdp` takes for itself.
     pub ports: RangeInclusive<u16>,
 }
@@ -112,6 +116,7 @@ impl Settings {
             link: Link::Kernel,
             interface: None,
             cpus: Vec::new(),
+            sources: None,
             ports: 10_000..=32_000,
         }
     }
@@ -194,7 +199,7 @@ impl Settings {
                 "--link xdp with it: kernel sockets follow the kernel's routes",
             ));
         }
-        if self.link == Link::Xdp && !self.ports.is_empty() {
+        if self.link == Link::Xdp && !self.ports.is_empty() && self.sources.is_none() {
             self.check_ports(self.ports.len())?;
         }
         Ok(())
@@ -206,7 +211,7 @@ impl Settings {
             return Err(Error::usage(
                 "-c",
                 self.connections,
-                format!("{ports} connections at most: there are no more local ports here"),
+                format!("{ports} connections at most: there are no more local ports here; see --sources"),
             ));
         }
         Ok(())

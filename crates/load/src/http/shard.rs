@@ -11,6 +11,7 @@ use overfly_engine::{Engine, Event, Failure, FlowId, Instant, Owner};
 use super::party::{Carrier, Party, Servers, Why};
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
+use crate::link::sources::Sources;
 use crate::link::{Stack, Wire};
 
 /// Frames taken before anything is sent.
@@ -74,17 +75,35 @@ fn why(failure: Failure) -> Why {
 /// What a party asks for, done by the engine.
 struct Asked<'a, W> {
     stack: &'a mut Stack<W>,
-    servers: &'a Servers,
+    servers: &'a mut Servers,
+    /// The port that the sources have their turn with.
+    port: &'a mut u16,
     now: Instant,
+}
+
+impl<W> Asked<'_, W> {
+    /// Each address with one port, then with the next.
+    fn next_local(&mut self) -> SocketAddr {
+        match &mut self.servers.sources {
+            None => SocketAddr::new(self.stack.local, self.stack.ports.take()),
+            Some(sources) => {
+                if sources.is_at_first() {
+                    *self.port = self.stack.ports.take();
+                }
+                SocketAddr::new(sources.take(), *self.port)
+            }
+        }
+    }
 }
 
 impl<W> Carrier for Asked<'_, W> {
     const GONE_AT_ONCE: bool = false;
 
-    /// Begins a connection from the next port that is free.
+    /// Begins a connection from the next address and port that are free.
     fn connect(&mut self, server: usize) -> Result<usize, Why> {
-        for _ in 0..self.stack.ports.len() {
-            let local = SocketAddr::new(self.stack.local, self.stack.ports.take());
+        let pairs = self.stack.ports.len() * self.servers.sources.as_ref().map_or(1, Sources::len);
+        for _ in 0..pairs {
+            let local = self.next_local();
             match self.stack.engine.connect(self.now, local, self.servers.addresses[server]) {
                 Ok(flow) => {
                     if self.servers.no_delay {
@@ -118,6 +137,7 @@ pub(crate) struct Shard<W, P> {
     stack: Stack<W>,
     servers: Servers,
     side: Side<P>,
+    port: u16,
     /// When the last round began, and whether it had something to do.
     round_ns: u64,
     was_busy: bool,
@@ -127,7 +147,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
     /// `stack` has control blocks for more flows than `party` has connections: those that wind down
     /// need theirs too.
     pub(crate) fn new(stack: Stack<W>, servers: Servers, party: P) -> Shard<W, P> {
-        Shard { stack, servers, side: Side(party), round_ns: 0, was_busy: false }
+        Shard { stack, servers, side: Side(party), port: 0, round_ns: 0, was_busy: false }
     }
 
     /// One round: takes frames, does what they ask for, sends. False when the run is over. `clock`
@@ -157,7 +177,10 @@ impl<W: Wire, P: Party> Shard<W, P> {
     }
 
     fn asked(&mut self, now: Instant) -> (&mut P, Asked<'_, W>) {
-        (&mut self.side.0, Asked { stack: &mut self.stack, servers: &self.servers, now })
+        (
+            &mut self.side.0,
+            Asked { stack: &mut self.stack, servers: &mut self.servers, port: &mut self.port, now },
+        )
     }
 
     #[inline]

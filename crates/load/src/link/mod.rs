@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 pub(crate) mod in_memory;
+pub(crate) mod sources;
 pub(crate) mod xdp;
 
 use std::collections::BTreeMap;

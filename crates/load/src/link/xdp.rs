@@ -15,6 +15,7 @@ use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::sources::Sources;
 use super::{Ports, Stack, Wire};
 use crate::error::Error;
 pub(crate) use listening::{Listening, listen};
@@ -38,6 +39,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) connections: usize,
     /// Local ports to claim, for all threads.
     pub(crate) ports: RangeInclusive<u16>,
+    /// Local addresses to claim them on; `None`: the one on the way to the server.
+    pub(crate) sources: Option<&'a Sources>,
 }
 
 /// One stack a thread, and what must outlive them: the program goes with it.
@@ -95,19 +98,29 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         }
         links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
     }
-    attachment
-        .claim_ports(Protocol::Tcp, route.source, wanted.ports.clone(), first.unwrap_or(0), threads)
-        .map_err(refused)?;
+    let sources: Vec<IpAddr> = match wanted.sources {
+        Some(sources) => {
+            sources.check_local()?;
+            sources.addresses().collect()
+        }
+        None => vec![route.source],
+    };
+    for source in &sources {
+        attachment
+            .claim_ports(Protocol::Tcp, *source, wanted.ports.clone(), first.unwrap_or(0), threads)
+            .map_err(refused)?;
+    }
 
     let epoch_ns = uptime_ns();
     let interface = attachment.interface();
     let stack = |(index, wire): (usize, XdpLink)| {
         let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
-        let flows = ports.len() as u32;
+        let pairs = ports.len() * sources.len() * hops.len();
+        // Those that wind down, or are in TIME-WAIT, need a control block too.
+        let flows = pairs.min(2 * wanted.connections + 65_536) as u32;
         let config = Config {
             mtu: interface.mtu,
             partial_checksums: interface.partial_checksums,
-            // One server: there are never more flows than ports.
             max_flows: flows,
             max_time_wait: flows,
             hash_key: boot_key(),

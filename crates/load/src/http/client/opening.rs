@@ -44,10 +44,10 @@ impl Opening {
         self.on_demand
     }
 
-    /// On demand: whether one more connection may be begun.
+    /// On demand: whether one more connection may be begun, and could have been before then.
     #[inline]
-    pub(super) fn has_vacancy(&self, server: usize) -> bool {
-        !self.vacant_since_ns[server].is_empty()
+    pub(super) fn has_vacancy(&self, server: usize, before_ns: u64) -> bool {
+        self.vacant_since_ns[server].front().is_some_and(|since_ns| *since_ns < before_ns)
     }
 
     /// On demand: takes the place of one more connection; since when it could have been taken.

@@ -414,15 +414,15 @@ fn an_open_loop_sends_what_is_due_and_nothing_else() {
 
 #[test]
 fn what_waits_for_a_connection_waits_in_the_latency() {
-    // One connection carries 8,000 requests a second at most: a round trip is five steps.
+    // One connection carries 10,000 requests a second at most: a round trip is four steps.
     let result = open_loop(16_000.0, 1).with(|settings| settings.connections = 1).run();
     let (report, record) = (&result.report, &result.report.record);
     assert_eq!(report.succeeded + record.unsent, 16_000, "each request that was due is one or the other");
-    assert!(record.unsent > 7000, "{} unsent", record.unsent);
+    assert!(record.unsent > 5000, "{} unsent", record.unsent);
     assert!(report.service_us.max < 200.0, "the server is quick: {} µs", report.service_us.max);
-    assert!(report.latency_us.p99 > 400_000.0, "but the last ones waited: {} µs", report.latency_us.p99);
+    assert!(report.latency_us.p99 > 300_000.0, "but the last ones waited: {} µs", report.latency_us.p99);
     assert!(
-        record.send_lag_ns.max() <= STEP_NS,
+        record.send_lag_ns.max() <= STEP_NS * 1002 / 1000,
         "and the generator was not to blame: {} ns",
         record.send_lag_ns.max()
     );
@@ -438,7 +438,7 @@ fn an_open_loop_with_a_connection_each() {
     assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (1000, 0, 0));
     assert_eq!((report.connections_made, result.server_flows), (1000, 0));
     assert!((report.duration_s - 2.0).abs() < 1e-9);
-    assert!(report.record.send_lag_ns.max() <= STEP_NS);
+    assert!(report.record.send_lag_ns.max() <= STEP_NS * 1002 / 1000);
 }
 
 #[test]
@@ -493,7 +493,7 @@ fn a_pipeline_keeps_several_requests_under_way() {
         .run();
     let report = &result.report;
     assert_eq!((report.succeeded, report.failed_total), (500, 0));
-    // One at a time, 500 round trips of five steps take 62 ms.
+    // One at a time, 500 round trips of four steps take 50 ms.
     assert!(result.virtual_s < 0.02, "{} s", result.virtual_s);
     assert!(report.latency_us.min >= 1.998 * DELAY_NS as f64 / 1000.0);
 }

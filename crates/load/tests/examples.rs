@@ -1,0 +1,102 @@
+//! The examples of docs/load.md, run as they stand but for where they go and how long they take.
+
+mod secure;
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use clap::Parser;
+use overfly_load::Link;
+use overfly_load::http::{HttpArgs, Target, run};
+
+#[derive(Parser)]
+struct Command {
+    #[command(flatten)]
+    http: HttpArgs,
+}
+
+/// Answers each request with `hello`, and closes where it is asked to.
+fn server() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    address
+}
+
+fn serve(mut stream: TcpStream) {
+    let mut pending = Vec::new();
+    let mut buffer = [0; 16_384];
+    while let Ok(received @ 1..) = stream.read(&mut buffer) {
+        pending.extend_from_slice(&buffer[..received]);
+        while let Some(end) = pending.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8(pending.drain(..end + 4).collect()).unwrap();
+            let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));
+            let length: usize = length.map_or(0, |digits| digits.parse().unwrap());
+            while pending.len() < length {
+                let received = stream.read(&mut buffer).unwrap();
+                pending.extend_from_slice(&buffer[..received]);
+            }
+            pending.drain(..length);
+            let content = if head.starts_with("HEAD ") { "" } else { "hello" };
+            let response = format!("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n{content}");
+            if stream.write_all(response.as_bytes()).is_err() || head.contains("Connection: close") {
+                return;
+            }
+        }
+    }
+}
+
+/// Words as a shell splits them; quotes are the single kind.
+fn words(line: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    for (index, part) in line.split('\'').enumerate() {
+        if index % 2 == 1 {
+            words.last_mut().unwrap().push_str(part);
+            continue;
+        }
+        for (index, word) in part.split(' ').enumerate() {
+            if index > 0 {
+                words.push(String::new());
+            }
+            words.last_mut().unwrap().push_str(word);
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+#[test]
+fn every_example_of_the_manual_works() {
+    let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
+    let manual = std::fs::read_to_string(manual).unwrap();
+    let plain = server();
+    let (secure, _) = secure::server("127.0.0.1", 5);
+    let examples: Vec<&str> = manual.lines().filter(|line| line.starts_with("overfly load http ")).collect();
+    assert!(examples.len() > 20, "{} examples", examples.len());
+    for example in examples {
+        println!("{example}");
+        let words = words(example).into_iter().skip(2);
+        let mut settings = Command::try_parse_from(words).unwrap().http.settings().unwrap();
+        for target in &mut settings.targets {
+            let (scheme, address) = if target.is_secure() { ("https", secure) } else { ("http", plain) };
+            let weight = target.weight;
+            *target = Target::parse(&format!("{scheme}://{address}{}", target.path())).unwrap();
+            target.weight = weight;
+        }
+        settings.warmup = settings.warmup.min(Duration::from_millis(50));
+        settings.duration = settings.duration.map(|duration| duration.min(Duration::from_millis(300)));
+        settings.requests = settings.requests.map(|requests| requests.min(1000));
+        // The address of the other links' lab is not here, nor are its processors.
+        settings.link = Link::Kernel;
+        settings.cpus.clear();
+        settings.check().unwrap();
+        let report = run(&settings, |_| {}).unwrap();
+        assert!(report.succeeded > 0, "{example}\n{report}");
+        assert!(report.failed["wrong_content"] + report.failed["wrong_size"] == 0, "{example}\n{report}");
+    }
+}
