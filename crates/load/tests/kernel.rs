@@ -2,8 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_load::http::{
@@ -567,13 +567,16 @@ fn a_pipeline() {
     assert_eq!((report.succeeded, report.failed_total), (1000, 0), "{report}");
 }
 
+/// Status and content.
+type Seen = (u16, Vec<u8>);
+
 /// Counts up: `/0`, `/1`, … and remembers what came back.
 #[derive(Debug, Clone, Default)]
 struct CountingUp {
     next: u64,
     delay: Duration,
     stop_at: Option<u64>,
-    seen: Arc<std::sync::Mutex<Vec<(u16, Vec<u8>)>>>,
+    seen: Arc<Mutex<Vec<Seen>>>,
 }
 
 impl Workload for CountingUp {
@@ -619,7 +622,7 @@ fn a_script_makes_requests_and_sees_responses() {
     assert_eq!((report.succeeded, report.failed_total), (100, 0), "{report}");
     let mut seen = workload.seen.lock().unwrap().clone();
     seen.sort_by_key(|(_, body)| (body.len(), body.clone()));
-    let expected: Vec<(u16, Vec<u8>)> = (0..100).map(|k| (200, format!("/{k}").into_bytes())).collect();
+    let expected: Vec<Seen> = (0..100).map(|k| (200, format!("/{k}").into_bytes())).collect();
     assert_eq!(seen, expected);
 }
 

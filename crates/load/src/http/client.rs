@@ -98,11 +98,17 @@ struct Request {
     no_content: bool,
 }
 
+/// A request, and what it is as a connection's last one. A thread has its own: nobody counts its references beside it.
+#[derive(Debug)]
+struct Template {
+    usual: Rc<[u8]>,
+    last: Rc<[u8]>,
+}
+
 /// A server's requests as this thread sends them, and its connections that could carry one.
 #[derive(Debug)]
 struct Server {
-    /// Each with what it is as a connection's last one.
-    requests: Vec<(Rc<[u8]>, Rc<[u8]>)>,
+    requests: Vec<Template>,
     /// In which order they are sent.
     order: Vec<u16>,
     turn: usize,
@@ -198,8 +204,8 @@ impl<'a> Client<'a> {
             Outgoing::Kept(Vec::new())
         } else {
             let repeated = |server: &Server| {
-                let (request, last) = &server.requests[0];
-                Repeated::new(request.clone(), last.clone(), plan.turns)
+                let Template { usual, last } = &server.requests[0];
+                Repeated::new(usual.clone(), last.clone(), plan.turns)
             };
             Outgoing::Repeated(servers.iter().map(repeated).collect())
         };
@@ -342,9 +348,9 @@ impl<'a> Client<'a> {
             return Some((bytes.len(), scripted.heads_only || bytes.starts_with(b"HEAD ")));
         }
         let server = &mut self.servers[usize::from(self.slots[slot].server)];
-        let (request, last) = &server.requests[usize::from(server.order[server.turn])];
+        let template = &server.requests[usize::from(server.order[server.turn])];
         server.turn = if server.turn + 1 < server.order.len() { server.turn + 1 } else { 0 };
-        let bytes = if is_last { last } else { request };
+        let bytes = if is_last { &template.last } else { &template.usual };
         self.outgoing.push(slot, bytes);
         Some((bytes.len(), self.plan.no_content))
     }
@@ -775,13 +781,17 @@ fn end(carrier: &mut impl Carrier, slot: usize, with_reset: bool) {
 fn servers_of(plan: &Plan, settings: &Settings, index: usize) -> Vec<Server> {
     let weights = plan.weights();
     let mut lanes = lanes(index, plan.threads, &weights).into_iter();
+    let template = |request: &super::plan::Request| Template {
+        usual: Rc::from(&*request.bytes),
+        last: Rc::from(&*request.last),
+    };
     let server = |(number, server): (usize, &super::plan::Server)| {
         let order = server.order();
         let lane = lanes.next().flatten();
         let number = (index * weights.len() + number) as u64;
         let schedule = plan.rate.as_ref().zip(lane);
         Server {
-            requests: server.requests.iter().map(|r| (Rc::from(&*r.bytes), Rc::from(&*r.last))).collect(),
+            requests: server.requests.iter().map(template).collect(),
             // Threads do not walk in step.
             turn: index % order.len().max(1),
             order,
