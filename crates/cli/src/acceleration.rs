@@ -1,6 +1,9 @@
 //! The one place where `overfly run` meets the links: an interface in, an accelerator out.
 
-use overfly_steer::{Attachment, Broker, Options};
+use overfly_link::xdp::HugePages;
+use overfly_steer::{Attachment, Broker};
+
+use crate::options::Options;
 
 /// Holds the interface's XDP program and the broker; dropping it takes both away.
 pub(crate) struct Acceleration {
@@ -12,11 +15,9 @@ impl Acceleration {
     ///
     /// # Errors
     /// Says in words why that cannot be done.
-    pub(crate) fn start(interface: &str) -> Result<Acceleration, String> {
-        // No busy polling of the device, even where the program spins: on veth the sender's core then
-        // moves our frames. Polling ourselves cost nginx 10 to 25 % (2 cores, Linux 6.18).
+    pub(crate) fn start(interface: &str, options: &Options) -> Result<Acceleration, String> {
         let attachment =
-            Attachment::attach(interface, Options::default()).map_err(|error| error.to_string())?;
+            Attachment::attach(interface, attachment_options(options)).map_err(|error| error.to_string())?;
         let broker = Broker::start(attachment).map_err(|error| error.to_string())?;
         Ok(Acceleration { broker })
     }
@@ -24,5 +25,59 @@ impl Acceleration {
     /// What OVERFLY_BROKER is to be for the program.
     pub(crate) fn environment(&self) -> &str {
         self.broker.environment()
+    }
+}
+
+/// What a profile says of the memory that the stacks share, and of the device.
+fn attachment_options(options: &Options) -> overfly_steer::Options {
+    // The shares of EF_MAX_PACKETS: with the default they are what `overfly_steer::Options` has by itself.
+    const RECEIVE_SHARE: u64 = 4;
+    const SEND_SHARE: u64 = 64;
+    const SEND_UNIT: u64 = 64;
+    let number = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    let send = (options.max_packets / SEND_SHARE).next_multiple_of(SEND_UNIT);
+    overfly_steer::Options {
+        busy_poll: options.int_driven == 0,
+        rx_ring: number(options.rxq_size),
+        rx_frames: number((options.max_packets / RECEIVE_SHARE).max(options.rxq_size)),
+        tx_frames: number(send.min(16_384)),
+        min_free_frames: number(options.min_free_packets),
+        huge_pages: match options.use_huge_pages {
+            0 => HugePages::No,
+            1 => HugePages::Try,
+            _ => HugePages::Insist,
+        },
+        ..overfly_steer::Options::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> overfly_steer::Options {
+        attachment_options(&Options::read(|its| (its == name).then(|| value.to_owned())).unwrap())
+    }
+
+    #[test]
+    fn the_defaults_are_those_of_an_attachment() {
+        let usual = overfly_steer::Options::default();
+        let huge_pages = HugePages::Try;
+        let expected = overfly_steer::Options { min_free_frames: 100, huge_pages, ..usual };
+        assert_eq!(attachment_options(&Options::DEFAULT), expected);
+    }
+
+    #[test]
+    fn the_packet_memory_follows_the_profile() {
+        let few = with("EF_MAX_PACKETS", "1024");
+        assert_eq!((few.rx_frames, few.tx_frames), (1024, 64));
+        let many = with("EF_MAX_PACKETS", "2097152");
+        assert_eq!((many.rx_frames, many.tx_frames), (524_288, 16_384));
+        let ring = with("EF_RXQ_SIZE", "16384");
+        assert_eq!((ring.rx_ring, ring.rx_frames), (16_384, 16_384));
+        assert_eq!(with("EF_MIN_FREE_PACKETS", "7").min_free_frames, 7);
+        assert_eq!(with("EF_USE_HUGE_PAGES", "0").huge_pages, HugePages::No);
+        assert_eq!(with("EF_USE_HUGE_PAGES", "2").huge_pages, HugePages::Insist);
+        assert!(with("EF_INT_DRIVEN", "0").busy_poll && with("EF_POLL_USEC", "20").busy_poll);
     }
 }

@@ -16,10 +16,15 @@ mod one_line;
 mod options;
 mod profile;
 mod program;
+#[path = "../../sockets/src/rules.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
+mod rules;
 mod run;
 mod supervise;
 
+use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use overfly_load::http::{HttpArgs, main_http};
@@ -39,6 +44,7 @@ enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
+    Profile(profile::Arguments),
     Lab(lab::Arguments),
     #[command(subcommand)]
     Load(Load),
@@ -64,6 +70,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
+        Command::Profile(arguments) => profile::profile(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
@@ -72,7 +79,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says what is wrong, in one line, on standard error.
+/// Messages go to the system log.
+static LOGS: AtomicBool = AtomicBool::new(false);
+
+/// Where messages go from now on: to the system log, or to standard error.
+fn complain_to_log(on: bool) {
+    LOGS.store(on, Ordering::Relaxed);
+}
+
+/// Says what is wrong, in one line, on standard error or, where a profile wants that and there is one, to the system log.
 fn complain(message: impl std::fmt::Display) {
-    eprintln!("overfly: {message}");
+    const DAEMON_WARNING: u32 = 3 << 3 | 4; // syslog(3)
+    let logged = LOGS.load(Ordering::Relaxed) && {
+        let record = format!("<{DAEMON_WARNING}>overfly[{}]: {message}", std::process::id());
+        UnixDatagram::unbound().is_ok_and(|socket| socket.send_to(record.as_bytes(), "/dev/log").is_ok())
+    };
+    if !logged {
+        eprintln!("overfly: {message}");
+    }
 }

@@ -14,7 +14,7 @@ use overfly_bench::lab::die_with;
 use rustix::process::{Pid, Signal, getppid};
 
 use crate::acceleration::Acceleration;
-use crate::profile::{self, Values};
+use crate::profile::{self, InForce, Profile};
 use crate::program::{self, Missing};
 use crate::supervise::supervise;
 use crate::{complain, interface};
@@ -27,10 +27,14 @@ use crate::{complain, interface};
 /// 128 + the signal that ended it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The options to run with: `balanced`, `performance`, or the path of an .opf file. EF_*
-    /// variables of the environment win over it
+    /// The options to run with: `balanced`, `performance`, `load`, `latency`, another name that
+    /// `overfly profile list` has, or the path of an .opf file; several with commas between them.
+    /// EF_* variables of the environment win over it
     #[arg(short, long, default_value = "balanced")]
     profile: String,
+    /// The profile wins over EF_* variables of the environment
+    #[arg(long)]
+    force_profiles: bool,
     /// The network interface to accelerate [default: that of the default route, else the only one]
     #[arg(short, long, value_name = "NAME")]
     interface: Option<String>,
@@ -44,17 +48,16 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         complain("no program to run was given");
         return ExitCode::from(2);
     };
-    let environment = std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
-    let read = profile::load(&arguments.profile, &profile_folders())
-        .and_then(|profile| profile::over_environment(profile, environment));
-    let (values, unread) = match read {
-        Ok(read) => read,
+    let read = Profile::load(&arguments.profile, &profile::folders())
+        .and_then(|profile| profile.in_environment(&profile::environment(), arguments.force_profiles));
+    let in_force = match read {
+        Ok(in_force) => in_force,
         Err(error) => {
             complain(error);
             return ExitCode::from(2);
         }
     };
+    crate::complain_to_log(in_force.options.log_via_ioctl != 0);
     let path = match program::find(program) {
         Ok(path) => path,
         Err(Missing::NotFound) => {
@@ -68,17 +71,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     };
     let accelerated = obstacle(&path)
         .and_then(|()| arguments.interface.clone().map_or_else(interface::choose, Ok))
-        .and_then(|interface| Ok((library()?, Acceleration::start(&interface)?)));
+        .and_then(|interface| Ok((library()?, Acceleration::start(&interface, &in_force.options)?)));
     match accelerated {
         Ok((library, acceleration)) => {
-            for name in unread {
-                complain(format_args!("{name} has no effect in this version"));
+            for line in in_force.without_effect() {
+                complain(line);
             }
-            let status = supervise(warden_command(&library, &acceleration, &values, arguments), None);
+            let status = supervise(warden_command(&library, &acceleration, &in_force, arguments), None);
             drop(acceleration);
             finish(status)
         }
-        Err(reason) if profile::value(&values, "EF_NO_FAIL") == Some(0) => {
+        Err(reason) if in_force.options.no_fail == 0 => {
             complain(format_args!("{} was not run, since EF_NO_FAIL is 0: {reason}", program.display()));
             ExitCode::FAILURE
         }
@@ -108,13 +111,6 @@ fn finish(status: std::io::Result<u8>) -> ExitCode {
     }
 }
 
-/// Where named profiles are looked for, in this order.
-fn profile_folders() -> Vec<PathBuf> {
-    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/overfly/profiles"));
-    let beside = executable_folder().map(|folder| folder.join("../../profiles"));
-    home.into_iter().chain(beside).chain([PathBuf::from("/usr/share/overfly/profiles")]).collect()
-}
-
 fn executable_folder() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
@@ -132,7 +128,7 @@ pub(crate) fn library() -> Result<PathBuf, String> {
 fn warden_command(
     library: &Path,
     acceleration: &Acceleration,
-    values: &Values,
+    in_force: &InForce,
     arguments: &Arguments,
 ) -> Command {
     let mut preload = library.as_os_str().to_owned();
@@ -149,8 +145,13 @@ fn warden_command(
         .arg("--")
         .args(&arguments.command)
         .env_remove("LD_PRELOAD")
-        .env("OVERFLY_BROKER", acceleration.environment())
-        .envs(values.iter().map(|(name, value)| (*name, value.to_string())));
+        .env("OVERFLY_BROKER", acceleration.environment());
+    for (name, value) in in_force.environment() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
     command
 }
 

@@ -74,6 +74,8 @@ pub struct Config {
     pub max_burst: u16,
     /// How long an ACK may wait for company. At most 500 ms (RFC 9293 section 3.8.6.3).
     pub delayed_ack: Duration,
+    /// Segments that may arrive one after the other without an acknowledgment; 0 and 1: each is acknowledged.
+    pub ack_stretch: u16,
     /// How long TIME-WAIT lasts: 2 MSL (RFC 9293 section 3.4.2).
     pub time_wait: Duration,
     /// How long a flow without an owner may stay in FIN-WAIT-2.
@@ -84,6 +86,8 @@ pub struct Config {
     pub congestion: Algorithm,
     /// Selective acknowledgments (RFC 2018).
     pub sack: bool,
+    /// Tail loss probes (RFC 8985 section 7), where there are selective acknowledgments.
+    pub loss_probes: bool,
     /// Timestamps and PAWS (RFC 7323).
     pub timestamps: bool,
     /// Explicit congestion notification (RFC 3168).
@@ -183,11 +187,13 @@ impl Config {
             max_repeated_ranges: 64,
             max_burst: 64,
             delayed_ack: Duration::from_millis(40),
+            ack_stretch: 8,
             time_wait: Duration::from_secs(50),
             fin_timeout: Duration::from_secs(60),
             initial_window: 0,
             congestion: Algorithm::Cubic,
             sack: true,
+            loss_probes: true,
             timestamps: true,
             ecn: Ecn::Accept,
             syn_cookies: SynCookies::WhenFull,

@@ -295,6 +295,12 @@ impl Engine {
         Ok(FlowId(index))
     }
 
+    /// The state of the flow between these ends, TIME-WAIT included.
+    #[must_use]
+    pub fn state_between(&self, local: SocketAddr, remote: SocketAddr) -> Option<State> {
+        self.flows.find(&Tuple::new(local, remote)).map(|index| self.flows.at(index).state)
+    }
+
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
     pub fn send(&mut self, flow: FlowId, bytes: usize) {
         let block = self.flows.at_mut(flow.0);

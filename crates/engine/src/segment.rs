@@ -11,8 +11,6 @@ use crate::receive::Arrival;
 use crate::sequence::{at_or_before, before, distance, later};
 use crate::time::{Deadline, ticks};
 
-/// Full segments that one acknowledgment covers at most.
-const STRETCH: u32 = 8;
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
 const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
 
@@ -391,16 +389,17 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         let waiting = flow.receive_next.wrapping_sub(flow.acked_next);
         let mss = u32::from(flow.mss);
-        let at = if flow.flags.has(Flags::QUICK_ACK) {
+        let stretch = u32::from(self.shared.config.ack_stretch);
+        let several = waiting >= 2 * mss;
+        let many = several && waiting >= (stretch * mss).min(flow.receive_limit / 2);
+        if flow.flags.has(Flags::QUICK_ACK) || stretch < 2 || many || (several && push) {
             flow.flags.set(Flags::ACK_NOW);
             return;
-        } else if waiting < 2 * mss {
-            self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
-        } else if push || waiting >= (STRETCH * mss).min(flow.receive_limit / 2) {
-            flow.flags.set(Flags::ACK_NOW);
-            return;
-        } else {
+        }
+        let at = if several {
             self.now.tick().after(1)
+        } else {
+            self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
         };
         flow.ack_at = flow.ack_at.earlier(Deadline::at(at));
     }

@@ -130,7 +130,11 @@ impl<O: Owner> Turn<'_, O> {
     pub(crate) fn start_probe(&mut self) -> bool {
         let flow = &*self.flow;
         let smoothed = flow.rtt.smoothed_us();
-        if !flow.flags.has(Flags::SACK) || flow.backoff > 0 || smoothed == 0 {
+        if !self.shared.config.loss_probes
+            || !flow.flags.has(Flags::SACK)
+            || flow.backoff > 0
+            || smoothed == 0
+        {
             return false;
         }
         let calm = flow.recovery().is_none_or(|recovery| {

@@ -194,6 +194,15 @@ fn a_probe_that_repaired_the_only_loss_still_costs_the_window() {
 }
 
 #[test]
+fn without_probes_a_lost_tail_waits_for_the_timeout() {
+    let (mut s, _) = in_flight(Config { loss_probes: false, ..config(SERVER) }, 3, 3);
+    s.wait_ms(1000);
+    assert_eq!(sequences(&mut s)[0], 1);
+    let counters = s.host.engine.counters();
+    assert!(counters.loss_probes == 0 && counters.timeouts > 0);
+}
+
+#[test]
 fn a_probe_sends_new_data_if_there_is_any() {
     let (mut s, _) = in_flight(config(SERVER), 3, 4);
     s.expect_after(108, &[(PSH | ACK, at(3), 1, MSS)]);

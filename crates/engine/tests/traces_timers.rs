@@ -524,3 +524,16 @@ fn no_acknowledgment_waits_longer_than_half_a_second() {
     s.wait_ms(12);
     s.expect(&[(ACK, 1, 11, 0)]);
 }
+
+#[test]
+fn as_many_segments_as_the_owner_says_share_an_acknowledgment() {
+    for (stretch, covered) in [(1, 1), (2, 2), (4, 4)] {
+        let mut s = Script::with(Config { ack_stretch: stretch, ..config(SERVER) });
+        s.passive_open();
+        for segment in 0..covered {
+            s.expect(&[]);
+            s.inject(ACK, at(segment), 1, MSS, 65_535);
+        }
+        s.expect(&[(ACK, 1, at(covered), 0)]);
+    }
+}

@@ -19,6 +19,11 @@ pub enum Error {
         /// The queue of the interface, from 0.
         queue: u32,
     },
+    /// The administrator: huge pages were insisted on, and too few are free.
+    NoHugePages {
+        /// Bytes that were wanted.
+        length: usize,
+    },
     /// The kernel: it does not know which NAPI fills the sockets.
     NoBusyPoll,
     /// The caller: numbers that do not fit together.
@@ -105,6 +110,11 @@ impl fmt::Display for Error {
             Error::QueueTaken { queue } => write!(
                 formatter,
                 "another AF_XDP socket is bound to queue {queue}: end the program that holds it (`ss --xdp` names it)"
+            ),
+            Error::NoHugePages { length } => write!(
+                formatter,
+                "{} MiB in huge pages are not free: `sysctl vm.nr_hugepages=N` reserves some, EF_USE_HUGE_PAGES 1 goes on without",
+                length.div_ceil(1 << 20)
             ),
             Error::NoBusyPoll => write!(
                 formatter,

@@ -10,6 +10,7 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use crate::lock::Guard;
+use crate::options::Waiting;
 use crate::process::{Process, has_inherited, process};
 use crate::socket::{SocketId, State};
 use crate::table::{self, Entry};
@@ -62,9 +63,10 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
     }
 }
 
-/// Until when a waiting call spins.
-fn spin_until(process: &Process, now: Instant) -> Instant {
-    now + core::time::Duration::from_micros(process.options.poll_usec)
+/// Until when a call that began to wait at `started` spins.
+fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
+    let spin_us = process.options.spin_us(call, process.is_blocked());
+    started + core::time::Duration::from_micros(spin_us)
 }
 
 /// The socket's data moves at user level.

@@ -1,6 +1,7 @@
 //! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
 
-use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
+use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -51,10 +52,24 @@ pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()
 }
 
-/// Gives the socket a port of the kernel's choice.
-pub(crate) fn bind_any_port(descriptor: i32, v6: bool) -> Result<(), Errno> {
-    let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
-    rustix::net::bind(borrow(descriptor), &SocketAddr::new(any, 0))
+/// A port of the kernel's choice at `address`, and the socket that keeps it from others.
+pub(crate) fn reserve_port(address: IpAddr) -> Result<(u16, OwnedFd), Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &SocketAddr::new(address, 0))?;
+    let bound = local_address(socket.as_raw_fd()).ok_or(Errno::INVAL)?;
+    Ok((bound.port(), socket))
+}
+
+/// Gives the socket a port of the kernel's choice, at the address that it is bound to or at all.
+pub(crate) fn bind_any_port(descriptor: i32, bound: SocketAddr) -> Result<(), Errno> {
+    // With IP_BIND_ADDRESS_NO_PORT the kernel would choose one at connect(), which it does not see.
+    let _ = set_number(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0);
+    let any = SocketAddr::new(bound.ip(), 0);
+    rustix::net::bind(borrow(descriptor), &any)
 }
 
 /// IPV6_V6ONLY of an AF_INET6 socket: set by the program, or net.ipv6.bindv6only when it was made.
@@ -211,6 +226,14 @@ pub(crate) fn number(descriptor: i32, level: i32, name: i32) -> Result<i32, Errn
     option(descriptor, level, name, &mut number).map(|_| number)
 }
 
+/// Sets an option of the kernel's socket that is an `int`.
+fn set_number(descriptor: i32, level: i32, name: i32, number: i32) -> Result<(), Errno> {
+    let value = &raw const number as usize;
+    let arguments = [descriptor as usize, level as usize, name as usize, value, size_of::<i32>(), 0];
+    // SAFETY: the kernel reads the four bytes of `number`.
+    unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) }.map(drop)
+}
+
 /// How long the kernel's `struct tcp_info` is: it grows from version to version.
 pub(crate) fn tcp_info_len(descriptor: i32) -> usize {
     let mut room = [0_u8; 1024];
@@ -237,13 +260,36 @@ pub(crate) fn send_limit(size: i32) -> usize {
     (size as u32 as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1)
 }
 
-/// The numbers in a file of /proc.
-fn numbers(path: &str) -> Vec<u64> {
+/// A message for the system log, as syslog(3) sends it: of a daemon, a warning.
+fn log(message: &str) -> Result<(), Errno> {
+    const DAEMON_WARNING: u32 = 3 << 3 | 4;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+    let process = rustix::process::getpid().as_raw_nonzero();
+    let record = format!("<{DAEMON_WARNING}>overfly[{process}]: {message}");
+    let to = rustix::net::SocketAddrUnix::new("/dev/log")?;
+    rustix::net::sendto(&socket, record.as_bytes(), rustix::net::SendFlags::NOSIGNAL, &to).map(drop)
+}
+
+/// What the program is called: by the name that it was started with (a script's own, 15 bytes at most), and by its file's.
+pub(crate) fn program_names() -> Vec<String> {
+    let started = text("/proc/self/comm").trim_end().to_owned();
+    let file = rustix::fs::readlink("/proc/self/exe", Vec::new()).unwrap_or_default();
+    let file = file.to_string_lossy();
+    vec![started, file.rsplit('/').next().unwrap_or_default().to_owned()]
+}
+
+/// The beginning of a file of /proc.
+fn text(path: &str) -> String {
     let mut bytes = [0; 256];
     let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|file| rustix::io::read(file, &mut bytes[..]));
-    let text = core::str::from_utf8(&bytes[..read.unwrap_or(0)]).unwrap_or("");
-    text.split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
+    String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned()
+}
+
+/// The numbers in a file of /proc.
+fn numbers(path: &str) -> Vec<u64> {
+    text(path).split_ascii_whitespace().filter_map(|number| number.parse().ok()).collect()
 }
 
 /// The largest SO_RCVBUF in bytes: net.core.rmem_max.
@@ -262,8 +308,19 @@ pub(crate) fn receive_window_max() -> u32 {
     (buffer.min(memory / 128) / 2).clamp(LEAST, 1 << 30) as u32
 }
 
-/// One line on standard error.
+/// Messages go to the system log.
+static LOGS: AtomicBool = AtomicBool::new(false);
+
+/// Where messages go from now on: to the system log, or to standard error.
+pub(crate) fn complain_to_log(on: bool) {
+    LOGS.store(on, Ordering::Relaxed);
+}
+
+/// One line for whoever runs the program.
 pub(crate) fn complain(message: &str) {
+    if LOGS.load(Ordering::Relaxed) && log(message).is_ok() {
+        return;
+    }
     let line = format!("overfly: {message}\n");
     let _ = rustix::io::write(borrow(2), line.as_bytes());
 }

@@ -15,6 +15,7 @@ mod face;
 pub mod interest;
 pub mod options;
 mod ring;
+pub mod rules;
 pub mod socket;
 pub mod stack;
 

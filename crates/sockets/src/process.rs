@@ -4,6 +4,7 @@ mod datagram;
 mod exec;
 mod family;
 mod handover;
+mod ports;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use core::time::Duration;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
-use overfly_link::broker::{Client, Interface, Leash, Protocol};
+use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal};
 use overfly_link::xdp::XdpLink;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
@@ -20,12 +21,14 @@ pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
+use self::ports::{SharedPort, SharedPorts};
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
-use crate::options::{DEFINITIONS, Options};
+use crate::options::Options;
+use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, SocketId, canonical};
 use crate::stack::{Closed, Stack, Transport};
-use crate::statistics::Statistics;
+use crate::statistics::{Statistics, Why};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
 
@@ -38,6 +41,8 @@ static PROCESS: Lock<Process> = Lock::new(Process::new());
 
 /// How long a process that exits waits for its peers to acknowledge what it sent.
 const EXIT_LINGER: Duration = Duration::from_secs(2);
+/// How many times as large batches are with EF_HIGH_THROUGHPUT_MODE.
+const LARGE_BATCHES: usize = 4;
 /// Tells our own registrations in the program's epoll sets from the program's: the upper half of their data. No pointer
 /// and no small number looks like it; the lower half says which.
 const PRIVATE: u64 = 0xa5f1_0e7f << 32;
@@ -106,6 +111,7 @@ pub(crate) struct KernelSet {
 pub(crate) struct Process {
     pub(crate) stack: Stack<XdpLink>,
     pub(crate) options: Options,
+    pub(crate) rules: Rules,
     start: Start,
     environment: Option<String>,
     leash: Option<Leash>,
@@ -132,6 +138,7 @@ pub(crate) struct Process {
     cache_limit: usize,
     /// Closed descriptors that hold a port.
     held: usize,
+    shared_ports: SharedPorts,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
@@ -163,6 +170,7 @@ impl Process {
         Self {
             stack: Stack::new(),
             options: Options::DEFAULT,
+            rules: Rules::new(),
             start: Start::Untried,
             environment: None,
             leash: None,
@@ -180,6 +188,7 @@ impl Process {
             cache: [const { Vec::new() }; 4],
             cache_limit: 0,
             held: 0,
+            shared_ports: SharedPorts::new(),
             event_loop: false,
             pumped: Instant::from_micros(0),
             statistics: Statistics::new(),
@@ -191,11 +200,19 @@ impl Process {
 
     /// Reads the environment. Returns whether the program is to be accelerated.
     fn configure(&mut self) -> bool {
-        for definition in DEFINITIONS {
-            if let Some(value) = std::env::var_os(definition.name)
-                && let Err(error) = self.options.set(definition.name, &value.to_string_lossy())
-            {
-                kernel::complain(&format!("{error}"));
+        let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        match Options::read(variable) {
+            Ok(options) => self.options = options,
+            Err(error) => {
+                kernel::complain(&error.to_string());
+                sys::exit(2);
+            }
+        }
+        kernel::complain_to_log(self.options.log_via_ioctl != 0);
+        match Rules::parse(&variable(rules::ENVIRONMENT).unwrap_or_default(), kernel::program_names()) {
+            Ok(rules) => self.rules = rules,
+            Err(error) => {
+                kernel::complain(&error);
                 sys::exit(2);
             }
         }
@@ -259,6 +276,7 @@ impl Process {
             return Err(format!("interface {} has no address", interface.name));
         }
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
+        client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
         let mut sockets = client.open_stack().map_err(|error| error.to_string())?;
         sockets.queues = sockets
             .queues
@@ -295,6 +313,8 @@ impl Process {
         config.syn_retries = self.options.retransmit_threshold_syn as u8;
         config.syn_cookies =
             if self.options.tcp_syncookies == 0 { SynCookies::Off } else { SynCookies::WhenFull };
+        config.ack_stretch = self.options.dynamic_ack_thresh as u16;
+        config.loss_probes = self.options.tail_drop_probe != 0;
         config.initial_window = self.options.tcp_initial_cwnd as u32;
         config.receive_window = kernel::receive_window_max();
         config.initial_receive_window =
@@ -314,6 +334,9 @@ impl Process {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
         self.stack.start(engine, link, self.cache_limit.max(1024));
+        if self.options.high_throughput_mode != 0 {
+            self.stack.enlarge_batches(LARGE_BATCHES);
+        }
         self.kick = Some(kick);
         self.fresh = Some(fresh);
         self.client = Some(client);
@@ -331,7 +354,9 @@ impl Process {
         self.lose_stack(ancestor);
         self.sleepers = 0;
         self.sleep_until = None;
-        self.statistics = Statistics { enabled: self.statistics.enabled, ..Statistics::new() };
+        let enabled = self.statistics.enabled;
+        self.statistics = Statistics::new();
+        self.statistics.enabled = enabled;
         self.connect_leash(tied);
     }
 
@@ -371,6 +396,7 @@ impl Process {
             }
         }
         self.held = 0;
+        self.shared_ports = SharedPorts::new();
         for set in &mut self.sets {
             set.prepared = false;
         }
@@ -454,13 +480,16 @@ impl Process {
         self.link_descriptors.iter().copied().chain(self.kick.iter().map(AsRawFd::as_raw_fd))
     }
 
+    /// There is output that the link had no frames for, or that the device did not take.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.stack.has_output() || self.stack.transport().is_some_and(XdpLink::transmit_pending)
+    }
+
     /// How long a thread may sleep that wants to wake at `deadline`, in microseconds.
     fn sleep_us(&self, deadline: Option<Instant>) -> Option<u64> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
         let time = now();
-        let blocked =
-            self.stack.has_output() || self.stack.transport().is_some_and(XdpLink::transmit_pending);
-        let own = if blocked { Some(time + FULL_LINK_PAUSE) } else { self.stack.next_deadline() };
+        let own = if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.stack.next_deadline() };
         let first = match (deadline, own) {
             (Some(deadline), Some(own)) => Some(deadline.min(own)),
             (deadline, own) => deadline.or(own),
@@ -487,6 +516,13 @@ impl Process {
         }
         cache.push(descriptor);
         true
+    }
+
+    /// How long a spinning call sleeps before it looks again, in microseconds.
+    fn nap_us(&mut self, spins: bool) -> u64 {
+        let nap_us = if spins { self.options.sleep_spin_usec } else { 0 };
+        self.statistics.naps += u64::from(nap_us > 0);
+        nap_us
     }
 
     /// Gives all cached descriptors back to the kernel. Returns whether there were any.
@@ -608,13 +644,16 @@ impl Process {
             return true;
         }
         let Some(bound) = kernel::local_address(descriptor) else { return false };
-        if bound.ip().to_canonical().is_loopback() || !self.start() {
-            return false;
+        if bound.ip().to_canonical().is_loopback() {
+            return self.left(Why::Loopback);
+        }
+        if !self.start() {
+            return self.left(Why::NoStack);
         }
         if !self.is_accelerated_address(bound) {
             self.refresh_addresses();
             if !self.is_accelerated_address(bound) {
-                return false;
+                return self.left(Why::OtherAddress);
             }
         }
         let settings = self.settings(id, descriptor);
@@ -667,6 +706,12 @@ impl Process {
         settings
     }
 
+    /// A socket stays the kernel's, and why.
+    fn left(&mut self, why: Why) -> bool {
+        self.statistics.leave(why);
+        false
+    }
+
     fn join_at(&mut self, id: SocketId, local: SocketAddr) -> Result<(), String> {
         if self.stack.join(id, local).map_err(|error| error.to_string())?
             && let Some(client) = &mut self.client
@@ -681,7 +726,7 @@ impl Process {
         self.part(id);
         self.statistics.listeners_refused += 1;
         kernel::complain(&format!("the kernel serves {bound}: {reason}"));
-        false
+        self.left(Why::Refused)
     }
 
     /// Begins an active open. `Ok(false)`: the kernel can do this one better.
@@ -692,41 +737,45 @@ impl Process {
         remote: SocketAddr,
     ) -> Result<bool, Errno> {
         let ip = remote.ip().to_canonical();
-        if ip.is_loopback()
-            || ip.is_unspecified()
-            || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
-            || ip.is_multicast()
-            || remote.port() == 0
-            || !self.start()
-            || self.is_own(ip)
-            || self.is_elsewhere(remote)
-        {
-            return Ok(false);
+        if ip.is_loopback() || ip.is_unspecified() {
+            return Ok(self.left(Why::Loopback));
+        }
+        if !self.rules.accelerate(Direction::Connect, remote) {
+            return Ok(self.left(Why::Rule));
+        }
+        if ip == IpAddr::V4(Ipv4Addr::BROADCAST) || ip.is_multicast() || remote.port() == 0 {
+            return Ok(self.left(Why::OtherAddress));
+        }
+        if !self.start() {
+            return Ok(self.left(Why::NoStack));
+        }
+        if self.is_own(ip) || self.is_elsewhere(remote) {
+            return Ok(self.left(Why::OtherAddress));
         }
         let remote = canonical(remote);
         let bound = kernel::local_address(descriptor).ok_or(Errno::INVAL)?;
         if !self.is_accelerated_address(bound) {
-            return Ok(false);
+            return Ok(self.left(Why::OtherAddress));
         }
         let from = bound.ip().to_canonical();
         if !from.is_unspecified() && from.is_ipv4() != remote.is_ipv4() {
-            return Ok(false);
+            return Ok(self.left(Why::OtherAddress));
         }
-        let port = if bound.port() == 0 {
-            kernel::bind_any_port(descriptor, bound.is_ipv6())?;
-            kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port()
-        } else {
-            bound.port()
-        };
+        let port = self.local_port(descriptor, bound, remote)?;
         let Some(client) = &mut self.client else { return Ok(false) };
         let route = if from.is_unspecified() {
             client.connect_flow(Protocol::Tcp, port, remote)
         } else {
             client.connect_flow_from(Protocol::Tcp, SocketAddr::new(from, port), remote)
         };
-        let Ok(route) = route else {
-            self.statistics.connects_refused += 1;
-            return Ok(false);
+        let route = match route {
+            Ok(route) => route,
+            Err(error) => {
+                let elsewhere =
+                    matches!(&error, overfly_link::Error::Refused { refusal: Refusal::RouteElsewhere, .. });
+                self.statistics.connects_refused += 1;
+                return Ok(self.left(if elsewhere { Why::OtherAddress } else { Why::Refused }));
+            }
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
         let settings = self.settings(id, descriptor);
@@ -735,7 +784,7 @@ impl Process {
                 let _ = client.disconnect_flow(Protocol::Tcp, port, remote);
             }
             self.statistics.connects_refused += 1;
-            return Ok(false);
+            return Ok(self.left(Why::Refused));
         }
         // What watched the kernel's socket in a set watches the stack's from now on.
         let mut registered = Vec::new();
@@ -761,6 +810,35 @@ impl Process {
     fn report(&mut self) {
         let Self { stack, statistics, .. } = self;
         statistics.report(stack);
+    }
+
+    /// The port that an active open leaves from: the socket's own, one that others share, or a fresh one.
+    fn local_port(&mut self, descriptor: i32, bound: SocketAddr, remote: SocketAddr) -> Result<u16, Errno> {
+        if bound.port() != 0 {
+            return Ok(bound.port());
+        }
+        let from = bound.ip().to_canonical();
+        let own = self.interface.as_ref().and_then(|interface| {
+            interface.addresses.iter().map(|&(own, _)| own).find(|own| own.is_ipv4() == remote.is_ipv4())
+        });
+        let Self { stack, shared_ports, options, .. } = self;
+        let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
+        let source = if from.is_unspecified() { own } else { Some(from) };
+        let shared = shared_ports.choose(options, from, remote.is_ipv4(), |port| {
+            source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse))
+        });
+        match shared {
+            SharedPort::Chosen(port) => {
+                self.statistics.shared_port_connects += 1;
+                return Ok(port);
+            }
+            SharedPort::Exhausted if self.options.tcp_shared_local_ports_no_fallback != 0 => {
+                return Err(Errno::ADDRNOTAVAIL);
+            }
+            SharedPort::Exhausted | SharedPort::NotMeant => {}
+        }
+        kernel::bind_any_port(descriptor, bound)?;
+        Ok(kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port())
     }
 
     /// Something that was closed is still to be delivered.
@@ -836,10 +914,14 @@ pub(crate) fn wait(
             count += 1;
         }
     }
+    let nap_us = guard.nap_us(spins);
     guard = sleeping(guard, deadline, spins, |timeout_us| {
         if spins && extra.is_empty() {
-            core::hint::spin_loop();
+            rest(nap_us);
         } else {
+            if nap_us > 0 {
+                rest(nap_us);
+            }
             let _ = sys::poll(&mut descriptors[..count], if spins { Some(0) } else { timeout_us }, since);
         }
     });
@@ -847,6 +929,24 @@ pub(crate) fn wait(
         extra.revents = descriptor.revents;
     }
     (guard, Woken::Look)
+}
+
+/// What a spinning thread does between two looks: sleeps a little, if the profile says so.
+fn rest(nap_us: u64) {
+    if nap_us == 0 {
+        return core::hint::spin_loop();
+    }
+    let nap = Duration::from_micros(nap_us);
+    let time = rustix::fs::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Between two looks of a spinning call: other threads may have the lock, and the core for as long as the profile says.
+pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static, Process> {
+    let nap_us = guard.nap_us(true);
+    drop(guard);
+    rest(nap_us);
+    process()
 }
 
 /// Runs `sleep` with the lock released; its argument is how long to sleep at most.
@@ -859,6 +959,7 @@ pub(crate) fn sleeping(
     let timeout_us = guard.sleep_us(deadline);
     guard.tell_sleepers();
     if !spins {
+        guard.statistics.sleeps += 1;
         guard.sleepers += 1;
         let until = timeout_us.map(|us| now() + Duration::from_micros(us));
         guard.sleep_until = match (guard.sleep_until, until) {
@@ -899,7 +1000,7 @@ pub(crate) fn load() {
     if !process.configure() {
         return;
     }
-    table::create();
+    table::create(process.options.fdtable_size);
     // The first look at the clock asks the kernel where it is; a sandbox that the program enters later may forbid to ask.
     let _ = now();
     process.adopt_all();

@@ -19,7 +19,7 @@ use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{Listening, Settings, Socket, SocketId, State};
 
-/// Frames taken from the link at a time.
+/// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
@@ -49,6 +49,8 @@ pub struct Stack<T> {
     pub(crate) connects: u64,
     /// How often the process has forked: connections note it when they begin.
     pub(crate) forks: u32,
+    /// How many times as large batches are as by themselves.
+    batches: usize,
 }
 
 /// What is to be done with a closed socket's descriptor.
@@ -75,6 +77,7 @@ impl<T: Transport> Stack<T> {
             accepts: 0,
             connects: 0,
             forks: 0,
+            batches: 1,
         }
     }
 
@@ -82,6 +85,11 @@ impl<T: Transport> Stack<T> {
     pub fn start(&mut self, engine: Engine, transport: T, cache_limit: usize) {
         self.face.cache_limit = cache_limit;
         self.drive = Some(Drive { engine, transport });
+    }
+
+    /// Takes and sends frames in batches so many times as large.
+    pub fn enlarge_batches(&mut self, times: usize) {
+        self.batches = times;
     }
 
     /// Whether there is an engine.
@@ -133,7 +141,8 @@ impl<T: Transport> Stack<T> {
         let Some(drive) = &mut self.drive else { return 0 };
         let Drive { engine, transport } = drive;
         let face = &mut self.face;
-        let received = transport.receive(RECEIVE_BATCH, |frame| engine.receive(now, frame, face));
+        let received =
+            transport.receive(RECEIVE_BATCH * self.batches, |frame| engine.receive(now, frame, face));
         engine.advance(now, face);
         self.do_chores();
         self.transmit(now);
@@ -185,7 +194,9 @@ impl<T: Transport> Stack<T> {
     /// Enough output has come together to send it without being asked.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        self.drive.as_ref().is_some_and(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH)
+        self.drive
+            .as_ref()
+            .is_some_and(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
     }
 
     /// When [`Stack::pump`] must be called again even if no frame arrives.
@@ -226,6 +237,13 @@ impl<T: Transport> Stack<T> {
         socket.v6 = v6;
         socket.nonblocking = nonblocking;
         id
+    }
+
+    /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free.
+    #[must_use]
+    pub fn is_free(&self, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
+        let state = self.drive.as_ref().and_then(|drive| drive.engine.state_between(local, remote));
+        state.is_none_or(|state| reuse && state == overfly_engine::State::TimeWait)
     }
 
     /// The socket stays in the kernel: forget it. Its interests are the kernel's.

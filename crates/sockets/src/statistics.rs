@@ -5,6 +5,37 @@ use overfly_link::xdp::XdpLink;
 use crate::kernel;
 use crate::stack::Stack;
 
+/// Why a socket is the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Why {
+    /// It listens at, or connects to, a loopback address.
+    Loopback,
+    /// Its address is not the accelerated interface's, or its peer is not reached through it.
+    OtherAddress,
+    /// A rule of the profile says so.
+    Rule,
+    /// The process has no stack: the reason was said when it could not be made.
+    NoStack,
+    /// The broker or the engine refused it.
+    Refused,
+    /// EF_UL_EPOLL is 0, and it was put into an epoll set.
+    KernelEpoll,
+    /// It was given an option that the stack does not follow.
+    SocketOption,
+}
+
+impl Why {
+    const ALL: [(Self, &'static str); 7] = [
+        (Self::Loopback, "loopback"),
+        (Self::OtherAddress, "other address"),
+        (Self::Rule, "rule"),
+        (Self::NoStack, "no stack"),
+        (Self::Refused, "refused"),
+        (Self::KernelEpoll, "EF_UL_EPOLL=0"),
+        (Self::SocketOption, "socket option"),
+    ];
+}
+
 /// Counters since the process began.
 pub(crate) struct Statistics {
     /// `OVERFLY_STATS=1`.
@@ -27,6 +58,16 @@ pub(crate) struct Statistics {
     pub(crate) datagram_sockets: u64,
     /// UDP sockets that the broker or the engine refused.
     pub(crate) datagram_sockets_refused: u64,
+    /// Sockets that were left to the kernel, by [`Why`].
+    left: [u64; Why::ALL.len()],
+    /// Active opens from a port that others share.
+    pub(crate) shared_port_connects: u64,
+    /// Looks of spinning epoll_waits.
+    pub(crate) looks: u64,
+    /// Times that a spinning call slept (EF_SLEEP_SPIN_USEC).
+    pub(crate) naps: u64,
+    /// Times that a waiting call slept in the kernel.
+    pub(crate) sleeps: u64,
 }
 
 impl Statistics {
@@ -42,35 +83,57 @@ impl Statistics {
             handovers_refused: 0,
             datagram_sockets: 0,
             datagram_sockets_refused: 0,
+            left: [0; Why::ALL.len()],
+            shared_port_connects: 0,
+            looks: 0,
+            naps: 0,
+            sleeps: 0,
         }
+    }
+
+    /// A socket stays the kernel's.
+    pub(crate) fn leave(&mut self, why: Why) {
+        self.left[why as usize] += 1;
     }
 
     /// Prints everything, once.
     pub(crate) fn report(&mut self, stack: &Stack<XdpLink>) {
-        if !core::mem::take(&mut self.enabled) || self.stacks == 0 {
+        let left: String = Why::ALL
+            .iter()
+            .filter(|(why, _)| self.left[*why as usize] > 0)
+            .map(|(why, name)| format!(" {name} {}", self.left[*why as usize]))
+            .collect();
+        if !core::mem::take(&mut self.enabled) || (self.stacks == 0 && left.is_empty()) {
             return;
         }
+        let pid = rustix::process::getpid().as_raw_nonzero();
+        if !left.is_empty() {
+            kernel::complain(&format!("process {pid}: left to the kernel:{left}"));
+        }
         let Self { kernel_accepts, kernel_connects, listeners_refused, connects_refused, .. } = self;
-        let process = rustix::process::getpid().as_raw_nonzero();
         kernel::complain(&format!(
-            "process {process}: accepts {} (kernel {kernel_accepts}), connects {} (kernel {kernel_connects}), refused listeners {listeners_refused} connects {connects_refused}",
+            "process {pid}: accepts {} (kernel {kernel_accepts}), connects {} (kernel {kernel_connects}), refused listeners {listeners_refused} connects {connects_refused}",
             stack.accepts, stack.connects
         ));
         kernel::complain(&format!(
-            "process {process}: handed over {} (refused {})",
+            "process {pid}: handed over {} (refused {})",
             self.handovers, self.handovers_refused
         ));
         kernel::complain(&format!(
-            "process {process}: UDP sockets {} (refused {}), overflows {}",
+            "process {pid}: UDP sockets {} (refused {}), overflows {}",
             self.datagram_sockets,
             self.datagram_sockets_refused,
             stack.datagram_overflows()
         ));
+        let Self { shared_port_connects, looks, naps, sleeps, .. } = self;
+        kernel::complain(&format!(
+            "process {pid}: shared ports {shared_port_connects}, sleeps {sleeps}, looks {looks}, naps {naps}"
+        ));
         if let Some(engine) = stack.engine() {
-            kernel::complain(&format!("process {process}: engine {:?}", engine.counters()));
+            kernel::complain(&format!("process {pid}: engine {:?}", engine.counters()));
         }
         if let Some(link) = stack.transport() {
-            kernel::complain(&format!("process {process}: link {:?}", link.counters()));
+            kernel::complain(&format!("process {pid}: link {:?}", link.counters()));
         }
     }
 }

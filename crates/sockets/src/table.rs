@@ -54,13 +54,17 @@ static LENGTH: AtomicUsize = AtomicUsize::new(0);
 /// One past the largest descriptor that ever had an entry.
 static USED: AtomicI32 = AtomicI32::new(0);
 
-/// Makes the table. Without memory for it there is none, and everything is the kernel's.
-pub(crate) fn create() {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    let length = limit
-        .maximum
-        .map_or(LONGEST, |maximum| usize::try_from(maximum).unwrap_or(LONGEST))
-        .clamp(1024, LONGEST);
+/// Makes the table, of `most` descriptors if that is not 0: the program's limit comes down to that. Without memory for it
+/// there is none, and everything is the kernel's.
+pub(crate) fn create(most: u64) {
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    if most != 0 {
+        limit.maximum = Some(limit.maximum.map_or(most, |maximum| maximum.min(most)));
+        limit.current = Some(limit.current.map_or(most, |current| current.min(most)));
+        let _ = rustix::process::setrlimit(Resource::Nofile, limit);
+    }
+    let length =
+        limit.maximum.map_or(LONGEST, |maximum| usize::try_from(maximum).unwrap_or(LONGEST)).min(LONGEST);
     // SAFETY: a fresh private mapping, at an address of the kernel's choice.
     let mapping = unsafe {
         rustix::mm::mmap_anonymous(

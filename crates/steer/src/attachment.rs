@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::connection::Connection;
-use overfly_link::broker::{Interface, Protocol, Route};
+use overfly_link::broker::{Cluster, Interface, Protocol, Route};
 use overfly_link::xdp::{
-    BusyPoll, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed, StackSockets,
+    BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed,
+    StackSockets,
 };
 use overfly_wire::ethernet;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
@@ -50,6 +51,10 @@ pub struct Options {
     pub tx_frames: u32,
     /// TCP connections of listeners that are remembered; older ones are found by their hash.
     pub flows: u32,
+    /// Frames to receive into that must be free on each queue for a new stack.
+    pub min_free_frames: u32,
+    /// What the frames' memory is made of.
+    pub huge_pages: HugePages,
 }
 
 impl Default for Options {
@@ -63,6 +68,8 @@ impl Default for Options {
             rx_ring: 1024,
             tx_frames: 512,
             flows: 262_144,
+            min_free_frames: 0,
+            huge_pages: HugePages::No,
         }
     }
 }
@@ -93,6 +100,7 @@ pub struct Attachment {
     netlink: Netlink,
     layout: PoolLayout,
     busy_poll: Option<BusyPoll>,
+    min_free_frames: u32,
     groups: Groups,
     connections: HashMap<FlowKey, u16>,
     claims: BTreeMap<(Protocol, IpAddr), Claim>,
@@ -152,7 +160,7 @@ impl Attachment {
         })?;
         let mode = if options.force_copy { Mode::Copy } else { Mode::Best };
         let pools = (0..queues)
-            .map(|queue| Pool::create(link.index, queue, layout, mode))
+            .map(|queue| Pool::create(link.index, queue, layout, mode, options.huge_pages))
             .collect::<Result<Vec<_>, _>>()?;
         let is_veth = link.kind.as_deref() == Some("veth");
         // On veth the sender's core runs our NAPI. Taking that over bounds a burst by veth's ring of 256, and costs
@@ -181,6 +189,7 @@ impl Attachment {
             netlink,
             layout,
             busy_poll: busy_poll.then(BusyPoll::default),
+            min_free_frames: options.min_free_frames,
             stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
             groups: Groups::default(),
             connections: HashMap::new(),
@@ -208,6 +217,12 @@ impl Attachment {
     #[must_use]
     pub fn busy_poll(&self) -> bool {
         self.busy_poll.is_some()
+    }
+
+    /// Whether the frames' memory is made of huge pages.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        self.pools.iter().all(Pool::huge_pages)
     }
 
     /// Stacks that are open.
@@ -238,8 +253,12 @@ impl Attachment {
     /// Makes a stack's sockets. Frames reach them as soon as something is steered to the stack.
     ///
     /// # Errors
-    /// [`Error::NoStack`] if all are taken, or what the kernel said.
+    /// [`Error::NoStack`] if all are taken, [`Error::TooFewFrames`], or what the kernel said.
     pub fn add_stack(&mut self) -> Result<StackSockets, Error> {
+        let (free, wanted) = (self.free_frames().min().unwrap_or(0), self.min_free_frames);
+        if free < wanted {
+            return Err(Error::TooFewFrames { free, wanted });
+        }
         let stack = self.free_place().ok_or(Error::NoStack { stacks: self.stacks.len() as u16 })?;
         let mut kept = Vec::with_capacity(self.pools.len());
         let mut queues = Vec::with_capacity(self.pools.len());
@@ -376,13 +395,35 @@ impl Attachment {
         address: SocketAddr,
         v6only: bool,
     ) -> Result<(), Error> {
+        self.listen_in(stack, protocol, address, v6only, Cluster::default())
+    }
+
+    /// As [`Attachment::listen`], as one of a cluster: stacks of other clusters keep what they have.
+    ///
+    /// # Errors
+    /// Those of [`Attachment::listen`], and [`Error::ListenerTaken`].
+    pub fn listen_in(
+        &mut self,
+        stack: u16,
+        protocol: Protocol,
+        address: SocketAddr,
+        v6only: bool,
+        cluster: Cluster,
+    ) -> Result<(), Error> {
         self.check_open(stack)?;
         let ip = address.ip().to_canonical();
         if !ip.is_unspecified() && !self.is_local(ip)? {
             return Err(Error::NotLocal(ip));
         }
         let mut places = listening_places(protocol, address, v6only);
-        places.retain(|&place| self.groups.listen(stack, place));
+        for &place in &places {
+            self.groups.admits(stack, place, &cluster).map_err(|taken| Error::ListenerTaken {
+                address,
+                stacks: taken.stacks,
+                other_cluster: taken.other_cluster,
+            })?;
+        }
+        places.retain(|&place| self.groups.listen(stack, place, cluster));
         if places.is_empty() {
             return Ok(());
         }

@@ -379,7 +379,7 @@ impl Service {
         let shared = Arc::clone(&self.shared);
         let mut attachment = lock(&shared.attachment);
         let no_stack = Err(Error::Options("open a stack first".to_owned()));
-        let Wish { kind, protocol, v6only, local, remote } = wish;
+        let Wish { kind, protocol, v6only, local, remote, cluster } = wish;
         let result = match (kind, stack) {
             (Kind::Interface, _) => {
                 drop(attachment);
@@ -395,7 +395,9 @@ impl Service {
                 Err(error) => Err(error),
             },
             (_, None) => no_stack,
-            (Kind::Listen, Some(stack)) => attachment.listen(stack, protocol, local, v6only).map(|()| None),
+            (Kind::Listen, Some(stack)) => {
+                attachment.listen_in(stack, protocol, local, v6only, cluster).map(|()| None)
+            }
             (Kind::Unlisten, Some(stack)) => {
                 attachment.unlisten(stack, protocol, local, v6only).map(|()| None)
             }
@@ -587,7 +589,8 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
 fn refusal(error: &Error) -> Refusal {
     match error {
         Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
-        Error::NoStack { .. } => Refusal::NoStack,
+        Error::NoStack { .. } | Error::TooFewFrames { .. } => Refusal::NoStack,
+        Error::ListenerTaken { .. } => Refusal::ListenerTaken,
         Error::NotLocal(_) => Refusal::NotLocal,
         Error::TupleInUse { .. } => Refusal::TupleInUse,
         Error::Unreachable { .. } => Refusal::Unreachable,

@@ -64,6 +64,22 @@ pub enum Error {
     UnknownStack(u16),
     /// The caller: the address belongs to this machine, but not to this interface.
     NotLocal(IpAddr),
+    /// The caller: stacks of another cluster listen there, or as many as the cluster allows.
+    ListenerTaken {
+        /// Where.
+        address: SocketAddr,
+        /// Stacks that listen there.
+        stacks: usize,
+        /// They are of another cluster.
+        other_cluster: bool,
+    },
+    /// The caller: fewer packet buffers are free than a new stack is to find.
+    TooFewFrames {
+        /// Free, on the queue that has fewest.
+        free: u32,
+        /// Wanted.
+        wanted: u32,
+    },
     /// Another stack has this connection.
     TupleInUse {
         /// The local end.
@@ -170,6 +186,16 @@ impl fmt::Display for Error {
             Error::NotLocal(address) => {
                 write!(formatter, "{address} is no address of this interface: the kernel must serve it")
             }
+            Error::ListenerTaken { address, other_cluster: true, .. } => {
+                write!(formatter, "{address} is another cluster's: EF_CLUSTER_NAME says whose a listener is")
+            }
+            Error::ListenerTaken { address, stacks, .. } => {
+                write!(formatter, "{stacks} stacks listen at {address}, as many as EF_CLUSTER_SIZE allows")
+            }
+            Error::TooFewFrames { free, wanted } => write!(
+                formatter,
+                "{free} packet buffers are free, and EF_MIN_FREE_PACKETS is {wanted}: raise EF_MAX_PACKETS"
+            ),
             Error::TupleInUse { local, remote } => {
                 write!(formatter, "another stack has the connection {local} - {remote}")
             }

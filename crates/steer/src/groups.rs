@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use overfly_link::broker::Protocol;
+use overfly_link::broker::{Cluster, Protocol};
 
 use crate::program::Group;
 
@@ -42,6 +42,17 @@ struct Members {
     accepting: Vec<u16>,
     /// Those that no longer accept and may still have connections (TCP's; a datagram has none).
     former: BTreeSet<u16>,
+    /// Of those that accept.
+    cluster: Cluster,
+}
+
+/// Why a stack cannot listen at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Stacks that listen there.
+    pub(crate) stacks: usize,
+    /// They are of another cluster; otherwise there are as many as the cluster allows.
+    pub(crate) other_cluster: bool,
 }
 
 impl Members {
@@ -57,14 +68,27 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
+    /// Whether the stack could begin to accept there.
+    pub(crate) fn admits(&self, stack: u16, place: Place, cluster: &Cluster) -> Result<(), Taken> {
+        let Some(members) = self.asked.get(&place) else { return Ok(()) };
+        let stacks = members.accepting.len();
+        if stacks == 0 || members.accepting.contains(&stack) {
+            return Ok(());
+        }
+        let other_cluster = !members.cluster.is_of_one_name(cluster);
+        let is_full = cluster.limit != 0 && stacks >= cluster.limit as usize;
+        if other_cluster || is_full { Err(Taken { stacks, other_cluster }) } else { Ok(()) }
+    }
+
     /// The stack accepts there from now on. False if it did already.
-    pub(crate) fn listen(&mut self, stack: u16, place: Place) -> bool {
+    pub(crate) fn listen(&mut self, stack: u16, place: Place, cluster: Cluster) -> bool {
         let members = self.asked.entry(place).or_default();
         if members.accepting.contains(&stack) {
             return false;
         }
         members.former.remove(&stack);
         members.accepting.push(stack);
+        members.cluster = cluster;
         true
     }
 
@@ -143,14 +167,14 @@ mod tests {
     #[test]
     fn a_listener_everywhere_covers_its_familys_addresses_except_where_a_closer_one_is() {
         let mut groups = Groups::default();
-        assert!(groups.listen(1, at(ALL_V4)));
-        assert!(!groups.listen(1, at(ALL_V4)));
+        assert!(groups.listen(1, at(ALL_V4), Cluster::default()));
+        assert!(!groups.listen(1, at(ALL_V4), Cluster::default()));
         assert_eq!(groups.expand(&[A, B, C]), [(at(A), Group::new(&[1])), (at(B), Group::new(&[1]))].into());
-        groups.listen(2, at(B));
+        groups.listen(2, at(B), Cluster::default());
         assert_eq!(groups.expand(&[A, B, C]), [(at(A), Group::new(&[1])), (at(B), Group::new(&[2]))].into());
         groups.unlisten(2, at(B));
         assert_eq!(groups.expand(&[B]), [(at(B), Group::new(&[1]))].into());
-        groups.listen(3, at(ALL_V6));
+        groups.listen(3, at(ALL_V6), Cluster::default());
         assert_eq!(groups.expand(&[B, C]), [(at(B), Group::new(&[1])), (at(C), Group::new(&[3]))].into());
         groups.remove(1);
         groups.remove(2);
@@ -162,8 +186,8 @@ mod tests {
     fn protocols_have_their_own_groups() {
         let mut groups = Groups::default();
         let udp = Place { protocol: Protocol::Udp, ..at(A) };
-        groups.listen(1, at(A));
-        groups.listen(2, udp);
+        groups.listen(1, at(A), Cluster::default());
+        groups.listen(2, udp, Cluster::default());
         assert_eq!(groups.expand(&[A]), [(at(A), Group::new(&[1])), (udp, Group::new(&[2]))].into());
         // Nothing remains of a UDP socket.
         groups.unlisten(2, udp);
@@ -181,8 +205,8 @@ mod tests {
     #[test]
     fn a_group_that_nobody_accepts_for_stays_while_connections_may_live() {
         let mut groups = Groups::default();
-        groups.listen(1, at(A));
-        groups.listen(2, at(A));
+        groups.listen(1, at(A), Cluster::default());
+        groups.listen(2, at(A), Cluster::default());
         assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[1, 2]));
         groups.unlisten(1, at(A));
         assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[2]));
@@ -192,5 +216,22 @@ mod tests {
         assert_eq!(groups.expand(&[A])[&at(A)], Group::new(&[]));
         groups.remove(2);
         assert!(groups.expand(&[A]).is_empty());
+    }
+
+    #[test]
+    fn a_cluster_shares_a_place_with_its_own_and_no_more_than_it_allows() {
+        let mut groups = Groups::default();
+        let (web, other) = (Cluster::new("web", 2), Cluster::new("other", 0));
+        groups.listen(1, at(A), web);
+        assert_eq!(groups.admits(2, at(A), &web), Ok(()));
+        assert_eq!(groups.admits(2, at(A), &other), Err(Taken { stacks: 1, other_cluster: true }));
+        assert_eq!(groups.admits(2, at(B), &other), Ok(()));
+        groups.listen(2, at(A), web);
+        assert_eq!(groups.admits(3, at(A), &web), Err(Taken { stacks: 2, other_cluster: false }));
+        assert_eq!(groups.admits(2, at(A), &web), Ok(()), "it listens there already");
+        groups.unlisten(1, at(A));
+        assert_eq!(groups.admits(3, at(A), &web), Ok(()));
+        groups.unlisten(2, at(A));
+        assert_eq!(groups.admits(3, at(A), &other), Ok(()), "nobody is there any more");
     }
 }

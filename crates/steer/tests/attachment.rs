@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStrea
 use std::time::{Duration, Instant};
 
 use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
-use overfly_link::xdp::XdpLink;
+use overfly_link::xdp::{HugePages, XdpLink};
 use overfly_steer::{Attachment, Error, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
@@ -292,4 +292,56 @@ fn links_and_brokers_may_change_threads() {
     sent::<XdpLink>();
     sent::<Attachment>();
     sent::<overfly_steer::Broker>();
+}
+
+/// Huge pages that the machine keeps free while this lives.
+struct HugePagesOfMachine(String);
+
+impl HugePagesOfMachine {
+    const PATH: &str = "/proc/sys/vm/nr_hugepages";
+
+    fn reserve(count: u32) -> HugePagesOfMachine {
+        let before = std::fs::read_to_string(Self::PATH).unwrap();
+        std::fs::write(Self::PATH, count.to_string()).unwrap();
+        HugePagesOfMachine(before)
+    }
+}
+
+impl Drop for HugePagesOfMachine {
+    fn drop(&mut self) {
+        let _ = std::fs::write(Self::PATH, &self.0);
+    }
+}
+
+#[test]
+fn packet_memory_is_made_of_huge_pages_if_there_are_any() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let small = Options { stacks: 2, rx_frames: 1024, rx_ring: 512, tx_frames: 64, ..Options::default() };
+    let attach = |huge_pages| Attachment::attach(INTERFACE, Options { huge_pages, ..small });
+    {
+        let _none = HugePagesOfMachine::reserve(0);
+        assert!(!attach(HugePages::Try).unwrap().huge_pages());
+        let refused = attach(HugePages::Insist).unwrap_err().to_string();
+        assert!(refused.contains("MiB in huge pages") && refused.contains("vm.nr_hugepages"), "{refused}");
+    }
+    let _some = HugePagesOfMachine::reserve(8);
+    assert!(!attach(HugePages::No).unwrap().huge_pages());
+    for wish in [HugePages::Try, HugePages::Insist] {
+        let mut attachment = attach(wish).unwrap();
+        assert!(attachment.huge_pages());
+        // A stack's process maps the same memory.
+        drop(XdpLink::open(attachment.add_stack().unwrap()).unwrap());
+    }
+}
+
+#[test]
+fn a_stack_needs_free_packet_memory() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let options = Options { rx_frames: 2048, min_free_frames: 2049, ..Options::default() };
+    let refused = Attachment::attach(INTERFACE, options).unwrap().add_stack().unwrap_err().to_string();
+    assert!(refused.contains("2048 packet buffers are free") && refused.contains("2049"), "{refused}");
+    let enough = Options { min_free_frames: 2048, ..options };
+    assert!(Attachment::attach(INTERFACE, enough).unwrap().add_stack().is_ok());
 }

@@ -24,6 +24,8 @@ const OPTIONS: Options = Options {
     rx_ring: 512,
     tx_frames: 256,
     flows: 4096,
+    min_free_frames: 0,
+    huge_pages: overfly_link::xdp::HugePages::No,
 };
 
 /// Runs this test binary again, in the server's namespace, as one of the roles below.

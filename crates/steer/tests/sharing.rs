@@ -24,6 +24,8 @@ const OPTIONS: Options = Options {
     rx_ring: 256,
     tx_frames: 128,
     flows: 65_536,
+    min_free_frames: 0,
+    huge_pages: overfly_link::xdp::HugePages::No,
 };
 const LENGTH: usize = 80;
 /// Where a reflecting process writes its stack's number.

@@ -18,7 +18,7 @@ use zerocopy::IntoBytes;
 use super::message::{
     DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome, Wish,
 };
-use super::{Interface, Protocol, Route, parse_environment};
+use super::{Cluster, Interface, Protocol, Route, parse_environment};
 use crate::Error;
 use crate::xdp::{QueueSockets, StackSockets};
 
@@ -32,6 +32,7 @@ const F_SETSIG: c_int = 10;
 pub struct Client {
     socket: OwnedFd,
     interface: Interface,
+    cluster: Cluster,
 }
 
 impl Client {
@@ -42,7 +43,7 @@ impl Client {
     pub fn connect(environment: &str) -> Result<Client, Error> {
         let socket = dial(environment, Role::Client)?;
         let interface = hear(socket.as_fd(), Welcome::parse)?;
-        Ok(Client { socket, interface })
+        Ok(Client { socket, interface, cluster: Cluster::default() })
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -89,14 +90,21 @@ impl Client {
         }
     }
 
+    /// With whom listeners from now on share their address and port.
+    pub fn set_cluster(&mut self, cluster: Cluster) {
+        self.cluster = cluster;
+    }
+
     /// New connections to the address come to this process's stack, or to one of those that listen there; with UDP, its
     /// datagrams. The address 0.0.0.0 or `::` stands for all addresses of the interface, also those it gets later: `::` for
     /// those of both families, unless `v6only` (which means nothing with other addresses).
     ///
     /// # Errors
-    /// [`Error::Refused`] if the address is not the interface's, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    /// [`Error::Refused`] if the address is not the interface's or the cluster has no place there, [`Error::BrokerGone`],
+    /// [`Error::BrokerProtocol`].
     pub fn listen(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
-        self.ask(&Wish { protocol, v6only, local: address, ..Wish::new(Kind::Listen) }).map(|_| ())
+        let cluster = self.cluster;
+        self.ask(&Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) }).map(|_| ())
     }
 
     /// No more of them. TCP connections that exist stay. Say the same as in [`Client::listen`].

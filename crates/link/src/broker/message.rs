@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | [`Kind::Interface`] | | the interface, as it is now |
 //! | [`Kind::OpenStack`] | | a stack's sockets; one stack for each connection |
-//! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only | new TCP connections to `local`, or its UDP datagrams |
+//! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only; cluster to listen | new TCP connections to `local`, or its UDP datagrams |
 //! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
@@ -23,7 +23,7 @@ use overfly_wire::MacAddr;
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Interface, Protocol, Refusal, Route};
+use super::{Cluster, Interface, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
 
@@ -137,13 +137,22 @@ pub struct Wish {
     pub local: SocketAddr,
     /// As `local`.
     pub remote: SocketAddr,
+    /// Who else may listen there.
+    pub cluster: Cluster,
 }
 
 impl Wish {
     /// One about nothing in particular.
     #[must_use]
     pub fn new(kind: Kind) -> Wish {
-        Wish { kind, protocol: Protocol::Tcp, v6only: false, local: NOWHERE, remote: NOWHERE }
+        Wish {
+            kind,
+            protocol: Protocol::Tcp,
+            v6only: false,
+            local: NOWHERE,
+            remote: NOWHERE,
+            cluster: Cluster::default(),
+        }
     }
 }
 
@@ -158,6 +167,8 @@ pub struct Request {
     remote_port: U16,
     local_address: [u8; 16],
     remote_address: [u8; 16],
+    cluster_name: [u8; 16],
+    cluster_limit: U32,
 }
 
 impl Request {
@@ -172,6 +183,8 @@ impl Request {
             remote_port: U16::new(wish.remote.port()),
             local_address: to_bytes(wish.local.ip()),
             remote_address: to_bytes(wish.remote.ip()),
+            cluster_name: wish.cluster.name,
+            cluster_limit: U32::new(wish.cluster.limit),
         }
     }
 
@@ -190,6 +203,7 @@ impl Request {
             },
             local: SocketAddr::new(from_bytes(request.local_address), request.local_port.get()),
             remote: SocketAddr::new(from_bytes(request.remote_address), request.remote_port.get()),
+            cluster: Cluster { name: request.cluster_name, limit: request.cluster_limit.get() },
         })
     }
 }
@@ -443,7 +457,8 @@ mod tests {
         for kind in Kind::ALL {
             for protocol in [Protocol::Tcp, Protocol::Udp] {
                 for (local, remote) in [(addresses[0], addresses[1]), (addresses[1], addresses[0])] {
-                    let wish = Wish { kind, protocol, v6only: local.is_ipv6(), local, remote };
+                    let cluster = Cluster::new("web", 3);
+                    let wish = Wish { kind, protocol, v6only: local.is_ipv6(), local, remote, cluster };
                     assert_eq!(Request::parse(Request::new(&wish).as_bytes()), Some(wish));
                 }
             }

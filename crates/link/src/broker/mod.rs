@@ -47,6 +47,32 @@ pub struct Interface {
     pub partial_checksums: bool,
 }
 
+/// Processes that share an address and port: all of one name, and so many at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cluster {
+    name: [u8; 16],
+    /// Stacks at most; 0: as many as like.
+    pub limit: u32,
+}
+
+impl Cluster {
+    /// Of a name, the first 16 bytes count.
+    #[must_use]
+    pub fn new(name: &str, limit: u32) -> Cluster {
+        let mut cluster = Cluster { limit, ..Cluster::default() };
+        for (to, byte) in cluster.name.iter_mut().zip(name.bytes()) {
+            *to = byte;
+        }
+        cluster
+    }
+
+    /// Whether the other may share an address and port with this one.
+    #[must_use]
+    pub fn is_of_one_name(&self, other: &Cluster) -> bool {
+        self.name == other.name
+    }
+}
+
 /// How to reach an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
@@ -79,6 +105,8 @@ pub enum Refusal {
     Other = 9,
     /// The connection is not this client's, or the kernel would not take it.
     NotMoved = 10,
+    /// Others listen there: of another cluster, or as many as the cluster allows.
+    ListenerTaken = 11,
 }
 
 impl Refusal {
@@ -93,6 +121,7 @@ impl Refusal {
             Refusal::RouteElsewhere,
             Refusal::NoNeighbor,
             Refusal::NotMoved,
+            Refusal::ListenerTaken,
         ]
         .into_iter()
         .find(|&refusal| refusal as u16 == number)

@@ -203,16 +203,23 @@ pub(crate) struct Memory {
 // and busy bytes hand from one owner to the next.
 unsafe impl Send for Memory {}
 
+/// Bytes of the pages that a memfd is made of.
+pub(crate) fn page_len(memory: BorrowedFd<'_>) -> Result<usize, Error> {
+    let status = rustix::fs::fstat(memory).map_err(|errno| Error::system("fstat of a pool", errno))?;
+    Ok(usize::try_from(status.st_blksize).unwrap_or(PAGE).max(PAGE))
+}
+
 impl Memory {
     /// Maps the memory behind `pool`, a descriptor that is as long as `layout` says (checked).
     pub(crate) fn map(pool: BorrowedFd<'_>, layout: PoolLayout) -> Result<Memory, Error> {
         layout.check()?;
         let length = layout.memory_len();
         let size = rustix::fs::fstat(pool).map_err(|errno| Error::system("fstat of a pool", errno))?.st_size;
-        if usize::try_from(size) != Ok(length) {
+        let size = usize::try_from(size).unwrap_or(0);
+        if size != length.next_multiple_of(page_len(pool)?) {
             return Err(Error::Layout("the pool's memory is not as long as its layout"));
         }
-        let mapping = Mapping::shared(pool, 0, length, "mmap of a pool")?;
+        let mapping = Mapping::shared(pool, 0, size, "mmap of a pool")?;
         Ok(Memory { mapping, layout })
     }
 

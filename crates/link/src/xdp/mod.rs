@@ -12,7 +12,7 @@ mod socket;
 
 pub use link::{Counters, KernelCounters, XdpLink};
 pub use memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
-pub use pool::{Mode, Pool, Reclaimed};
+pub use pool::{HugePages, Mode, Pool, Reclaimed};
 pub use socket::BusyPoll;
 
 use std::os::fd::OwnedFd;

@@ -15,7 +15,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
-use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, reap_completions, recover_return};
+use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, page_len, reap_completions, recover_return};
 use super::rings::{Consumer, Ring};
 use super::socket::{self, BusyPoll};
 use crate::Error;
@@ -35,6 +35,18 @@ pub enum Mode {
     Best,
     /// Copy, also where the driver could do without.
     Copy,
+}
+
+/// Whether a pool's memory is made of huge pages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HugePages {
+    /// It is not.
+    #[default]
+    No,
+    /// Where the machine has enough of them free (`vm.nr_hugepages`).
+    Try,
+    /// It is, or there is no pool.
+    Insist,
 }
 
 /// What was left in the rings of a stack that is gone.
@@ -60,6 +72,7 @@ pub struct Pool {
     fill: Ring<u64>,
     completion: Ring<u64>,
     zero_copy: bool,
+    huge_pages: bool,
 }
 
 impl Pool {
@@ -67,18 +80,27 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::NoPrivilege`], [`Error::NoAfXdp`], [`Error::QueueTaken`], [`Error::Layout`], or what the kernel said.
-    pub fn create(interface: u32, queue: u32, layout: PoolLayout, mode: Mode) -> Result<Pool, Error> {
+    pub fn create(
+        interface: u32,
+        queue: u32,
+        layout: PoolLayout,
+        mode: Mode,
+        pages: HugePages,
+    ) -> Result<Pool, Error> {
         layout.check()?;
         let system = Error::system;
-        let descriptor = memfd_create("overfly-pool", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(|errno| system("memfd_create", errno))?;
-        ftruncate(&descriptor, layout.memory_len() as u64)
-            .map_err(|errno| system("ftruncate of a pool", errno))?;
-        // Nobody who shares the pool can cut the memory off under the others.
-        fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-            .map_err(|errno| system("sealing of a pool", errno))?;
-        let memory = Memory::map(descriptor.as_fd(), layout)?;
-
+        let ((descriptor, memory), huge_pages) = match pages {
+            HugePages::No => (allocate(layout, MemfdFlags::empty())?, false),
+            HugePages::Try => match allocate(layout, MemfdFlags::HUGETLB) {
+                Ok(memory) => (memory, true),
+                Err(_) => (allocate(layout, MemfdFlags::empty())?, false),
+            },
+            HugePages::Insist => {
+                let length = layout.memory_len();
+                let memory = allocate(layout, MemfdFlags::HUGETLB);
+                (memory.map_err(|_| Error::NoHugePages { length })?, true)
+            }
+        };
         let root = af_xdp_socket()?;
         sockopt::set_xdp_umem_reg(
             &root,
@@ -131,13 +153,19 @@ impl Pool {
         let zero_copy = sockopt::xdp_options(&root)
             .map_err(|errno| system("XDP_OPTIONS", errno))?
             .contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
-        Ok(Pool { interface, queue, root, descriptor, memory, fill, completion, zero_copy })
+        Ok(Pool { interface, queue, root, descriptor, memory, fill, completion, zero_copy, huge_pages })
     }
 
     /// Whether the driver moves frames without copying.
     #[must_use]
     pub fn zero_copy(&self) -> bool {
         self.zero_copy
+    }
+
+    /// Whether its memory is made of huge pages.
+    #[must_use]
+    pub fn huge_pages(&self) -> bool {
+        self.huge_pages
     }
 
     /// Whether sockets of this pool can poll the device themselves. Needs CAP_NET_ADMIN to find out.
@@ -301,6 +329,19 @@ impl core::fmt::Debug for Pool {
             .field("zero_copy", &self.zero_copy)
             .finish_non_exhaustive()
     }
+}
+
+/// A pool's memory, from pages that `flags` say, and this process's view of it.
+fn allocate(layout: PoolLayout, flags: MemfdFlags) -> Result<(OwnedFd, Memory), Error> {
+    let descriptor = memfd_create("overfly-pool", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)
+        .map_err(|errno| Error::system("memfd_create", errno))?;
+    let length = layout.memory_len().next_multiple_of(page_len(descriptor.as_fd())?);
+    ftruncate(&descriptor, length as u64).map_err(|errno| Error::system("ftruncate of a pool", errno))?;
+    // Nobody who shares the pool can cut the memory off under the others.
+    fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(|errno| Error::system("sealing of a pool", errno))?;
+    let memory = Memory::map(descriptor.as_fd(), layout)?;
+    Ok((descriptor, memory))
 }
 
 fn af_xdp_socket() -> Result<OwnedFd, Error> {

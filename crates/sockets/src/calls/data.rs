@@ -5,6 +5,7 @@ use rustix::io::Errno;
 use super::{Answer, datagram, is_connection, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
+use crate::options::Waiting;
 use crate::process::{Process, Told, Woken, before_kernel_wait, wait};
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
@@ -22,7 +23,7 @@ fn wait_for(
     let settings = guard.stack.socket(id).settings;
     let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
     guard.event_loop = false;
-    let spin = spin_until(&guard, started);
+    let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
     let (guard, woken) =
         wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
     match woken {

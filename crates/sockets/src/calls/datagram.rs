@@ -14,8 +14,10 @@ use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
+use crate::options::Waiting;
 use crate::process::{Placed, Process, Told, Woken, process, wait};
 use crate::socket::{SocketId, State, canonical, presented};
+use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -124,7 +126,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         let timeout =
             sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None);
         guard.event_loop = false;
-        let spin = spin_until(&guard, started);
+        let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let deadline = timeout.map(|timeout| started + timeout);
         let (next, woken) = wait(guard, &mut kernel_side, deadline, spin, since, timeout.is_none());
@@ -182,7 +184,10 @@ pub(crate) fn send(
         return Answer::Kernel;
     }
     let mut placed = process.place_datagram(id, descriptor);
-    if placed == Placed::Unbound && kernel::bind_any_port(descriptor, v6).is_ok() {
+    if placed == Placed::Unbound
+        && let Some(bound) = kernel::local_address(descriptor)
+        && kernel::bind_any_port(descriptor, bound).is_ok()
+    {
         placed = process.place_datagram(id, descriptor);
     }
     if placed != Placed::Yes {
@@ -235,9 +240,10 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     if let Some(part) = process.stack.datagrams_mut(id) {
         part.connected = connected;
     }
-    if connected.is_some_and(|remote| !process.is_beyond(remote))
-        || process.place_datagram(id, descriptor) == Placed::No
-    {
+    if connected.is_some_and(|remote| !process.is_beyond(remote)) {
+        process.statistics.leave(Why::OtherAddress);
+        leave_to_kernel(process, id);
+    } else if process.place_datagram(id, descriptor) == Placed::No {
         leave_to_kernel(process, id);
     }
     Answer::ok(())
@@ -290,6 +296,7 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
         | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {}
         _ => {
             if guard.stack.datagrams(id).is_none_or(|part| part.queue.is_empty()) {
+                guard.statistics.leave(Why::SocketOption);
                 leave_to_kernel(&mut guard, id);
             }
         }

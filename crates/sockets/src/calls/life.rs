@@ -1,14 +1,18 @@
 //! socket, listen, accept, connect, shutdown, close, dup: a socket's life.
 
 use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
 
 use rustix::io::Errno;
 
 use super::wait::listener_event;
 use super::{Answer, CLOSED, datagram, lock_socket, spin_until};
 use crate::kernel::{self, now};
+use crate::options::Waiting;
 use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
+use crate::rules::Direction;
 use crate::socket::{SocketId, State, presented};
+use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -88,7 +92,13 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
 /// The kernel's socket listens.
 pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, backlog: i32) {
     let local = kernel::local_address(descriptor);
-    if local.is_none_or(|local| local.ip().to_canonical().is_loopback()) {
+    let Some(local) = local.filter(|local| !local.ip().to_canonical().is_loopback()) else {
+        process.statistics.leave(Why::Loopback);
+        leave_to_kernel(process, id);
+        return;
+    };
+    if !process.rules.accelerate(Direction::Listen, local) {
+        process.statistics.leave(Why::Rule);
         leave_to_kernel(process, id);
         return;
     }
@@ -197,7 +207,13 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 socket.close_on_exec = close_on_exec;
                 let remote = socket.remote;
                 let remote = presented(remote, v6, guard.interface_index);
-                table::enter(taken, Entry::Socket(accepted));
+                if !table::enter(taken, Entry::Socket(accepted)) {
+                    // Beyond the table: as if the limit on descriptors were there.
+                    guard.stack.change(accepted, |settings| settings.linger = Some(Duration::ZERO));
+                    guard.close_socket(accepted, taken);
+                    sys::close(taken);
+                    return Answer::error(Errno::MFILE);
+                }
                 return Answer::ok(Accepted { descriptor: taken, remote });
             }
             if !guard.keep_descriptor(taken, v6, close_on_exec) {
@@ -238,7 +254,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             return Answer::error(Errno::AGAIN);
         }
         guard.event_loop = false;
-        let spin = spin_until(&guard, started);
+        let spin = spin_until(&guard, Waiting::Accept, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let (next, woken) = wait(
             guard,
@@ -352,7 +368,7 @@ fn finish_connecting(
             _ => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
         }
         guard.event_loop = false;
-        let spin = spin_until(&guard, started);
+        let spin = spin_until(&guard, Waiting::Connect, started);
         let (next, woken) =
             wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
         guard = next;

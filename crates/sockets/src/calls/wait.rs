@@ -10,16 +10,20 @@ use super::{Answer, CLOSED, lock_socket, spin_until, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
+use crate::options::Waiting;
 use crate::process::{
-    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active,
+    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
     private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
+use crate::statistics::Why;
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
 
 /// While user-level events keep coming, how often the kernel's part of a set is looked at.
 const KERNEL_LOOK_PAUSE: Duration = Duration::from_micros(100);
+/// With EF_EPOLL_MT_SAFE, how many looks of a spinning epoll_wait pass between two chances for other threads.
+const LOOKS_ALONE: u32 = 16;
 /// Events taken from the kernel at once.
 const KERNEL_BATCH: usize = 64;
 
@@ -83,7 +87,14 @@ fn add(
     event: libc::epoll_event,
 ) -> Answer<()> {
     let (events, data) = (event.events, event.u64);
-    match process.stack.socket(id).state {
+    let state = process.stack.socket(id).state;
+    if process.options.ul_epoll == 0 && matches!(state, State::Candidate | State::Listening | State::Datagram)
+    {
+        process.statistics.leave(Why::KernelEpoll);
+        leave_to_kernel(process, id);
+        return Answer::Kernel;
+    }
+    match state {
         State::Connecting | State::Connected | State::Ended => {
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
@@ -210,6 +221,8 @@ pub(crate) unsafe fn epoll_wait(
     guard.event_loop = true;
     let mut found = Found { records, room, count: 0 };
     let mut started = None;
+    let looks_alone = if guard.options.epoll_mt_safe == 0 { 1 } else { LOOKS_ALONE };
+    let mut looks = 0;
     loop {
         guard.pump();
         let time = guard.pumped;
@@ -222,7 +235,7 @@ pub(crate) unsafe fn epoll_wait(
         } else {
             Duration::from_micros(guard.options.poll_fast_usec)
         };
-        let spins = !over && found.count == 0 && time < spin_until(&guard, started);
+        let spins = !over && found.count == 0 && time < spin_until(&guard, Waiting::Epoll, started);
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             guard.sets[set.0 as usize].looked = time;
@@ -235,11 +248,13 @@ pub(crate) unsafe fn epoll_wait(
             return Answer::error(Errno::INTR);
         }
         if spins {
-            // Let other threads in.
+            looks += 1;
+            guard.statistics.looks += 1;
+            if looks % looks_alone != 0 {
+                continue;
+            }
             guard.stack.take_news();
-            drop(guard);
-            core::hint::spin_loop();
-            guard = process();
+            guard = let_others_in(guard);
         } else {
             guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::Until(deadline), since);
             let time = now();
@@ -315,11 +330,12 @@ fn look_at_kernel(
     guard
 }
 
-/// poll(), for at most `timeout` (`None`: for ever), with a signal mask if there is one.
+/// poll() or select(), for at most `timeout` (`None`: for ever), with a signal mask if there is one.
 pub(crate) fn poll(
     descriptors: &mut [libc::pollfd],
     timeout: Option<Duration>,
     mask: Option<u64>,
+    call: Waiting,
 ) -> Answer<usize> {
     if !descriptors.iter().any(|descriptor| table::is_ours(descriptor.fd)) {
         if is_active() {
@@ -360,7 +376,7 @@ pub(crate) fn poll(
             for_kernel.push(libc::pollfd { fd: kernel_descriptor, events: descriptor.events, revents: 0 });
         }
         let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
-        let spins = !over && time < spin_until(&guard, started);
+        let spins = !over && time < spin_until(&guard, call, started);
         if over
             || (spins && kernel_side && time - looked >= Duration::from_micros(guard.options.poll_fast_usec))
         {
@@ -376,9 +392,7 @@ pub(crate) fn poll(
             return Answer::error(Errno::INTR);
         }
         if spins {
-            drop(guard);
-            core::hint::spin_loop();
-            guard = process();
+            guard = let_others_in(guard);
             continue;
         }
         let own: Vec<libc::pollfd> = guard

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{count, done, fail, next};
 use crate::calls::{Answer, life, wait};
+use crate::options::Waiting;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
 
@@ -165,7 +166,7 @@ unsafe fn poll_ours(
         return Answer::Kernel;
     }
     // SAFETY: the program lends `number` records for the call.
-    wait::poll(unsafe { core::slice::from_raw_parts_mut(descriptors, number) }, timeout, mask)
+    wait::poll(unsafe { core::slice::from_raw_parts_mut(descriptors, number) }, timeout, mask, Waiting::Poll)
 }
 
 /// # Safety
@@ -282,7 +283,7 @@ unsafe fn select_ours(
             (events != 0).then_some(pollfd { fd, events, revents: 0 })
         })
         .collect();
-    match wait::poll(&mut descriptors, timeout, mask) {
+    match wait::poll(&mut descriptors, timeout, mask, Waiting::Select) {
         Answer::Done(Ok(_)) => {}
         other => return other,
     }

@@ -7,7 +7,9 @@ use rustix::net::sockopt;
 
 use super::Process;
 use crate::kernel::{self, now};
+use crate::rules::Direction;
 use crate::socket::{SocketId, canonical};
+use crate::statistics::Why;
 
 /// Whether a UDP socket's datagrams come to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +31,18 @@ impl Process {
         }
         let connected = part.connected;
         let Some(bound) = kernel::local_address(descriptor) else { return Placed::No };
-        if !self.start() || bound.ip().to_canonical().is_loopback() {
-            return Placed::No;
+        if bound.ip().to_canonical().is_loopback() {
+            return self.displaced(Why::Loopback);
+        }
+        let (direction, end) = match connected {
+            Some(remote) => (Direction::Connect, remote),
+            None => (Direction::Listen, bound),
+        };
+        if bound.port() != 0 && !self.rules.accelerate(direction, end) {
+            return self.displaced(Why::Rule);
+        }
+        if !self.start() {
+            return self.displaced(Why::NoStack);
         }
         if bound.port() == 0 {
             return Placed::Unbound;
@@ -38,7 +50,7 @@ impl Process {
         if !self.is_accelerated_address(bound) {
             self.refresh_addresses();
             if !self.is_accelerated_address(bound) {
-                return Placed::No;
+                return self.displaced(Why::OtherAddress);
             }
         }
         let limit = sockopt::socket_recv_buffer_size(kernel::borrow(descriptor)).unwrap_or(0);
@@ -59,6 +71,7 @@ impl Process {
         if let Err(reason) = outcome {
             self.displace_datagram(id);
             self.statistics.datagram_sockets_refused += 1;
+            self.statistics.leave(Why::Refused);
             if connected.is_none() {
                 kernel::complain(&format!("the kernel serves UDP at {bound}: {reason}"));
             }
@@ -66,6 +79,11 @@ impl Process {
         }
         self.statistics.datagram_sockets += 1;
         Placed::Yes
+    }
+
+    fn displaced(&mut self, why: Why) -> Placed {
+        self.statistics.leave(why);
+        Placed::No
     }
 
     fn place_at(
