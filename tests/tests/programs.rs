@@ -39,6 +39,13 @@ fn every_program_is_tested() {
     assert_eq!(all, TESTED);
 }
 
+#[test]
+fn the_documentation_names_them() {
+    let text = include_str!("../../docs/programs.md");
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
+    assert_eq!(rows.skip(1).collect::<Vec<_>>(), TESTED);
+}
+
 #[track_caller]
 fn works(name: &str) {
     let outcome = Program::named(name).run(Way::Overfly("balanced"), 0);
