@@ -26,7 +26,7 @@ use overfly_bench::lab::{CLIENT, Lab, SERVER};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
-use crate::{descendants, overfly, send, succeed};
+use crate::{overfly, send, succeed};
 
 const STATE: &str = "/dev/shm/state";
 /// Longest time that a program may take to answer: a JVM on a busy machine.
@@ -137,20 +137,23 @@ fn build_folder() -> PathBuf {
     overfly().parent().expect("a folder").join("../programs")
 }
 
-/// Something that was started and ends with its owner, and all that it started with it.
+/// Something that was started and ends with its owner, and all that lives in its side of the lab with it: daemons have no
+/// parent that leads back here.
 struct Started {
     child: Child,
+    /// The side's network namespace, as `/proc` names it.
+    namespace: PathBuf,
     /// What it says on standard error.
     log: File,
 }
 
 impl Started {
-    fn new(mut command: Command) -> std::io::Result<Started> {
+    fn new(mut command: Command, namespace: PathBuf) -> std::io::Result<Started> {
         let log = File::from(memfd_create("log", MemfdFlags::CLOEXEC)?);
         // Apache tells its whole process group to end.
         command.process_group(0);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.try_clone()?).spawn()?;
-        Ok(Started { child, log })
+        Ok(Started { child, namespace, log })
     }
 
     /// The end of what it said.
@@ -178,13 +181,19 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        let family = descendants(self.child.id());
         let _ = self.child.kill();
-        for id in family {
+        for id in processes_in(&self.namespace) {
             send(id, Signal::KILL);
         }
         let _ = self.child.wait();
     }
+}
+
+fn processes_in(namespace: &Path) -> Vec<u32> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let inside =
+        |id: &u32| std::fs::read_link(format!("/proc/{id}/ns/net")).is_ok_and(|link| link == namespace);
+    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(inside).collect()
 }
 
 struct Run<'a> {
@@ -211,13 +220,13 @@ impl Run<'_> {
         let _peer = self
             .program
             .has("peer")
-            .then(|| self.spawn(self.script("client", "peer", None, 0)))
+            .then(|| self.spawn("client", self.script("client", "peer", None, 0)))
             .transpose()?;
         if self.program.has("work") {
             self.wait_until_ready(None)?;
             return self.counted(outcome, || self.finish(self.under_test("work")));
         }
-        let mut server = self.spawn(self.under_test("serve"))?;
+        let mut server = self.spawn("server", self.under_test("serve"))?;
         self.use_server(&mut server, outcome).map_err(|fault| format!("{fault}; it said: {}", server.said()))
     }
 
@@ -316,8 +325,10 @@ impl Run<'_> {
         command
     }
 
-    fn spawn(&self, command: Command) -> Result<Started, String> {
-        Started::new(command).map_err(|error| error.to_string())
+    fn spawn(&self, side: &str, command: Command) -> Result<Started, String> {
+        let namespace = self.lab.within(side, || std::fs::read_link("/proc/thread-self/ns/net"));
+        let namespace = namespace.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        Started::new(command, namespace).map_err(|error| error.to_string())
     }
 
     fn finish(&self, mut command: Command) -> Result<(), String> {

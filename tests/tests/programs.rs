@@ -26,10 +26,13 @@ programs! {
     netty_nio "netty-nio"
     nginx_proxy "nginx-proxy"
     nginx_tls "nginx-tls"
+    nginx_upgrade "nginx-upgrade"
     node "node"
+    postgresql "postgresql"
     python_asyncio "python-asyncio"
     python_http "python-http"
     redis "redis"
+    sshd "sshd"
     wget "wget"
 }
 

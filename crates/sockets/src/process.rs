@@ -1,6 +1,7 @@
 //! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
 
 mod datagram;
+pub(crate) mod environment;
 mod exec;
 mod family;
 mod handover;
@@ -218,6 +219,9 @@ impl Process {
         }
         self.statistics.enabled = std::env::var_os("OVERFLY_STATS").is_some_and(|value| value == "1");
         self.environment = std::env::var("OVERFLY_BROKER").ok();
+        if self.environment.is_some() {
+            environment::remember();
+        }
         self.environment.is_some()
     }
 

@@ -1,13 +1,13 @@
 //! Programs that are started: by exec in this process, or beside it with descriptors of this one.
 
 use core::arch::naked_asm;
-use core::ffi::{c_char, c_int};
+use core::ffi::{CStr, c_char, c_int};
 
 use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::{fail, next};
 use crate::calls::life;
-use crate::process::{before_exec, is_active};
+use crate::process::{before_exec, environment, is_active};
 
 type Strings = *const *const c_char;
 
@@ -17,12 +17,30 @@ fn prepare() {
     }
 }
 
+/// What is to be added to the environment of a program that starts itself.
+///
+/// # Safety
+/// As for execve(2).
+unsafe fn completed(path: *const c_char, environment: Strings) -> Option<Vec<*const c_char>> {
+    if !is_active() || path.is_null() || environment.is_null() {
+        return None;
+    }
+    // SAFETY: the list ends with a null pointer, and none is read beyond it.
+    let count = (0..).take_while(|&index| unsafe { !(*environment.add(index)).is_null() }).count();
+    // SAFETY: so many strings were found, and the path is a string.
+    let (path, given) = unsafe { (CStr::from_ptr(path), core::slice::from_raw_parts(environment, count)) };
+    environment::completed(path, given)
+}
+
 /// # Safety
 /// As for execve(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     prepare();
-    // SAFETY: the program's arguments, handed on.
+    // SAFETY: the program's path and environment, which stay until it is another.
+    let completed = unsafe { completed(path, environment) };
+    let environment = completed.as_ref().map_or(environment, Vec::as_ptr);
+    // SAFETY: the program's arguments, handed on; the list ends with a null pointer and lives as long as the call.
     unsafe { next::execve(path, arguments, environment) }
 }
 
