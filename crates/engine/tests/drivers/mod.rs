@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use overfly_engine::{Config, Instant};
 use overfly_wire::tcp::Segment;
-use overfly_wire::{Malformed, ethernet, ipv4};
+use overfly_wire::{Malformed, ethernet, ipv4, udp};
 
 use crate::harness::Host;
 
@@ -80,6 +80,10 @@ fn is_sound(frame: &[u8]) {
         let options: Result<_, Malformed> = segment.options();
         options.expect("TCP options");
     }
+    if packet.protocol() == ipv4::PROTOCOL_UDP {
+        let parsed = udp::Header::parse(packet.payload(), packet.source(), packet.destination(), false);
+        parsed.expect("a UDP datagram");
+    }
 }
 
 /// Runs the host's timers up to `end`, each when it is due. `room` is what it may send each time.
@@ -102,6 +106,9 @@ fn pass(host: &mut Host, now: Instant, end: Instant) {
 
 /// The owner lets everything go; nobody answers. In the end nothing is left.
 fn wind_up(host: &mut Host, mut now: Instant) {
+    for socket in core::mem::take(&mut host.owner.sockets) {
+        host.engine.udp_close(socket);
+    }
     let flows: Vec<_> = host.owner.streams.keys().copied().collect();
     for (index, flow) in flows.into_iter().enumerate() {
         if index % 2 == 0 {

@@ -1,10 +1,12 @@
-//! What two owners do, between frames that the link loses, doubles, reorders, damages and forges.
+//! What two owners do, between frames that the link loses, doubles, reorders, damages and forges: with connections, and with
+//! datagrams.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, State, SynCookies};
+use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, SendError, State, SynCookies};
+use overfly_wire::ipv4;
 
 use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
@@ -15,6 +17,12 @@ const ADDRESS6: [Ipv6Addr; 2] =
 
 /// Bytes that one flow promises at most.
 const MOST_PROMISED: u64 = 200_000;
+
+/// A datagram of so many bytes; no two lengths look alike.
+fn said(length: u16) -> Vec<u8> {
+    let length = length % 1600;
+    (0..length).map(|at| pattern(u64::from(length), u64::from(at))).collect()
+}
 
 #[derive(Clone)]
 struct Flying {
@@ -160,7 +168,56 @@ impl World {
                 host.transmit(self.now);
                 self.collect(side);
             }
+            28 => self.datagram(side, argument, bytes)?,
             _ => self.tamper(side, argument, bytes)?,
+        }
+        Some(())
+    }
+
+    /// Opens, moves and closes UDP sockets, and sends from them.
+    fn datagram(&mut self, side: usize, argument: u8, bytes: &mut Bytes<'_>) -> Option<()> {
+        let now = self.now;
+        let host = &mut self.hosts[side];
+        let [own, other] = [side, 1 - side].map(|side| self.addresses[side]);
+        let port = u16::from(argument >> 3 & 3);
+        let peer = SocketAddr::new(other, 50 + port);
+        let any = if own.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let sockets = &mut host.owner.sockets;
+        let Some(&socket) = sockets.iter().nth(bytes.below(8)? % sockets.len().max(1)) else {
+            // The first of a side; whoever answers may be there, or not.
+            sockets.extend(host.engine.udp_open(SocketAddr::new(own, 50 + port), None));
+            return Some(());
+        };
+        match argument & 7 {
+            0 if sockets.len() < 8 => {
+                let local = SocketAddr::new(if argument & 64 == 0 { own } else { any }, 50 + port);
+                let remote = (argument & 128 != 0).then_some(peer);
+                sockets.extend(host.engine.udp_open(local, remote));
+            }
+            1 => {
+                sockets.remove(&socket);
+                host.engine.udp_close(socket);
+            }
+            2 => {
+                let (local, _) = host.engine.udp_ends(socket);
+                let _ = host.engine.udp_connect(socket, SocketAddr::new(own, local.port()), peer);
+            }
+            3 => {
+                let _ = host.engine.udp_disconnect(socket);
+            }
+            _ => {
+                let payload = said(bytes.word()?);
+                let to = (argument & 32 == 0).then_some(peer);
+                let sent = host.engine.udp_send(now, socket, &mut host.outbox, None, to, &payload);
+                if let Err(SendError::TooBig(mtu)) = sent {
+                    assert!(
+                        payload.len() + 48 > usize::from(mtu),
+                        "{} bytes do not fit {mtu}",
+                        payload.len()
+                    );
+                }
+                self.collect(side);
+            }
         }
         Some(())
     }
@@ -304,7 +361,7 @@ impl World {
     /// A frame with another header, and sums that hold.
     fn forge(&mut self, side: usize, at: usize, bytes: &mut Bytes<'_>) -> Option<()> {
         let mut frame = self.wires[side][at].frame.clone();
-        if frame.len() < 54 || frame[12..14] != [8, 0] {
+        if frame.len() < 54 || frame[12..14] != [8, 0] || frame[23] != ipv4::PROTOCOL_TCP {
             return Some(());
         }
         self.forged = true;
@@ -329,6 +386,12 @@ impl World {
                 for flow in flows {
                     self.hosts[side].read_all(flow);
                 }
+            }
+        }
+        for host in &self.hosts {
+            for datagram in &host.owner.datagrams {
+                let length = datagram.len() as u16;
+                assert_eq!(*datagram, said(length), "a datagram that nobody sent");
             }
         }
         if !self.forged {

@@ -6,11 +6,13 @@
 
 pub mod script;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use overfly_engine::{Config, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner};
+use overfly_engine::{
+    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable,
+};
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{Segment, write_checksum};
 use overfly_wire::{FrameSink, MacAddr, Unfinished, ethernet, ipv4};
@@ -141,6 +143,12 @@ pub struct Recorder {
     pub hold: bool,
     /// Payload is neither made nor kept, only counted: for measurements of many bytes.
     pub count_only: bool,
+    /// The UDP sockets that are open; others must not be heard of.
+    pub sockets: BTreeSet<UdpId>,
+    /// Payloads of datagrams that arrived.
+    pub datagrams: Vec<Vec<u8>>,
+    /// Datagrams that are known not to have arrived.
+    pub datagrams_failed: usize,
     pub next_seed: u64,
 }
 
@@ -201,6 +209,16 @@ impl Owner for Recorder {
         for (index, byte) in buffer.iter_mut().enumerate() {
             *byte = pattern(stream.seed, offset + index as u64);
         }
+    }
+
+    fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
+        assert!(self.sockets.contains(&socket), "a datagram for {socket:?}, which is closed");
+        self.datagrams.push(datagram.payload.to_vec());
+    }
+
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+        assert!(self.sockets.contains(&socket), "{why:?} of {remote} for {socket:?}, which is closed");
+        self.datagrams_failed += 1;
     }
 
     /// Every other piece is summed here.
