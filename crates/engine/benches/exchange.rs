@@ -492,11 +492,19 @@ fn million() {
     exchanges_of(&mut pair, 10_000, "≥ 2");
 }
 
+/// A bulk transfer over a link that loses one data frame in so many: what the hole holds up waits out of order.
+fn bulk_over(lose_one_in: u32) -> u64 {
+    let mut pair = Pair::open(1, 1 << 30, 1, Link { lose_one_in, ..ETHERNET });
+    let packets = measured(&mut || pair.bulk(30 << 20));
+    assert!(pair.server.engine.counters().out_of_order > 1000, "little was held out of order");
+    packets
+}
+
 /// A name, and a fixed amount of work that returns its packets.
 type Scenario = (&'static str, fn() -> u64);
 
 /// The scenarios whose instructions are counted.
-const ONCE: [Scenario; 6] = [
+const ONCE: [Scenario; 8] = [
     ("exchange-100", || {
         let mut pair = Pair::open(1000, 100, 100, ETHERNET);
         measured(&mut || pair.exchange(10_000))
@@ -523,6 +531,8 @@ const ONCE: [Scenario; 6] = [
         let mut pair = Pair::open(1000, 100, 32_768, Link { lose_one_in: 50, ..ETHERNET });
         measured(&mut || pair.lossy(2000))
     }),
+    ("bulk-loss-1", || bulk_over(100)),
+    ("bulk-loss-5", || bulk_over(20)),
 ];
 
 const JUMBO: Link = Link { mtu: 65_535, frames: 16, ..ETHERNET };

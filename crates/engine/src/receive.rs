@@ -80,7 +80,8 @@ impl Engine {
     }
 
     /// A well-formed packet of either family; `bytes` are it from its IP header on.
-    #[inline]
+    // Always: who calls it knows the family.
+    #[inline(always)]
     fn receive_ip<O: Owner>(
         &mut self,
         now: Instant,
@@ -94,7 +95,13 @@ impl Engine {
             return;
         }
         match (packet, packet.protocol()) {
-            (_, ipv4::PROTOCOL_TCP) => self.receive_tcp(now, next_hop, packet, owner),
+            (_, ipv4::PROTOCOL_TCP) => {
+                let (local, remote, segment) = self.shared.check_tcp(packet);
+                if let Some(segment) = segment {
+                    let marked = packet.ecn() == Ecn::Ce;
+                    self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
+                }
+            }
             (_, ipv4::PROTOCOL_UDP) => self.receive_udp(next_hop, packet, bytes, owner),
             (Packet::V4(packet), ipv4::PROTOCOL_ICMP) => self.receive_icmpv4(now, next_hop, packet, owner),
             (Packet::V6(packet), ipv6::PROTOCOL_ICMPV6) => self.receive_icmpv6(now, next_hop, packet, owner),
@@ -102,20 +109,15 @@ impl Engine {
         }
     }
 
-    fn receive_tcp<O: Owner>(&mut self, now: Instant, next_hop: MacAddr, packet: &Packet<'_>, owner: &mut O) {
-        let (local, remote, segment) = match packet {
-            Packet::V4(packet) => {
-                let (source, destination) = (packet.source(), packet.destination());
-                let segment = self.shared.check_tcp(packet.payload(), source, destination);
-                (Address::v4(destination), Address::v4(source), segment)
-            }
-            Packet::V6(packet) => {
-                let (source, destination) = (packet.source(), packet.destination());
-                let segment = self.shared.check_tcp(packet.payload(), source, destination);
-                (Address::v6(destination), Address::v6(source), segment)
-            }
-        };
-        let Some(segment) = segment else { return };
+    fn receive_tcp<O: Owner>(
+        &mut self,
+        now: Instant,
+        next_hop: MacAddr,
+        segment: Segment<'_>,
+        (local, remote): (Address, Address),
+        marked: bool,
+        owner: &mut O,
+    ) {
         let Ok(options) = segment.options() else {
             self.shared.counters.drop_malformed += 1;
             return;
@@ -126,7 +128,6 @@ impl Engine {
             local_port: segment.destination_port(),
             remote_port: segment.source_port(),
         };
-        let marked = packet.ecn() == Ecn::Ce;
         let arrival = Arrival { segment, options: &options, tuple, next_hop, marked };
         match self.flows.find(&tuple) {
             Some(index) => self.with_flow(now, index, &arrival, owner),
@@ -196,9 +197,25 @@ impl Engine {
 }
 
 impl Shared {
-    /// A segment that is well-formed and whose checksum holds.
+    /// Our address, the peer's, and the segment, if it is well-formed and its checksum holds.
+    #[inline(always)]
+    fn check_tcp<'a>(&mut self, packet: &Packet<'a>) -> (Address, Address, Option<Segment<'a>>) {
+        match packet {
+            Packet::V4(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let segment = self.check_segment(packet.payload(), source, destination);
+                (Address::v4(destination), Address::v4(source), segment)
+            }
+            Packet::V6(packet) => {
+                let (source, destination) = (packet.source(), packet.destination());
+                let segment = self.check_segment(packet.payload(), source, destination);
+                (Address::v6(destination), Address::v6(source), segment)
+            }
+        }
+    }
+
     #[inline]
-    fn check_tcp<'a, A: checksum::Address>(
+    fn check_segment<'a, A: checksum::Address>(
         &mut self,
         bytes: &'a [u8],
         source: A,

@@ -443,7 +443,7 @@ impl<O: Owner> Turn<'_, O> {
         let headers = headers_len(flow.tuple.is_v4());
         let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
-        let mut sum = None;
+        let mut sum = Sum::new();
         if outgoing.length > 0 {
             let payload = &mut frame[headers + header_len..headers + segment_len];
             // A SYN's data follows its own sequence number.
@@ -452,11 +452,12 @@ impl<O: Owner> Turn<'_, O> {
             if self.shared.config.checksum_offload {
                 self.owner.fill(self.id, offset, payload);
             } else {
-                sum = self.owner.fill_and_sum(self.id, offset, payload);
+                let known = self.owner.fill_and_sum(self.id, offset, payload);
                 debug_assert!(
-                    sum.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
+                    known.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
                     "an owner's sum is that of the bytes it wrote"
                 );
+                sum = known.unwrap_or_else(|| Sum::new().bytes(payload));
             }
         }
         let mss = u32::from(flow.mss);
@@ -600,7 +601,8 @@ impl Shared {
         }
     }
 
-    /// Completes a frame whose TCP segment is written, and its payload summed perhaps; returns the frame's length.
+    /// Completes a frame whose TCP segment is written, and its payload summed unless the link does that; returns the frame's
+    /// length.
     #[inline]
     fn finish_tcp(
         &self,
@@ -608,7 +610,7 @@ impl Shared {
         next_hop: MacAddr,
         tuple: &Tuple,
         lengths: Lengths,
-        payload: Option<Sum>,
+        payload: Sum,
         ecn: ip::Ecn,
     ) -> usize {
         let length = lengths.segment;
@@ -641,17 +643,15 @@ impl Shared {
         &self,
         segment: &mut [u8],
         lengths: Lengths,
-        payload: Option<Sum>,
+        payload: Sum,
         local: A,
         remote: A,
     ) {
         if self.config.checksum_offload {
             tcp::write_partial_checksum(segment, local, remote);
-        } else if let Some(sum) = payload {
-            let payload_len = lengths.segment - lengths.header;
-            tcp::write_checksum_of(&mut segment[..lengths.header], sum, payload_len, local, remote);
         } else {
-            tcp::write_checksum(segment, local, remote);
+            let payload_len = lengths.segment - lengths.header;
+            tcp::write_checksum_of(&mut segment[..lengths.header], payload, payload_len, local, remote);
         }
     }
 
@@ -759,7 +759,7 @@ impl Shared {
                 };
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 let lengths = Lengths { header: length, segment: length };
-                self.finish_tcp(frame, next_hop, &tuple, lengths, None, ip::Ecn::NotEct)
+                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), ip::Ecn::NotEct)
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =

@@ -313,6 +313,33 @@ fn an_acknowledgment_of_unsent_data_moves_nothing() {
 }
 
 #[test]
+fn optimistic_acknowledgments_get_no_more_than_the_window() {
+    // Savage 1999: everything is acknowledged before it can have arrived. What is in flight stays within the window that the
+    // peer offers, one acknowledgment lets no more than a bounded burst go, and nothing is kept for what is acknowledged.
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), window_scale: Some(10), sack_permitted: true, ..Options::NONE };
+    s.host.engine.listen(s.local, 8).unwrap();
+    let flow = s.open(1000);
+    let window = 1000 << 10;
+    s.host.send(flow, 100_000_000);
+    let mut last = 1;
+    for _ in 0..200 {
+        let sent = s.sent();
+        let Some(end) = sent.iter().map(|segment| segment.seq + segment.len as u32).max() else { break };
+        assert!(s.host.engine.info(flow).flight <= window);
+        assert!(sent.len() <= window as usize / MSS + 1);
+        last = end;
+        s.inject(ACK, 1, end, 0, 1000);
+    }
+    assert!(last > 10 * window, "the transfer goes on: {last}");
+    assert!(s.host.engine.info(flow).congestion_window <= 1 << 30);
+    assert_eq!(s.host.engine.counters().drop_bad_ack, 0);
+    // What was not sent at all is no acknowledgment.
+    s.inject(ACK, 1, last + 100_000_000, 0, 1000);
+    assert_eq!(s.host.engine.counters().drop_bad_ack, 1);
+}
+
+#[test]
 fn acknowledgments_of_single_bytes_open_the_window_by_bytes() {
     // Savage 1999, "ACK division": growth goes by bytes (RFC 5681 section 3.1), not by acknowledgments.
     let mut s = Script::new();

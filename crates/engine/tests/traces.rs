@@ -10,7 +10,7 @@ use harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
 use harness::{CLIENT, SERVER, config};
 use overfly_engine::{Algorithm, Config, Error, Failure, FlowId, KeepAlive, State};
 use overfly_wire::MacAddr;
-use overfly_wire::tcp::Options;
+use overfly_wire::tcp::{Flags, Options};
 
 const MSS: usize = 1460;
 
@@ -278,6 +278,25 @@ fn out_of_order_data_waits_and_asks_with_duplicate_acks() {
     s.inject(ACK, 1, 1, 100, 65_535);
     s.expect(&[(ACK, 1, 301, 0)]);
     s.received(flow, 300);
+}
+
+#[test]
+fn urgent_data_is_delivered_in_its_place() {
+    // RFC 6093 section 6: as if SO_OOBINLINE were always on. The pointer changes nothing, wherever it points.
+    let urgent = Flags::URG;
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.inject(urgent | PSH | ACK, 1, 1, 100, 65_535);
+    s.received(flow, 100);
+    // Out of order as well, and with the FIN.
+    s.inject(urgent | ACK | FIN, 201, 1, 100, 65_535);
+    s.received(flow, 100);
+    s.inject(urgent | ACK, 101, 1, 100, 65_535);
+    s.received(flow, 300);
+    assert!(s.host.owner.streams[&flow].remote_closed);
+    // We never send any.
+    s.host.send(flow, 10);
+    assert!(s.sent().iter().all(|segment| !segment.flags.contains(urgent)));
 }
 
 #[test]

@@ -17,7 +17,7 @@ const LOW: u64 = 0xffff_ffff;
 ///
 /// Words are summed as they lie in memory and swapped once at the end (RFC 1071 section 2 B), many to an addition (2 C).
 ///
-/// Carries gather in the upper half of 64 bits, which has room for those of 16 GiB.
+/// 64 bits at a time, and a carry out of them comes in again at the bottom: 2^64 is 1 in ones' complement, as 2^16 is.
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use]
 pub struct Sum(u64);
@@ -36,19 +36,19 @@ impl Sum {
             return self.short(bytes);
         }
         let (wide, rest) = bytes.as_chunks::<STRIDE>();
-        Sum(self.0 + wide_sum(wide)).short(rest)
+        self.plus(wide_sum(wide)).short(rest)
     }
 
     /// Adds one 16-bit word, given in host order.
     #[inline]
     pub fn add_u16(self, word: u16) -> Sum {
-        Sum(self.0 + u64::from(word.to_be()))
+        self.plus(u64::from(word.to_be()))
     }
 
     /// Adds two 16-bit words, given as one number in host order.
     #[inline]
     pub fn add_u32(self, words: u32) -> Sum {
-        Sum(self.0 + u64::from(words.to_be()))
+        self.plus(u64::from(words.to_be()))
     }
 
     /// The sum folded to 16 bits in host order, not complemented: what a `CHECKSUM_PARTIAL` frame carries.
@@ -71,24 +71,34 @@ impl Sum {
     }
 
     #[inline]
+    const fn plus(self, words: u64) -> Sum {
+        let (sum, carry) = self.0.overflowing_add(words);
+        Sum(sum + carry as u64)
+    }
+
+    #[inline]
     fn short(self, bytes: &[u8]) -> Sum {
         let (words, rest) = bytes.as_chunks::<8>();
-        let mut sum = self.0;
+        let mut sum = self;
         for word in words {
-            let word = u64::from_ne_bytes(*word);
-            sum += (word & LOW) + (word >> 32);
+            sum = sum.plus(u64::from_ne_bytes(*word));
+        }
+        if rest.is_empty() {
+            return sum;
         }
         let rest = if let Some((four, rest)) = rest.split_first_chunk::<4>() {
-            sum += u64::from(u32::from_ne_bytes(*four));
+            sum = sum.plus(u64::from(u32::from_ne_bytes(*four)));
             rest
         } else {
             rest
         };
-        let mut tail = [0; 4];
-        for (place, byte) in tail.iter_mut().zip(rest) {
-            *place = *byte;
-        }
-        Sum(sum + u64::from(u32::from_ne_bytes(tail)))
+        let tail = match *rest {
+            [] => return sum,
+            [a] => [a, 0, 0, 0],
+            [a, b] => [a, b, 0, 0],
+            [a, b, c, ..] => [a, b, c, 0],
+        };
+        sum.plus(u64::from(u32::from_ne_bytes(tail)))
     }
 }
 
@@ -98,7 +108,7 @@ impl Add for Sum {
     /// The sum of two pieces, of which the first is of even length.
     #[inline]
     fn add(self, other: Sum) -> Sum {
-        Sum(self.0 + other.0)
+        self.plus(other.0)
     }
 }
 
@@ -151,7 +161,7 @@ fn copy_and_sum_wide(from: &[[u8; STRIDE]], to: &mut [[u8; STRIDE]]) -> u64 {
 #[derive(Clone, Debug, Default)]
 pub struct Template {
     bytes: Vec<u8>,
-    /// The sum of the first `STRIDE * index` bytes.
+    /// The sum of the first `STRIDE * index` bytes, without carries: there is room for those of 16 GiB.
     sums: Vec<u64>,
 }
 
@@ -159,10 +169,10 @@ impl Template {
     /// Sums `bytes`.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Template {
-        let mut sum = Sum::new();
-        let sums = core::iter::once(0).chain(bytes.as_chunks::<STRIDE>().0.iter().map(|stride| {
-            sum = sum.short(stride);
-            sum.0
+        let mut sum = 0;
+        let sums = core::iter::once(0).chain(bytes.as_chunks::<STRIDE>().0.chunks(1).map(|stride| {
+            sum += wide_sum(stride);
+            sum
         }));
         Template { sums: sums.collect(), bytes }
     }
