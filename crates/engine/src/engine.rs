@@ -388,7 +388,8 @@ impl Engine {
         }
     }
 
-    /// The flow fails when data stays unacknowledged, or the peer's window closed, for so long (TCP_USER_TIMEOUT);
+    /// The flow fails when data stays unacknowledged, or the peer's window closed, for so long (TCP_USER_TIMEOUT, RFC 5482
+    /// section 3's local half);
     /// [`Duration::ZERO`] leaves it to `data_retries`.
     pub fn set_user_timeout(&mut self, flow: FlowId, timeout: Duration) {
         let block = self.flows.at_mut(flow.0);
@@ -436,12 +437,34 @@ impl Engine {
         }
     }
 
-    /// The largest payload of a segment to the peer from now on, options deducted (TCP_MAXSEG). Never more than the path
-    /// takes.
+    /// The largest payload of a segment to the peer from now on (TCP_MAXSEG). Never more than the path takes. Set before the
+    /// first [`Engine::transmit`] of an active open, the SYN says so too, and options are deducted once they are agreed on;
+    /// later they must be deducted already.
     pub fn set_max_segment(&mut self, flow: FlowId, bytes: u16) {
         let block = self.flows.at_mut(flow.0);
         block.mss = block.mss.min(bytes.max(crate::handshake::MIN_MSS));
         path_mtu::hold_to_segment(block);
+    }
+
+    /// Segments of the listener's connections carry so many bytes at most from now on, and its answers to SYNs say so
+    /// (TCP_MAXSEG). Options are not deducted.
+    pub fn set_listener_max_segment(&mut self, listener: ListenerId, bytes: u16) {
+        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
+            inherited.max_segment = bytes.max(crate::handshake::MIN_MSS);
+        }
+    }
+
+    /// The traffic class of the flow's packets (IP_TOS, IPV6_TCLASS; RFC 2474). Its lowest two bits are the engine's (RFC 3168
+    /// section 5).
+    pub fn set_traffic_class(&mut self, flow: FlowId, class: u8) {
+        self.flows.at_mut(flow.0).traffic_class = class & !0b11;
+    }
+
+    /// The traffic class of the listener's connections from now on, their SYN and ACK included.
+    pub fn set_listener_traffic_class(&mut self, listener: ListenerId, class: u8) {
+        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
+            inherited.traffic_class = class & !0b11;
+        }
     }
 
     /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
@@ -793,6 +816,7 @@ impl Shared {
             mss,
             send_shift: 0,
             receive_shift,
+            traffic_class: 0,
             backoff: 0,
             lateness: Lateness::new(),
             challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),

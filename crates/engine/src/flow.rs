@@ -232,6 +232,8 @@ pub(crate) struct Flow {
     pub(crate) mss: u16,
     pub(crate) send_shift: u8,
     pub(crate) receive_shift: u8,
+    /// Differentiated services of its packets; the two bits of ECN are 0.
+    pub(crate) traffic_class: u8,
     /// Doublings of the timeout (RFC 6298 section 5.5); goes on while a closed window is being probed.
     pub(crate) backoff: u8,
     /// When it last challenged the peer, in units of [`CHALLENGE_TICKS`] (wrapping).

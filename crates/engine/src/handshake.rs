@@ -44,7 +44,7 @@ impl Engine {
             if policy == SynCookies::Off {
                 self.shared.counters.drop_backlog += 1;
             } else {
-                self.shared.answer_with_cookie(now, arrival);
+                self.shared.answer_with_cookie(now, arrival, listener);
             }
             return;
         }
@@ -52,7 +52,7 @@ impl Engine {
         let mut flow = self.shared.new_flow(now, arrival.tuple, iss);
         flow.state = State::SynReceived;
         flow.next_hop = arrival.next_hop;
-        flow.listener = listener;
+        self.shared.inherit(&mut flow, listener);
         flow.flags.set(Flags::HALF_OPEN);
         // The owner does not know the flow until it is established.
         flow.flags.set(Flags::RELEASED);
@@ -80,7 +80,7 @@ impl Engine {
         listener: u32,
         owner: &mut O,
     ) {
-        let Some(mut flow) = self.shared.flow_from_cookie(now, arrival) else {
+        let Some(flow) = self.shared.flow_from_cookie(now, arrival, listener) else {
             self.shared.counters.drop_bad_cookie += 1;
             self.shared.answer_with_reset(arrival);
             return;
@@ -89,7 +89,6 @@ impl Engine {
             self.shared.counters.drop_backlog += 1;
             return;
         }
-        flow.listener = listener;
         match self.flows.insert(flow) {
             Some(index) => {
                 self.shared.counters.syn_cookies_accepted += 1;
@@ -101,6 +100,14 @@ impl Engine {
 }
 
 impl Shared {
+    /// What a connection has of its listener.
+    fn inherit(&self, flow: &mut Flow, listener: u32) {
+        let inherited = self.listeners.inherited(listener);
+        flow.listener = listener;
+        flow.mss = flow.mss.min(inherited.max_segment);
+        flow.traffic_class = inherited.traffic_class;
+    }
+
     /// What a SYN asks of Fast Open (RFC 7413 section 4.2.2). True if its data may be taken.
     fn fast_open_asked(&self, flow: &mut Flow, arrival: &Arrival<'_>) -> bool {
         let Some(asked) = arrival.options.fast_open else { return false };
@@ -114,7 +121,7 @@ impl Shared {
 
     /// Answers a SYN without keeping anything of it (RFC 4987 section 3.6): the cookie holds the MSS, the timestamp the other
     /// options.
-    fn answer_with_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) {
+    fn answer_with_cookie(&mut self, now: Instant, arrival: &Arrival<'_>, listener: u32) {
         let (tuple, options) = (arrival.tuple, arrival.options);
         let default = if tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
         let mss = options.mss.unwrap_or(default);
@@ -122,7 +129,8 @@ impl Shared {
         let cookie = self.cookies.make(now, tuple.local(), tuple.remote(), syn, mss);
         let asked = arrival.segment.flags().contains(TcpFlags::ECE | TcpFlags::CWR);
         let mut flags = TcpFlags::SYN | TcpFlags::ACK;
-        let mut answer = Options { mss: Some(self.largest_segment(&tuple)), ..Options::NONE };
+        let most = self.listeners.inherited(listener).max_segment;
+        let mut answer = Options { mss: Some(self.largest_segment(&tuple).min(most)), ..Options::NONE };
         if let Some(timestamps) = options.timestamps
             && self.config.timestamps
         {
@@ -153,11 +161,12 @@ impl Shared {
     }
 
     /// The control block of a handshake whose third segment this is, if its acknowledgment is a cookie of ours.
-    fn flow_from_cookie(&mut self, now: Instant, arrival: &Arrival<'_>) -> Option<Flow> {
+    fn flow_from_cookie(&mut self, now: Instant, arrival: &Arrival<'_>, listener: u32) -> Option<Flow> {
         let (tuple, segment) = (arrival.tuple, &arrival.segment);
         let (sequence, acknowledgment) = (segment.sequence(), segment.acknowledgment());
         let mss = self.cookies.check(now, tuple.local(), tuple.remote(), sequence, acknowledgment)?;
         let mut flow = self.new_flow(now, tuple, acknowledgment.wrapping_sub(1));
+        self.inherit(&mut flow, listener);
         flow.state = State::SynReceived;
         flow.next_hop = arrival.next_hop;
         flow.flags.set(Flags::RELEASED);
@@ -166,7 +175,7 @@ impl Shared {
         flow.acked_next = sequence;
         flow.receive_edge = sequence.wrapping_add(flow.receive_limit.min(0xffff));
         flow.window_sequence = sequence;
-        let mut mss = mss.min(self.largest_segment(&tuple));
+        let mut mss = mss.min(flow.mss);
         let mut offer = Offer::default();
         if let Some(timestamps) = arrival.options.timestamps {
             offer = cookies::decode_timestamp(timestamps.echo);
@@ -193,7 +202,8 @@ impl Shared {
         // The SYN's answer offers an unscaled window (RFC 7323 section 2.2).
         flow.receive_edge = flow.receive_next.wrapping_add(flow.receive_limit.min(0xffff));
         let default = if flow.tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
-        let mut mss = options.mss.unwrap_or(default).max(MIN_MSS).min(self.largest_segment(&flow.tuple));
+        // What the link takes, or the owner wants.
+        let mut mss = options.mss.unwrap_or(default).max(MIN_MSS).min(flow.mss);
         if let Some(timestamps) = options.timestamps
             && self.config.timestamps
         {

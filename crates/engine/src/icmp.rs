@@ -12,16 +12,15 @@ use crate::path_mtu;
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::Tuple;
+use crate::udp::Unreachable;
 
 /// What an ICMP error says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
     /// The packet was too big for the next hop, which takes so many bytes; 0 is a router that does not say.
     TooBig(u32),
-    /// Nobody answers there: a hard error where RFC 1122 section 4.2.3.9 says so.
-    Hard,
-    /// It may pass.
-    Soft,
+    /// It did not arrive.
+    Lost(Unreachable),
 }
 
 impl Engine {
@@ -57,16 +56,15 @@ impl Engine {
             Ok(icmpv4::Message::DestinationUnreachable { code, next_hop_mtu, quote }) => {
                 let trouble = match code {
                     icmpv4::CODE_FRAGMENTATION_NEEDED => Trouble::TooBig(next_hop_mtu.unwrap_or(0).into()),
-                    // Protocol and port unreachable.
-                    2 | 3 => Trouble::Hard,
-                    _ => Trouble::Soft,
+                    _ => Trouble::Lost(Unreachable::of_icmpv4(code)),
                 };
                 self.trouble(now, &quote, trouble, owner);
             }
-            Ok(
-                icmpv4::Message::TimeExceeded { quote, .. } | icmpv4::Message::ParameterProblem { quote, .. },
-            ) => {
-                self.trouble(now, &quote, Trouble::Soft, owner);
+            Ok(icmpv4::Message::TimeExceeded { quote, .. }) => {
+                self.trouble(now, &quote, Trouble::Lost(Unreachable::Expired), owner);
+            }
+            Ok(icmpv4::Message::ParameterProblem { quote, .. }) => {
+                self.trouble(now, &quote, Trouble::Lost(Unreachable::Header), owner);
             }
             Err(_) => self.shared.counters.drop_malformed += 1,
         }
@@ -114,16 +112,16 @@ impl Engine {
                 }
             }
             icmpv6::Message::DestinationUnreachable { code, quote } => {
-                // Port unreachable and administratively prohibited are not the same: RFC 4443 section 3.1.
-                let trouble =
-                    if code == icmpv6::CODE_PORT_UNREACHABLE { Trouble::Hard } else { Trouble::Soft };
-                self.trouble(now, &quote, trouble, owner);
+                self.trouble(now, &quote, Trouble::Lost(Unreachable::of_icmpv6(code)), owner);
             }
             icmpv6::Message::PacketTooBig { mtu, quote } => {
                 self.trouble(now, &quote, Trouble::TooBig(mtu), owner);
             }
-            icmpv6::Message::TimeExceeded { quote, .. } | icmpv6::Message::ParameterProblem { quote, .. } => {
-                self.trouble(now, &quote, Trouble::Soft, owner);
+            icmpv6::Message::TimeExceeded { quote, .. } => {
+                self.trouble(now, &quote, Trouble::Lost(Unreachable::Expired), owner);
+            }
+            icmpv6::Message::ParameterProblem { quote, .. } => {
+                self.trouble(now, &quote, Trouble::Lost(Unreachable::Header), owner);
             }
             _ => self.shared.counters.drop_protocol += 1,
         }
@@ -168,15 +166,16 @@ impl Engine {
         }
         self.shared.counters.icmp_errors += 1;
         match trouble {
-            // RFC 5927 section 5.2: hard errors end a connection only before it is established.
-            Trouble::Hard if flow.state == State::SynSent => {
-                self.conclude(now, index, Verdict::End(Some(Failure::Unreachable)), owner);
+            // RFC 5461 section 4.1: an attempt ends, with the soft errors of RFC 1122 section 4.2.3.9 too, as in Linux: there
+            // may be another address to try. What is established does not (RFC 5927 section 5.2).
+            Trouble::Lost(why) if flow.state == State::SynSent => {
+                self.conclude(now, index, Verdict::End(Some(Failure::Unreachable(why))), owner);
             }
             Trouble::TooBig(mtu) => {
                 self.turn(now, index, owner).packet_too_big(mtu);
                 self.conclude(now, index, Verdict::Keep, owner);
             }
-            Trouble::Hard | Trouble::Soft => {}
+            Trouble::Lost(_) => {}
         }
     }
 }

@@ -5,10 +5,23 @@ use std::collections::BTreeMap;
 
 use crate::owner::{Error, ListenerId};
 
+/// What a listener's connections begin with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inherited {
+    /// Payload of a segment at most, options not deducted.
+    pub(crate) max_segment: u16,
+    pub(crate) traffic_class: u8,
+}
+
+impl Inherited {
+    const NONE: Self = Self { max_segment: u16::MAX, traffic_class: 0 };
+}
+
 #[derive(Debug)]
 pub(crate) struct Listener {
     local: SocketAddr,
     backlog: u32,
+    inherited: Inherited,
     /// SYN received, handshake not finished.
     half_open: u32,
     /// Established and not yet accepted by the owner.
@@ -34,7 +47,14 @@ impl Listeners {
         self.by_address.insert(local, id);
         self.by_id.insert(
             id,
-            Listener { local, backlog: backlog.max(1), half_open: 0, unaccepted: 0, fast_open: 0 },
+            Listener {
+                local,
+                backlog: backlog.max(1),
+                inherited: Inherited::NONE,
+                half_open: 0,
+                unaccepted: 0,
+                fast_open: 0,
+            },
         );
         Ok(ListenerId(id))
     }
@@ -43,6 +63,15 @@ impl Listeners {
         if let Some(listener) = self.by_id.remove(&id.0) {
             self.by_address.remove(&listener.local);
         }
+    }
+
+    /// What the listener's connections begin with; what any does if it has been closed.
+    pub(crate) fn inherited(&self, id: u32) -> Inherited {
+        self.by_id.get(&id).map_or(Inherited::NONE, |listener| listener.inherited)
+    }
+
+    pub(crate) fn inherited_mut(&mut self, id: ListenerId) -> Option<&mut Inherited> {
+        self.by_id.get_mut(&id.0).map(|listener| &mut listener.inherited)
     }
 
     pub(crate) fn is_open(&self, id: u32) -> bool {

@@ -62,8 +62,8 @@ pub enum Failure {
     Reset,
     /// The peer did not acknowledge in time.
     TimedOut,
-    /// A router or the peer's host said that the destination cannot be reached, before the connection was established.
-    Unreachable,
+    /// Before the connection was established a router or the peer's host said why it cannot be, or no neighbour answered.
+    Unreachable(Unreachable),
 }
 
 /// Keep-alive of a flow (RFC 9293 section 3.8.4; TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT).

@@ -586,8 +586,13 @@ mod tests {
         let size = mtu.probe(later).unwrap();
         mtu.probe_sent(size, 9);
         assert_eq!(mtu.too_big(later, 1340, size), Claim::Ignored);
-        assert_eq!(mtu.size(), 1300);
+        assert_eq!((mtu.size(), mtu.probe(later)), (1300, None), "its data is still missing");
+        mtu.probe_lost();
         assert_eq!(mtu.probe(later), Some(1340));
+        mtu.probe_sent(1340, 20);
+        assert_eq!(mtu.too_big(later, 1310, 1340), Claim::Ignored);
+        assert!(!mtu.acknowledged(20, true), "by a repetition");
+        assert_eq!((mtu.size(), mtu.probe(later)), (1300, Some(1310)));
     }
 
     #[test]

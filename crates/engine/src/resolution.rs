@@ -13,7 +13,7 @@ use crate::neighbor::next_hop;
 use crate::owner::{Failure, Owner};
 use crate::time::Instant;
 use crate::transmit::Answer;
-use crate::udp::Held;
+use crate::udp::{Held, Unreachable};
 
 /// How long each question waits for its answer (RFC 4861 section 10's RETRANS_TIMER; RFC 1122 section 2.3.2.1 allows one a
 /// second).
@@ -195,7 +195,12 @@ impl Engine {
                 self.shared.ask(source, next_hop);
             } else if let Some(given_up) = waiting.remove(&next_hop) {
                 for index in given_up.flows {
-                    self.conclude(now, index, Verdict::End(Some(Failure::Unreachable)), owner);
+                    self.conclude(
+                        now,
+                        index,
+                        Verdict::End(Some(Failure::Unreachable(Unreachable::Host))),
+                        owner,
+                    );
                 }
                 for held in given_up.datagrams {
                     self.datagram_unresolved(&held, owner);

@@ -467,7 +467,7 @@ impl<O: Owner> Turn<'_, O> {
             &flow.tuple,
             Lengths { header: header_len, segment: segment_len },
             sum,
-            outgoing.ecn,
+            outgoing.ecn.in_traffic_class(flow.traffic_class),
         );
         if self.shared.config.checksum_offload {
             // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
@@ -527,7 +527,7 @@ impl Shared {
         let wants_timestamps =
             if passive { flow.flags.has(Flags::TIMESTAMPS) } else { self.config.timestamps };
         let mut options = Options {
-            mss: Some(self.largest_segment(&flow.tuple)),
+            mss: Some(self.offered_segment(flow)),
             window_scale: (!passive || flow.receive_shift > 0).then_some(flow.receive_shift),
             sack_permitted: if passive { flow.flags.has(Flags::SACK) } else { self.config.sack },
             timestamps: wants_timestamps
@@ -547,6 +547,16 @@ impl Shared {
             length = self.fast_open_syn(now, flow, &mut options);
         }
         Outgoing { sequence: flow.send_una, flags, options, length, window, ecn: ip::Ecn::NotEct }
+    }
+
+    /// What our MSS option says (RFC 6691 section 2, RFC 9293 section 3.7.1): what the link takes, or less if the owner wants.
+    fn offered_segment(&self, flow: &Flow) -> u16 {
+        let wanted = match flow.state {
+            State::SynSent => flow.mss,
+            // The flow's own is by now what the peer takes.
+            _ => self.listeners.inherited(flow.listener).max_segment,
+        };
+        self.largest_segment(&flow.tuple).min(wanted)
     }
 
     /// The Fast Open option of our SYN, and how much data goes with it (RFC 7413 section 4.2.1).
@@ -611,7 +621,7 @@ impl Shared {
         tuple: &Tuple,
         lengths: Lengths,
         payload: Sum,
-        ecn: ip::Ecn,
+        traffic_class: u8,
     ) -> usize {
         let length = lengths.segment;
         match tuple.ends() {
@@ -623,7 +633,15 @@ impl Shared {
                     local,
                     remote,
                 );
-                self.write_ipv4(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+                self.write_ipv4(
+                    frame,
+                    next_hop,
+                    (local, remote),
+                    ipv4::PROTOCOL_TCP,
+                    length,
+                    traffic_class,
+                    HOP_LIMIT,
+                )
             }
             Ends::V6(local, remote) => {
                 self.write_checksum(
@@ -633,7 +651,15 @@ impl Shared {
                     local,
                     remote,
                 );
-                self.write_ipv6(frame, next_hop, (local, remote), ipv4::PROTOCOL_TCP, length, ecn, HOP_LIMIT)
+                self.write_ipv6(
+                    frame,
+                    next_hop,
+                    (local, remote),
+                    ipv4::PROTOCOL_TCP,
+                    length,
+                    traffic_class,
+                    HOP_LIMIT,
+                )
             }
         }
     }
@@ -663,16 +689,28 @@ impl Shared {
         path: &Path,
         protocol: u8,
         length: usize,
-        ecn: ip::Ecn,
+        traffic_class: u8,
         hop_limit: u8,
     ) -> usize {
         match (path.source, path.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                self.write_ipv4(frame, path.next_hop, (source, destination), protocol, length, ecn, hop_limit)
-            }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                self.write_ipv6(frame, path.next_hop, (source, destination), protocol, length, ecn, hop_limit)
-            }
+            (IpAddr::V4(source), IpAddr::V4(destination)) => self.write_ipv4(
+                frame,
+                path.next_hop,
+                (source, destination),
+                protocol,
+                length,
+                traffic_class,
+                hop_limit,
+            ),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => self.write_ipv6(
+                frame,
+                path.next_hop,
+                (source, destination),
+                protocol,
+                length,
+                traffic_class,
+                hop_limit,
+            ),
             _ => unreachable!("both ends of a path are of one family"),
         }
     }
@@ -686,7 +724,7 @@ impl Shared {
         (source, destination): (Ipv4Addr, Ipv4Addr),
         protocol: u8,
         length: usize,
-        ecn: ip::Ecn,
+        traffic_class: u8,
         hop_limit: u8,
     ) -> usize {
         let ethertype = ethernet::ETHERTYPE_IPV4;
@@ -696,7 +734,7 @@ impl Shared {
             destination,
             protocol,
             ttl: hop_limit,
-            tos: ecn.in_traffic_class(0),
+            tos: traffic_class,
             // RFC 6864 section 4.1: meaningless in a datagram that may not be fragmented.
             identification: 0,
             dont_fragment: true,
@@ -715,7 +753,7 @@ impl Shared {
         (source, destination): (Ipv6Addr, Ipv6Addr),
         protocol: u8,
         length: usize,
-        ecn: ip::Ecn,
+        traffic_class: u8,
         hop_limit: u8,
     ) -> usize {
         let ethertype = ethernet::ETHERTYPE_IPV6;
@@ -725,7 +763,7 @@ impl Shared {
             destination,
             protocol,
             hop_limit,
-            traffic_class: ecn.in_traffic_class(0),
+            traffic_class,
             flow_label: 0,
             payload_len: length as u16,
         }
@@ -759,7 +797,7 @@ impl Shared {
                 };
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 let lengths = Lengths { header: length, segment: length };
-                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), ip::Ecn::NotEct)
+                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), 0)
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =
@@ -814,7 +852,7 @@ impl Shared {
                     }
                 };
                 let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
-                self.write_headers(frame, &path, protocol, length, ip::Ecn::NotEct, HOP_LIMIT)
+                self.write_headers(frame, &path, protocol, length, 0, HOP_LIMIT)
             }
         };
         match answer {
@@ -838,7 +876,7 @@ impl Shared {
     ) -> usize {
         let path = Path { next_hop, source: source.into(), destination: destination.into() };
         let hop_limit = icmpv6::NEIGHBOR_HOP_LIMIT;
-        self.write_headers(frame, &path, ipv6::PROTOCOL_ICMPV6, length, ip::Ecn::NotEct, hop_limit)
+        self.write_headers(frame, &path, ipv6::PROTOCOL_ICMPV6, length, 0, hop_limit)
     }
 }
 

@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 
 use overfly_wire::checksum::{self, Sum, copy_and_sum};
-use overfly_wire::ip::{Ecn, Packet, Quote, Quoted};
+use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::udp::{HEADER_LEN, Header};
 use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
@@ -53,7 +53,7 @@ pub struct Datagram<'a> {
     pub payload: &'a [u8],
 }
 
-/// Why a datagram did not arrive.
+/// Why a datagram, or a SYN, did not arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unreachable {
     /// Nobody is at that port.
@@ -72,6 +72,29 @@ pub enum Unreachable {
     Header,
     /// The path takes IP packets of so many bytes only; [`Engine::udp_send`] refuses larger ones from now on.
     TooBig(u16),
+}
+
+impl Unreachable {
+    /// What a code of "destination unreachable" means (RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1).
+    pub(crate) const fn of_icmpv4(code: u8) -> Self {
+        match code {
+            0 | 6 | 11 => Self::Network,
+            2 => Self::Protocol,
+            icmpv4::CODE_PORT_UNREACHABLE => Self::Port,
+            9 | 10 | 13..=15 => Self::Prohibited,
+            _ => Self::Host,
+        }
+    }
+
+    /// As [`Unreachable::of_icmpv4`], for IPv6 (RFC 4443 section 3.1).
+    pub(crate) const fn of_icmpv6(code: u8) -> Self {
+        match code {
+            1 | 5 | 6 => Self::Prohibited,
+            2 | 3 => Self::Host,
+            icmpv6::CODE_PORT_UNREACHABLE => Self::Port,
+            _ => Self::Network,
+        }
+    }
 }
 
 /// [`Engine::udp_send`] could not send.
@@ -618,16 +641,11 @@ impl Engine {
         let (quote, why) = match message {
             icmpv4::Message::Echo(_) => return false,
             icmpv4::Message::DestinationUnreachable { code, next_hop_mtu, quote } => {
-                // RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1.
                 let why = match *code {
-                    0 | 6 | 11 => Unreachable::Network,
-                    2 => Unreachable::Protocol,
-                    icmpv4::CODE_PORT_UNREACHABLE => Unreachable::Port,
                     icmpv4::CODE_FRAGMENTATION_NEEDED => {
                         Unreachable::TooBig(next_hop_mtu.unwrap_or(0).max(IPV4_MIN_MTU))
                     }
-                    9 | 10 | 13..=15 => Unreachable::Prohibited,
-                    _ => Unreachable::Host,
+                    code => Unreachable::of_icmpv4(code),
                 };
                 (quote, why)
             }
@@ -645,16 +663,7 @@ impl Engine {
         owner: &mut O,
     ) -> bool {
         let (quote, why) = match message {
-            icmpv6::Message::DestinationUnreachable { code, quote } => {
-                // RFC 4443 section 3.1.
-                let why = match *code {
-                    1 | 5 | 6 => Unreachable::Prohibited,
-                    3 => Unreachable::Host,
-                    icmpv6::CODE_PORT_UNREACHABLE => Unreachable::Port,
-                    _ => Unreachable::Network,
-                };
-                (quote, why)
-            }
+            icmpv6::Message::DestinationUnreachable { code, quote } => (quote, Unreachable::of_icmpv6(*code)),
             icmpv6::Message::PacketTooBig { mtu, quote } => {
                 (quote, Unreachable::TooBig((*mtu).try_into().unwrap_or(u16::MAX)))
             }
@@ -753,7 +762,7 @@ impl Shared {
             _ => unreachable!("a datagram's ends are of one family: Engine::udp_send sees to it"),
         }
         let path = Path { next_hop, source, destination };
-        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, Ecn::NotEct, HOP_LIMIT)
+        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, 0, HOP_LIMIT)
     }
 
     /// Writes a datagram that waited for its next hop; returns the frame's length.
@@ -778,6 +787,6 @@ impl Shared {
             _ => (icmpv4::emit_port_unreachable(quote, buffer), ipv4::PROTOCOL_ICMP),
         };
         let path = Path { next_hop, source: local, destination: remote };
-        self.write_headers(frame, &path, protocol, length, Ecn::NotEct, HOP_LIMIT)
+        self.write_headers(frame, &path, protocol, length, 0, HOP_LIMIT)
     }
 }

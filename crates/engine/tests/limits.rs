@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::script::{ACK, PSH, RST, SYN, Script};
 use harness::{CLIENT, Faults, Network, SERVER, config};
-use overfly_engine::{Config, Engine, Failure, Prefix};
+use overfly_engine::{Config, Engine, Failure, Prefix, Unreachable};
 
 const MSS: usize = 1460;
 
@@ -190,7 +190,10 @@ fn a_neighbour_is_asked_for_as_often_as_configured() {
     s.host.connect(s.now, s.local, s.peer);
     assert_eq!(s.frames().len(), 1);
     s.wait_ms(1000);
-    assert_eq!((s.frames().len(), s.host.owner.past[0].failed), (0, Some(Failure::Unreachable)));
+    assert_eq!(
+        (s.frames().len(), s.host.owner.past[0].failed),
+        (0, Some(Failure::Unreachable(Unreachable::Host)))
+    );
 }
 
 /// Whatever is set to its least, data arrives.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::script::{ACK, CLIENT6, CWR, ECE, FIN, PSH, RST, SERVER6, SYN, Script};
 use harness::{SERVER, config};
-use overfly_engine::{Config, Ecn as Policy, Failure, FlowId, State, SynCookies};
+use overfly_engine::{Config, Ecn as Policy, Failure, FlowId, State, SynCookies, Unreachable};
 use overfly_wire::ip::Ecn;
 use overfly_wire::tcp::Options;
 use overfly_wire::{MacAddr, ethernet, icmpv4, icmpv6, ipv6};
@@ -260,7 +260,7 @@ fn port_unreachable_ends_an_attempt_only() {
     s.sent();
     let frame = s.frames[0].clone();
     unreachable(&mut s, &frame);
-    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable));
+    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable(Unreachable::Port)));
 }
 
 // --- neighbours: RFC 4861 ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
 use harness::{CLIENT, Network, SERVER, config};
-use overfly_engine::{Config, Error, Failure, Prefix, State};
+use overfly_engine::{Config, Error, Failure, Prefix, State, Unreachable};
 use overfly_wire::tcp::Segment;
 use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv6};
 
@@ -214,7 +214,7 @@ fn a_neighbour_that_does_not_answer_is_unreachable() {
     }
     assert_eq!(s.frames().len(), 0);
     let failures: Vec<_> = s.host.owner.past.iter().map(|stream| stream.failed).collect();
-    assert_eq!(failures, [Some(Failure::Unreachable); 3]);
+    assert_eq!(failures, [Some(Failure::Unreachable(Unreachable::Host)); 3]);
     assert_eq!((s.host.engine.flows(), s.host.engine.next_deadline()), (0, None));
 }
 

@@ -5,9 +5,9 @@ mod harness;
 
 use harness::script::{ACK, SYN, Script};
 use harness::{SERVER, config};
-use overfly_engine::{Config, CongestionState, Failure, FlowId, State};
+use overfly_engine::{Config, CongestionState, Failure, FlowId, State, SynCookies, Unreachable};
 use overfly_wire::checksum::Sum;
-use overfly_wire::ipv4;
+use overfly_wire::{ip, ipv4};
 
 const MSS: usize = 1460;
 
@@ -359,8 +359,8 @@ fn unreachable(s: &mut Script, code: u8, frame: &[u8]) {
 }
 
 #[test]
-fn hard_errors_end_a_connection_only_before_it_is_one() {
-    // RFC 5927 section 5.2, RFC 1122 section 4.2.3.9.
+fn errors_end_an_attempt_and_say_why_and_no_connection() {
+    // RFC 5461 section 4.1, RFC 5927 section 5.2.
     for code in 0..=15 {
         if code == 4 {
             continue;
@@ -369,28 +369,102 @@ fn hard_errors_end_a_connection_only_before_it_is_one() {
         unreachable(&mut s, code, &frame);
         assert_eq!(s.state(flow), State::Established, "code {code}");
         assert_eq!(lengths(&mut s), []);
+        let mut s = Script::new();
+        s.connect();
+        s.expect(&[(SYN, 0, 0, 0)]);
+        let frame = s.frames[0].clone();
+        unreachable(&mut s, code, &frame);
+        let why = match code {
+            0 | 6 | 11 => Unreachable::Network,
+            2 => Unreachable::Protocol,
+            3 => Unreachable::Port,
+            9 | 10 | 13..=15 => Unreachable::Prohibited,
+            _ => Unreachable::Host,
+        };
+        assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable(why)), "code {code}");
+        assert_eq!(s.host.engine.flows(), 0);
     }
-    let mut s = Script::new();
-    s.connect();
-    s.expect(&[(SYN, 0, 0, 0)]);
-    let frame = s.frames[0].clone();
-    unreachable(&mut s, 3, &frame);
-    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable));
 }
 
 #[test]
-fn soft_errors_do_not_end_an_attempt() {
-    // RFC 1122 section 4.2.3.9: net and host unreachable may pass.
+fn an_error_about_another_syn_ends_no_attempt() {
+    // RFC 5927 section 4.1.
     let mut s = Script::new();
     let flow = s.connect();
     s.expect(&[(SYN, 0, 0, 0)]);
-    let frame = s.frames[0].clone();
-    for code in [0, 1, 5] {
-        unreachable(&mut s, code, &frame);
-    }
-    assert_eq!(s.state(flow), State::SynSent);
+    let mut frame = s.frames[0].clone();
+    frame[38] ^= 1;
+    unreachable(&mut s, 1, &frame);
+    assert_eq!((s.state(flow), s.host.engine.counters().drop_icmp), (State::SynSent, 1));
     s.inject(SYN | ACK, 0, 1, 0, 65_535);
     assert_eq!(s.state(flow), State::Established);
+}
+
+#[test]
+fn the_largest_segment_that_an_owner_wants_is_offered() {
+    // TCP_MAXSEG: what we say, and what we send; options deducted once they are agreed on (RFC 6691 section 2).
+    for timestamps in [false, true] {
+        let mut s = Script::new();
+        let flow = s.connect();
+        s.host.engine.set_max_segment(flow, 1000);
+        s.expect(&[(SYN, 0, 0, 0)]);
+        assert_eq!(s.last_options.mss, Some(1000));
+        s.peer_timestamp = timestamps.then_some(7);
+        s.peer_echo = s.last_options.timestamps.unwrap().value;
+        s.inject(SYN | ACK, 0, 1, 0, 65_535);
+        assert_eq!(s.host.engine.info(flow).mss, if timestamps { 988 } else { 1000 });
+        // Of a listener, for all who connect, by cookie too.
+        for syn_cookies in [SynCookies::WhenFull, SynCookies::Always] {
+            let mut s = Script::with(Config { syn_cookies, ..config(SERVER) });
+            let listener = s.host.engine.listen(s.local, 8).unwrap();
+            s.host.engine.set_listener_max_segment(listener, 1000);
+            s.peer_timestamp = timestamps.then_some(7);
+            s.inject(SYN, 0, 0, 0, 65_535);
+            s.expect(&[(SYN | ACK, 0, 1, 0)]);
+            assert_eq!(s.last_options.mss, Some(1000));
+            s.peer_echo = s.last_options.timestamps.map_or(0, |timestamps| timestamps.value);
+            s.inject(ACK, 1, 1, 0, 65_535);
+            let (flow, _) = s.host.owner.incoming.pop_front().unwrap();
+            assert_eq!(s.host.engine.info(flow).mss, if timestamps { 988 } else { 1000 });
+        }
+    }
+}
+
+#[test]
+fn a_traffic_class_is_on_every_packet_and_inherited() {
+    // RFC 2474 section 3; the two bits below it are ECN's (RFC 3168 section 5).
+    for six in [false, true] {
+        let mut s = if six { Script::six() } else { Script::new() };
+        let class = |s: &mut Script| -> Vec<u8> {
+            let frames = s.frames();
+            let of = |frame: &Vec<u8>| ip::Packet::parse(&frame[14..]).unwrap().traffic_class();
+            frames.iter().map(of).collect()
+        };
+        let listener = s.host.engine.listen(s.local_end(), 8).unwrap();
+        s.host.engine.set_listener_traffic_class(listener, 0xb8 | 3);
+        s.inject(SYN, 0, 0, 0, 65_535);
+        s.host.transmit(s.now);
+        s.iss = sequence(&s.host.outbox.frames[0], six);
+        assert_eq!(class(&mut s), [0xb8]);
+        s.inject(ACK, 1, 1, 0, 65_535);
+        let (flow, _) = s.host.owner.incoming.pop_front().unwrap();
+        s.host.send(flow, 10);
+        assert_eq!(class(&mut s), [0xb8]);
+        s.host.engine.set_traffic_class(flow, 0x20);
+        s.host.send(flow, 10);
+        s.inject(ACK, 1, 11, 0, 65_535);
+        assert_eq!(class(&mut s), [0x20]);
+        s.peer.set_port(99);
+        let flow = s.connect();
+        s.host.engine.set_traffic_class(flow, 0x48);
+        assert_eq!(class(&mut s), [0x48], "the SYN");
+    }
+}
+
+/// The sequence number of a frame.
+fn sequence(frame: &[u8], six: bool) -> u32 {
+    let at = if six { 58 } else { 38 };
+    u32::from_be_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]])
 }
 
 #[test]

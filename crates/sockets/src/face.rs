@@ -3,6 +3,7 @@
 use core::net::SocketAddr;
 
 use overfly_engine::{Datagram, Event, Failure, FlowId, ListenerId, Owner, UdpId, Unreachable};
+use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
 use crate::interest::{Interests, NONE, SetId, bits};
@@ -28,8 +29,6 @@ impl Port {
 pub(crate) enum Chore {
     /// A connection for a listener that has gone.
     Abort(FlowId),
-    /// The handshake said how large segments may be; the socket wants them smaller.
-    LimitSegment(FlowId, u16),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
     Disconnected { local: SocketAddr, remote: SocketAddr, descriptor: i32 },
 }
@@ -225,8 +224,7 @@ impl Face {
             Failure::Reset if socket.remote_closed => Errno::PIPE,
             Failure::Reset => Errno::CONNRESET,
             Failure::TimedOut => Errno::TIMEDOUT,
-            // The engine fails for what is fatal in icmp_err_convert[] and icmpv6_err_convert() in Linux: port unreachable.
-            Failure::Unreachable => Errno::CONNREFUSED,
+            Failure::Unreachable(why) => unreachable(why, socket.remote),
         });
         // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
         socket.send.recycle();
@@ -332,10 +330,6 @@ impl Owner for Face {
             Event::Connected => {
                 let socket = self.at_mut(id);
                 socket.state = State::Connected;
-                let max_segment = socket.settings.max_segment;
-                if max_segment != 0 {
-                    self.chores.push(Chore::LimitSegment(flow, max_segment));
-                }
                 self.wake(id, bits::OUT | bits::WRNORM);
             }
             Event::Acknowledged { offset } => self.acknowledged(id, offset),
@@ -361,6 +355,16 @@ impl Owner for Face {
         0
     }
 
+    fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
+        let socket = self.at(self.socket_of(flow)?);
+        let place = usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
+        let sum = socket.send.fill_and_sum(place, buffer);
+        if sum.is_none() {
+            self.fill(flow, offset, buffer);
+        }
+        sum
+    }
+
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
         if let Some(id) = self.socket_of(flow) {
             let socket = self.at(id);
@@ -368,5 +372,19 @@ impl Owner for Face {
                 .send
                 .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
         }
+    }
+}
+
+/// What connect() says of a destination that cannot be reached: icmp_err_convert[] in net/ipv4/icmp.c, icmpv6_err_convert() in
+/// net/ipv6/icmp.c.
+fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
+    match why {
+        Unreachable::Port => Errno::CONNREFUSED,
+        Unreachable::Protocol => Errno::NOPROTOOPT,
+        Unreachable::Network => Errno::NETUNREACH,
+        Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
+        Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
+        Unreachable::Header => Errno::PROTO,
+        Unreachable::TooBig(_) => Errno::MSGSIZE,
     }
 }

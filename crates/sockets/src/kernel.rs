@@ -164,6 +164,7 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
         // The handshake makes a new beginning of it (inet_csk_exit_pingpong_mode() in Linux).
         quick_ack: None,
         max_segment,
+        traffic_class: traffic_class(descriptor),
         congestion: sockopt::tcp_congestion(socket)
             .ok()
             .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes()))
@@ -205,6 +206,19 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
     if let Some(limit) = settings.receive_limit {
         let _ = sockopt::set_socket_recv_buffer_size(socket, limit as usize);
     }
+    if settings.traffic_class != default.traffic_class {
+        let _ = sockopt::set_ip_tos(socket, settings.traffic_class);
+        let _ = sockopt::set_ipv6_tclass(socket, u32::from(settings.traffic_class));
+    }
+}
+
+/// IPV6_TCLASS, where it is set, else IP_TOS, which a socket of IPv6 has for peers of IPv4.
+fn traffic_class(descriptor: i32) -> u8 {
+    [(libc::IPPROTO_IPV6, libc::IPV6_TCLASS), (libc::IPPROTO_IP, libc::IP_TOS)]
+        .into_iter()
+        .filter_map(|(level, name)| number(descriptor, level, name).ok())
+        .find_map(|class| u8::try_from(class).ok().filter(|&class| class != 0))
+        .unwrap_or(0)
 }
 
 /// The algorithms that the engine has, by Linux's names.

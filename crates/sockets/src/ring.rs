@@ -2,6 +2,8 @@
 
 use core::mem::MaybeUninit;
 
+use overfly_wire::checksum::{Sum, copy_and_sum};
+
 /// Bytes of the first buffer.
 const FIRST_CAPACITY: usize = 4096;
 /// A buffer larger than this is given back when its socket is cached.
@@ -102,6 +104,20 @@ impl Ring {
         target[first.len()..length].copy_from_slice(second);
     }
 
+    /// As [`Ring::fill`], and sums the bytes on the way (RFC 1071). `None`, with nothing done, where that cannot be: some lie
+    /// outside the queue, or it wraps in the middle of a word.
+    pub(crate) fn fill_and_sum(&self, offset: usize, target: &mut [u8]) -> Option<Sum> {
+        if target.len() > self.len.saturating_sub(offset) {
+            return None;
+        }
+        let (first, second) = self.slices(offset, target.len());
+        if first.len() % 2 == 1 && !second.is_empty() {
+            return None;
+        }
+        let (to_first, to_second) = target.split_at_mut(first.len());
+        Some(copy_and_sum(first, to_first) + copy_and_sum(second, to_second))
+    }
+
     /// Drops the first `count` bytes.
     pub(crate) fn discard(&mut self, count: usize) {
         let count = count.min(self.len);
@@ -163,6 +179,27 @@ mod tests {
                 assert_eq!(take(&mut ring, size * 3), expected);
             }
             assert_eq!(ring.len(), model.len());
+        }
+    }
+
+    #[test]
+    fn a_fill_is_summed_if_it_is_whole_and_of_whole_words() {
+        let mut ring = Ring::default();
+        let bytes: Vec<u8> = (0..4096_u32).map(|at| ((at * 31) >> 3) as u8).collect();
+        ring.push(&bytes);
+        // So that the queue wraps, at an odd and at an even place.
+        for discard in [1001, 1] {
+            ring.discard(discard);
+            ring.push(&bytes[..discard]);
+            for (offset, length) in [(0, 1448), (1, 1448), (2600, 1448), (2601, 1448), (0, ring.len())] {
+                let (mut summed, mut filled) = (vec![0; length], vec![0; length]);
+                ring.fill(offset, &mut filled);
+                let Some(sum) = ring.fill_and_sum(offset, &mut summed) else { continue };
+                assert_eq!(summed, filled);
+                assert_eq!(sum.fold(), Sum::new().bytes(&filled).fold(), "{offset}, {length}");
+            }
+            assert!(ring.fill_and_sum(0, &mut [0; 1448]).is_some());
+            assert!(ring.fill_and_sum(1, &mut vec![0; ring.len()]).is_none(), "beyond the end");
         }
     }
 

@@ -87,6 +87,8 @@ pub struct Settings {
     pub quick_ack: Option<bool>,
     /// TCP_MAXSEG in bytes; zero leaves it to the path and the peer.
     pub max_segment: u16,
+    /// IP_TOS, or IPV6_TCLASS.
+    pub traffic_class: u8,
     /// TCP_CONGESTION.
     pub congestion: Algorithm,
     /// SO_RCVBUF as asked for, in bytes; `None` lets the receive window grow by itself.
@@ -116,6 +118,7 @@ impl Settings {
         user_timeout: Duration::ZERO,
         quick_ack: None,
         max_segment: 0,
+        traffic_class: 0,
         congestion: Algorithm::Cubic,
         receive_limit: None,
         v6only: false,

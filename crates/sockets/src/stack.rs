@@ -10,7 +10,7 @@ use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Engine, Error, FlowId, Info, Instant, KeepAlive};
+use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
@@ -159,10 +159,6 @@ impl<T: Transport> Stack<T> {
                 drive.engine.abort(flow);
                 false
             }
-            Chore::LimitSegment(flow, bytes) => {
-                limit_segment(&mut drive.engine, flow, bytes);
-                false
-            }
             Chore::Disconnected { .. } => true,
         });
     }
@@ -273,6 +269,11 @@ impl<T: Transport> Stack<T> {
             }
             None => {
                 let listener = drive.engine.listen(local, backlog)?;
+                let settings = self.face.at(id).settings;
+                if settings.max_segment != 0 {
+                    drive.engine.set_listener_max_segment(listener, settings.max_segment);
+                }
+                drive.engine.set_listener_traffic_class(listener, settings.traffic_class);
                 self.face.ports.push(Port::new(local, listener, id));
                 true
             }
@@ -349,9 +350,6 @@ impl<T: Transport> Stack<T> {
             (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
-            if settings.max_segment != 0 {
-                limit_segment(&mut drive.engine, flow, settings.max_segment);
-            }
             self.settle(id, &Settings::DEFAULT, settings);
             self.accepts += 1;
             return Some(id);
@@ -372,6 +370,10 @@ impl<T: Transport> Stack<T> {
         let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
         drive.engine.set_neighbor(remote.ip(), next_hop);
         let flow = drive.engine.connect(now, local, remote)?;
+        if settings.max_segment != 0 {
+            // Before the SYN, which says so.
+            drive.engine.set_max_segment(flow, settings.max_segment);
+        }
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
         socket.state = State::Connecting;
@@ -421,6 +423,9 @@ impl<T: Transport> Stack<T> {
             && settings.quick_ack != before.quick_ack
         {
             engine.set_quick_ack(flow, on);
+        }
+        if settings.traffic_class != before.traffic_class {
+            engine.set_traffic_class(flow, settings.traffic_class);
         }
         if settings.congestion != before.congestion {
             engine.set_congestion(flow, settings.congestion);
@@ -643,7 +648,7 @@ impl<T: Transport> Stack<T> {
                 each(local, remote, descriptor);
                 false
             }
-            Chore::Abort(_) | Chore::LimitSegment(..) => true,
+            Chore::Abort(_) => true,
         });
     }
 
@@ -807,12 +812,6 @@ impl<T: Transport> Stack<T> {
     pub fn watching(&self, set: SetId) -> usize {
         self.face.interests.watching(set)
     }
-}
-
-/// TCP_MAXSEG counts the timestamps option, which is in every segment or in none (tcp_current_mss() in Linux).
-fn limit_segment(engine: &mut Engine, flow: FlowId, bytes: u16) {
-    let options = if engine.info(flow).timestamps { 12 } else { 0 };
-    engine.set_max_segment(flow, bytes.saturating_sub(options));
 }
 
 impl<T: Transport> Default for Stack<T> {

@@ -49,7 +49,8 @@ pub(crate) enum Shape {
 pub(crate) const fn shape(level: i32, name: i32) -> Shape {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_ERROR | libc::SO_KEEPALIVE | libc::SO_SNDBUF | libc::SO_RCVBUF)
-        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => Shape::Number,
+        | (libc::IPPROTO_IP, libc::IP_TOS)
+        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY | libc::IPV6_TCLASS) => Shape::Number,
         (libc::SOL_SOCKET, libc::SO_LINGER) => Shape::Linger,
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => Shape::Time,
         (
@@ -179,6 +180,17 @@ fn set_locked(
             }
             change(&|settings| settings.max_segment = bytes as u16);
         }
+        // __ip_sock_set_tos() takes any number's lowest byte, without ECN's bits for a stream.
+        (libc::IPPROTO_IP, libc::IP_TOS, &Value::Number(class)) => {
+            change(&|settings| settings.traffic_class = class as u8 & !0b11);
+        }
+        // ipv6_setsockopt(): -1 is the default.
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &Value::Number(class)) if v6 => {
+            if !(-1..=255).contains(&class) {
+                return Err(Errno::INVAL);
+            }
+            change(&|settings| settings.traffic_class = class.max(0) as u8 & !0b11);
+        }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Value::Name(name)) => {
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
             let algorithm = kernel::algorithm(name).ok_or(Errno::NOENT)?;
@@ -255,6 +267,8 @@ fn get_locked(
             Some(info) => i32::from(info.mss),
             None => kernel::number(descriptor, level, name)?,
         }),
+        (libc::IPPROTO_IP, libc::IP_TOS) => Value::Number(settings.traffic_class.into()),
+        (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if v6 => Value::Number(settings.traffic_class.into()),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let mut bytes = [0; NAME_LEN];
             let name = kernel::algorithm_name(settings.congestion).as_bytes();
