@@ -38,9 +38,12 @@ python3 python3
 javac openjdk-17-jdk-headless
 mvn maven
 openssl openssl
+script bsdutils
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
+[ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
+/usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 
 if [ ${#packages[@]} -gt 0 ]; then
     echo "Installing ${packages[*]}" >&2

@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{Parser, Subcommand};
 use overfly_load::http::{HttpArgs, main_http};
 use overfly_load::serve::{ServeArgs, main_serve};
+use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
 
 /// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
 /// with the same engine, and a bench that compares both with the kernel.
@@ -59,6 +60,8 @@ enum Command {
 enum Load {
     Http(Box<HttpArgs>),
     Serve(Box<ServeArgs>),
+    Gather(GatherArgs),
+    Merge(MergeArgs),
 }
 
 fn main() -> ExitCode {
@@ -74,6 +77,8 @@ fn main() -> ExitCode {
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
+        Command::Load(Load::Gather(arguments)) => main_gather(&arguments),
+        Command::Load(Load::Merge(arguments)) => main_merge(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

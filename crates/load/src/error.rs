@@ -1,6 +1,7 @@
 //! Why a run cannot be.
 
 use std::fmt;
+use std::process::ExitCode;
 
 /// Why a run cannot start or cannot go on.
 #[derive(Debug)]
@@ -28,6 +29,18 @@ impl Error {
     #[must_use]
     pub fn is_usage(&self) -> bool {
         matches!(self, Error::Usage { .. })
+    }
+
+    /// The exit status of a command: 0 it went well, 1 it did not or could not, 2 a wrong option. Says why.
+    pub(crate) fn exit(command: &str, done: Result<bool, Error>) -> ExitCode {
+        match done {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(1),
+            Err(error) => {
+                eprintln!("{command}: {error}");
+                ExitCode::from(if error.is_usage() { 2 } else { 1 })
+            }
+        }
     }
 
     pub(crate) fn usage(

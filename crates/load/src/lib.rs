@@ -9,13 +9,13 @@ mod descriptors;
 mod error;
 pub mod http;
 mod link;
-mod output;
+pub mod output;
 mod processors;
 pub mod record;
 pub mod response;
 pub mod search;
 pub mod serve;
-mod step;
+pub mod step;
 
 pub use error::Error;
 pub use link::Link;

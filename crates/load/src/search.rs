@@ -9,7 +9,7 @@ use std::fmt;
 
 use hdrhistogram::Histogram;
 
-use crate::arguments::{count, fraction, time};
+use crate::arguments::{count, fraction, number, time};
 use crate::error::Error;
 use crate::output::units;
 
@@ -180,6 +180,38 @@ impl Range {
             ));
         }
         Ok(Range { low, high })
+    }
+}
+
+/// A search, on the command line.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Search for the largest load")]
+pub struct SearchArgs {
+    /// Find the largest -c LOW:HIGH, or -R LOW:HIGH, that keeps 'p99<1000ms' or 'p50<5ms,p99.9<80ms,errors<0.1%'
+    #[arg(long, value_name = "CONDITIONS")]
+    pub find_max: Option<String>,
+    /// Runs at the answer, and at the load next to it that fails [default: 5]
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub find_repeats: Option<String>,
+    /// How close the two are, as a share of the answer [default: 2%]
+    #[arg(long, value_name = "SHARE", allow_hyphen_values = true)]
+    pub find_precision: Option<String>,
+}
+
+impl SearchArgs {
+    /// The search that was asked for.
+    pub(crate) fn search(&self, range: Range) -> Result<Search, Error> {
+        let repeats = self.find_repeats.as_deref().unwrap_or("5");
+        let precision = self.find_precision.as_deref().unwrap_or("2%");
+        let search = Search {
+            range,
+            precision: fraction("--find-precision", precision)?,
+            repeats: number("--find-repeats", repeats)?,
+        };
+        if !(1..=100).contains(&search.repeats) {
+            return Err(Error::usage("--find-repeats", repeats, "1 to 100 runs"));
+        }
+        Ok(search)
     }
 }
 

@@ -1,16 +1,17 @@
 //! The command line of `overfly load http`.
 
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use overfly_engine::Prefix;
 
-use super::{Arrivals, Ending, Leg, Progress, Rate, Settings, Target, run};
+use super::{Arrivals, Ending, Leg, Rate, Settings, Target};
 use crate::arguments::{count, cpus, header, number, per_s, time};
 use crate::error::Error;
 use crate::link::Link;
+use crate::output::OutputArgs;
+use crate::search::SearchArgs;
+use crate::step::StepArgs;
 
 /// Loads an HTTP server and reports requests/s, latency and failures.
 ///
@@ -114,9 +115,15 @@ pub struct HttpArgs {
     #[arg(long, value_name = "LOW-HIGH", default_value = "10000-32000", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub ports: String,
 
-    /// Print one JSON object instead of text
-    #[arg(long)]
-    pub json: bool,
+    /// Whether one run is wanted, or a search.
+    #[command(flatten)]
+    pub search: SearchArgs,
+    /// When it begins.
+    #[command(flatten)]
+    pub step: StepArgs,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 const LOAD: &str = "Load";
@@ -323,79 +330,6 @@ fn digest(given: &str) -> Result<[u8; 32], Error> {
     bytes.filter(|_| given.len() == 64).and_then(|bytes| bytes.try_into().ok()).ok_or_else(|| {
         Error::usage("--expect-sha256", given, "64 hexadecimal digits, as sha256sum prints them")
     })
-}
-
-/// Runs what the arguments ask for, prints the report, and says how it went:
-/// 0 something succeeded, 1 nothing did or the machine cannot do it, 2 a wrong option.
-#[must_use]
-pub fn main_http(args: &HttpArgs) -> ExitCode {
-    match load(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("overfly load http: {error}");
-            ExitCode::from(if error.is_usage() { 2 } else { 1 })
-        }
-    }
-}
-
-/// Whether anything succeeded.
-fn load(args: &HttpArgs) -> Result<bool, Error> {
-    let settings = args.settings()?;
-    if !args.json {
-        let length = match (settings.duration, settings.requests) {
-            (Some(duration), None) => format!("{}s", duration.as_secs_f64()),
-            (None, requests) => format!("{} requests", requests.unwrap_or_default()),
-            (Some(duration), Some(requests)) => {
-                format!("{}s or {requests} requests", duration.as_secs_f64())
-            }
-        };
-        print(&format!("Running {length} @ {}\n", settings.targets[0].url()));
-    }
-    let mut progress_line = ProgressLine::new(!args.json);
-    let report = run(&settings, |progress| progress_line.show(progress))?;
-    progress_line.clear();
-    let text = if args.json { report.to_json() + "\n" } else { report.to_string() };
-    print(&text);
-    Ok(report.succeeded > 0)
-}
-
-/// A reader that has gone away does not change how the run goes.
-fn print(text: &str) {
-    let mut stdout = std::io::stdout();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-}
-
-/// A line that rewrites itself, for people at a terminal only.
-struct ProgressLine {
-    wanted: bool,
-    shown: bool,
-}
-
-impl ProgressLine {
-    fn new(wanted: bool) -> ProgressLine {
-        ProgressLine { wanted: wanted && std::io::stderr().is_terminal(), shown: false }
-    }
-
-    fn show(&mut self, progress: &Progress<'_>) {
-        if !self.wanted {
-            return;
-        }
-        self.shown = true;
-        let phase = if progress.warming_up { "warm-up" } else { "running" };
-        eprint!(
-            "\r\x1b[K{phase} {:.0} s: {} requests, {} connections open",
-            progress.elapsed.as_secs_f64(),
-            progress.requests,
-            progress.open
-        );
-    }
-
-    fn clear(&mut self) {
-        if self.shown {
-            eprint!("\r\x1b[K");
-        }
-    }
 }
 
 #[cfg(test)]

@@ -6,6 +6,8 @@
 
 mod args;
 mod client;
+mod command;
+mod find_max;
 mod kernel;
 mod outgoing;
 mod party;
@@ -21,7 +23,8 @@ mod tally;
 mod target;
 mod tls;
 
-pub use args::{HttpArgs, main_http};
+pub use args::HttpArgs;
+pub use command::main_http;
 pub use report::{Latency, OpenLoop, Report};
 pub use run::{Progress, run, run_from};
 pub use schedule::{Arrivals, Leg, Rate};

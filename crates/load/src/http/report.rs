@@ -156,6 +156,8 @@ struct About {
     close: bool,
     duration_s: f64,
     asked: Option<Asked>,
+    /// Each connection has exactly one request under way, from the beginning to the end.
+    steady: bool,
 }
 
 /// What was asked of an open loop.
@@ -200,12 +202,17 @@ impl Report {
             close: settings.close,
             duration_s: duration.as_secs_f64(),
             asked: settings.rate.as_ref().map(asked),
+            steady: settings.rate.is_none()
+                && settings.workload.is_none()
+                && settings.pipeline == 1
+                && settings.requests_per_connection.is_none()
+                && !settings.close,
         };
         Report::of(about, record, counters)
     }
 
     fn of(about: About, record: Record, counters: BTreeMap<String, u64>) -> Report {
-        let About { url, link, threads, connections, close, duration_s, asked } = about;
+        let About { url, link, threads, connections, close, duration_s, asked, steady } = about;
         let requests = record.requests();
         let cpu_s = record.cpu.total_s();
         let malformed = Malformed::ALL.map(|kind| (kind.name().to_string(), record.malformed(kind)));
@@ -240,7 +247,7 @@ impl Report {
             counters,
             record,
         };
-        report.remarks = verdict::remarks(&report);
+        report.remarks = verdict::remarks(&report, steady);
         report
     }
 
@@ -278,6 +285,8 @@ impl Report {
                 arrivals: open_loop.arrivals.clone(),
                 seed: open_loop.seed,
             }),
+            // A report does not say.
+            steady: false,
         }
     }
 
@@ -338,6 +347,7 @@ mod tests {
             close: false,
             duration_s,
             asked: Some(Asked { requests: 100.0 * duration_s, arrivals: "even".to_string(), seed: 0 }),
+            steady: false,
         };
         let mut record = Record::new();
         for latency_us in latencies_us {
@@ -374,5 +384,66 @@ mod tests {
         let back: Report = serde_json::from_str(&json).unwrap();
         assert_eq!(back.to_json(), json);
         assert_eq!(back.record.latency_ns, report.record.latency_ns);
+    }
+
+    /// The remarks of a run of 10 s with 8 connections and 1 ms a request, after a change.
+    fn remarks(change: impl FnOnce(&mut About, &mut Record)) -> Vec<String> {
+        let mut about = report("http://a/", 10.0, 1..2).about();
+        about.asked = None;
+        let mut record = Record::new();
+        (record.open_max, record.sent) = (8, 80_000);
+        for _ in 0..80_000 {
+            record.succeed(Times { intended_ns: 0, sent_ns: 0, first_byte_ns: 1, ended_ns: 1_000_000 });
+        }
+        change(&mut about, &mut record);
+        Report::of(about, record, BTreeMap::new()).remarks
+    }
+
+    fn only(remarks: &[String]) -> &str {
+        assert_eq!(remarks.len(), 1, "{remarks:?}");
+        &remarks[0]
+    }
+
+    #[test]
+    fn the_verdict_says_what_to_know_and_nothing_else() {
+        assert_eq!(remarks(|about, _| about.steady = true), [] as [String; 0]);
+        let asked =
+            |per_s: f64| Some(Asked { requests: 10.0 * per_s, arrivals: "even".to_string(), seed: 0 });
+        assert_eq!(remarks(|about, _| about.asked = asked(8000.0)), [] as [String; 0]);
+
+        let missed = remarks(|about, _| about.asked = asked(8040.0));
+        assert!(only(&missed).contains("missed by 0.50%") && !missed[0].contains("queue"), "{missed:?}");
+        let saturated = remarks(|about, _| about.asked = asked(16_000.0));
+        let text = only(&saturated);
+        assert!(text.contains("missed by 50.00%: 8000.0/s sent of 16000.0/s"), "{text}");
+        assert!(text.contains("8 connections were not enough") && text.contains("The queue grew"), "{text}");
+        let limited = remarks(|about, record| {
+            about.asked = asked(16_000.0);
+            record.busy_ns = 9_900_000_000;
+        });
+        assert!(
+            only(&limited).contains("the generator was the limit, its threads were busy 99.00%"),
+            "{limited:?}"
+        );
+        let late = remarks(|about, record| {
+            about.asked = asked(8000.0);
+            record.send_lag_ns.record_n(2_000_000, 80_000).unwrap();
+        });
+        assert!(only(&late).contains("sent late: 1 request in 100 by 2.00ms"), "{late:?}");
+
+        let busy = remarks(|_, record| record.busy_ns = 9_900_000_000);
+        assert!(only(&busy).starts_with("The generator was the limit"), "{busy:?}");
+        let few = remarks(|about, _| about.connections = 9);
+        assert!(only(&few).contains("8 of 9 at most"), "{few:?}");
+        let idle = remarks(|about, record| {
+            (about.steady, about.connections, record.open_max) = (true, 16, 16);
+        });
+        assert!(only(&idle).contains("8.0 requests were under way, with 16 connections"), "{idle:?}");
+        let nothing = remarks(|_, record| {
+            *record = Record::new();
+            record.fail(Failure::Timeout);
+        });
+        assert!(only(&nothing).starts_with("Nothing succeeded"), "{nothing:?}");
+        assert!(only(&remarks(|_, record| *record = Record::new())).starts_with("No request ended"));
     }
 }

@@ -1,6 +1,6 @@
 //! What a run tells the outside, while it runs and after.
-#![allow(dead_code, reason = "the command line takes up the files and the live screen in the next step")]
 
+pub(crate) mod args;
 pub(crate) mod board;
 pub(crate) mod by_name;
 pub(crate) mod csv;
@@ -12,3 +12,14 @@ pub(crate) mod page;
 pub(crate) mod tui;
 pub(crate) mod units;
 pub(crate) mod verdict;
+pub(crate) mod watch;
+
+use std::io::Write;
+
+pub use args::OutputArgs;
+
+/// Prints on standard output. A reader that has gone away does not change how things go.
+pub(crate) fn print(text: &str) {
+    let mut stdout = std::io::stdout();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}

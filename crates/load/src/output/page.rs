@@ -7,16 +7,17 @@ use hdrhistogram::Histogram;
 
 use super::{units, verdict};
 use crate::http::Report;
+use crate::record::Record;
 
-const QUANTILES: [(&str, f64); 6] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999), ("p99.999", 0.99999)];
+const QUANTILES: [(&str, f64); 5] =
+    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
 /// Text is broken at this column.
-const WIDTH: usize = 100;
+const WIDTH: usize = 90;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         head(f, self)?;
-        times(f, self)?;
+        Times(&self.record).fmt(f)?;
         writeln!(
             f,
             "  {} requests in {:.2}s, {} read, {} written",
@@ -45,46 +46,50 @@ impl fmt::Display for Report {
 
 fn head(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
     let each = if report.close { "a new connection for each request" } else { "keep-alive" };
-    writeln!(
+    paragraph(
         f,
-        "  {} {} and {} {} over {}, {each}; {} open at most, {:.1} requests under way on average",
-        report.threads,
-        if report.threads == 1 { "thread" } else { "threads" },
-        units::grouped(report.connections as u64),
-        if report.connections == 1 { "connection" } else { "connections" },
-        report.link,
-        units::grouped(report.connections_open_max),
-        report.under_way()
+        &format!(
+            "{} {} and {} {} ({} open at most) over {}, {each}; {:.1} requests under way",
+            report.threads,
+            if report.threads == 1 { "thread" } else { "threads" },
+            units::grouped(report.connections as u64),
+            if report.connections == 1 { "connection" } else { "connections" },
+            units::grouped(report.connections_open_max),
+            report.link,
+            report.under_way()
+        ),
     )?;
     match &report.open_loop {
         Some(open_loop) => writeln!(
             f,
-            "  Open loop, {} arrivals: {:.1}/s sent of {:.1}/s asked for; latency counts from when a request was due",
+            "  Open loop, {} arrivals: {:.1}/s sent of {:.1}/s asked for",
             open_loop.arrivals, open_loop.sent_per_s, open_loop.asked_per_s
         ),
         None => Ok(()),
     }
 }
 
-/// The distributions, each quantile only where at least one value lies beyond it.
-fn times(f: &mut fmt::Formatter<'_>, report: &Report) -> fmt::Result {
-    let record = &report.record;
-    let rows = [
-        ("Latency", &record.latency_ns),
-        ("Service", &record.service_ns),
-        ("First byte", &record.first_byte_ns),
-        ("Connect", &record.connect_ns),
-        ("Send lag", &record.send_lag_ns),
-    ];
-    let rows = rows.into_iter().filter(|(_, histogram)| !histogram.is_empty());
-    let columns = QUANTILES.iter().map(|(name, _)| *name).chain(["max", "mean"]);
-    row(f, "", columns.map(String::from))?;
-    for (name, histogram) in rows {
-        let quantiles = QUANTILES.iter().map(|(_, quantile)| at(histogram, *quantile));
-        let ends = [histogram.max() as f64, histogram.mean()].map(|ns| units::time(ns / 1e3));
-        row(f, name, quantiles.chain(ends))?;
+/// The distributions as a table, each quantile only where at least one value lies beyond it.
+pub(crate) struct Times<'a>(pub(crate) &'a Record);
+
+impl fmt::Display for Times<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("Latency", &self.0.latency_ns),
+            ("Service", &self.0.service_ns),
+            ("First byte", &self.0.first_byte_ns),
+            ("Connect", &self.0.connect_ns),
+            ("Send lag", &self.0.send_lag_ns),
+        ];
+        let columns = QUANTILES.iter().map(|(name, _)| *name).chain(["max", "mean"]);
+        row(f, "", columns.map(String::from))?;
+        for (name, histogram) in rows.into_iter().filter(|(_, histogram)| !histogram.is_empty()) {
+            let quantiles = QUANTILES.iter().map(|(_, quantile)| at(histogram, *quantile));
+            let ends = [histogram.max() as f64, histogram.mean()].map(|ns| units::time(ns / 1e3));
+            row(f, name, quantiles.chain(ends))?;
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 fn at(histogram: &Histogram<u64>, quantile: f64) -> String {
@@ -98,7 +103,7 @@ fn at(histogram: &Histogram<u64>, quantile: f64) -> String {
 fn row(f: &mut fmt::Formatter<'_>, name: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
     write!(f, "  {name:<10}")?;
     for cell in cells {
-        write!(f, "{cell:>11}")?;
+        write!(f, "{cell:>9}")?;
     }
     writeln!(f)
 }

@@ -16,8 +16,9 @@ const LAG_SHARE: f64 = 0.5;
 const REQUESTS_FOR_EACH: u64 = 20;
 const LITTLE_TOLERANCE: f64 = 0.1;
 
-/// Sentences, the gravest first. Empty where there is nothing to say.
-pub(crate) fn remarks(report: &Report) -> Vec<String> {
+/// Sentences, the gravest first. Empty where there is nothing to say. `steady`: each connection has exactly one request under
+/// way, from the beginning to the end.
+pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if report.requests == 0 {
         remarks.push("No request ended: the run was too short, or the server never answered.".to_string());
@@ -38,7 +39,9 @@ pub(crate) fn remarks(report: &Report) -> Vec<String> {
         ));
     }
     remarks.extend(never_all_open(report));
-    remarks.extend(little(report));
+    if steady {
+        remarks.extend(little(report));
+    }
     remarks
 }
 
@@ -110,16 +113,14 @@ fn never_all_open(report: &Report) -> Option<String> {
     })
 }
 
-/// In a closed loop rate × mean time should be the number of connections.
+/// Rate × mean time should be the number of connections.
 fn little(report: &Report) -> Option<String> {
     let connections = report.connections as f64;
-    let meant_for = report.open_loop.is_none()
-        && !report.close
-        && report.failed_total * 100 < report.requests
+    let clean = report.failed_total * 100 < report.requests
         && report.requests >= REQUESTS_FOR_EACH * report.connections as u64
         && report.connections_open_max == report.connections as u64;
     let off = report.under_way() / connections - 1.0;
-    (meant_for && off.abs() > LITTLE_TOLERANCE).then(|| {
+    (clean && off.abs() > LITTLE_TOLERANCE).then(|| {
         format!(
             "Rate and latency do not add up: by Little's law {:.1} requests were under way, with {connections} connections that have one each. The generator was too busy to send, or its clock is wrong.",
             report.under_way()
@@ -140,6 +141,7 @@ pub(crate) fn busy(report: &Report) -> f64 {
     (busy_s / thread_s).min(1.0)
 }
 
-fn generator_was_the_limit(report: &Report) -> bool {
+/// Whether the generator had no time left for more.
+pub(crate) fn generator_was_the_limit(report: &Report) -> bool {
     busy(report) > BUSY
 }

@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -225,14 +226,23 @@ impl Door {
         }
     }
 
-    pub(super) fn accept(&self) -> io::Result<(Ear, Mouth)> {
-        both(match self {
-            Door::Tcp(listener) => Stream::Tcp(listener.accept()?.0),
-            Door::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
-        })
+    /// The next one to come; `None` after [`Door::close`].
+    pub(super) fn accept(&self) -> Option<(Ear, Mouth)> {
+        loop {
+            let accepted = match self {
+                Door::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+                Door::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+            };
+            match accepted.and_then(both) {
+                Ok(both) => return Some(both),
+                Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => return None,
+                // It has gone again, or descriptors have run out: others may do better in a moment.
+                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+            }
+        }
     }
 
-    /// Wakes whoever is in [`Door::accept`]: it fails from here on.
+    /// Wakes whoever is in [`Door::accept`].
     pub(super) fn close(&self) {
         let _ = match self {
             Door::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both),

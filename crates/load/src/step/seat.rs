@@ -55,13 +55,13 @@ impl Seat {
     }
 
     /// One more interval is over. That nobody listens any more is said at the end.
-    pub(crate) fn interval(&mut self, part: Part) {
+    pub(super) fn interval(&mut self, part: Part) {
         let _ = self.mouth.say(&Said::Interval(Box::new(part)));
     }
 
     /// The run is over.
-    pub(crate) fn leave(mut self, report: Report) -> Result<(), Error> {
-        self.say(&Said::Result(Box::new(report)))
+    pub(crate) fn leave(mut self, report: &Report) -> Result<(), Error> {
+        self.say(&Said::Result(Box::new(report.clone())))
     }
 
     /// The run cannot be, or cannot go on.

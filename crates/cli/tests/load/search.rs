@@ -1,0 +1,61 @@
+//! `--find-max` against a server whose capacity is known.
+
+use std::time::Duration;
+
+use crate::server::Server;
+use crate::{load, succeed};
+
+/// Four desks, 100 ms each: 8 connections wait one turn and are answered after 200 ms, all of them; of 9, one in four waits
+/// two turns.
+#[test]
+fn the_largest_number_of_connections() {
+    let server = Server::new(4, Duration::from_millis(100));
+    let url = format!("http://{}/", server.address);
+    let search = "http -c 2:64 -n 60 --find-max p90<260ms,errors<1% --find-repeats 3";
+    let output = succeed(load(search).args(["--json", &url]));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(found["holds"]["load"], 8, "{said}");
+    assert_eq!(found["fails"]["load"], 9, "{said}");
+    assert!(found["holds"]["held"].as_u64() >= Some(2), "{said}");
+    let probes = found["probes"].as_array().unwrap();
+    assert_eq!(said.lines().count(), probes.len() + 1, "a line each and the first:\n{said}");
+    let loads: Vec<u64> = probes.iter().map(|probe| probe["load"].as_u64().unwrap()).collect();
+    assert!(loads.starts_with(&[2, 4, 8, 16, 12, 10, 9]), "{loads:?}");
+    assert_eq!(probes[0]["report"]["succeeded"], 60);
+    assert!(probes[3]["why"].as_str().unwrap().starts_with("p90 "), "{said}");
+}
+
+#[test]
+fn nothing_holds_and_everything_holds() {
+    let server = Server::new(4, Duration::from_millis(20));
+    let url = format!("http://{}/", server.address);
+    let output =
+        load(&format!("http -c 2:4 -n 20 --find-max p50<1ms --find-repeats 2 {url}")).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("Answer: none. -c 2 fails in 2 of 2 runs (75.00% sure)."), "{text}");
+    let output = succeed(&mut load(&format!("http -c 2:4 -n 20 --find-max p50<20s --find-repeats 1 {url}")));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("Answer: -c 4 holds in 1 of 1 runs"), "{text}");
+    assert!(text.contains("the end of the range"), "{text}");
+}
+
+#[test]
+fn what_a_search_cannot_have_is_refused() {
+    for (words, expected) in [
+        ("http -c 2:4 http://127.0.0.1:1/", "-c 2:4: expected one number, or --find-max"),
+        ("http -c 4:2 --find-max p99<1s http://127.0.0.1:1/", "-c 4:2: expected LOW:HIGH"),
+        ("http --find-max p99 http://127.0.0.1:1/", "--find-max p99: expected conditions"),
+        ("http --csv /dev/null --find-max p99<1s http://127.0.0.1:1/", "--csv: expected a single run"),
+        (
+            "http --find-repeats 0 --find-max p99<1s http://127.0.0.1:1/",
+            "--find-repeats 0: expected 1 to 100",
+        ),
+    ] {
+        let output = load(words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(expected), "{said}");
+    }
+}
