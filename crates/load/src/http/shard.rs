@@ -68,7 +68,7 @@ fn why(failure: Failure) -> Why {
         Failure::Refused => Why::Refused,
         Failure::Reset => Why::Reset,
         Failure::TimedOut => Why::TimedOut,
-        Failure::Unreachable => Why::Other,
+        Failure::Unreachable(_) => Why::Other,
     }
 }
 
