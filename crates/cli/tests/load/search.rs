@@ -26,6 +26,23 @@ fn the_largest_number_of_connections() {
     assert!(probes[3]["why"].as_str().unwrap().starts_with("p90 "), "{said}");
 }
 
+/// Four desks, 20 ms each: 200/s, and a queue that grows at any rate above.
+#[test]
+fn the_highest_rate() {
+    let server = Server::new(4, Duration::from_millis(20));
+    let url = format!("http://{}/", server.address);
+    let search = "http -R 25:1600 -c 100 -d 2s --find-max p50<500ms --find-repeats 1 --find-precision 10%";
+    let output = succeed(load(search).args(["--json", &url]));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(found["over"], "rate", "{said}");
+    // At twice the capacity half of the requests wait for 500 ms or more when 2 s are over.
+    let holds = found["holds"]["load"].as_u64().unwrap();
+    assert!((100..=400).contains(&holds), "{said}");
+    let asked = &found["probes"][0]["report"]["open_loop"]["asked_per_s"];
+    assert_eq!(asked.as_f64().map(f64::round), Some(25.0), "{said}");
+}
+
 #[test]
 fn nothing_holds_and_everything_holds() {
     let server = Server::new(4, Duration::from_millis(20));

@@ -222,4 +222,32 @@ mod tests {
             screen(&board, width, height);
         }
     }
+
+    /// Set in the process that panics.
+    const PANICS: &str = "OVERFLY_TEST_PANICS_ON_A_TERMINAL";
+
+    #[test]
+    fn a_panic_is_reported_on_a_terminal_that_is_as_it_was() {
+        if std::env::var_os(PANICS).is_some() {
+            let _tui = Tui::open().unwrap();
+            panic!("on purpose");
+        }
+        let this = std::env::current_exe().unwrap().display().to_string();
+        let name = "output::tui::tests::a_panic_is_reported_on_a_terminal_that_is_as_it_was";
+        let shell = format!("stty -g; {this} --exact {name} --nocapture; stty -g");
+        let output = std::process::Command::new("script")
+            .args(["-qfec", &shell, "/dev/null"])
+            .env("SHELL", "/bin/sh")
+            .env(PANICS, "1")
+            .stdin(std::process::Stdio::null())
+            .output()
+            .unwrap();
+        let shown = String::from_utf8_lossy(&output.stdout);
+        let (before, after) =
+            shown.split_once("\x1b[?1049l").unwrap_or_else(|| panic!("not put back: {shown}"));
+        assert!(before.contains("\x1b[?1049h") && !before.contains("on purpose"), "{shown}");
+        assert!(after.contains("on purpose"), "{shown}");
+        let settings = (before.lines().next(), after.lines().last());
+        assert!(settings.0.is_some() && settings.0 == settings.1, "{shown}");
+    }
 }

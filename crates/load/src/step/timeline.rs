@@ -7,6 +7,9 @@ use super::channel::Part;
 use crate::output::watch::Span;
 use crate::record::Record;
 
+/// Intervals kept for generators that are behind: a record is 1.4 MB.
+const HELD_MAX: usize = 100;
+
 /// An interval that some generators have not come to the end of.
 #[derive(Debug)]
 struct Begun {
@@ -61,11 +64,13 @@ impl Timeline {
         self.ended[generator] = None;
     }
 
-    /// Shows the intervals that all generators have left.
+    /// Shows the intervals that all generators have left. Whoever is far behind is not waited for: its share is shown as
+    /// intervals of no length when it comes.
     pub(super) fn show(&mut self, mut show: impl FnMut(Span<'_>)) {
         let complete = self.ended.iter().flatten().min().copied().unwrap_or(u64::MAX);
-        while let Some(first) = self.begun.first_entry()
-            && *first.key() < complete
+        while let held = self.begun.len()
+            && let Some(first) = self.begun.first_entry()
+            && (*first.key() < complete || held > HELD_MAX)
         {
             let Begun { until, record } = first.remove();
             let from = self.shown_until;
@@ -106,6 +111,27 @@ mod tests {
         timeline.add(0, &part(2, 2.5, 3));
         assert_eq!(show(&mut timeline), 3);
         assert_eq!(shown, [(0, 1000, 11), (1000, 2000, 2), (2000, 2500, 3)]);
+    }
+
+    #[test]
+    fn nobody_is_waited_for_without_end() {
+        let mut timeline = Timeline::new(2);
+        let (mut shown, mut until) = (0, Duration::ZERO);
+        let mut show = |timeline: &mut Timeline| {
+            timeline.show(|span| {
+                shown += span.record.succeeded;
+                until = span.until;
+            });
+            (shown, until.as_secs())
+        };
+        for index in 0..150 {
+            timeline.add(0, &part(index, index as f64 + 1.0, 1));
+        }
+        assert_eq!(show(&mut timeline), (50, 50));
+        timeline.add(1, &part(0, 1.0, 7));
+        assert_eq!(show(&mut timeline), (57, 50), "late, but not lost");
+        timeline.end(1);
+        assert_eq!(show(&mut timeline), (157, 150));
     }
 
     #[test]
