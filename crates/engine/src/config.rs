@@ -119,6 +119,9 @@ pub struct Config {
     /// Times that a neighbour is asked for, a second apart, before those who wait for it are told that there is none (RFC 4861
     /// section 10's MAX_MULTICAST_SOLICIT). At least 1.
     pub neighbor_solicitations: u8,
+    /// Connections at most that left ([`crate::Engine::forget`]) and whose last frames are dropped without a RST, which come
+    /// within moments. 1 to 2^24.
+    pub max_departed: u32,
     /// Times that a data segment is sent again before the flow fails. At least 3 (RFC 1122 section 4.2.3.5).
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
@@ -208,6 +211,7 @@ impl Config {
             held_datagrams: 3,
             max_unresolved: 1024,
             neighbor_solicitations: 3,
+            max_departed: 4096,
             data_retries: 15,
             syn_retries: 6,
             orphan_probes: 8,
@@ -271,6 +275,7 @@ impl Config {
             ("max_burst", u64::from(self.max_burst), 1, 65_535),
             ("max_fast_open_servers", u64::from(self.max_fast_open_servers), 1, 1 << 24),
             ("max_paths", u64::from(self.max_paths), 1, 1 << 24),
+            ("max_departed", u64::from(self.max_departed), 1, 1 << 24),
             ("orphan_probes", u64::from(self.orphan_probes), 1, 255),
             ("own_prefixes' count", self.own_prefixes.len() as u64, 0, MAX_OWN_PREFIXES),
         ];

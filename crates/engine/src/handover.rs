@@ -3,7 +3,7 @@
 //! The order: [`Engine::export`], build the connection elsewhere, steer its frames there, [`Engine::forget`].
 
 use core::net::SocketAddr;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::engine::Engine;
 use crate::flow::{Flags, Flow, State};
@@ -11,9 +11,6 @@ use crate::owner::FlowId;
 use crate::sequence::distance;
 use crate::time::Instant;
 use crate::tuple::Tuple;
-
-/// Connections that left and are remembered at most. Frames that were on their way to the engine come within moments.
-const DEPARTED_MAX: usize = 4096;
 
 /// How far our FIN has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -111,7 +108,7 @@ impl Engine {
     pub fn forget(&mut self, flow: FlowId) {
         let tuple = self.flows.at(flow.0).tuple;
         self.remove(flow.0);
-        self.shared.departed.add(&tuple);
+        self.shared.departed.add(&tuple, self.shared.config.max_departed as usize);
     }
 }
 
@@ -126,21 +123,25 @@ const fn scales(flow: &Flow) -> bool {
 /// Connections that left: their segments are not answered with RST.
 #[derive(Debug, Default)]
 pub(crate) struct Departed {
-    ends: BTreeSet<(SocketAddr, SocketAddr)>,
+    /// The ends of each, and how many had left before it.
+    ends: BTreeMap<(SocketAddr, SocketAddr), u64>,
     /// Oldest first; one that came back may still stand here.
-    order: VecDeque<(SocketAddr, SocketAddr)>,
+    order: VecDeque<((SocketAddr, SocketAddr), u64)>,
+    serial: u64,
 }
 
 impl Departed {
-    fn add(&mut self, tuple: &Tuple) {
-        if self.order.len() >= DEPARTED_MAX
-            && let Some(oldest) = self.order.pop_front()
+    fn add(&mut self, tuple: &Tuple, most: usize) {
+        if self.order.len() >= most
+            && let Some((oldest, serial)) = self.order.pop_front()
+            && self.ends.get(&oldest) == Some(&serial)
         {
             self.ends.remove(&oldest);
         }
         let ends = (tuple.local(), tuple.remote());
-        self.ends.insert(ends);
-        self.order.push_back(ends);
+        self.serial += 1;
+        self.ends.insert(ends, self.serial);
+        self.order.push_back((ends, self.serial));
     }
 
     /// Whether a segment of `tuple` is somebody else's. A SYN opens a new connection, which is not.
@@ -152,6 +153,6 @@ impl Departed {
         if opens {
             self.ends.remove(&ends);
         }
-        self.ends.contains(&ends)
+        self.ends.contains_key(&ends)
     }
 }

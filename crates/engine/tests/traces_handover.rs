@@ -3,7 +3,8 @@
 mod harness;
 
 use harness::script::{ACK, FIN, PEER_ISS, PSH, SYN, Script};
-use overfly_engine::{FlowId, Handover, SentFin, State};
+use harness::{SERVER, config};
+use overfly_engine::{Config, FlowId, Handover, SentFin, State};
 use overfly_wire::tcp::Options;
 
 fn export(s: &Script, flow: FlowId) -> Handover {
@@ -138,5 +139,22 @@ fn a_connection_that_nobody_accepted_leaves_its_place_in_the_backlog() {
         s.inject(ACK, 1, 1, 0, 65_535);
         let (flow, _) = s.host.owner.incoming.pop_front().expect("an incoming flow");
         forget(&mut s, flow);
+    }
+}
+
+#[test]
+fn so_many_that_left_are_remembered_the_latest_of_them() {
+    let mut s = Script::with(Config { max_departed: 2, ..config(SERVER) });
+    s.host.engine.listen(s.local, 8).unwrap();
+    // The first leaves twice: its second departure counts.
+    for number in [0, 1, 0, 2] {
+        s.play(number);
+        let flow = s.open(65_535);
+        forget(&mut s, flow);
+    }
+    for (number, answered) in [(1, true), (0, false), (2, false)] {
+        s.play(number);
+        s.inject(PSH | ACK, 1, 1, 10, 65_535);
+        assert_eq!(!s.frames().is_empty(), answered, "connection {number}");
     }
 }
