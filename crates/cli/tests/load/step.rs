@@ -59,7 +59,7 @@ fn two_generators_begin_together_and_merge_exactly() {
         Guard::told(&mut said, "1 of 2: ");
         assert_eq!(quick.answered(), before, "it waits for the other one");
         let two = generator(&slow, 3);
-        Guard::told(&mut said, "Started, together to within ");
+        Guard::told(&mut said, "Started: ");
         let (one, two, merged) = (one.output(), two.output(), gather.output());
         let (one, two, merged) = (report(&one.stdout), report(&two.stdout), report(&merged.stdout));
         assert!(one.succeeded > 0 && two.succeeded > 0);
@@ -84,7 +84,7 @@ fn a_generator_that_dies_is_said() {
         Guard::spawn(&mut load(&format!("http -d {length} --join {place} http://{}/", server.address)))
     };
     let (long, short) = (generator("300s"), generator("1s"));
-    Guard::told(&mut said, "Started, ");
+    Guard::told(&mut said, "Started: ");
     eventually(|| (server.answered() > 0).then_some(()));
     drop(long);
     let short = short.output();

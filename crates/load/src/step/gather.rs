@@ -314,7 +314,7 @@ impl Circle {
             }
         }
         let within = slowest.as_secs_f64() * 1e6 / 2.0;
-        eprintln!("Started, together to within {}", units::time(within));
+        eprintln!("Started: each one's clock is known to within {}", units::time(within));
         Ok(())
     }
 
