@@ -10,7 +10,16 @@ use crate::{USAGE, cargo};
 /// The counts that are compared with.
 const BASELINE: &str = "crates/engine/benches/instructions.txt";
 /// The scenarios of `crates/engine/benches/exchange.rs`, each in a run of its own.
-const SCENARIOS: [&str; 6] = ["exchange-100", "exchange-32k", "connections", "bulk", "bulk-offload", "loss"];
+const SCENARIOS: [&str; 8] = [
+    "exchange-100",
+    "exchange-32k",
+    "connections",
+    "bulk",
+    "bulk-offload",
+    "loss",
+    "bulk-loss-1",
+    "bulk-loss-5",
+];
 /// Percent that a scenario may cost more.
 const TOLERANCE: f64 = 3.0;
 
