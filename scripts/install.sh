@@ -39,6 +39,12 @@ javac openjdk-17-jdk-headless
 mvn maven
 openssl openssl
 script bsdutils
+make make
+ab apache2-utils
+h2load nghttp2-client
+gnuplot gnuplot-nox
+npm npm
+pip3 python3-pip
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)

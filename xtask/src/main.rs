@@ -3,19 +3,22 @@
 #![forbid(unsafe_code)]
 
 mod apps;
+mod compare_load;
 mod fuzz;
 mod instructions;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask fuzz [--seconds N] [--target NAME]
+const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
+       cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match words.next().as_deref() {
+        Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
         Some("apps") => apps::run(words),

@@ -21,3 +21,4 @@ mod trial;
 mod yardstick;
 
 pub use error::Error;
+pub use process_time::CoreTime;

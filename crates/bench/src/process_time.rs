@@ -61,14 +61,17 @@ fn parse(stat: &str) -> Option<Process> {
 
 /// Where a core's time went, from /proc/stat.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct CoreTime {
-    pub(crate) busy: Duration,
-    pub(crate) softirq: Duration,
+pub struct CoreTime {
+    /// All but idle.
+    pub busy: Duration,
+    /// The kernel's deferred work, of which network packets are the most; a part of `busy`.
+    pub softirq: Duration,
 }
 
 impl CoreTime {
     /// Since boot.
-    pub(crate) fn of(core: usize) -> CoreTime {
+    #[must_use]
+    pub fn of(core: usize) -> CoreTime {
         let Ok(stat) = fs::read_to_string("/proc/stat") else {
             return CoreTime::default();
         };

@@ -27,6 +27,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use overfly_load::dialect::{AbArgs, Wrk2Args, WrkArgs, main_ab, main_wrk, main_wrk2};
 use overfly_load::http::{HttpArgs, main_http};
 use overfly_load::serve::{ServeArgs, main_serve};
 use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
@@ -62,6 +63,9 @@ enum Load {
     Serve(Box<ServeArgs>),
     Gather(GatherArgs),
     Merge(MergeArgs),
+    Wrk(Box<WrkArgs>),
+    Wrk2(Box<Wrk2Args>),
+    Ab(Box<AbArgs>),
 }
 
 fn main() -> ExitCode {
@@ -79,6 +83,9 @@ fn main() -> ExitCode {
         Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
         Command::Load(Load::Gather(arguments)) => main_gather(&arguments),
         Command::Load(Load::Merge(arguments)) => main_merge(&arguments),
+        Command::Load(Load::Wrk(arguments)) => main_wrk(&arguments),
+        Command::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
+        Command::Load(Load::Ab(arguments)) => main_ab(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

@@ -6,6 +6,7 @@
 
 mod arguments;
 mod descriptors;
+pub mod dialect;
 mod error;
 pub mod http;
 mod link;
