@@ -12,7 +12,7 @@ mod table;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-use overfly_bench::lab::Lab;
+use overfly_bench::lab::{DEVICE, Lab};
 
 use self::generators::{Amount, Generator, Work};
 use self::measure::{Run, Server};
@@ -93,7 +93,7 @@ impl Plan {
         round: usize,
         rows: &mut [Row],
     ) -> Result<(), String> {
-        let _server = Server::start(lab, overfly, link.server, &link.server_words)?;
+        let _server = Server::start(lab, overfly, link)?;
         let amount = Amount { connections: self.connections, seconds: self.seconds };
         let mut order: Vec<&mut Row> =
             rows.iter_mut().filter(|row| link.clients.contains(&row.generator.link())).collect();
@@ -108,7 +108,7 @@ impl Plan {
                 row.generator.name(),
                 row.work.name()
             );
-            let words = link.client_words(row.generator.link());
+            let words = link.words(row.generator.link());
             row.runs.extend(measure::run(lab, overfly, &row.generator, row.work, amount, &words)?);
         }
         Ok(())
@@ -132,9 +132,10 @@ impl Plan {
 
 /// A server's link and the clients' links that lead to it.
 pub(crate) struct Link {
-    server: &'static str,
-    server_words: Vec<String>,
+    server: String,
     clients: &'static [&'static str],
+    /// The socket at which the ends of shared memory meet.
+    socket: PathBuf,
 }
 
 impl Link {
@@ -142,18 +143,27 @@ impl Link {
     fn all(overfly: &Path) -> Result<Vec<Link>, String> {
         let help = Command::new(overfly).args(["load", "serve", "--help"]).output();
         let help = help.map_err(|error| format!("cannot run {}: {error}", overfly.display()))?;
-        let help = String::from_utf8_lossy(&help.stdout).into_owned();
-        let xdp =
-            Link { server: "xdp", server_words: measure::interface().to_vec(), clients: &["kernel", "xdp"] };
+        // Not an abstract socket: those belong to one network namespace.
+        let socket = target(crate::root()?).join("compare-load.memif");
+        let xdp = Link { server: "xdp".to_owned(), clients: &["kernel", "xdp"], socket: socket.clone() };
         let mut links = vec![xdp];
-        if help.contains("memif") {
-            links.push(Link { server: "memif", server_words: Vec::new(), clients: &["memif"] });
+        if String::from_utf8_lossy(&help.stdout).contains("memif:") {
+            links.push(Link { server: "memif".to_owned(), clients: &["memif"], socket });
         }
         Ok(links)
     }
 
-    fn client_words(&self, client: &str) -> Vec<String> {
-        if client == "xdp" { measure::interface().to_vec() } else { Vec::new() }
+    fn server_words(&self) -> Vec<String> {
+        self.words(&self.server)
+    }
+
+    /// What `overfly load` needs to use `link`.
+    fn words(&self, link: &str) -> Vec<String> {
+        match link {
+            "memif" => vec!["--link".to_owned(), format!("memif:{}", self.socket.display())],
+            "xdp" => ["--link", "xdp", "--interface", DEVICE].map(str::to_owned).to_vec(),
+            other => vec!["--link".to_owned(), other.to_owned()],
+        }
     }
 }
 

@@ -73,7 +73,7 @@ impl Generator {
     }
 
     /// The command line for `work` at `url`; nothing where the generator cannot do it. `link_words` are what
-    /// `overfly load` needs beside `--link`.
+    /// `overfly load` needs to use its link.
     pub(crate) fn command(
         &self,
         overfly: &Path,
@@ -99,9 +99,9 @@ impl Generator {
             }
             Generator::H2load if close => return None,
             Generator::H2load => format!("h2load --h1 -t1 -c{c} -D{s} {url}"),
-            Generator::Overfly { link } => {
+            Generator::Overfly { .. } => {
                 let close = if close { "--close " } else { "" };
-                format!("{} load http --json --link {link} -c{c} -d{s}s {close}{url}", overfly.display())
+                format!("{} load http --json -c{c} -d{s}s {close}{url}", overfly.display())
             }
         };
         let words = line.split(' ').map(str::to_owned);
@@ -242,6 +242,6 @@ mod tests {
         };
         assert_eq!(command(Generator::H2load, Work::Connections), None);
         let words = command(Generator::Overfly { link: "xdp" }, Work::Connections).unwrap();
-        assert_eq!(words.join(" "), "overfly load http --json --link xdp -c10 -d1s --close http://a/");
+        assert_eq!(words.join(" "), "overfly load http --json -c10 -d1s --close http://a/");
     }
 }

@@ -5,8 +5,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use overfly_bench::CoreTime;
-use overfly_bench::lab::{DEVICE, Lab, SERVER};
+use overfly_bench::lab::{Lab, SERVER};
 
+use super::Link;
 use super::generators::{Amount, Generator, Said, Work};
 
 /// The server's core and the generator's.
@@ -44,15 +45,10 @@ impl Run {
 pub(crate) struct Server(Child);
 
 impl Server {
-    pub(crate) fn start(
-        lab: &Lab,
-        overfly: &Path,
-        link: &str,
-        link_words: &[String],
-    ) -> Result<Server, String> {
+    pub(crate) fn start(lab: &Lab, overfly: &Path, link: &Link) -> Result<Server, String> {
         let mut command = lab.command("server", overfly);
-        command.args(["load", "serve", "--link", link, "--port", &PORT.to_string()]);
-        command.args(["--cpus", &SERVER_CORE.to_string()]).args(link_words);
+        command.args(["load", "serve", "--port", &PORT.to_string()]);
+        command.args(["--cpus", &SERVER_CORE.to_string()]).args(link.server_words());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut server = Server(child.map_err(|error| format!("cannot start the server: {error}"))?);
         let said = std::io::BufReader::new(server.0.stderr.take().ok_or("the server has no standard error")?);
@@ -66,7 +62,7 @@ impl Server {
             }
             eprintln!("overfly load serve: {line}");
         }
-        Err(format!("the server over {link} did not start"))
+        Err(format!("the server over {} did not start", link.server))
     }
 }
 
@@ -80,11 +76,6 @@ impl Drop for Server {
 /// The URL at which the server answers with nothing but a head.
 pub(crate) fn url() -> String {
     format!("http://{SERVER}:{PORT}/")
-}
-
-/// The interface of either side, for links that need one.
-pub(crate) fn interface() -> [String; 2] {
-    ["--interface".to_owned(), DEVICE.to_owned()]
 }
 
 /// Runs the generator once. Nothing where it cannot do that kind of work.

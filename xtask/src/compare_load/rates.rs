@@ -19,9 +19,9 @@ const CONNECTIONS: u32 = 64;
 /// A line for each rate over each of the link's clients.
 pub(crate) fn rates(lab: &Lab, overfly: &Path, link: &Link, seconds: u32) -> Result<String, String> {
     let mut text = String::new();
-    let _server = Server::start(lab, overfly, link.server, &link.server_words)?;
+    let _server = Server::start(lab, overfly, link)?;
     for client in link.clients {
-        let words = link.client_words(client);
+        let words = link.words(client);
         let generator = Generator::Overfly { link: client };
         let amount = Amount { connections: CONNECTIONS, seconds };
         let most = measure::run(lab, overfly, &generator, Work::KeepAlive, amount, &words)?;
@@ -35,7 +35,7 @@ pub(crate) fn rates(lab: &Lab, overfly: &Path, link: &Link, seconds: u32) -> Res
         )
         .expect("a String takes whatever is written");
         for rate in ABSOLUTE.into_iter().chain(SHARES.map(|share| (share * most).round())) {
-            let open = open_loop(lab, overfly, client, rate, &words)?;
+            let open = open_loop(lab, overfly, rate, &words)?;
             let number = |key: &str| open[key].as_f64().unwrap_or(f64::NAN);
             let (asked, sent) = (number("asked_per_s"), number("sent_per_s"));
             let lag = |percentile: &str| open["send_lag_us"][percentile].as_f64().unwrap_or(f64::NAN);
@@ -52,12 +52,11 @@ pub(crate) fn rates(lab: &Lab, overfly: &Path, link: &Link, seconds: u32) -> Res
     Ok(text)
 }
 
-fn open_loop(lab: &Lab, overfly: &Path, link: &str, rate: f64, words: &[String]) -> Result<Value, String> {
+fn open_loop(lab: &Lab, overfly: &Path, rate: f64, words: &[String]) -> Result<Value, String> {
     let mut command = lab.command("client", overfly);
     let rate = rate.to_string();
     let url = measure::url();
-    command
-        .args(["load", "http", "--json", "--link", link, "-c64", "-d2s", "--cpus", "1", "-R", &rate, &url]);
+    command.args(["load", "http", "--json", "-c64", "-d2s", "--cpus", "1", "-R", &rate, &url]);
     let output = command.args(words).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("cannot start overfly: {error}"))?;
     let json = String::from_utf8_lossy(&output.stdout);
