@@ -31,6 +31,7 @@ use overfly_load::dialect::{AbArgs, Wrk2Args, WrkArgs, main_ab, main_wrk, main_w
 use overfly_load::http::{HttpArgs, main_http};
 use overfly_load::serve::{ServeArgs, main_serve};
 use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
+use overfly_load::vod::{VodArgs, main_vod};
 
 /// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
 /// with the same engine, and a bench that compares both with the kernel.
@@ -66,6 +67,7 @@ enum Load {
     Wrk(Box<WrkArgs>),
     Wrk2(Box<Wrk2Args>),
     Ab(Box<AbArgs>),
+    Vod(Box<VodArgs>),
 }
 
 fn main() -> ExitCode {
@@ -86,6 +88,7 @@ fn main() -> ExitCode {
         Command::Load(Load::Wrk(arguments)) => main_wrk(&arguments),
         Command::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
         Command::Load(Load::Ab(arguments)) => main_ab(&arguments),
+        Command::Load(Load::Vod(arguments)) => main_vod(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

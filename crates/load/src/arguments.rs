@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use overfly_engine::Prefix;
+
 use crate::error::Error;
 
 /// A whole number.
@@ -40,6 +42,13 @@ pub(crate) fn per_s(option: &'static str, given: &str) -> Result<f64, Error> {
         .map(|number| number * scale)
         .filter(|rate| is_decimal && (0.0..=1e9).contains(rate))
         .ok_or_else(|| Error::usage(option, given, "requests per second such as 100, 0.5, 10k or 1M"))
+}
+
+/// `10.77.1.0/24` of `--sources`.
+pub(crate) fn sources(given: &str) -> Result<Prefix, Error> {
+    given
+        .parse()
+        .map_err(|_| Error::usage("--sources", given, "addresses such as 10.77.1.0/24 or fd77::/120"))
 }
 
 /// A time with a unit of ms, s, m or h; seconds without one.

@@ -1,10 +1,12 @@
 //! Load generators: clients that measure a server, over the user-level stack or kernel sockets.
 //!
 //! [`http`] is `overfly load http`: HTTP/1.1 requests. [`serve`] is `overfly load serve`: the other end.
+//! [`vod`] is `overfly load vod`: video streams that have to keep up.
 
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod crew;
 mod descriptors;
 pub mod dialect;
 mod error;
@@ -17,6 +19,7 @@ pub mod response;
 pub mod search;
 pub mod serve;
 pub mod step;
+pub mod vod;
 
 pub use error::Error;
 pub use link::Link;

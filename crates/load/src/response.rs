@@ -359,6 +359,13 @@ impl Parser {
         self.state == State::Version && self.line_bytes == 0
     }
 
+    /// Content bytes of the response under way that have been seen.
+    #[must_use]
+    #[inline]
+    pub fn content_bytes(&self) -> u64 {
+        self.body_bytes
+    }
+
     /// Takes the next bytes of the stream.
     ///
     /// Returns how many of them belong to this response, and the response if they complete it;

@@ -3,10 +3,8 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use overfly_engine::Prefix;
-
 use super::{Arrivals, Ending, Leg, Rate, Settings, Target};
-use crate::arguments::{count, cpus, header, number, per_s, time};
+use crate::arguments::{count, cpus, header, number, per_s, sources, time};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output::OutputArgs;
@@ -261,7 +259,7 @@ impl HttpArgs {
             other => return Err(Error::usage("--link", other, "xdp or kernel")),
         };
         settings.interface.clone_from(&self.interface);
-        settings.sources = self.sources.as_deref().map(prefix).transpose()?;
+        settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = self
             .ports
             .split_once('-')
@@ -314,13 +312,6 @@ fn method(given: &str) -> Result<&str, Error> {
     } else {
         Err(Error::usage("-X", given.escape_debug(), "a method such as GET or PUT"))
     }
-}
-
-/// `10.77.1.0/24`.
-fn prefix(given: &str) -> Result<Prefix, Error> {
-    given
-        .parse()
-        .map_err(|_| Error::usage("--sources", given, "addresses such as 10.77.1.0/24 or fd77::/120"))
 }
 
 /// 64 hexadecimal digits.

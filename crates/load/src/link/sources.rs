@@ -7,8 +7,8 @@ use overfly_engine::Prefix;
 
 use crate::error::Error;
 
-/// Addresses of one prefix at most: the XDP program has room for a claim of each.
-const MOST: u64 = 4000;
+/// Addresses of one prefix at most: the XDP program has room for a claim of each (`claims` in steer.bpf.c).
+const MOST: u64 = 65_535;
 
 /// The addresses of a prefix, without those of the network and of broadcast (RFC 1122 section 3.2.1.3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,11 @@ impl Sources {
             }
         };
         if count > MOST {
-            return Err(Error::usage("--sources", prefix, format!("a prefix of {MOST} addresses at most")));
+            return Err(Error::usage(
+                "--sources",
+                prefix,
+                format!("a prefix of {MOST} addresses at most, such as a /16 of IPv4"),
+            ));
         }
         Ok(Sources { first, count, next: 0 })
     }
@@ -49,7 +53,8 @@ impl Sources {
         self.count as usize
     }
 
-    fn at(&self, index: u64) -> IpAddr {
+    /// One of them, counted from 0.
+    pub(crate) fn at(&self, index: u64) -> IpAddr {
         match self.first {
             IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + index as u32).into(),
             IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() + u128::from(index)).into(),

@@ -23,3 +23,5 @@ pub use report::Report;
 pub use request::Malformed;
 pub use run::{Progress, Server};
 pub use settings::Settings;
+#[cfg(test)]
+pub(crate) use shard::{Shard, tests::server_at};

@@ -1,11 +1,7 @@
-//! A server's threads, and what they share.
+//! A server's threads, and how they come to their connections.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use overfly_steer::Attachment;
 
@@ -17,54 +13,15 @@ use super::request::HeadCache;
 use super::session::Site;
 use super::shard::Shard;
 use super::{Settings, kernel};
+use crate::crew::{self, Crew};
 use crate::descriptors;
 use crate::error::Error;
 use crate::link::{Link, Stack, Wire, xdp};
-use crate::processors::{check_cpus, pin};
-use crate::record::CpuTime;
+use crate::processors::check_cpus;
 
-/// How often a thread shows what it has counted.
-const SHOW_EVERY_NS: u64 = 20_000_000;
-
-/// What the threads of a server share.
-struct Shared {
-    epoch: Instant,
-    /// When to stop, ns after the epoch.
-    end_ns: u64,
-    stop: AtomicBool,
-    shown: Vec<Mutex<Counts>>,
-}
-
-/// One thread's share of it.
-pub(crate) struct Turn {
-    shared: Arc<Shared>,
-    index: usize,
-    next_show_ns: u64,
-}
-
-impl Turn {
-    #[inline]
-    pub(crate) fn now_ns(&self) -> u64 {
-        self.shared.epoch.elapsed().as_nanos() as u64
-    }
-
-    /// Once a loop: shows what was counted. False when the server is to end.
-    #[inline]
-    pub(crate) fn goes_on(&mut self, now_ns: u64, counts: &Counts) -> bool {
-        if now_ns >= self.next_show_ns {
-            self.next_show_ns = now_ns + SHOW_EVERY_NS;
-            *self.shared.shown[self.index].lock().unwrap_or_else(PoisonError::into_inner) = *counts;
-        }
-        now_ns < self.shared.end_ns && !self.shared.stop.load(Ordering::Relaxed)
-    }
-}
-
-/// What one thread brings home.
-pub(crate) struct Outcome {
-    pub(crate) counts: Counts,
-    /// Counters of the stack and its link, by name.
-    pub(crate) counters: BTreeMap<String, u64>,
-}
+pub(crate) type Turn = crew::Turn<Counts>;
+pub(crate) type Outcome = crew::Outcome<Counts>;
+type Work = crew::Work<Counts>;
 
 /// How far a server has come.
 #[derive(Debug, Clone, Copy)]
@@ -75,14 +32,11 @@ pub struct Progress {
     pub counts: Counts,
 }
 
-type Work = Box<dyn FnOnce(&mut Turn) -> Result<Outcome, Error> + Send>;
-
 /// A server that runs. Dropping it stops it.
 pub struct Server {
     settings: Settings,
     address: SocketAddr,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<(Outcome, CpuTime), Error>>>,
+    crew: Crew<Counts>,
     /// The program stays until the last frame of the last thread is out.
     _attachment: Option<Attachment>,
 }
@@ -102,41 +56,9 @@ impl Server {
                 (works, Some(attachment))
             }
         };
-        let duration_ns = settings.duration.map(|duration| u64::try_from(duration.as_nanos()));
-        let shared = Arc::new(Shared {
-            epoch: Instant::now(),
-            end_ns: duration_ns.and_then(Result::ok).unwrap_or(u64::MAX),
-            stop: AtomicBool::new(false),
-            shown: works.iter().map(|_| Mutex::default()).collect(),
-        });
-        let mut server = Server {
-            address: settings.listen,
-            settings,
-            shared,
-            threads: Vec::new(),
-            _attachment: attachment,
-        };
-        for (index, work) in works.into_iter().enumerate() {
-            server.spawn(index, work)?;
-        }
-        Ok(server)
-    }
-
-    fn spawn(&mut self, index: usize, work: Work) -> Result<(), Error> {
-        let mut turn = Turn { shared: self.shared.clone(), index, next_show_ns: 0 };
         // The thread for connections that come past the link may be anywhere.
-        let cpus = if index < self.settings.threads { self.settings.cpus.clone() } else { Vec::new() };
-        let body = move || {
-            let before = CpuTime::of_this_thread();
-            let outcome = pin(&cpus, index).and_then(|()| work(&mut turn));
-            if outcome.is_err() {
-                turn.shared.stop.store(true, Ordering::Relaxed);
-            }
-            Ok((outcome?, CpuTime::of_this_thread() - before))
-        };
-        let thread = std::thread::Builder::new().name(format!("serve-{index}")).spawn(body);
-        self.threads.push(thread.map_err(|error| Error::machine("starting a server thread", error))?);
-        Ok(())
+        let crew = Crew::start("serve", works, &settings.cpus, settings.threads, settings.duration)?;
+        Ok(Server { address: settings.listen, settings, crew, _attachment: attachment })
     }
 
     /// Where it listens.
@@ -148,40 +70,27 @@ impl Server {
     /// Whether it has ended by itself: its time was over, or something failed.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.threads.iter().all(JoinHandle::is_finished)
+        self.crew.is_over()
     }
 
     /// What was served until now.
     #[must_use]
     pub fn progress(&self) -> Progress {
         let mut counts = Counts::default();
-        for shown in &self.shared.shown {
-            counts.add(&shown.lock().unwrap_or_else(PoisonError::into_inner));
+        for shown in self.crew.shown() {
+            counts.add(&shown);
         }
-        Progress { elapsed: self.shared.epoch.elapsed(), counts }
+        Progress { elapsed: self.crew.elapsed(), counts }
     }
 
     /// Ends it: connections that are open are closed, and what was counted is added up.
     ///
     /// # Errors
     /// What a thread could not go on with.
-    pub fn stop(mut self) -> Result<Report, Error> {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        let duration = self.shared.epoch.elapsed();
-        let mut outcomes = Vec::new();
-        for thread in self.threads.drain(..) {
-            outcomes.push(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
-        }
+    pub fn stop(self) -> Result<Report, Error> {
+        let duration = self.crew.elapsed();
+        let outcomes = self.crew.stop()?;
         Ok(Report::new(&self.settings, self.address, duration, outcomes))
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
     }
 }
 

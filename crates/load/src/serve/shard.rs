@@ -386,4 +386,4 @@ impl<W: Wire> Shard<W> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -75,6 +75,22 @@ fn site(faults: &[&str]) -> Site {
     }
 }
 
+/// A server at port 80 of [`SERVER`].
+fn server_with(end: End, site: Site) -> Shard<End> {
+    // No kernel stands beside it: it refuses by itself.
+    let config =
+        Config { arp: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
+    let mut engine = Engine::new(config).unwrap();
+    engine.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap();
+    let stack = Stack { engine, wire: end, local: SERVER.into(), ports: Ports::none(), epoch_ns: 0 };
+    Shard::new(stack, site, PATIENCE_MS)
+}
+
+/// A server for other tests: it closes each connection after its first response, or none.
+pub(crate) fn server_at(end: End, close: bool) -> Shard<End> {
+    server_with(end, Site { close, ..site(&[]) })
+}
+
 struct Case {
     network: Rc<RefCell<Network>>,
     shard: Shard<End>,
@@ -89,22 +105,12 @@ impl Case {
     fn new(request: &str, seed: u64, loss_per_mille: u64, faults: &[&str]) -> Case {
         println!("seed {seed}, loss {loss_per_mille} per mille");
         let (network, [client_end, server_end]) = Network::new(seed, loss_per_mille);
-        let config =
-            |mac, address| Config { max_flows: 1024, max_time_wait: 512, ..Config::new(mac, address, 24) };
-        let mut engine = Engine::new(config(CLIENT_MAC, CLIENT)).unwrap();
+        let config = Config { max_flows: 1024, max_time_wait: 512, ..Config::new(CLIENT_MAC, CLIENT, 24) };
+        let mut engine = Engine::new(config).unwrap();
         engine.set_neighbor(SERVER, SERVER_MAC);
-        let mut server = Engine::new(config(SERVER_MAC, SERVER)).unwrap();
-        server.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap();
-        let stack = Stack {
-            engine: server,
-            wire: server_end,
-            local: SERVER.into(),
-            ports: Ports::none(),
-            epoch_ns: 0,
-        };
         Case {
             network,
-            shard: Shard::new(stack, site(faults), PATIENCE_MS),
+            shard: server_with(server_end, site(faults)),
             engine,
             end: client_end,
             clients: Clients {
