@@ -102,7 +102,7 @@ fn loss_of(failure: Failure) -> Loss {
         Failure::Refused => Loss::Refused,
         Failure::Reset => Loss::Reset,
         Failure::TimedOut => Loss::TimedOut,
-        Failure::Unreachable => Loss::NoConnection,
+        Failure::Unreachable(_) => Loss::NoConnection,
     }
 }
 
