@@ -228,6 +228,12 @@ impl Engine {
         self.shared.listeners.open(local.into(), backlog)
     }
 
+    /// Handshakes with a listener that are under way.
+    #[must_use]
+    pub fn half_open(&self, listener: ListenerId) -> u32 {
+        self.shared.listeners.half_open(listener)
+    }
+
     /// Closes a listener. Half-open connections to it are reset; established ones belong to the owner.
     pub fn close_listener(&mut self, listener: ListenerId) {
         self.shared.listeners.close(listener);

@@ -78,6 +78,11 @@ impl Listeners {
         self.by_id.contains_key(&id)
     }
 
+    /// Handshakes under way.
+    pub(crate) fn half_open(&self, id: ListenerId) -> u32 {
+        self.by_id.get(&id.0).map_or(0, |listener| listener.half_open)
+    }
+
     /// The listener for a SYN to `local`: the exact address before the wildcard.
     pub(crate) fn find(&self, local: SocketAddr) -> Option<u32> {
         let any = match local.ip() {

@@ -10,7 +10,8 @@ use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{Socket, SocketId, State};
 use crate::stack::DatagramFace;
 
-/// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT).
+/// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
+/// has left, and stays until the handshakes that it began are done.
 pub(crate) struct Port {
     pub(crate) local: SocketAddr,
     pub(crate) listener: ListenerId,
@@ -22,6 +23,15 @@ pub(crate) struct Port {
 impl Port {
     pub(crate) fn new(local: SocketAddr, listener: ListenerId, member: SocketId) -> Self {
         Self { local, listener, members: vec![member], turn: 0 }
+    }
+
+    /// Who gets the next connection.
+    pub(crate) fn next_member(&mut self) -> Option<SocketId> {
+        if self.turn >= self.members.len() {
+            self.turn = 0;
+        }
+        self.turn += 1;
+        self.members.get(self.turn - 1).copied()
     }
 }
 
@@ -43,6 +53,8 @@ pub(crate) struct Face {
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramFace,
     pub(crate) chores: Vec<Chore>,
+    /// Connections to listeners that have left, with where those were: somebody else is to have them.
+    pub(crate) leaving: Vec<(SocketId, SocketAddr)>,
     /// Something became ready since this was last cleared: threads that sleep should look.
     pub(crate) news: bool,
     /// Free sockets that keep their buffers, at most.
@@ -59,6 +71,7 @@ impl Face {
             interests: Interests::new(),
             datagrams: DatagramFace::new(),
             chores: Vec::new(),
+            leaving: Vec::new(),
             news: false,
             cache_limit: 4096,
         }
@@ -124,6 +137,7 @@ impl Face {
         self.ports.clear();
         self.datagrams.forget();
         self.chores.clear();
+        self.leaving.clear();
     }
 
     /// The state of a socket in epoll's bits (tcp_poll() in Linux).
@@ -164,33 +178,38 @@ impl Face {
             self.chores.push(Chore::Abort(flow));
             return;
         };
-        if port.turn >= port.members.len() {
-            port.turn = 0;
-        }
-        let Some(&member) = port.members.get(port.turn) else {
-            self.chores.push(Chore::Abort(flow));
+        let (local, member) = (port.local, port.next_member());
+        let id = self.open();
+        let Some(member) = member else {
+            self.bind_flow(flow, id);
+            self.at_mut(id).waits_for(SocketId(NONE));
+            self.leaving.push((id, local));
             return;
         };
-        port.turn += 1;
-        let id = self.open();
         self.bind_flow(flow, id);
         let (settings, v6) = (self.at(member).settings, self.at(member).v6);
         let socket = self.at_mut(id);
         socket.v6 = v6;
-        socket.state = State::Connected;
         socket.settings = settings;
-        socket.passive = true;
-        socket.queued = true;
-        socket.listener = member;
-        if let Some(listening) = &mut self.at_mut(member).listening {
+        self.queue(id, member);
+    }
+
+    /// A connection waits to be accepted.
+    pub(crate) fn queue(&mut self, id: SocketId, listener: SocketId) {
+        self.at_mut(id).waits_for(listener);
+        if let Some(listening) = &mut self.at_mut(listener).listening {
             listening.queue.push_back(id);
         }
-        self.wake(member, bits::IN | bits::RDNORM);
+        self.wake(listener, bits::IN | bits::RDNORM);
     }
 
     /// A connection died while it waited for accept(). The engine bounds the living; the dead go when they are many.
     fn bury(&mut self, id: SocketId) {
         let listener = self.at(id).listener;
+        if listener == SocketId(NONE) {
+            self.leaving.retain(|&(leaving, _)| leaving != id);
+            return self.release(id);
+        }
         let Some(mut listening) = self.at_mut(listener).listening.take() else { return };
         listening.dead += 1;
         if listening.dead > 64 && listening.dead > listening.queue.len() / 2 {
@@ -265,7 +284,7 @@ fn level(socket: &Socket) -> u32 {
             let ready = socket
                 .listening
                 .as_ref()
-                .is_some_and(|listening| !listening.queue.is_empty() || listening.kernel_ready);
+                .is_some_and(|listening| listening.has_connections() || listening.kernel_ready);
             return if ready { bits::IN | bits::RDNORM } else { 0 };
         }
         State::Datagram => events |= datagram_level(socket),

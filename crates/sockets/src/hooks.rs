@@ -11,6 +11,7 @@ mod exec;
 mod next;
 mod processes;
 mod sockets;
+mod syscall;
 
 use core::ffi::c_int;
 

@@ -106,6 +106,11 @@ pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
 
+pub(crate) fn set_close_on_exec(descriptor: i32, on: bool) {
+    let flags = if on { FdFlags::CLOEXEC } else { FdFlags::empty() };
+    let _ = rustix::io::fcntl_setfd(borrow(descriptor), flags);
+}
+
 /// What a socket has that the program has done nothing with: the administrator's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {

@@ -5,12 +5,13 @@ pub(crate) mod environment;
 mod exec;
 mod family;
 mod handover;
+mod leaving;
 mod ports;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal};
@@ -23,6 +24,7 @@ pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
 use self::ports::{SharedPort, SharedPorts};
+use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
 use crate::options::Options;
@@ -50,6 +52,9 @@ const PRIVATE: u64 = 0xa5f1_0e7f << 32;
 /// The stack's own descriptors.
 pub(crate) const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
 
+/// The broker's connection.
+pub(crate) const PRIVATE_BROKER: u64 = PRIVATE | 0xffff_fffe;
+
 /// The data of a listener's kernel socket in an epoll set.
 pub(crate) const fn private_listener(id: SocketId) -> u64 {
     PRIVATE | id.0 as u64
@@ -61,6 +66,8 @@ pub(crate) enum Tag {
     Program,
     /// Frames arrived, or another thread has news.
     Stack,
+    /// The broker has something from another process.
+    Broker,
     /// The kernel has a connection for this listener.
     Listener(SocketId),
 }
@@ -68,6 +75,8 @@ pub(crate) enum Tag {
 pub(crate) const fn tag(data: u64) -> Tag {
     if data == PRIVATE_STACK {
         Tag::Stack
+    } else if data == PRIVATE_BROKER {
+        Tag::Broker
     } else if data >> 32 == PRIVATE >> 32 {
         Tag::Listener(SocketId(data as u32))
     } else {
@@ -104,6 +113,14 @@ pub(crate) struct KernelSet {
     pub(crate) references: u32,
     /// The stack's descriptors are in it.
     pub(crate) prepared: bool,
+    /// So were, or are, another process's: what the kernel says of the set is not for the program alone.
+    pub(crate) tainted: bool,
+    /// An eventfd in it that is readable while the set has something at user level, or -1: for those who watch the set as a
+    /// descriptor.
+    pub(crate) exposed: i32,
+    pub(crate) signalled: bool,
+    /// The last wait found more than there was room for, or as much.
+    pub(crate) full: bool,
     /// When the kernel's part was last looked at.
     pub(crate) looked: Instant,
 }
@@ -134,6 +151,8 @@ pub(crate) struct Process {
     sleep_until: Option<Instant>,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
+    /// One of them was exposed.
+    any_exposed: bool,
     /// Closed descriptors for the next accept(), by [`kept`]: those that survive exec and those that do not, of each family.
     cache: [Vec<i32>; 4],
     cache_limit: usize,
@@ -186,6 +205,7 @@ impl Process {
             sleepers: 0,
             sleep_until: None,
             sets: Vec::new(),
+            any_exposed: false,
             cache: [const { Vec::new() }; 4],
             cache_limit: 0,
             held: 0,
@@ -386,6 +406,7 @@ impl Process {
 
     /// Connections are an ancestor's from now on.
     fn lose_stack(&mut self, ancestor: u32) {
+        self.stack.drop_arrivals(sys::close);
         drop(self.stack.forget(ancestor));
         self.client = None;
         self.kick = None;
@@ -402,7 +423,10 @@ impl Process {
         self.held = 0;
         self.shared_ports = SharedPorts::new();
         for set in &mut self.sets {
+            set.tainted |= set.prepared;
             set.prepared = false;
+            // The kernel's set is shared with whoever has the flows, and so is what exposes it.
+            set.exposed = -1;
         }
         if self.start == Start::Running {
             self.start = Start::Untried;
@@ -416,6 +440,9 @@ impl Process {
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
         let received = self.stack.pump(self.pumped);
+        if self.stack.is_leaving() {
+            self.give_away();
+        }
         self.after_output();
         received
     }
@@ -481,7 +508,66 @@ impl Process {
 
     /// The descriptors that say that [`Process::pump`] has something to do.
     pub(crate) fn wake_descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        self.link_descriptors.iter().copied().chain(self.kick.iter().map(AsRawFd::as_raw_fd))
+        let broker = self.broker_descriptor();
+        self.link_descriptors.iter().copied().chain(self.kick.iter().map(AsRawFd::as_raw_fd)).chain(broker)
+    }
+
+    /// Readable when another process gave something away.
+    pub(crate) fn broker_descriptor(&self) -> Option<i32> {
+        self.client.as_ref().map(|client| client.as_fd().as_raw_fd())
+    }
+
+    /// A set is watched as a descriptor, in another set for instance: the kernel must know what it has at user level.
+    pub(crate) fn expose(&mut self, set: SetId) {
+        let record = &mut self.sets[set.0 as usize];
+        if record.exposed >= 0 {
+            return;
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let Ok(signal) = rustix::event::eventfd(0, flags).map(kernel::move_up) else { return };
+        let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
+        let added =
+            sys::epoll_control(record.descriptor, libc::EPOLL_CTL_ADD, signal.as_raw_fd(), &raw const event);
+        if added.is_ok() {
+            (record.exposed, record.signalled, record.tainted) = (signal.into_raw_fd(), false, true);
+            table::enter(record.exposed, Entry::Internal);
+            self.any_exposed = true;
+        }
+    }
+
+    /// Before the kernel is asked about sets: those that are exposed say what they have.
+    pub(crate) fn signal_exposed(&mut self) {
+        if !self.any_exposed {
+            return;
+        }
+        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| record.exposed >= 0) {
+            let ready = self.stack.set_is_ready(SetId(index as u32));
+            if ready != core::mem::replace(&mut record.signalled, ready) {
+                let signal = kernel::borrow(record.exposed);
+                if ready {
+                    let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
+                } else {
+                    let _ = rustix::io::read(signal, &mut [0u8; 8]);
+                }
+            }
+        }
+    }
+
+    /// A set is closed.
+    pub(crate) fn conceal(&mut self, set: SetId) {
+        let signal = core::mem::replace(&mut self.sets[set.0 as usize].exposed, -1);
+        if signal >= 0 {
+            table::enter(signal, Entry::Kernel);
+            sys::close(signal);
+        }
+    }
+
+    /// What a look at descriptors, the broker's among them, has found.
+    pub(crate) fn look_at_broker(&mut self, descriptors: &[libc::pollfd]) {
+        let broker = self.broker_descriptor();
+        if descriptors.iter().any(|one| one.revents != 0 && Some(one.fd) == broker) {
+            self.take_gifts();
+        }
     }
 
     /// There is output that the link had no frames for, or that the device did not take.
@@ -599,17 +685,6 @@ impl Process {
             );
         }
         self.part(id);
-    }
-
-    /// This process takes no more connections for the listener.
-    pub(crate) fn part(&mut self, id: SocketId) {
-        // New connections are steered away before those that wait here are reset.
-        if let Some(client) = &mut self.client {
-            for local in self.stack.last_member_at(id) {
-                let _ = client.unlisten(Protocol::Tcp, local, true);
-            }
-        }
-        self.stack.part(id);
     }
 
     // ---- listeners and active opens ----
@@ -847,7 +922,7 @@ impl Process {
 
     /// Something that was closed is still to be delivered.
     fn unfinished(&self) -> bool {
-        self.stack.is_running() && self.stack.unfinished() > 0
+        self.stack.is_running() && (self.stack.unfinished() > 0 || self.stack.is_leaving())
     }
 }
 
@@ -932,6 +1007,7 @@ pub(crate) fn wait(
     for (extra, descriptor) in extra.iter_mut().zip(&descriptors) {
         extra.revents = descriptor.revents;
     }
+    guard.look_at_broker(&descriptors[..count]);
     (guard, Woken::Look)
 }
 
@@ -1052,6 +1128,10 @@ pub(crate) fn finish() {
     }
     let mut guard = process();
     guard.leave_inheritance();
+    let listeners: Vec<_> = guard.stack.listeners().collect();
+    for id in listeners {
+        guard.part(id);
+    }
     guard.stack.close_all();
     deliver(guard, now() + EXIT_LINGER).report();
 }

@@ -129,6 +129,12 @@ impl Settings {
     };
 }
 
+/// A connection of the kernel's that waits to be accepted.
+pub(crate) struct Arrival {
+    pub(crate) descriptor: i32,
+    pub(crate) remote: SocketAddr,
+}
+
 /// A listener's part.
 #[derive(Default)]
 pub(crate) struct Listening {
@@ -136,6 +142,8 @@ pub(crate) struct Listening {
     pub(crate) queue: VecDeque<SocketId>,
     /// How many of them have died meanwhile.
     pub(crate) dead: usize,
+    /// Connections that another process gave away when it stopped listening: they are the kernel's.
+    pub(crate) arrivals: VecDeque<Arrival>,
     /// Connections that may wait.
     pub(crate) backlog: u32,
     /// Where it listens, once this process has joined: at two addresses if it takes connections of both families.
@@ -147,6 +155,13 @@ pub(crate) struct Listening {
     pub(crate) forced_nonblocking: bool,
     /// Epoll sets that the kernel's listening socket is in: they say when it is ready.
     pub(crate) kernel_watched: u32,
+}
+
+impl Listening {
+    /// accept() has something to return.
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.queue.is_empty() || !self.arrivals.is_empty()
+    }
 }
 
 /// One socket.
@@ -243,6 +258,14 @@ impl Socket {
         self.send.recycle();
         let (receive, send) = (core::mem::take(&mut self.receive), core::mem::take(&mut self.send));
         *self = Self { receive, send, ..Self::new() };
+    }
+
+    /// Established, and to be accepted from `listener`.
+    pub(crate) fn waits_for(&mut self, listener: SocketId) {
+        self.state = State::Connected;
+        self.passive = true;
+        self.queued = true;
+        self.listener = listener;
     }
 
     /// Room for another write. Like Linux, a full queue counts as writable again when a third of it is free.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
-use crate::socket::{Listening, Settings, Socket, SocketId, State};
+use crate::socket::{Arrival, Listening, Settings, Socket, SocketId, State};
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;
@@ -265,7 +265,7 @@ impl<T: Transport> Stack<T> {
         let first = match self.face.ports.iter_mut().find(|port| port.local == local) {
             Some(port) => {
                 port.members.push(id);
-                false
+                port.members.len() == 1
             }
             None => {
                 let listener = drive.engine.listen(local, backlog)?;
@@ -290,38 +290,106 @@ impl<T: Transport> Stack<T> {
         self.face.at(id).listening.as_ref().is_some_and(|listening| !listening.joined.is_empty())
     }
 
+    /// Where a listener has joined.
+    pub(crate) fn joined(&self, id: SocketId) -> Vec<SocketAddr> {
+        self.face.at(id).listening.as_ref().map_or_else(Vec::new, |listening| listening.joined.clone())
+    }
+
     /// Addresses and ports where a listener has joined and is the only one: the broker must be told before it parts.
     pub fn last_member_at(&self, id: SocketId) -> impl Iterator<Item = SocketAddr> {
         self.face.ports.iter().filter(move |port| port.members == [id]).map(|port| port.local)
     }
 
-    /// This process takes no more connections for the listener. Connections that wait to be accepted are reset, as Linux
-    /// does.
+    /// This process takes no more connections for the listener. Those that wait to be accepted are for its other sockets at
+    /// the address, and else for [`Stack::leaving`]; so are those whose handshake is under way.
     pub fn part(&mut self, id: SocketId) {
         let Some(listening) = &mut self.face.at_mut(id).listening else { return };
         let joined = core::mem::take(&mut listening.joined);
         let waiting = core::mem::take(&mut listening.queue);
         listening.dead = 0;
-        for queued in waiting {
-            let socket = self.face.at_mut(queued);
-            socket.queued = false;
-            match (socket.flow, &mut self.drive) {
-                (Some(flow), Some(drive)) => drive.engine.abort(flow),
-                _ => self.face.release(queued),
+        for local in &joined {
+            if let Some(port) = self.face.ports.iter_mut().find(|port| port.local == *local) {
+                port.members.retain(|&member| member != id);
             }
         }
-        for local in joined {
-            let Some(index) = self.face.ports.iter().position(|port| port.local == local) else { continue };
-            let port = &mut self.face.ports[index];
-            port.members.retain(|&member| member != id);
-            if !port.members.is_empty() {
+        for queued in waiting {
+            let Some(flow) = self.face.at(queued).flow else {
+                self.face.release(queued);
                 continue;
+            };
+            let is_v4 = self.drive.as_ref().is_none_or(|drive| drive.engine.tuple(flow).0.is_ipv4());
+            let Some(&local) = joined.iter().find(|local| local.is_ipv4() == is_v4) else { continue };
+            let port = self.face.ports.iter_mut().find(|port| port.local == local);
+            match port.and_then(Port::next_member) {
+                Some(other) => self.face.queue(queued, other),
+                None => {
+                    self.face.at_mut(queued).listener = SocketId(NONE);
+                    self.face.leaving.push((queued, local));
+                }
             }
-            let port = self.face.ports.swap_remove(index);
-            if let Some(drive) = &mut self.drive {
+        }
+        self.close_ports();
+    }
+
+    /// Listeners that have left close when their last handshake is done. Returns whether one is still open.
+    pub(crate) fn close_ports(&mut self) -> bool {
+        let Some(drive) = &mut self.drive else { return false };
+        let mut any = false;
+        self.face.ports.retain(|port| {
+            let left = port.members.is_empty();
+            let done = left && drive.engine.half_open(port.listener) == 0;
+            if done {
                 drive.engine.close_listener(port.listener);
             }
+            any |= left && !done;
+            !done
+        });
+        any
+    }
+
+    /// Connections to listeners that have left, with where those were: for whoever listens there now.
+    pub(crate) fn leaving(&mut self) -> Vec<(SocketId, SocketAddr)> {
+        core::mem::take(&mut self.face.leaving)
+    }
+
+    /// Whether a listener has left and not everything that it began is done.
+    pub(crate) fn is_leaving(&self) -> bool {
+        !self.face.leaving.is_empty() || self.face.ports.iter().any(|port| port.members.is_empty())
+    }
+
+    /// Nobody will have the connection: it is reset.
+    pub(crate) fn abandon(&mut self, id: SocketId) {
+        let socket = self.face.at_mut(id);
+        socket.queued = false;
+        match (socket.flow, &mut self.drive) {
+            (Some(flow), Some(drive)) => drive.engine.abort(flow),
+            _ => self.face.release(id),
         }
+    }
+
+    /// Another process gave a connection to whoever listens at `local`. False if nobody does.
+    pub(crate) fn arrive(&mut self, local: SocketAddr, arrival: Arrival) -> bool {
+        let port = self.face.ports.iter_mut().find(|port| port.local == local);
+        let Some(member) = port.and_then(Port::next_member) else { return false };
+        if let Some(listening) = &mut self.face.at_mut(member).listening {
+            listening.arrivals.push_back(arrival);
+        }
+        self.face.wake(member, bits::IN | bits::RDNORM);
+        true
+    }
+
+    /// Connections that came from other processes are not for this one: `each` is given their descriptors.
+    pub(crate) fn drop_arrivals(&mut self, mut each: impl FnMut(i32)) {
+        for id in self.face.ids() {
+            if let Some(listening) = &mut self.face.at_mut(id).listening {
+                listening.arrivals.drain(..).for_each(|arrival| each(arrival.descriptor));
+            }
+        }
+    }
+
+    /// The oldest connection that came from another process.
+    pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
+        self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
     }
 
     /// Whether [`Stack::accept`] may have something.
@@ -760,6 +828,9 @@ impl<T: Transport> Stack<T> {
     ) -> Result<bool, Errno> {
         let head = self.face.at(id).interests;
         let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
+        if self.face.interests.at(index).events & bits::EXCLUSIVE != 0 {
+            return Err(Errno::INVAL);
+        }
         self.face.interests.modify(index, events, data);
         let in_kernel = self.face.interests.at(index).in_kernel;
         if !in_kernel && self.face.level(id) & (events | bits::ERR | bits::HUP) != 0 {

@@ -54,6 +54,10 @@ pub(crate) struct Statistics {
     pub(crate) handovers: u64,
     /// Those that it should have, and that stayed.
     pub(crate) handovers_refused: u64,
+    /// Connections that another process accepts in place of this one.
+    pub(crate) given_away: u64,
+    /// Those that nobody was there for.
+    pub(crate) reset_unaccepted: u64,
     /// UDP sockets whose datagrams came to the stack, each counted again when it connects anew.
     pub(crate) datagram_sockets: u64,
     /// UDP sockets that the broker or the engine refused.
@@ -80,6 +84,8 @@ impl Statistics {
             listeners_refused: 0,
             connects_refused: 0,
             handovers: 0,
+            given_away: 0,
+            reset_unaccepted: 0,
             handovers_refused: 0,
             datagram_sockets: 0,
             datagram_sockets_refused: 0,
@@ -116,8 +122,8 @@ impl Statistics {
             stack.accepts, stack.connects
         ));
         kernel::complain(&format!(
-            "process {pid}: handed over {} (refused {})",
-            self.handovers, self.handovers_refused
+            "process {pid}: handed over {} (refused {}), given away {} (reset {})",
+            self.handovers, self.handovers_refused, self.given_away, self.reset_unaccepted
         ));
         kernel::complain(&format!(
             "process {pid}: UDP sockets {} (refused {}), overflows {}",

@@ -3,12 +3,17 @@
 
 mod bench;
 
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
-use bench::{Bench, Helper, library, noise, peer, programs, run, spawn, sum, text, until, wait};
+use bench::{
+    Bench, Helper, library, noise, peer, programs, run, spawn, sum, text, until, until_within, wait,
+};
 
 impl Bench {
     /// nginx over Overfly with that configuration of its http block, in the foreground.
@@ -142,6 +147,33 @@ fn both_families_answer_as_the_kernel_does() {
     assert!(kernel == overfly, "kernel, Overfly: {different:#?}");
 }
 
+/// A script that prints what epoll, poll and select say: the same text over the kernel and over Overfly.
+#[test]
+fn readiness_is_told_as_by_the_kernel() {
+    let bench = Bench::new(2);
+    let told = [None, Some("0"), Some("2000")].map(|spin_us| {
+        let _peer = peer(&bench, &CLIENT.to_string());
+        let mut script = match spin_us {
+            Some(_) => bench.accelerated("timeout"),
+            None => Command::new("timeout"),
+        };
+        script.args(["-s", "KILL", "60", "python3"]).arg(programs("epoll.py"));
+        script.args([SERVER.to_string(), CLIENT.to_string()]).env("EF_POLL_USEC", spin_us.unwrap_or("0"));
+        let output = run(&bench.lab.server, &mut script);
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && told.ends_with("done\n"), "{spin_us:?}: {told}\n{complained}");
+        if spin_us.is_some() {
+            assert!(sum(&complained, "accepts") > 15, "not accelerated: {complained}");
+        }
+        told
+    });
+    let [kernel, overfly @ ..] = &told;
+    for overfly in overfly {
+        let different: Vec<_> = kernel.lines().zip(overfly.lines()).filter(|(a, b)| a != b).collect();
+        assert!(kernel == overfly, "kernel, Overfly: {different:#?}");
+    }
+}
+
 #[test]
 fn nginx_serves_small_and_large_files() {
     let bench = Bench::new(2);
@@ -251,6 +283,69 @@ fn nginx_workers_share_listeners_and_are_replaced() {
     let statistics = nginx.quit();
     assert!(sum(&statistics, "accepts") >= 100, "{statistics}");
     assert_eq!(sum(&statistics, "(kernel"), 0, "{statistics}");
+}
+
+/// Clients that open a connection for each request, while the workers are replaced again and again: each request must get
+/// its answer.
+#[test]
+fn nginx_reloads_without_loss() {
+    const CLIENTS: usize = 32;
+    const RELOADS: usize = 10;
+    const REQUESTS: u64 = 50_000;
+    let bench = Bench::new(2);
+    std::fs::write(bench.path("small"), "hello\n").unwrap();
+    let nginx = bench.nginx(2, "server { listen 80; } server { listen 81 reuseport; }");
+    let (done, failures) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (done, failures, over, namespace) = (&done, &failures, &over, &bench.lab.client);
+            scope.spawn(move || {
+                namespace.enter();
+                while !over.load(Ordering::Relaxed) {
+                    if let Err(error) = request(80 + client as u16 % 2) {
+                        failures.lock().unwrap().push(format!("{error}"));
+                    }
+                    done.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for reload in 0..RELOADS {
+            let due = REQUESTS * (reload as u64 + 1) / (RELOADS as u64 + 1);
+            until_within("requests are answered", Duration::from_secs(120), || {
+                done.load(Ordering::Relaxed) >= due
+            });
+            let before = nginx.workers();
+            nginx.signal("HUP");
+            until("new workers", || {
+                let workers = nginx.workers();
+                workers.len() == 2 && workers.iter().all(|worker| !before.contains(worker))
+            });
+        }
+        until_within("the last requests are answered", Duration::from_secs(120), || {
+            done.load(Ordering::Relaxed) >= REQUESTS
+        });
+        over.store(true, Ordering::Relaxed);
+    });
+    let statistics = nginx.quit();
+    let failures = failures.into_inner().unwrap();
+    let (given, reset) = (sum(&statistics, "given away"), sum(&statistics, "(reset"));
+    println!("{} requests, {given} connections given away, {reset} reset", done.load(Ordering::Relaxed));
+    assert!(
+        failures.is_empty(),
+        "{} failures: {:?}\n{statistics}",
+        failures.len(),
+        &failures[..failures.len().min(5)]
+    );
+}
+
+fn request(port: u16) -> std::io::Result<()> {
+    let mut stream = TcpStream::connect((SERVER, port))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
+    stream.write_all(b"GET /small HTTP/1.0\r\n\r\n")?;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer)?;
+    if answer.ends_with(b"\r\n\r\nhello\n") { Ok(()) } else { Err(std::io::Error::other("cut off")) }
 }
 
 #[test]

@@ -102,6 +102,8 @@ pub struct Attachment {
     busy_poll: Option<BusyPoll>,
     min_free_frames: u32,
     groups: Groups,
+    /// Whose turn it is to take over connections that another one gives away.
+    turn: usize,
     connections: HashMap<FlowKey, u16>,
     claims: BTreeMap<(Protocol, IpAddr), Claim>,
     /// What the device's settings were, if they were changed.
@@ -192,6 +194,7 @@ impl Attachment {
             min_free_frames: options.min_free_frames,
             stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
             groups: Groups::default(),
+            turn: 0,
             connections: HashMap::new(),
             claims: BTreeMap::new(),
             deferral_before,
@@ -594,6 +597,12 @@ impl Attachment {
         }
         self.connections.remove(&flow);
         Ok(())
+    }
+
+    /// A stack that accepts TCP connections at `listener`, which is as it was said in [`Attachment::listen`]: each in turn.
+    pub fn next_listener(&mut self, listener: SocketAddr) -> Option<u16> {
+        self.turn = self.turn.wrapping_add(1);
+        self.groups.accepting(groups::Place::new(Protocol::Tcp, listener), self.turn)
     }
 
     /// All frames of the protocol to `address` and one of `ports` go to stack `first + port % count`: for generators that

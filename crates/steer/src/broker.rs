@@ -4,19 +4,19 @@
 //! is seen first; its part of the shared rings is taken back when it is certain that it no longer touches them.
 
 use std::mem::MaybeUninit;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome,
-    Wish,
+    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token,
+    Welcome, Wish,
 };
 use overfly_link::broker::{self, Refusal, Route, connection};
 use overfly_link::xdp::{QueueSockets, StackSockets};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::io::{Errno, IoSlice, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -37,6 +37,10 @@ const CONNECTIONS_MAX: usize = 4096;
 const GREETING: Duration = Duration::from_secs(5);
 /// How often a next hop is looked for.
 const NEIGHBOR_PAUSE: Duration = Duration::from_millis(5);
+/// How long a connection that one listener gave away waits for another to come: a server's new process may still be starting.
+const GIFT_WAIT: Duration = Duration::from_secs(2);
+/// How often it is tried.
+const GIFT_PAUSE: Duration = Duration::from_millis(5);
 /// How often a stack that was let go is looked at.
 const LINGER_PAUSE: Duration = Duration::from_millis(50);
 
@@ -109,8 +113,7 @@ impl Broker {
         .map_err(|errno| Error::system("the broker's socket", errno))?;
         let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
-        let stopped =
-            rustix::io::fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
+        let stopped = fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
         let shared = Arc::new(Shared {
             attachment: Mutex::new(attachment),
             counters: Mutex::new(BrokerCounters::default()),
@@ -123,6 +126,7 @@ impl Broker {
             shared: Arc::clone(&shared),
             connections: Vec::new(),
             lingering: Vec::new(),
+            gifts: Vec::new(),
         };
         let thread = std::thread::Builder::new()
             .name("overfly-broker".to_owned())
@@ -207,6 +211,8 @@ struct Service {
     shared: Arc<Shared>,
     connections: Vec<Connection>,
     lingering: Vec<Lingering>,
+    /// Connections that somebody is to accept.
+    gifts: Vec<Given>,
 }
 
 impl Service {
@@ -261,6 +267,9 @@ impl Service {
                     self.end(connection);
                 }
             }
+            if !self.gifts.is_empty() {
+                self.bring_gifts();
+            }
             if ready[2]
                 && self.monitor.changed()
                 && lock(&self.shared.attachment).refresh_addresses().is_err()
@@ -288,6 +297,7 @@ impl Service {
                 _ => None,
             })
             .chain(linger)
+            .chain((!self.gifts.is_empty()).then_some(GIFT_PAUSE))
             .min()
     }
 
@@ -404,7 +414,12 @@ impl Service {
             (Kind::Disconnect, Some(stack)) => {
                 attachment.disconnect_flow(stack, protocol, local, remote).map(|()| None)
             }
-            (Kind::HandOver, Some(stack)) => hand_over(&mut attachment, stack, descriptors).map(|()| None),
+            (Kind::HandOver, Some(stack)) => hand_over(&mut attachment, stack, descriptors).map(|_| None),
+            (Kind::GiveAway | Kind::PassOn, Some(stack)) => give(&mut attachment, stack, &wish, descriptors)
+                .map(|gift| {
+                    self.gifts.push(gift);
+                    None
+                }),
             (Kind::Connect | Kind::Route, Some(stack)) => {
                 match settle_route(&mut attachment, stack, &wish, true) {
                     Ok(Ok(route)) => Ok(Some(route)),
@@ -492,6 +507,21 @@ impl Service {
         }
     }
 
+    /// Brings connections to whoever accepts them now, and resets those that nobody came for.
+    fn bring_gifts(&mut self) {
+        let (connections, now) = (&self.connections, Instant::now());
+        let mut attachment = lock(&self.shared.attachment);
+        self.gifts.retain(|gift| {
+            let heir = attachment.next_listener(gift.listener);
+            let is_heir = |connection: &&Connection| match connection.state {
+                State::Client { stack, .. } => heir.is_some() && stack == heir,
+                _ => false,
+            };
+            let brought = connections.iter().find(is_heir).is_some_and(|heir| gift.send(&heir.socket));
+            !brought && now < gift.until
+        });
+    }
+
     fn answer_with(&mut self, index: usize, bytes: &[u8], descriptors: Option<&QueueSockets>) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -570,14 +600,53 @@ fn settle_route(
     }
 }
 
-/// Grants [`Kind::HandOver`].
-fn hand_over(attachment: &mut Attachment, stack: u16, descriptors: &[OwnedFd]) -> Result<(), Error> {
+/// Grants [`Kind::HandOver`]; returns the peer.
+fn hand_over(attachment: &mut Attachment, stack: u16, descriptors: &[OwnedFd]) -> Result<SocketAddr, Error> {
     let [socket, file] = descriptors else {
         return Err(Error::Options("a connection is a socket and a file".to_owned()));
     };
     let (connection, bytes) = connection::Connection::from_file(file)
         .map_err(|errno| Error::system("reading the connection", errno))?;
-    attachment.hand_over(stack, socket.as_fd(), &connection, &bytes)
+    attachment.hand_over(stack, socket.as_fd(), &connection, &bytes)?;
+    Ok(connection.remote())
+}
+
+/// A connection of the kernel's on its way from one stack's listener to another's.
+struct Given {
+    listener: SocketAddr,
+    remote: SocketAddr,
+    socket: OwnedFd,
+    /// How long it waits for somebody to listen.
+    until: Instant,
+}
+
+impl Given {
+    /// False if the client does not read.
+    fn send(&self, client: &OwnedFd) -> bool {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = [self.socket.as_fd()];
+        control.push(SendAncillaryMessage::ScmRights(&rights));
+        let message = Gift::new(self.listener, self.remote);
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        sendmsg(client, &[IoSlice::new(message.as_bytes())], &mut control, flags).is_ok()
+    }
+}
+
+/// Grants [`Kind::GiveAway`] and [`Kind::PassOn`].
+fn give(
+    attachment: &mut Attachment,
+    stack: u16,
+    wish: &Wish,
+    descriptors: &[OwnedFd],
+) -> Result<Given, Error> {
+    let remote = match (wish.kind, descriptors) {
+        (Kind::GiveAway, descriptors) => hand_over(attachment, stack, descriptors)?,
+        (_, [_]) => wish.remote,
+        _ => return Err(Error::Options("a connection to be passed on is one socket".to_owned())),
+    };
+    let socket = fcntl_dupfd_cloexec(&descriptors[0], 3).map_err(|errno| Error::system("dup", errno))?;
+    Ok(Given { listener: wish.local, remote, socket, until: Instant::now() + GIFT_WAIT })
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {

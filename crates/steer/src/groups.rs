@@ -107,6 +107,12 @@ impl Groups {
         }
     }
 
+    /// A stack that accepts there: number `turn` of them, counted in a circle.
+    pub(crate) fn accepting(&self, place: Place, turn: usize) -> Option<u16> {
+        let accepting = &self.asked.get(&place)?.accepting;
+        accepting.get(turn.checked_rem(accepting.len())?).copied()
+    }
+
     /// As if the stack had never listened there: it cannot have had a connection.
     pub(crate) fn withdraw(&mut self, stack: u16, place: Place) {
         if let Some(members) = self.asked.get_mut(&place) {

@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, IoSlice, IoSliceMut};
@@ -16,7 +17,7 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::message::{
-    DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome, Wish,
+    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome, Wish,
 };
 use super::{Cluster, Interface, Protocol, Route, parse_environment};
 use crate::Error;
@@ -33,6 +34,19 @@ pub struct Client {
     socket: OwnedFd,
     interface: Interface,
     cluster: Cluster,
+    /// Came while an answer was waited for.
+    gifts: VecDeque<Gift>,
+}
+
+/// A connection of the kernel's that a listener of this process is to accept.
+#[derive(Debug)]
+pub struct Gift {
+    /// Where the listener is, as it was said in [`Client::listen`].
+    pub listener: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    /// The connection.
+    pub socket: OwnedFd,
 }
 
 impl Client {
@@ -43,7 +57,7 @@ impl Client {
     pub fn connect(environment: &str) -> Result<Client, Error> {
         let socket = dial(environment, Role::Client)?;
         let interface = hear(socket.as_fd(), Welcome::parse)?;
-        Ok(Client { socket, interface, cluster: Cluster::default() })
+        Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new() })
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -58,7 +72,7 @@ impl Client {
     /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn refresh_interface(&mut self) -> Result<&Interface, Error> {
         self.say(&Wish::new(Kind::Interface))?;
-        self.interface = hear(self.socket.as_fd(), Welcome::parse)?;
+        self.interface = self.answer(Welcome::parse)?.0;
         Ok(&self.interface)
     }
 
@@ -70,7 +84,7 @@ impl Client {
         self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
         loop {
-            let (part, descriptors) = hear_with_descriptors(self.socket.as_fd(), StackPart::parse)?;
+            let (part, descriptors) = self.answer(StackPart::parse)?;
             let [Some(socket), Some(pool)] = descriptors else {
                 return Err(Error::BrokerProtocol("a stack without its descriptors"));
             };
@@ -174,7 +188,72 @@ impl Client {
     pub fn hand_over(&mut self, socket: BorrowedFd<'_>, connection: BorrowedFd<'_>) -> Result<(), Error> {
         let request = Request::new(&Wish::new(Kind::HandOver));
         tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
-        hear(self.socket.as_fd(), Reply::parse).map(drop)
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// As [`Client::hand_over`], and another process that listens at `listener` is to accept the connection. `socket` is of
+    /// no more use here afterwards. If nobody comes to listen there within 2 s it is reset.
+    ///
+    /// # Errors
+    /// As [`Client::hand_over`].
+    pub fn give_away(
+        &mut self,
+        listener: SocketAddr,
+        socket: BorrowedFd<'_>,
+        connection: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let request = Request::new(&Wish { local: listener, ..Wish::new(Kind::GiveAway) });
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// Another process that listens at `listener` is to accept a connection of the kernel's, as in [`Client::give_away`].
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn pass_on(
+        &mut self,
+        listener: SocketAddr,
+        remote: SocketAddr,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let request = Request::new(&Wish { local: listener, remote, ..Wish::new(Kind::PassOn) });
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket])?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// The next connection that another process gave to a listener of this one. Does not wait: [`Client::as_fd`] is readable
+    /// when there may be one.
+    pub fn gift(&mut self) -> Option<Gift> {
+        if self.gifts.is_empty() {
+            let (message, [socket, _]) =
+                hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
+                    message::Gift::parse(bytes).ok_or(Error::BrokerProtocol("not a gift"))
+                })
+                .ok()?;
+            return Some(Gift { listener: message.0, remote: message.1, socket: socket? });
+        }
+        self.gifts.pop_front()
+    }
+
+    /// The answer to a request. Gifts that come before it are kept.
+    fn answer<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Result<T, Error>,
+    ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
+        loop {
+            let parse = |bytes: &[u8]| match message::Gift::parse(bytes) {
+                Some(gift) => Ok(Err(gift)),
+                None => parse(bytes).map(Ok),
+            };
+            match hear_with_descriptors(self.socket.as_fd(), RecvFlags::empty(), parse)? {
+                (Ok(answer), descriptors) => return Ok((answer, descriptors)),
+                (Err((listener, remote)), [Some(socket), _]) => {
+                    self.gifts.push_back(Gift { listener, remote, socket });
+                }
+                (Err(_), [None, _]) => {}
+            }
+        }
     }
 
     /// The connection itself: it hangs up when the broker ends.
@@ -185,7 +264,7 @@ impl Client {
 
     fn ask(&mut self, wish: &Wish) -> Result<Route, Error> {
         self.say(wish)?;
-        hear(self.socket.as_fd(), Reply::parse)
+        self.answer(Reply::parse).map(|(route, _)| route)
     }
 
     fn say(&mut self, wish: &Wish) -> Result<(), Error> {
@@ -296,18 +375,20 @@ fn tell_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>
 }
 
 fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
-    hear_with_descriptors(socket, parse).map(|(message, _)| message)
+    hear_with_descriptors(socket, RecvFlags::empty(), parse).map(|(message, _)| message)
 }
 
 fn hear_with_descriptors<T>(
     socket: BorrowedFd<'_>,
+    flags: RecvFlags,
     parse: impl FnOnce(&[u8]) -> Result<T, Error>,
 ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
     let mut bytes = [0; MESSAGE_LEN_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let length = loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let flags = flags | RecvFlags::CMSG_CLOEXEC;
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
             Ok(message) => break message.bytes,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("receive")(errno)),

@@ -9,12 +9,15 @@
 //! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
+//! | [`Kind::GiveAway`] | local | the same, and that another stack's listener at `local` accepts it |
+//! | [`Kind::PassOn`] | local, remote | that another stack's listener at `local` accepts the kernel's connection from `remote` |
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
-//! [`Kind::HandOver`] carries two itself: the socket that is to become the connection, and the file that describes it
-//! ([`Connection`](super::connection::Connection)). A leash says
+//! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
+//! that describes it ([`Connection`](super::connection::Connection)); [`Kind::PassOn`] the connection's socket. Whoever is to
+//! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. A leash says
 //! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -29,7 +32,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 4;
+const VERSION: u16 = 5;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -106,10 +109,14 @@ pub enum Kind {
     Route = 7,
     /// The kernel is to go on with a connection: two descriptors say which.
     HandOver = 8,
+    /// The same, and another stack is to accept it.
+    GiveAway = 9,
+    /// Another stack is to accept a connection that is the kernel's already.
+    PassOn = 10,
 }
 
 impl Kind {
-    const ALL: [Kind; 8] = [
+    const ALL: [Kind; 10] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -118,6 +125,8 @@ impl Kind {
         Kind::Disconnect,
         Kind::Route,
         Kind::HandOver,
+        Kind::GiveAway,
+        Kind::PassOn,
     ];
 }
 
@@ -223,6 +232,40 @@ pub(super) fn from_bytes(bytes: [u8; 16]) -> IpAddr {
 const REPLY: u16 = 1;
 const WELCOME: u16 = 2;
 const STACK_PART: u16 = 3;
+const GIFT: u16 = 4;
+
+/// A connection for a listener of the client's; its socket comes beside it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Gift {
+    message: U16,
+    port: U16,
+    remote_port: U16,
+    address: [u8; 16],
+    remote_address: [u8; 16],
+}
+
+impl Gift {
+    /// The listener is the one at `listener`, the peer `remote`.
+    #[must_use]
+    pub fn new(listener: SocketAddr, remote: SocketAddr) -> Gift {
+        Gift {
+            message: U16::new(GIFT),
+            port: U16::new(listener.port()),
+            remote_port: U16::new(remote.port()),
+            address: to_bytes(listener.ip()),
+            remote_address: to_bytes(remote.ip()),
+        }
+    }
+
+    /// Where the listener is, and the peer; `None` if this is another message.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
+        let gift = Gift::read_from_bytes(bytes).ok().filter(|gift| gift.message.get() == GIFT)?;
+        let end = |address, port: U16| SocketAddr::new(from_bytes(address), port.get());
+        Some((end(gift.address, gift.port), end(gift.remote_address, gift.remote_port)))
+    }
+}
 
 /// Yes, with a route if one was asked for, or no and why.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -468,6 +511,9 @@ mod tests {
         assert_eq!(Welcome::parse(Welcome::new(&interface()).as_bytes()), Ok(interface()));
         let route = Route { source: "2001:db8::9".parse().unwrap(), next_hop: MacAddr([6, 5, 4, 3, 2, 1]) };
         assert_eq!(Reply::parse(Reply::yes(Some(route)).as_bytes()), Ok(route));
+        let [here, there] = addresses;
+        assert_eq!(Gift::parse(Gift::new(here, there).as_bytes()), Some((here, there)));
+        assert_eq!(Gift::parse(Reply::yes(None).as_bytes()), None);
         let part = Part {
             stack: 3,
             queue: 1,

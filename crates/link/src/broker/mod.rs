@@ -7,7 +7,7 @@ mod client;
 pub mod connection;
 pub mod message;
 
-pub use client::{Client, Leash};
+pub use client::{Client, Gift, Leash};
 
 use core::net::IpAddr;
 

@@ -11,7 +11,7 @@ use crate::kernel::{self, now};
 use crate::options::Waiting;
 use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
 use crate::rules::Direction;
-use crate::socket::{SocketId, State, presented};
+use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -70,6 +70,10 @@ pub(crate) fn set_opened(descriptor: i32) {
         descriptor,
         references: 1,
         prepared: false,
+        tainted: false,
+        exposed: -1,
+        signalled: false,
+        full: false,
         looked: overfly_engine::Instant::from_micros(0),
     };
     let index = set.0 as usize;
@@ -196,6 +200,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let started = now();
     let mut pumped = false;
     loop {
+        if let Some(arrival) = guard.stack.take_arrival(id) {
+            return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
+        }
         if guard.stack.can_accept(id) {
             let v6 = guard.stack.socket(id).v6;
             let taken = match guard.take_descriptor(v6, close_on_exec) {
@@ -280,6 +287,23 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         guard.pump();
     }
+}
+
+/// A connection that another process gave away.
+fn accept_arrival(
+    process: &mut Process,
+    listener: SocketId,
+    &Arrival { descriptor, remote }: &Arrival,
+    nonblocking: bool,
+    close_on_exec: bool,
+) -> Accepted {
+    process.statistics.kernel_accepts += 1;
+    table::enter(descriptor, Entry::Kernel);
+    kernel::set_nonblocking(descriptor, nonblocking);
+    kernel::set_close_on_exec(descriptor, close_on_exec);
+    process.apply_settings(descriptor, listener);
+    let v6 = process.stack.socket(listener).v6;
+    Accepted { descriptor, remote: presented(remote, v6, process.interface_index) }
 }
 
 fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
@@ -443,6 +467,7 @@ fn close_set(process: &mut Process, descriptor: i32) -> Answer<()> {
             record.descriptor = other.unwrap_or(-1);
         }
     } else {
+        process.conceal(set);
         process.stack.close_set(set);
     }
     Answer::Kernel

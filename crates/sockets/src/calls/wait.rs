@@ -12,7 +12,7 @@ use crate::kernel::now;
 use crate::lock::Guard;
 use crate::options::Waiting;
 use crate::process::{
-    PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
+    PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
     private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
@@ -56,17 +56,31 @@ pub(crate) fn control(
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
+    if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::lookup(descriptor), operation) {
+        process().expose(inner);
+        return Answer::Kernel;
+    }
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
     let told = Told(&mut guard);
     match (operation, event) {
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) if is_misused(operation, event.events) => {
+            Answer::error(Errno::INVAL)
+        }
         (libc::EPOLL_CTL_ADD, Some(event)) => add(told.0, set, epoll, id, descriptor, event),
         (libc::EPOLL_CTL_MOD, Some(event)) => modify(told.0, set, epoll, id, descriptor, event),
         (libc::EPOLL_CTL_DEL, _) => remove(told.0, set, epoll, id, descriptor),
         _ => Answer::Kernel,
     }
+}
+
+/// EPOLLEXCLUSIVE goes with few other events, and only when a descriptor is added (do_epoll_ctl() in fs/eventpoll.c).
+const fn is_misused(operation: i32, events: u32) -> bool {
+    const WAKEUP: u32 = 1 << 29;
+    const FITTING: u32 = bits::IN | bits::OUT | bits::ERR | bits::HUP | WAKEUP | bits::ET | bits::EXCLUSIVE;
+    events & bits::EXCLUSIVE != 0 && (operation == libc::EPOLL_CTL_MOD || events & !FITTING != 0)
 }
 
 /// How the kernel's socket of a listener, or of a UDP socket, is watched for the program: one-shot is up to us, and so is
@@ -208,7 +222,7 @@ pub(crate) unsafe fn epoll_wait(
     if has_inherited() {
         guard.claim_watched(set);
     }
-    if !guard.stack.is_running() {
+    if !guard.stack.is_running() && !guard.sets[set.0 as usize].tainted {
         return Answer::Kernel;
     }
     let Ok(room @ 1..) = usize::try_from(room) else { return Answer::error(Errno::INVAL) };
@@ -223,10 +237,15 @@ pub(crate) unsafe fn epoll_wait(
     let mut started = None;
     let looks_alone = if guard.options.epoll_mt_safe == 0 { 1 } else { LOOKS_ALONE };
     let mut looks = 0;
+    // What fills the program's room again and again must not keep the kernel's events from it.
+    let mut kernel_first = core::mem::take(&mut guard.sets[set.0 as usize].full);
     loop {
         guard.pump();
         let time = guard.pumped;
         let started = *started.get_or_insert(time);
+        if core::mem::take(&mut kernel_first) {
+            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
+        }
         guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
         let deadline = timeout.map(|timeout| started + timeout);
         let over = deadline.is_some_and(|deadline| time >= deadline);
@@ -242,6 +261,7 @@ pub(crate) unsafe fn epoll_wait(
             guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
         }
         if found.count > 0 || over {
+            guard.sets[set.0 as usize].full = found.left() == 0;
             return Answer::ok(found.count);
         }
         if sys::interrupted(since, false) {
@@ -274,8 +294,10 @@ fn prepare(process: &mut Process, set: SetId, epoll: i32) {
         return;
     }
     process.sets[set.0 as usize].prepared = true;
-    let event = libc::epoll_event { events: bits::IN, u64: PRIVATE_STACK };
+    let broker = process.broker_descriptor();
     for descriptor in process.wake_descriptors() {
+        let data = if Some(descriptor) == broker { PRIVATE_BROKER } else { PRIVATE_STACK };
+        let event = libc::epoll_event { events: bits::IN, u64: data };
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
     }
 }
@@ -295,9 +317,10 @@ fn look_at_kernel(
     sleep: &Sleep,
     since: Seen,
 ) -> Guard<'static, Process> {
+    guard.signal_exposed();
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
-    // Our own records in the set take places too; they are few.
-    let room = KERNEL_BATCH.min(found.left() + 8);
+    // Our own records in the set take places too. More must not be taken than the program has room for: edges would be lost.
+    let room = KERNEL_BATCH.min(found.left());
     let mut outcome = Ok(0);
     match sleep {
         Sleep::No => {
@@ -318,6 +341,10 @@ fn look_at_kernel(
         match tag(data) {
             Tag::Program => found.put(bits, data),
             Tag::Stack => {}
+            Tag::Broker => {
+                guard.take_gifts();
+                listeners = true;
+            }
             Tag::Listener(id) => {
                 guard.stack.kernel_ready(id);
                 listeners = true;
@@ -381,6 +408,7 @@ pub(crate) fn poll(
             || (spins && kernel_side && time - looked >= Duration::from_micros(guard.options.poll_fast_usec))
         {
             looked = time;
+            guard.signal_exposed();
             if kernel_side && sys::poll(&mut for_kernel, Some(0), since).is_ok() {
                 ready = merge(&mut guard, descriptors, &for_kernel);
             }
@@ -400,9 +428,11 @@ pub(crate) fn poll(
             .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
             .collect();
         for_kernel.extend(own);
+        guard.signal_exposed();
         guard = sleeping(guard, deadline, false, |timeout_us| {
             let _ = sys::poll(&mut for_kernel, timeout_us, since);
         });
+        guard.look_at_broker(&for_kernel);
         if merge(&mut guard, descriptors, &for_kernel) > 0 {
             // Kernel descriptors are ready; one more look at ours, without sleeping.
             guard.pump();

@@ -1,15 +1,26 @@
 //! Connections of this process that the kernel takes over: the broker makes the backing descriptor's socket the connection
 //! (TCP_REPAIR), so whoever has that socket has the connection, in whatever process and under whatever number.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use overfly_link::broker::connection::Connection;
 use rustix::io::Errno;
 
 use super::Process;
 use crate::kernel::{self, now};
-use crate::socket::{SocketId, State};
+use crate::socket::{Settings, Socket, SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
+
+/// The connection as the broker takes it.
+pub(super) fn to_file(connection: &Connection, socket: &Socket) -> Result<OwnedFd, String> {
+    let fill = |bytes: &mut [u8]| {
+        let (received, sent) = bytes.split_at_mut(connection.unread as usize);
+        socket.receive.fill(0, received);
+        socket.send.fill(0, sent);
+    };
+    connection.to_file(fill).map_err(|error| error.to_string())
+}
 
 impl Process {
     /// The kernel goes on with a connection. Its descriptors are the kernel's alone from now on, and the kernel's epoll sets
@@ -37,25 +48,28 @@ impl Process {
         };
         let (descriptor, settings) = (socket.descriptor, socket.settings);
         let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
-        let file = connection
-            .to_file(|bytes| {
-                let (received, sent) = bytes.split_at_mut(connection.unread as usize);
-                socket.receive.fill(0, received);
-                socket.send.fill(0, sent);
-            })
-            .map_err(|error| error.to_string())?;
+        let file = to_file(&connection, socket)?;
         let client = self.client.as_mut().ok_or("there is no broker")?;
         let backing = kernel::borrow(descriptor);
         client.hand_over(backing, file.as_fd()).map_err(|error| error.to_string())?;
         kernel::set_nonblocking(descriptor, nonblocking);
-        if let Some(fresh) = &self.fresh {
-            kernel::apply(descriptor, &settings, fresh);
-        }
+        self.apply(descriptor, &settings);
         if read_shut {
             let _ = rustix::net::shutdown(backing, rustix::net::Shutdown::Read);
         }
         self.let_go(id);
         Ok(())
+    }
+
+    fn apply(&self, descriptor: i32, settings: &Settings) {
+        if let Some(fresh) = &self.fresh {
+            kernel::apply(descriptor, settings, fresh);
+        }
+    }
+
+    /// Gives an accepted connection of the kernel's what it would have inherited from a listener of the stack's.
+    pub(crate) fn apply_settings(&self, descriptor: i32, listener: SocketId) {
+        self.apply(descriptor, &self.stack.socket(listener).settings);
     }
 
     /// The socket is the kernel's: so are its descriptors, and what watches it.

@@ -97,8 +97,12 @@ pub(crate) fn wait(child: &mut Child, patience: Duration) -> bool {
     false
 }
 
-pub(crate) fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let end = Instant::now() + Duration::from_secs(10);
+pub(crate) fn until(what: &str, condition: impl FnMut() -> bool) {
+    until_within(what, Duration::from_secs(10), condition);
+}
+
+pub(crate) fn until_within(what: &str, patience: Duration, mut condition: impl FnMut() -> bool) {
+    let end = Instant::now() + patience;
     while !condition() {
         assert!(Instant::now() < end, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(20));

@@ -1,0 +1,121 @@
+//! syscall(2): programs and libraries that name a system call by its number. The socket calls among them are those of the
+//! other hooks.
+
+use core::ffi::{c_int, c_long, c_uint, c_ulong};
+use core::sync::atomic::Ordering;
+
+use super::{data, descriptors, events, exec, fail, processes, sockets};
+use crate::process::is_active;
+
+/// # Safety
+/// As for syscall(2). Its variadic arguments are where those of a function with so many named ones are; a call that has
+/// fewer ignores the others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(
+    number: c_long,
+    a: usize,
+    b: usize,
+    c: usize,
+    d: usize,
+    e: usize,
+    f: usize,
+) -> c_long {
+    let arguments = [a, b, c, d, e, f];
+    // What the library itself calls this way, it calls with the lock in its hands.
+    if is_active() && !crate::sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) {
+        // SAFETY: the program's arguments, handed on.
+        if let Some(result) = unsafe { hooked(number, arguments) } {
+            return result;
+        }
+    }
+    // SAFETY: the program's arguments, handed on.
+    match unsafe { crate::sys::call(number, arguments) } {
+        Ok(result) => result as c_long,
+        Err(error) => c_long::from(fail(error)),
+    }
+}
+
+/// What a hook answers, if there is one for the call.
+///
+/// # Safety
+/// As for syscall(2).
+unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_long> {
+    let (one, two, three, four) = (a as c_int, b as c_int, c as c_int, d as c_int);
+    // SAFETY: the program's arguments, as the types that the call gives them.
+    let result = unsafe {
+        match number {
+            libc::SYS_socket => sockets::socket(one, two, three).into(),
+            libc::SYS_listen => sockets::listen(one, two).into(),
+            libc::SYS_accept => sockets::accept(one, b as _, c as _).into(),
+            libc::SYS_accept4 => sockets::accept4(one, b as _, c as _, four).into(),
+            libc::SYS_connect => sockets::connect(one, b as _, c as c_uint).into(),
+            libc::SYS_shutdown => sockets::shutdown(one, two).into(),
+            libc::SYS_getsockname => sockets::getsockname(one, b as _, c as _).into(),
+            libc::SYS_getpeername => sockets::getpeername(one, b as _, c as _).into(),
+            libc::SYS_getsockopt => sockets::getsockopt(one, two, three, d as _, e as _).into(),
+            libc::SYS_setsockopt => sockets::setsockopt(one, two, three, d as _, e as c_uint).into(),
+            libc::SYS_read => data::read(one, b as _, c) as c_long,
+            libc::SYS_readv => data::readv(one, b as _, three) as c_long,
+            libc::SYS_recvfrom => data::recvfrom(one, b as _, c, four, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => data::recvmsg(one, b as _, three) as c_long,
+            libc::SYS_recvmmsg => data::recvmmsg(one, b as _, c as c_uint, four, e as _).into(),
+            libc::SYS_write => data::write(one, b as _, c) as c_long,
+            libc::SYS_writev => data::writev(one, b as _, three) as c_long,
+            libc::SYS_sendto => data::sendto(one, b as _, c, four, e as _, f as c_uint) as c_long,
+            libc::SYS_sendmsg => data::sendmsg(one, b as _, three) as c_long,
+            libc::SYS_sendmmsg => data::sendmmsg(one, b as _, c as c_uint, four).into(),
+            libc::SYS_sendfile => data::sendfile(one, two, c as _, d) as c_long,
+            libc::SYS_splice => data::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
+            libc::SYS_close => descriptors::close(one).into(),
+            libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, three).into(),
+            libc::SYS_dup => descriptors::dup(one).into(),
+            libc::SYS_dup3 => descriptors::dup3(one, two, three).into(),
+            libc::SYS_ioctl => descriptors::ioctl(one, b as c_ulong, c as c_ulong).into(),
+            libc::SYS_epoll_create1 => events::epoll_create1(one).into(),
+            libc::SYS_epoll_ctl => events::epoll_ctl(one, two, three, d as _).into(),
+            libc::SYS_epoll_pwait => events::epoll_pwait(one, b as _, three, four, e as _).into(),
+            libc::SYS_epoll_pwait2 => events::epoll_pwait2(one, b as _, three, d as _, e as _).into(),
+            libc::SYS_ppoll => events::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_pselect6 => {
+                // The kernel's sixth argument is the address of the mask and of its length (select(2)).
+                let mask = (f as *const usize).as_ref().map_or(0, |mask| *mask);
+                events::pselect(one, b as _, c as _, d as _, e as _, mask as _).into()
+            }
+            libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
+            libc::SYS_execveat => exec::execveat(one, b as _, c as _, d as _, e as c_int).into(),
+            libc::SYS_exit_group => processes::_exit(one),
+            _ => return older(number, [a, b, c, d, e]),
+        }
+    };
+    Some(result)
+}
+
+/// Calls that newer architectures do not have.
+///
+/// # Safety
+/// As for syscall(2).
+#[cfg(target_arch = "x86_64")]
+unsafe fn older(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
+    let (one, two) = (a as c_int, b as c_int);
+    // SAFETY: the program's arguments, as the types that the call gives them.
+    let result = unsafe {
+        match number {
+            libc::SYS_poll => events::poll(a as _, b as _, c as c_int),
+            libc::SYS_select => events::select(one, b as _, c as _, d as _, e as _),
+            libc::SYS_dup2 => descriptors::dup2(one, two),
+            libc::SYS_epoll_create => events::epoll_create(one),
+            libc::SYS_epoll_wait => events::epoll_wait(one, b as _, c as c_int, d as c_int),
+            _ => return None,
+        }
+    };
+    Some(result.into())
+}
+
+/// Calls that newer architectures do not have.
+///
+/// # Safety
+/// As for syscall(2).
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn older(_number: c_long, _arguments: [usize; 5]) -> Option<c_long> {
+    None
+}

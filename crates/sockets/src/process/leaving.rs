@@ -1,0 +1,83 @@
+//! A listener that leaves while connections wait for it, as when a server replaces its workers: another process that listens
+//! at the same address accepts them. They are the kernel's from then on; the broker brings them over.
+
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+
+use overfly_link::broker::{Client, Gift, Protocol};
+
+use super::Process;
+use crate::kernel;
+use crate::socket::{Arrival, SocketId};
+use crate::sys;
+use crate::table::{self, Entry};
+
+impl Process {
+    /// This process takes no more connections for the listener. Those that wait, or whose handshake has begun, go to another
+    /// process; if none comes to listen they are reset.
+    pub(crate) fn part(&mut self, id: SocketId) {
+        // New connections are steered away before it is looked who waits here.
+        if let Some(client) = &mut self.client {
+            for local in self.stack.last_member_at(id) {
+                let _ = client.unlisten(Protocol::Tcp, local, true);
+            }
+        }
+        self.take_gifts();
+        let joined = self.stack.joined(id);
+        self.stack.part(id);
+        while let Some(arrival) = self.stack.take_arrival(id) {
+            let Some(&listener) = joined.iter().find(|local| local.is_ipv4() == arrival.remote.is_ipv4())
+            else {
+                continue;
+            };
+            table::enter(arrival.descriptor, Entry::Kernel);
+            if let Some(client) = &mut self.client {
+                let _ = client.pass_on(listener, arrival.remote, kernel::borrow(arrival.descriptor));
+            }
+            sys::close(arrival.descriptor);
+        }
+        self.pump();
+    }
+
+    /// What waits for listeners that have left goes to who listens now.
+    pub(super) fn give_away(&mut self) {
+        for (id, listener) in self.stack.leaving() {
+            match self.try_give_away(id, listener) {
+                Ok(()) => {
+                    self.statistics.given_away += 1;
+                    self.stack.depart(id);
+                }
+                Err(_) => {
+                    self.statistics.reset_unaccepted += 1;
+                    self.stack.abandon(id);
+                }
+            }
+        }
+        self.stack.close_ports();
+    }
+
+    fn try_give_away(&mut self, id: SocketId, listener: core::net::SocketAddr) -> Result<(), String> {
+        let (connection, socket) = self.stack.export(kernel::now(), id).ok_or("it is over")?;
+        let file = super::handover::to_file(&connection, socket)?;
+        let backing = kernel::tcp_socket(socket.v6, true).map_err(|error| error.to_string())?;
+        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let outcome = client.give_away(listener, kernel::borrow(backing), file.as_fd());
+        sys::close(backing);
+        outcome.map_err(|error| error.to_string())
+    }
+
+    /// Connections that other processes gave away.
+    pub(crate) fn take_gifts(&mut self) {
+        while let Some(Gift { listener, remote, socket }) = self.client.as_mut().and_then(Client::gift) {
+            let descriptor = socket.as_raw_fd();
+            if self.stack.arrive(listener, Arrival { descriptor, remote }) {
+                // Not the program's until it accepts it.
+                table::enter(socket.into_raw_fd(), Entry::Internal);
+                continue;
+            }
+            // This one has left, too.
+            if let Some(client) = &mut self.client {
+                let _ = client.pass_on(listener, remote, socket.as_fd());
+            }
+        }
+    }
+}
