@@ -533,6 +533,13 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
     told.0.share(descriptor)
 }
 
+/// Every connection is about to be another process's.
+pub(crate) fn share_all() {
+    if is_active() {
+        process().hand_over_all();
+    }
+}
+
 /// The socket's two ends. `remote` asks for the peer's.
 pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let id = match table::lookup(descriptor) {

@@ -12,8 +12,8 @@ use crate::kernel::now;
 use crate::lock::Guard;
 use crate::options::Waiting;
 use crate::process::{
-    PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
-    private_listener, process, sleeping, tag,
+    PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active,
+    let_others_in, private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;

@@ -262,6 +262,17 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     unsafe { next::popen(command, mode) as *mut FILE }
 }
 
+/// The parent ends inside libc, where no hook stands: what the child inherits is handed over first.
+///
+/// # Safety
+/// As for daemon(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
+    life::share_all();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::daemon(no_chdir, no_close) }
+}
+
 /// The streams of stdio read and write inside libc, where no hook stands: the kernel carries their connections.
 ///
 /// # Safety

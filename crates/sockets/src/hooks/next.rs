@@ -106,6 +106,7 @@ next! {
     posix_spawnp(process: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: Strings, environment: Strings) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, old: c_int, new: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
+    daemon(no_chdir: c_int, no_close: c_int) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> isize;
     fdopen(descriptor: c_int, mode: *const c_char) -> isize;
     _exit(status: c_int) -> c_long;

@@ -23,13 +23,8 @@ pub(crate) fn before_exec() {
     if !guard.stack.is_running() {
         return;
     }
-    let held: Vec<_> = guard.stack.connections().collect();
-    for id in held {
-        // Those that close on exec, too: the kernel delivers what they have sent.
-        if guard.stack.socket(id).state == State::Connected {
-            let _ = guard.hand_over(id);
-        }
-    }
+    // Those that close on exec, too: the kernel delivers what they have sent.
+    guard.hand_over_all();
     for id in listeners {
         guard.part(id);
     }

@@ -40,6 +40,16 @@ impl Process {
         outcome.map_err(|_| Errno::OPNOTSUPP)
     }
 
+    /// Hands over every connection that can be.
+    pub(crate) fn hand_over_all(&mut self) {
+        let held: Vec<_> = self.stack.connections().collect();
+        for id in held {
+            if self.stack.socket(id).state == State::Connected {
+                let _ = self.hand_over(id);
+            }
+        }
+    }
+
     fn try_hand_over(&mut self, id: SocketId) -> Result<(), String> {
         // What has arrived is taken into account, so that little is lost with the rings.
         self.pump();

@@ -4,6 +4,7 @@ usage: calls.py OWN-ADDRESS PEER-ADDRESS [TEST...]
 """
 import array
 import asyncio
+import ctypes
 import errno
 import fcntl
 import os
@@ -678,6 +679,33 @@ def many_connections_reuse_descriptors():
             c.sendall(b"answer")
         c.close()
     assert len(numbers) < 30, numbers
+
+
+@test
+def calls_by_their_numbers():
+    """syscall(2) with the numbers of x86-64 and of aarch64."""
+    numbers = {"x86_64": (0, 1, 44, 45, 51, 54, 3), "aarch64": (63, 64, 206, 207, 204, 208, 57)}
+    read, write, sendto, recvfrom, getsockname, setsockopt, close = numbers[os.uname().machine]
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.syscall.restype = ctypes.c_long
+    for c in accepted("s.sendall(take(8)); s.recv(1)"), connected("s.sendall(take(8)); s.recv(1)"):
+        number = c.fileno()
+        assert libc.syscall(write, number, b"abcd", 4) == 4
+        assert libc.syscall(sendto, number, b"efgh", 4, 0, None, 0) == 4
+        buffer = ctypes.create_string_buffer(8)
+        assert libc.syscall(recvfrom, number, buffer, 4, socket.MSG_WAITALL, None, None) == 4
+        assert buffer.raw[:4] == b"abcd"
+        assert libc.syscall(read, number, buffer, 8) == 4 and buffer.raw[:4] == b"efgh"
+        on = ctypes.c_int(1)
+        assert libc.syscall(setsockopt, number, socket.IPPROTO_TCP, socket.TCP_NODELAY, ctypes.byref(on), 4) == 0
+        assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        length = ctypes.c_uint(128)
+        assert libc.syscall(getsockname, number, ctypes.create_string_buffer(128), ctypes.byref(length)) == 0
+        assert length.value in (16, 28)
+        control = c.control
+        assert libc.syscall(close, c.detach()) == 0
+        assert libc.syscall(read, number, buffer, 8) == -1 and ctypes.get_errno() == errno.EBADF
+        control.close()
 
 
 def splice_through_a_pipe():

@@ -1,0 +1,75 @@
+//! The tables of docs/sockets.md say what the code does.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The names in backticks in the first column of the table under that heading.
+fn first_column(heading: &str) -> BTreeSet<String> {
+    let text = fs::read_to_string(root().join("../../docs/sockets.md")).unwrap();
+    let rows = text.lines().skip_while(|line| !line.starts_with(heading)).skip(2);
+    let mut names = BTreeSet::new();
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cell = row.trim_start_matches('|').split('|').next().unwrap();
+        for name in cell.split('`').skip(1).step_by(2) {
+            assert!(names.insert(name.to_owned()), "{name} stands twice under {heading}");
+        }
+    }
+    names
+}
+
+/// Whether it is a C identifier.
+fn is_name(word: &str) -> bool {
+    !word.is_empty() && word.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '_')
+}
+
+#[test]
+fn every_hook_is_in_the_table_and_the_other_way_round() {
+    let mut hooks = BTreeSet::new();
+    for file in fs::read_dir(root().join("src/hooks")).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let mut exported = false;
+        for line in text.lines() {
+            exported |= line.trim() == "#[unsafe(no_mangle)]";
+            if let Some((_, after)) = line.split_once("extern \"C\" fn ")
+                && std::mem::take(&mut exported)
+            {
+                hooks.insert(after.split('(').next().unwrap().to_owned());
+            }
+        }
+        // Those that a macro makes: `name: what_it_calls;`
+        if let Some((_, made)) = text.split_once("\nvariadic! {\n") {
+            let lines = made.lines().take_while(|line| *line != "}");
+            hooks.extend(lines.map(|line| line.trim().split(':').next().unwrap().to_owned()));
+        }
+    }
+    hooks.retain(|name| is_name(name));
+    assert!(hooks.len() > 70, "{hooks:?}");
+    let table = first_column("| call |");
+    let (undocumented, unhooked): (Vec<_>, Vec<_>) =
+        (hooks.difference(&table).collect(), table.difference(&hooks).collect());
+    assert!(undocumented.is_empty() && unhooked.is_empty(), "hooks {undocumented:?}, table {unhooked:?}");
+}
+
+#[test]
+fn options_are_kept_where_the_table_says() {
+    let text = fs::read_to_string(root().join("src/calls/options.rs")).unwrap();
+    let (_, body) = text.split_once("const fn shape(").unwrap();
+    let (body, _) = body.split_once("\n}\n").unwrap();
+    let kept: BTreeSet<String> = body
+        .split("libc::")
+        .skip(1)
+        .map(|rest| {
+            rest.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_').next().unwrap()
+        })
+        .filter(|name| !name.starts_with("IPPROTO_") && !name.starts_with("SOL_"))
+        .map(str::to_owned)
+        .collect();
+    assert!(kept.len() > 15, "{kept:?}");
+    let table = first_column("| option of a connection |");
+    assert_eq!(table, kept);
+}
