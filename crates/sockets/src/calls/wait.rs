@@ -244,6 +244,7 @@ pub(crate) unsafe fn epoll_wait(
         let time = guard.pumped;
         let started = *started.get_or_insert(time);
         if core::mem::take(&mut kernel_first) {
+            guard.sets[set.0 as usize].looked = time;
             guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
         }
         guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
