@@ -12,6 +12,7 @@ pub mod dialect;
 mod error;
 pub mod http;
 mod link;
+mod memory;
 pub mod output;
 mod processors;
 pub mod record;

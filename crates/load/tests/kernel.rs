@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_load::http::{
-    Ending, Exchange, Interest, Next, Rate, Report, Script, Settings, Target, Workload, run,
+    Ending, Exchange, Hostility, Interest, Next, Rate, Report, Script, Settings, Target, Workload, run,
 };
 
 /// Serves each connection with `serve` in a thread of its own; says how many it accepted.
@@ -637,4 +637,72 @@ fn a_script_that_waits_and_stops() {
     });
     assert_eq!((report.succeeded, report.failed_total), (9, 0), "{report}");
     assert!(begin.elapsed() >= Duration::from_millis(8 * 20));
+}
+
+fn hostile(address: SocketAddr, kind: Hostility) -> Report {
+    let report = load(address, |settings| {
+        settings.hostile = Some(kind);
+        settings.hostile_interval = Duration::from_millis(20);
+        settings.requests = None;
+        settings.connections = 3;
+        settings.duration = Some(Duration::from_millis(600));
+    });
+    println!("{report}");
+    report
+}
+
+fn count(report: &Report, name: &str) -> u64 {
+    report.counters.get(&format!("hostile.{name}")).copied().unwrap_or(0)
+}
+
+#[test]
+fn a_server_that_bears_with_hostile_clients_to_the_end() {
+    let (bytes, requests) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let (seen, asked) = (bytes.clone(), requests.clone());
+    let (address, _) = server(move |mut stream| {
+        let mut head = Vec::new();
+        let mut buffer = [0; 4096];
+        while let Ok(received @ 1..) = stream.read(&mut buffer) {
+            seen.fetch_add(received as u64, Ordering::Relaxed);
+            head.extend_from_slice(&buffer[..received]);
+            if head.starts_with(b"GET") && head.ends_with(b"\r\n\r\n") {
+                asked.fetch_add(1, Ordering::Relaxed);
+                let _ = stream.write_all(&vec![b'x'; 50_000_000]);
+            }
+        }
+    });
+    for kind in Hostility::ALL.into_iter().filter(|kind| *kind != Hostility::HalfOpen) {
+        let (bytes_before, asked_before) = (bytes.load(Ordering::Relaxed), requests.load(Ordering::Relaxed));
+        let report = hostile(address, kind);
+        assert_eq!((count(&report, "opened"), count(&report, "held")), (3, 3), "{kind:?}");
+        assert_eq!((report.succeeded, report.failed_total), (3, 0), "{kind:?}");
+        let bytes = bytes.load(Ordering::Relaxed) - bytes_before;
+        let asked = requests.load(Ordering::Relaxed) - asked_before;
+        match kind {
+            Hostility::ConnectOnly => assert_eq!(bytes, 0),
+            Hostility::SlowHeaders | Hostility::SlowBody => {
+                assert!(bytes > 3 * 40 && asked == 0, "{bytes} bytes")
+            }
+            _ => assert_eq!(asked, 3, "{kind:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_server_that_drops_hostile_clients() {
+    let patience = Duration::from_millis(100);
+    let (address, _) = server(move |mut stream| {
+        std::thread::sleep(patience);
+        let _ = stream.write_all(b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n");
+    });
+    let report = hostile(address, Hostility::ConnectOnly);
+    let (closed, reset) = (count(&report, "closed_by_server"), count(&report, "reset_by_server"));
+    assert!(closed >= 3 && reset == 0, "{closed} closed, {reset} reset");
+    assert_eq!(count(&report, "opened"), closed + count(&report, "held"));
+    assert!(count(&report, "answered_408") >= closed);
+    assert!(report.latency_us.min >= 0.99 * patience.as_micros() as f64);
+    assert!(report.remarks[0].contains("connect-only connections the server closed"), "{:?}", report.remarks);
+    // Unread data at the server: its close is a reset.
+    let report = hostile(address, Hostility::SlowHeaders);
+    assert!(count(&report, "reset_by_server") >= 3, "{report}");
 }

@@ -2,6 +2,7 @@
 //! root and iproute2; without root there is nothing to test and the tests say so.
 
 mod lab;
+mod secure;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -10,7 +11,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use lab::Lab;
-use overfly_load::http::{Report, Settings, Target, run};
+use overfly_load::http::{Hostility, Rate, Report, Settings, Target, run};
 use overfly_load::{Error, Link};
 
 impl Lab {
@@ -180,5 +181,62 @@ fn ipv6_over_both_links() {
         });
         assert_eq!((report.requests, report.succeeded), (2000, 2000), "{link:?}");
     }
+    lab.check_clean(&open);
+}
+
+#[test]
+fn connections_from_several_addresses() {
+    let Some(lab) = Lab::new() else { return };
+    for address in ["10.98.5.1/32", "10.98.5.2/32"] {
+        lab.client.ip(&format!("address add {address} dev eth0"));
+    }
+    let open = lab.serve(answer(1000, false));
+    for link in [Link::Xdp, Link::Kernel] {
+        let report = lab.load(|settings| {
+            settings.link = link;
+            settings.sources = Some("10.98.5.0/30".parse().unwrap());
+            settings.ports = 20_000..=20_009;
+            settings.connections = 20;
+        });
+        assert_eq!((report.requests, report.succeeded), (2000, 2000), "{link:?}");
+        assert_eq!(report.connections_open_max, 20, "ten ports on each of two addresses");
+        lab.check_clean(&open);
+    }
+    let error = lab.try_load(|s| s.sources = Some("10.98.6.0/30".parse().unwrap())).unwrap_err();
+    assert!(error.to_string().starts_with("--sources: 10.98.6.1 is no address of this machine"), "{error}");
+}
+
+#[test]
+fn an_open_loop_and_tls_over_the_stack() {
+    let Some(lab) = Lab::new() else { return };
+    let listener = lab.server.enter(|| TcpListener::bind("[::]:443").unwrap());
+    secure::serve_on(listener, "10.98.0.1", 20_000);
+    for close in [false, true] {
+        let report = lab.load(|settings| {
+            settings.targets = vec![Target::parse("https://10.98.0.1/").unwrap()];
+            settings.insecure = true;
+            settings.close = close;
+            settings.requests = None;
+            settings.rate = Some(Rate::constant(200.0));
+            settings.duration = Some(Duration::from_secs(1));
+            settings.expect_size = Some(20_000);
+        });
+        assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (200, 0, 0), "{report}");
+    }
+}
+
+#[test]
+fn connections_left_half_open() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(5, false));
+    let report = lab.load(|settings| {
+        settings.hostile = Some(Hostility::HalfOpen);
+        settings.requests = None;
+        settings.connections = 10;
+        settings.timeout = Duration::from_millis(100);
+        settings.duration = Some(Duration::from_millis(500));
+    });
+    let count = |name: &str| report.counters[&format!("hostile.{name}")];
+    assert!(count("begun") >= 30 && count("unheard_frames") >= 10 && count("opened") == 0, "{report}");
     lab.check_clean(&open);
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Arrivals, Ending, Leg, Rate, Settings, Target};
+use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
 use crate::arguments::{count, cpus, header, number, per_s, sources, time};
 use crate::error::Error;
 use crate::link::Link;
@@ -94,6 +94,13 @@ pub struct HttpArgs {
     /// Requests under way at once on each connection
     #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub pipeline: String,
+    /// Hold connections as hostile clients do, and see what the server does about it: half-open, connect-only,
+    /// slow-headers, slow-body, slow-reader or never-read
+    #[arg(long, value_name = "KIND", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    pub hostile: Option<String>,
+    /// How often slow hostile clients do a little
+    #[arg(long, value_name = "TIME", default_value = "1s", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    pub hostile_interval: String,
     /// https: take any certificate
     #[arg(long, help_heading = CONNECTIONS)]
     pub insecure: bool,
@@ -250,6 +257,8 @@ impl HttpArgs {
             .as_deref()
             .map(|given| count("--requests-per-connection", given))
             .transpose()?;
+        settings.hostile = self.hostile.as_deref().map(hostility).transpose()?;
+        settings.hostile_interval = time("--hostile-interval", &self.hostile_interval)?;
         settings.pipeline = number("--pipeline", &self.pipeline)?;
         settings.insecure = self.insecure;
         settings.ca_file.clone_from(&self.ca_file);
@@ -312,6 +321,14 @@ fn method(given: &str) -> Result<&str, Error> {
     } else {
         Err(Error::usage("-X", given.escape_debug(), "a method such as GET or PUT"))
     }
+}
+
+fn hostility(given: &str) -> Result<Hostility, Error> {
+    let found = Hostility::ALL.into_iter().find(|kind| kind.name() == given);
+    found.ok_or_else(|| {
+        let kinds = Hostility::ALL.map(Hostility::name).join(", ");
+        Error::usage("--hostile", given, format!("one of {kinds}"))
+    })
 }
 
 /// 64 hexadecimal digits.
@@ -416,6 +433,10 @@ mod tests {
             ("--close=now http://a", "--close now: expected "),
             ("--close --requests-per-connection 5 http://a", "--requests-per-connection 5: expected "),
             ("--sources 10.1.1.0/40 http://a", "--sources 10.1.1.0/40: expected "),
+            ("--hostile rude http://a", "--hostile rude: expected "),
+            ("--hostile half-open http://a", "--hostile half-open: expected "),
+            ("--hostile slow-body -n 5 http://a", "--hostile slow-body: expected "),
+            ("--hostile slow-body --hostile-interval 0 http://a", "--hostile-interval 0: expected "),
             ("--pipeline 0 http://a", "--pipeline 0: expected "),
             ("--expect-sha256 12 http://a", "--expect-sha256 12: expected "),
             ("-X G?T http://a", "-X G?T: expected "),

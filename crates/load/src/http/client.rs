@@ -3,7 +3,6 @@
 //! In a closed loop a connection has its next request when a response is complete. In an open loop requests are due by the
 //! schedule, and take the connection that has been idle longest; where none is, they wait, and their latency with them.
 
-mod opening;
 mod partial;
 
 use std::cmp::Reverse;
@@ -11,8 +10,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use self::opening::Opening;
 use self::partial::{Partials, Progress};
+use super::opening::Opening;
 use super::outgoing::{Outgoing, Repeated};
 use super::party::{Carrier, Party, Why};
 use super::plan::Plan;
@@ -720,7 +719,6 @@ impl<'a> Client<'a> {
             self.scanned = if self.scanned + 1 < self.slots.len() { self.scanned + 1 } else { 0 };
             let slot = self.scanned;
             let Some(place) = self.slots.get(slot) else { return };
-            // With a connection of its own, a request's time begins with that.
             if self.now_ns.saturating_sub(place.since_ns) < self.plan.timeout_ns {
                 continue;
             }
@@ -975,5 +973,15 @@ impl Party for Client<'_> {
 
     fn into_outcome(self, counters: BTreeMap<String, u64>) -> Outcome {
         self.tally.into_outcome(counters)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_million_connections_cost_forty_bytes_each() {
+        assert!(size_of::<Slot>() <= 40, "{} bytes", size_of::<Slot>());
     }
 }

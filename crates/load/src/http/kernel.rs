@@ -148,6 +148,14 @@ impl Carrier for Sockets {
         }
         self.drop_socket(slot);
     }
+
+    fn consumed(&mut self, slot: usize, bytes: usize) {
+        let mut dropped = [0; 4096];
+        if let Some(socket) = &self.places[slot].socket {
+            // Nothing there, or an error: epoll tells of both.
+            let _ = rustix::net::recv(socket, &mut dropped[..bytes.min(4096)], RecvFlags::empty());
+        }
+    }
 }
 
 fn why(error: Errno) -> Why {
@@ -272,7 +280,7 @@ impl<'a, P: Party> Shard<'a, P> {
         }
         let readable = EventFlags::IN | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR;
         if flags.intersects(readable) {
-            self.receive(slot, flags.contains(EventFlags::RDHUP));
+            self.receive(slot, flags);
         }
     }
 
@@ -307,9 +315,18 @@ impl<'a, P: Party> Shard<'a, P> {
         Ok(())
     }
 
-    /// Reads what is there. `ended`: epoll has seen the server's FIN, or worse, already.
+    /// Reads what is there. `flags` is what epoll says; it may have seen the server's FIN already.
     #[inline]
-    fn receive(&mut self, slot: usize, ended: bool) {
+    fn receive(&mut self, slot: usize, flags: EventFlags) {
+        let ended = flags.contains(EventFlags::RDHUP);
+        if !self.party.reads() {
+            if let Some(error) = flags.contains(EventFlags::ERR).then(|| self.socket_error(slot)).flatten() {
+                self.fail(slot, why(error));
+            } else if ended {
+                self.party.ended(slot);
+            }
+            return;
+        }
         loop {
             let Some(socket) = &self.sockets.places[slot].socket else {
                 return;

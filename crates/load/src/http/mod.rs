@@ -8,7 +8,9 @@ mod args;
 mod client;
 mod command;
 mod find_max;
+mod hostile;
 mod kernel;
+mod opening;
 mod outgoing;
 mod party;
 mod plan;
@@ -25,6 +27,7 @@ mod tls;
 
 pub use args::HttpArgs;
 pub use command::main_http;
+pub use hostile::Hostility;
 pub use report::{Latency, OpenLoop, Report};
 pub use run::{Progress, run, run_from};
 pub use schedule::{Arrivals, Leg, Rate};

@@ -90,6 +90,8 @@ pub(crate) trait Carrier {
     fn close(&mut self, slot: usize);
     /// Ends the connection with a RST.
     fn reset(&mut self, slot: usize);
+    /// Takes up to `bytes` that wait in the stack, unread ([`Party::reads`]), and drops them.
+    fn consumed(&mut self, slot: usize, bytes: usize);
 }
 
 /// The connections of one thread.
@@ -100,6 +102,18 @@ pub(crate) trait Party {
     fn goes_on(&mut self) -> bool;
     /// A connection that was begun is established.
     fn opened(&mut self, slot: usize);
+    /// Whether bytes are taken as they come. If not they wait in the stack, and its window closes.
+    fn reads(&self) -> bool {
+        true
+    }
+    /// Whether it does not even hear what the server's stack says: frames are counted, and dropped.
+    fn is_deaf(&self) -> bool {
+        false
+    }
+    /// So many frames were not heard.
+    fn unheard(&mut self, frames: u64) {
+        let _ = frames;
+    }
     /// Bytes of the stream came.
     fn received(&mut self, slot: usize, data: &[u8]);
     /// The peer's stream has ended.

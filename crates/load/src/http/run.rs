@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use super::Settings;
 use super::client::Client;
+use super::hostile::{self, Hostile};
 use super::kernel::{self, Sockets};
-use super::party::Servers;
+use super::party::{Party, Servers};
 use super::plan::Plan;
 use super::report::Report;
 use super::script::Script;
@@ -19,6 +20,7 @@ use crate::descriptors::raise_limit;
 use crate::error::Error;
 use crate::link::sources::Sources;
 use crate::link::{Link, Stack, Wire, xdp};
+use crate::memory;
 use crate::processors::{check_cpus, pin};
 
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
@@ -91,21 +93,23 @@ pub fn run_from(
         check_route(*address)?;
     }
     let security = Security::new(settings, plan.servers.iter().map(|server| server.secure_name.as_deref()))?;
-    let seed = |script| ClientSeed { plan: plan.clone(), script, security: security.clone() };
-    let clients = scripts.into_iter().map(seed);
+    let seed = |script| Seed { plan: plan.clone(), script, security: security.clone() };
+    let seeds = scripts.into_iter().map(seed);
     match settings.link {
         Link::Kernel => {
             plan.sources.as_ref().map_or(Ok(()), Sources::check_local)?;
             // A socket that is bound to an address has its port to itself; others share theirs with those to other servers.
             let ways = plan.sources.as_ref().map_or(plan.servers.len(), Sources::len);
             settings.check_ports(kernel::ephemeral_ports() * ways)?;
+            memory::check(settings.connections, memory::KERNEL)?;
             // Standard streams, epoll instances, and what the process had open before.
             raise_limit("-c", settings.connections, 4 * settings.threads + 64)?;
-            let worker = |(client, servers)| Ok(KernelWorker { sockets: Sockets::new(servers)?, client });
-            let workers = clients.zip(routes).map(worker).collect::<Result<_, Error>>()?;
+            let thread = |(seed, servers)| Ok(Thread { carrier: Sockets::new(servers)?, seed });
+            let workers = seeds.zip(routes).map(thread).collect::<Result<Vec<_>, Error>>()?;
             start().and_then(|()| drive(settings, workers, progress))
         }
         Link::Xdp => {
+            memory::check(settings.connections, memory::USER_LEVEL)?;
             let mut servers: Vec<SocketAddr> = Vec::new();
             for address in routes.iter().flat_map(|servers| &servers.addresses) {
                 if !servers.contains(address) {
@@ -123,12 +127,11 @@ pub fn run_from(
             })?;
             let ports: usize = stacks.iter().map(|stack| stack.ports.len()).sum();
             settings.check_ports(ports * plan.sources.as_ref().map_or(1, Sources::len) * servers.len())?;
-            let worker = |((stack, client), servers): (_, Servers)| ShardWorker {
-                stack,
-                servers: servers.canonical(),
-                client,
+            let thread = |((stack, seed), servers): (_, Servers)| Thread {
+                carrier: (stack, servers.canonical()),
+                seed,
             };
-            let workers = stacks.into_iter().zip(clients).zip(routes).map(worker).collect();
+            let workers = stacks.into_iter().zip(seeds).zip(routes).map(thread).collect();
             let report = start().and_then(|()| drive(settings, workers, progress));
             // The program stays until the last frame of the last thread is out.
             drop(attachment);
@@ -145,44 +148,48 @@ fn scripts(settings: &Settings) -> Result<Vec<Option<Box<dyn Script>>>, Error> {
     (0..threads).map(script).collect()
 }
 
-/// What a thread makes its client from.
-struct ClientSeed {
+/// What carries a thread's connections, made ready.
+trait Carry: Send {
+    /// Until the run is over.
+    fn carry(self, party: impl Party, clock: &Shared) -> Result<Outcome, Error>;
+}
+
+impl Carry for Sockets {
+    fn carry(self, party: impl Party, clock: &Shared) -> Result<Outcome, Error> {
+        kernel::Shard::new(self, party, clock).run()
+    }
+}
+
+impl<W: Wire + Send> Carry for (Stack<W>, Servers) {
+    fn carry(self, party: impl Party, clock: &Shared) -> Result<Outcome, Error> {
+        Shard::new(self.0, self.1, party).run(clock)
+    }
+}
+
+/// What a thread's party is made from.
+struct Seed {
     plan: Arc<Plan>,
     script: Option<Box<dyn Script>>,
     security: Option<Security>,
 }
 
-struct KernelWorker {
-    sockets: Sockets,
-    client: ClientSeed,
+/// One thread's connections before they run.
+struct Thread<C> {
+    carrier: C,
+    seed: Seed,
 }
 
-impl Worker for KernelWorker {
+impl<C: Carry> Worker for Thread<C> {
     fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {
         let clock = tally.clock();
-        let ClientSeed { plan, script, security } = self.client;
-        let client = Client::new(settings, plan, index, script, tally);
-        match security {
-            Some(security) => kernel::Shard::new(self.sockets, Tls::new(client, security), clock).run(),
-            None => kernel::Shard::new(self.sockets, client, clock).run(),
+        let Thread { carrier, seed: Seed { plan, script, security } } = self;
+        if let Some(kind) = settings.hostile {
+            return carrier.carry(Hostile::new(settings, kind, &plan, index, tally), clock);
         }
-    }
-}
-
-struct ShardWorker<W> {
-    stack: Stack<W>,
-    servers: Servers,
-    client: ClientSeed,
-}
-
-impl<W: Wire + Send> Worker for ShardWorker<W> {
-    fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {
-        let clock = tally.clock();
-        let ClientSeed { plan, script, security } = self.client;
         let client = Client::new(settings, plan, index, script, tally);
         match security {
-            Some(security) => Shard::new(self.stack, self.servers, Tls::new(client, security)).run(clock),
-            None => Shard::new(self.stack, self.servers, client).run(clock),
+            Some(security) => carrier.carry(Tls::new(client, security), clock),
+            None => carrier.carry(client, clock),
         }
     }
 }
@@ -241,7 +248,11 @@ pub(crate) fn drive<W: Worker>(
         threads.into_iter().map(join).collect()
     });
     let summary = Summary::of(outcomes?, series, |interval| progress(&Progress::now(shared, Some(interval))));
-    Ok(Report::new(settings, summary))
+    let mut report = Report::new(settings, summary);
+    if let Some(kind) = settings.hostile {
+        report.remarks.insert(0, hostile::verdict(kind, &report));
+    }
+    Ok(report)
 }
 
 /// Whether this machine knows a way to the server.

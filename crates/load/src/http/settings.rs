@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use overfly_engine::Prefix;
 
-use super::Target;
 use super::schedule::Rate;
 use super::script::Workload;
+use super::{Hostility, Target};
 use crate::error::Error;
 use crate::link::Link;
 
@@ -45,8 +45,12 @@ pub struct Settings {
     pub requests: Option<u64>,
     /// How long to run before anything is counted.
     pub warmup: Duration,
-    /// A request that takes longer, its connection included where it needs one, has failed.
+    /// A connection that takes longer to be made has failed, and so has a request that takes longer.
     pub timeout: Duration,
+    /// Not requests, but connections that a server would rather not have.
+    pub hostile: Option<Hostility>,
+    /// How often a slow one of them does a little.
+    pub hostile_interval: Duration,
     /// A new connection for each request.
     pub close: bool,
     /// Requests that a connection carries before another takes its place. `None`: as many as the server allows.
@@ -100,6 +104,8 @@ impl Settings {
             requests: None,
             warmup: Duration::ZERO,
             timeout: Duration::from_secs(2),
+            hostile: None,
+            hostile_interval: Duration::from_secs(1),
             close: false,
             requests_per_connection: None,
             ending: Ending::Fin,
@@ -178,6 +184,7 @@ impl Settings {
         if !(1..=1024).contains(&self.pipeline) {
             return Err(Error::usage("--pipeline", self.pipeline, "1 to 1024 requests"));
         }
+        self.check_hostile()?;
         if let Some(rate) = &self.rate {
             let sound = |per_s: f64| (0.0..=1e9).contains(&per_s);
             if rate.legs.iter().any(|leg| !sound(leg.from_per_s) || !sound(leg.to_per_s))
@@ -201,6 +208,28 @@ impl Settings {
         }
         if self.link == Link::Xdp && !self.ports.is_empty() && self.sources.is_none() {
             self.check_ports(self.ports.len())?;
+        }
+        Ok(())
+    }
+
+    fn check_hostile(&self) -> Result<(), Error> {
+        let Some(kind) = self.hostile else { return Ok(()) };
+        let wrong = |expected: &str| Err(Error::usage("--hostile", kind.name(), expected));
+        if self.hostile_interval.is_zero() {
+            return Err(Error::usage("--hostile-interval", 0, "a time above 0"));
+        }
+        if self.duration.is_none()
+            || self.requests.is_some()
+            || self.rate.is_some()
+            || self.workload.is_some()
+        {
+            return wrong("a duration (-d) with it, and no -n, no rate and no script");
+        }
+        if self.targets.iter().any(Target::is_secure) {
+            return wrong("an http:// URL with it");
+        }
+        if kind == Hostility::HalfOpen && self.link == Link::Kernel {
+            return wrong("a user-level link with it: the kernel answers what its SYNs bring");
         }
         Ok(())
     }

@@ -41,6 +41,9 @@ impl<P: Party> Owner for Side<P> {
 
     #[inline]
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
+        if !self.0.reads() {
+            return 0;
+        }
         self.0.received(flow.index(), data);
         data.len()
     }
@@ -130,6 +133,10 @@ impl<W> Carrier for Asked<'_, W> {
     fn reset(&mut self, slot: usize) {
         self.stack.engine.abort(FlowId::at(slot));
     }
+
+    fn consumed(&mut self, slot: usize, bytes: usize) {
+        self.stack.engine.consumed(FlowId::at(slot), bytes);
+    }
 }
 
 /// One thread's stack and its connections.
@@ -186,7 +193,13 @@ impl<W: Wire, P: Party> Shard<W, P> {
     #[inline]
     fn receive(&mut self, now: Instant) -> usize {
         let (engine, side): (&mut Engine, _) = (&mut self.stack.engine, &mut self.side);
-        let frames = self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, side));
+        let frames = if side.0.is_deaf() {
+            let frames = self.stack.wire.receive(FRAMES_AT_ONCE, |_| {});
+            side.0.unheard(frames as u64);
+            frames
+        } else {
+            self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, side))
+        };
         if engine.next_deadline().is_some_and(|deadline| deadline <= now) {
             engine.advance(now, side);
         }

@@ -328,6 +328,10 @@ impl<C: Carrier> Carrier for Between<'_, C> {
         self.carrier.reset(slot);
         self.forget_if_gone(slot);
     }
+
+    fn consumed(&mut self, slot: usize, bytes: usize) {
+        self.carrier.consumed(slot, bytes);
+    }
 }
 
 impl<C: Carrier> Between<'_, C> {

@@ -8,8 +8,15 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// A server whose certificate is for `name`, and the certificate as PEM.
+/// A server on loopback whose certificate is for `name`, and the certificate as PEM.
 pub(crate) fn server(name: &str, content: usize) -> (SocketAddr, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, serve_on(listener, name, content))
+}
+
+/// The same, where `listener` is; the certificate.
+pub(crate) fn serve_on(listener: TcpListener, name: &str, content: usize) -> String {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(vec![name.to_string()]).unwrap().self_signed(&key).unwrap();
     let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
@@ -21,15 +28,13 @@ pub(crate) fn server(name: &str, content: usize) -> (SocketAddr, String) {
         .with_single_cert(vec![certificate.der().clone()], private)
         .unwrap();
     let config = Arc::new(config);
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
         for stream in listener.incoming().map_while(Result::ok) {
             let connection = ServerConnection::new(config.clone()).unwrap();
             std::thread::spawn(move || serve(StreamOwned::new(connection, stream), content));
         }
     });
-    (address, certificate.pem())
+    certificate.pem()
 }
 
 /// Answers requests with `content` bytes, until the client says `Connection: close`.
