@@ -681,7 +681,7 @@ fn a_server_that_bears_with_hostile_clients_to_the_end() {
         match kind {
             Hostility::ConnectOnly => assert_eq!(bytes, 0),
             Hostility::SlowHeaders | Hostility::SlowBody => {
-                assert!(bytes > 3 * 40 && asked == 0, "{bytes} bytes")
+                assert!(bytes > 3 * 40 && asked == 0, "{bytes} bytes");
             }
             _ => assert_eq!(asked, 3, "{kind:?}"),
         }
