@@ -75,7 +75,9 @@ fn every_example_of_the_manual_works() {
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
     let manual = std::fs::read_to_string(manual).unwrap();
     let plain = server();
-    let (secure, _) = secure::server("127.0.0.1", 5);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let secure = listener.local_addr().unwrap();
+    secure::serve_on(listener, "127.0.0.1", 5);
     let examples: Vec<&str> = manual.lines().filter(|line| line.starts_with("overfly load http ")).collect();
     assert!(examples.len() > 20, "{} examples", examples.len());
     for example in examples {

@@ -8,7 +8,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use overfly_load::http::{Rate, Report, Settings, Target, run};
-use secure::server;
+
+/// A server on loopback whose certificate is for `name`, and the certificate as PEM.
+fn server(name: &str, content: usize) -> (SocketAddr, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    (address, secure::serve_on(listener, name, content))
+}
 
 fn load(address: SocketAddr, change: impl FnOnce(&mut Settings)) -> Report {
     let mut settings = Settings::new(Target::parse(&format!("https://{address}/")).unwrap());

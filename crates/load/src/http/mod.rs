@@ -1,8 +1,8 @@
-//! `overfly load http URL`: a closed loop of HTTP/1.1 requests.
+//! `overfly load http URL`: HTTP/1.1 requests, in a closed loop or at a rate.
 //!
-//! Each of `-c` connections has one request under way: when its response is complete, the next
-//! request goes out, over the same connection or (`--close`) a new one. [`run`] does it over
-//! kernel sockets (`kernel`) or over the user-level stack on AF_XDP (`xdp`).
+//! In a closed loop each of `-c` connections has its next request when the one before is over. In an open loop (`-R`)
+//! requests are due by a schedule, whatever the server does. [`run`] does either over kernel sockets (`kernel`) or over the
+//! user-level stack on AF_XDP (`xdp`).
 
 mod args;
 mod client;

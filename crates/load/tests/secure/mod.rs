@@ -1,21 +1,14 @@
 //! An HTTPS server in this process.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::Arc;
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// A server on loopback whose certificate is for `name`, and the certificate as PEM.
-pub(crate) fn server(name: &str, content: usize) -> (SocketAddr, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    (address, serve_on(listener, name, content))
-}
-
-/// The same, where `listener` is; the certificate.
+/// Serves where `listener` is, with a certificate for `name`; the certificate as PEM.
 pub(crate) fn serve_on(listener: TcpListener, name: &str, content: usize) -> String {
     let key = KeyPair::generate().unwrap();
     let certificate = CertificateParams::new(vec![name.to_string()]).unwrap().self_signed(&key).unwrap();
