@@ -139,6 +139,8 @@ pub(crate) struct Client<'a> {
     outstanding: usize,
     /// No request is begun any more: there is no ticket left, or a script said so.
     exhausted: bool,
+    /// The run's time is over, and what was due in it has had its chance.
+    had_last_round: bool,
     now_ns: u64,
     scan_every_ns: u64,
     next_scan_ns: u64,
@@ -223,6 +225,7 @@ impl<'a> Client<'a> {
             live: 0,
             outstanding: 0,
             exhausted: false,
+            had_last_round: false,
             now_ns: 0,
             scan_every_ns,
             next_scan_ns: scan_every_ns,
@@ -809,7 +812,10 @@ impl Party for Client<'_> {
     fn goes_on(&mut self) -> bool {
         let has_time = self.tally.goes_on(self.now_ns);
         if self.plan.rate.is_some() {
-            return !self.tally.is_given_up() && (self.is_running() && has_time || self.outstanding > 0);
+            let is_running = has_time && self.is_running();
+            // A loop that comes late has a last round for what was due before the end.
+            let is_last_round = !is_running && !std::mem::replace(&mut self.had_last_round, !is_running);
+            return !self.tally.is_given_up() && (is_running || is_last_round || self.outstanding > 0);
         }
         has_time && (!self.exhausted || self.live > 0)
     }
