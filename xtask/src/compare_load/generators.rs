@@ -85,10 +85,7 @@ impl Generator {
         let Amount { connections: c, seconds: s } = amount;
         let close = work == Work::Connections;
         let line = match self {
-            Generator::Wrk => {
-                let header = if close { "-H Connection:close " } else { "" };
-                format!("wrk -t1 -c{c} -d{s} --latency {header}{url}")
-            }
+            Generator::Wrk => format!("wrk -t1 -c{c} -d{s} --latency {url}"),
             Generator::Ab => {
                 let keep = if close { "" } else { "-k " };
                 format!("ab -q -r -c{c} -t{s} -n50000000 {keep}{url}")
@@ -104,12 +101,14 @@ impl Generator {
                 format!("{} load http --json -c{c} -d{s}s {close}{url}", overfly.display())
             }
         };
-        let words = line.split(' ').map(str::to_owned);
-        Some(if matches!(self, Generator::Overfly { .. }) {
-            words.chain(link_words.iter().cloned()).collect()
-        } else {
-            words.collect()
-        })
+        let mut words: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        match self {
+            // wrk overlooks a header without the space.
+            Generator::Wrk if close => words.extend(["-H", "Connection: close"].map(str::to_owned)),
+            Generator::Overfly { .. } => words.extend(link_words.iter().cloned()),
+            _ => {}
+        }
+        Some(words)
     }
 
     /// Reads what it printed.
@@ -241,6 +240,7 @@ mod tests {
             generator.command(Path::new("overfly"), work, amount, "http://a/", &[])
         };
         assert_eq!(command(Generator::H2load, Work::Connections), None);
+        assert_eq!(command(Generator::Wrk, Work::Connections).unwrap().last().unwrap(), "Connection: close");
         let words = command(Generator::Overfly { link: "xdp" }, Work::Connections).unwrap();
         assert_eq!(words.join(" "), "overfly load http --json -c10 -d1s --close http://a/");
     }
