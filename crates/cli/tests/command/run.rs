@@ -72,7 +72,7 @@ fn wrong_options_and_profiles_get_one_line_and_status_2() {
     let profile = folder.path().join("mine.opf");
     for (text, words) in [
         ("onload_set EF_TCP_TCONST_MSL 0\n", &["mine.opf:1", "EF_TCP_TCONST_MSL 0", "from 1 to 255"][..]),
-        ("\nonload_set EF_TELEPATHY 1\n", &["mine.opf:2", "EF_TELEPATHY 1", "EF_POLL_USEC"]),
+        ("\nonload_set EF_TELEPATHY 1\n", &["mine.opf:2", "EF_TELEPATHY 1", "overfly profile options"]),
         ("onload_set EF_NO_FAIL\n", &["mine.opf:1", "onload_set NAME VALUE"]),
     ] {
         fs::write(&profile, text).unwrap();
