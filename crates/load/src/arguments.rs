@@ -1,25 +1,33 @@
 //! Numbers, times and lists as people type them. Each names the option in its error.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
 
 use overfly_engine::Prefix;
 
 use crate::error::Error;
+use crate::link::Link;
 
 /// A whole number.
 pub(crate) fn number<N: FromStr>(option: &'static str, given: &str) -> Result<N, Error> {
     given.parse().map_err(|_| Error::usage(option, given, "a whole number"))
 }
 
-/// A number with an optional k, M or G (thousands).
-pub(crate) fn count(option: &'static str, given: &str) -> Result<u64, Error> {
-    let (digits, scale) = match given.as_bytes().last() {
-        Some(b'k' | b'K') => (&given[..given.len() - 1], 1_000),
-        Some(b'm' | b'M') => (&given[..given.len() - 1], 1_000_000),
-        Some(b'g' | b'G') => (&given[..given.len() - 1], 1_000_000_000),
-        _ => (given, 1),
+/// The digits of a number with an optional k, M or G (thousands), and what that stands for.
+fn scaled(given: &str) -> (&str, u64) {
+    let scale = match given.as_bytes().last() {
+        Some(b'k' | b'K') => 1_000,
+        Some(b'm' | b'M') => 1_000_000,
+        Some(b'g' | b'G') => 1_000_000_000,
+        _ => return (given, 1),
     };
+    (&given[..given.len() - 1], scale)
+}
+
+/// A whole number with an optional k, M or G.
+pub(crate) fn count(option: &'static str, given: &str) -> Result<u64, Error> {
+    let (digits, scale) = scaled(given);
     digits
         .parse::<u64>()
         .ok()
@@ -29,19 +37,32 @@ pub(crate) fn count(option: &'static str, given: &str) -> Result<u64, Error> {
 
 /// Requests per second: a number, whole or not, with an optional k, M or G.
 pub(crate) fn per_s(option: &'static str, given: &str) -> Result<f64, Error> {
-    let (digits, scale) = match given.as_bytes().last() {
-        Some(b'k' | b'K') => (&given[..given.len() - 1], 1e3),
-        Some(b'm' | b'M') => (&given[..given.len() - 1], 1e6),
-        Some(b'g' | b'G') => (&given[..given.len() - 1], 1e9),
-        _ => (given, 1.0),
-    };
+    let (digits, scale) = scaled(given);
     let is_decimal = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
     digits
         .parse::<f64>()
         .ok()
-        .map(|number| number * scale)
+        .map(|number| number * scale as f64)
         .filter(|rate| is_decimal && (0.0..=1e9).contains(rate))
         .ok_or_else(|| Error::usage(option, given, "requests per second such as 100, 0.5, 10k or 1M"))
+}
+
+/// What `--link` names.
+pub(crate) fn link(given: &str) -> Result<Link, Error> {
+    match given {
+        "xdp" => Ok(Link::Xdp),
+        "kernel" => Ok(Link::Kernel),
+        other => Err(Error::usage("--link", other, "xdp or kernel")),
+    }
+}
+
+/// `10000-32000` of `--ports`.
+pub(crate) fn ports(given: &str) -> Result<RangeInclusive<u16>, Error> {
+    given
+        .split_once('-')
+        .and_then(|(low, high)| Some(low.parse().ok()?..=high.parse().ok()?))
+        .filter(|ports| !ports.is_empty() && *ports.start() >= 1024)
+        .ok_or_else(|| Error::usage("--ports", given, "LOW-HIGH from 1024-65535, such as 10000-32000"))
 }
 
 /// `10.77.1.0/24` of `--sources`.

@@ -15,6 +15,7 @@ mod link;
 mod memory;
 pub mod output;
 mod processors;
+mod random;
 pub mod record;
 pub mod response;
 pub mod search;

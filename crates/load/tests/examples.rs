@@ -1,5 +1,6 @@
 //! The examples of docs/load.md, run as they stand but for where they go and how long they take.
 
+mod manual;
 mod secure;
 
 use std::io::{Read, Write};
@@ -9,6 +10,8 @@ use std::time::Duration;
 use clap::Parser;
 use overfly_load::Link;
 use overfly_load::http::{HttpArgs, Target, run};
+
+use manual::words;
 
 #[derive(Parser)]
 struct Command {
@@ -49,25 +52,6 @@ fn serve(mut stream: TcpStream) {
             }
         }
     }
-}
-
-/// Words as a shell splits them; quotes are the single kind.
-fn words(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    for (index, part) in line.split('\'').enumerate() {
-        if index % 2 == 1 {
-            words.last_mut().unwrap().push_str(part);
-            continue;
-        }
-        for (index, word) in part.split(' ').enumerate() {
-            if index > 0 {
-                words.push(String::new());
-            }
-            words.last_mut().unwrap().push_str(word);
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }
 
 #[test]

@@ -1,5 +1,10 @@
 //! The examples of docs/load.md, as they stand there.
 
+#[path = "../../../load/tests/manual/mod.rs"]
+mod manual;
+
+use manual::words;
+
 use super::server::Server;
 use super::{overfly, page};
 
@@ -22,23 +27,4 @@ fn every_example_runs() {
         examples += 1;
     }
     assert!(examples > 8, "{examples}");
-}
-
-/// A shell's words: split at spaces, but for those in single quotes.
-fn words(line: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    for (index, part) in line.split('\'').enumerate() {
-        if index % 2 == 1 {
-            words.last_mut().unwrap().push_str(part);
-            continue;
-        }
-        for (gap, word) in part.split(' ').enumerate() {
-            if gap > 0 {
-                words.push(String::new());
-            }
-            words.last_mut().unwrap().push_str(word);
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    words
 }

@@ -4,9 +4,8 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
-use crate::arguments::{count, cpus, header, number, per_s, sources, time};
+use crate::arguments::{count, cpus, header, link, number, per_s, ports, sources, time};
 use crate::error::Error;
-use crate::link::Link;
 use crate::output::OutputArgs;
 use crate::search::SearchArgs;
 use crate::step::StepArgs;
@@ -262,21 +261,10 @@ impl HttpArgs {
         settings.pipeline = number("--pipeline", &self.pipeline)?;
         settings.insecure = self.insecure;
         settings.ca_file.clone_from(&self.ca_file);
-        settings.link = match self.link.as_str() {
-            "xdp" => Link::Xdp,
-            "kernel" => Link::Kernel,
-            other => return Err(Error::usage("--link", other, "xdp or kernel")),
-        };
+        settings.link = link(&self.link)?;
         settings.interface.clone_from(&self.interface);
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
-        settings.ports = self
-            .ports
-            .split_once('-')
-            .and_then(|(low, high)| Some(low.parse().ok()?..=high.parse().ok()?))
-            .filter(|ports| !ports.is_empty() && *ports.start() >= 1024)
-            .ok_or_else(|| {
-                Error::usage("--ports", &self.ports, "LOW-HIGH from 1024-65535, such as 10000-32000")
-            })?;
+        settings.ports = ports(&self.ports)?;
         Ok(())
     }
 }
@@ -343,6 +331,7 @@ fn digest(given: &str) -> Result<[u8; 32], Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Link;
     use clap::Parser;
 
     #[derive(Parser)]

@@ -4,10 +4,10 @@
 //! one thread and one server, found from `k` alone. So threads need not speak to each other, a rate may be lower than their
 //! number, and a request that waits for a connection needs no place in a queue: the next one to go is an index.
 
-use std::f64::consts::LN_2;
 use std::time::Duration;
 
 use super::plan::deal;
+use crate::random::SplitMix;
 
 /// How the arrivals are spaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,31 +148,6 @@ impl Curve {
         let stretch =
             self.stretches.iter().find(|stretch| elapsed_s < stretch.end_s).or(self.stretches.last());
         stretch.map_or(0.0, |stretch| stretch.count(elapsed_s))
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood, 2014).
-#[derive(Debug, Clone)]
-pub(crate) struct SplitMix(u64);
-
-impl SplitMix {
-    pub(crate) fn new(seed: u64) -> SplitMix {
-        SplitMix(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// Exponentially distributed with mean 1: the distance to the next arrival of a Poisson process.
-    fn exponential(&mut self) -> f64 {
-        // In (0, 1]: 53 bits, never 0.
-        let uniform = ((self.next() >> 11) + 1) as f64 * (1.0 / (1u64 << 53) as f64);
-        -uniform.log2() * LN_2
     }
 }
 

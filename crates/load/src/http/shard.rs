@@ -3,10 +3,9 @@
 //! A shard opens no socket and makes no allocation per request. A response is parsed in the frame
 //! it arrived in; a request is copied from one template into the frame it leaves in.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use overfly_engine::{Engine, Event, Failure, FlowId, Instant, Owner};
+use overfly_engine::{Event, Failure, FlowId, Instant, Owner};
 
 use super::party::{Carrier, Party, Servers, Why};
 use super::tally::{Outcome, Shared};
@@ -14,10 +13,6 @@ use crate::error::Error;
 use crate::link::sources::Sources;
 use crate::link::{Stack, Wire};
 
-/// Frames taken before anything is sent.
-const FRAMES_AT_ONCE: usize = 64;
-/// Times that a full link is flushed before received frames have their turn again.
-const FLUSHES_AT_ONCE: usize = 4;
 /// How long a shard sees to its last connections at the end, and how much longer for each of them.
 const WIND_UP_NS: u64 = 300_000_000;
 const WIND_UP_EACH_NS: u64 = 2_000;
@@ -168,7 +163,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
         let (party, mut asked) = self.asked(now);
         party.proceed(&mut asked)?;
         self.was_busy = frames > 0 || self.stack.engine.has_output();
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.side);
         self.side.0.flushed(clock);
         Ok(true)
     }
@@ -180,7 +175,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
         }
         self.round_ns = now_ns;
         self.side.0.tell(now_ns);
-        Instant::from_micros((self.stack.epoch_ns + now_ns) / 1000)
+        self.stack.time(now_ns)
     }
 
     fn asked(&mut self, now: Instant) -> (&mut P, Asked<'_, W>) {
@@ -192,31 +187,12 @@ impl<W: Wire, P: Party> Shard<W, P> {
 
     #[inline]
     fn receive(&mut self, now: Instant) -> usize {
-        let (engine, side): (&mut Engine, _) = (&mut self.stack.engine, &mut self.side);
-        let frames = if side.0.is_deaf() {
-            let frames = self.stack.wire.receive(FRAMES_AT_ONCE, |_| {});
-            side.0.unheard(frames as u64);
-            frames
-        } else {
-            self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, side))
-        };
-        if engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            engine.advance(now, side);
+        if !self.side.0.is_deaf() {
+            return self.stack.receive(now, &mut self.side);
         }
+        let frames = self.stack.drop_received(now, &mut self.side);
+        self.side.0.unheard(frames as u64);
         frames
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Instant) {
-        if self.stack.engine.has_output() {
-            for _ in 0..FLUSHES_AT_ONCE {
-                if self.stack.engine.transmit(now, &mut self.side, &mut self.stack.wire) {
-                    break;
-                }
-                self.stack.wire.flush();
-            }
-        }
-        self.stack.wire.flush();
     }
 
     /// Begins the end: every connection that is open is reset, so that the server holds nothing
@@ -232,12 +208,12 @@ impl<W: Wire, P: Party> Shard<W, P> {
         self.was_busy = false;
         let now = self.begin_round(now_ns);
         self.receive(now);
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.side);
     }
 
     /// Whether the server has nothing of ours any more, as far as we can know.
     pub(crate) fn is_wound_up(&self) -> bool {
-        self.stack.engine.flows() == self.stack.engine.time_wait_flows() && !self.stack.engine.has_output()
+        self.stack.is_wound_up()
     }
 
     /// Drives the shard on the run's clock until the run is over, then ends its connections.
@@ -253,11 +229,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
     }
 
     pub(crate) fn into_outcome(self) -> Outcome {
-        let mut counters = BTreeMap::new();
-        for (name, count) in self.stack.engine.counters().iter() {
-            counters.insert(format!("engine.{name}"), count);
-        }
-        self.stack.wire.count(&mut counters);
+        let counters = self.stack.counters();
         self.side.0.into_outcome(counters)
     }
 }

@@ -7,27 +7,15 @@ use std::rc::Rc;
 use overfly_wire::FrameSink;
 
 use super::Wire;
+use crate::random::SplitMix;
 
 /// One way, on the virtual clock.
 pub(crate) const DELAY_NS: u64 = 50_000;
 
-/// SplitMix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % bound
-    }
-}
-
 /// Both directions: frames under way with the time of their arrival.
 pub(crate) struct Network {
     pub(crate) now_ns: u64,
-    random: Random,
+    random: SplitMix,
     pub(crate) loss_per_mille: u64,
     under_way: [VecDeque<(u64, Vec<u8>)>; 2],
 }
@@ -37,7 +25,7 @@ impl Network {
     pub(crate) fn new(seed: u64, loss_per_mille: u64) -> (Rc<RefCell<Network>>, [End; 2]) {
         let network = Rc::new(RefCell::new(Network {
             now_ns: 0,
-            random: Random(seed),
+            random: SplitMix::new(seed),
             loss_per_mille,
             under_way: Default::default(),
         }));

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use overfly_engine::Engine;
+use overfly_engine::{Engine, Instant, Owner};
 use overfly_wire::FrameSink;
 
 /// What carries the connections.
@@ -32,6 +32,11 @@ impl Link {
         }
     }
 }
+
+/// Frames taken before anything is sent.
+const FRAMES_AT_ONCE: usize = 64;
+/// Times that a full link is flushed before received frames have their turn again.
+const FLUSHES_AT_ONCE: usize = 4;
 
 /// How frames come and go: a link, or a queue in memory.
 pub(crate) trait Wire: FrameSink {
@@ -95,4 +100,62 @@ pub(crate) struct Stack<W> {
     /// run to the next, and with it timestamps and initial sequence numbers: so a server takes a
     /// SYN that meets the TIME-WAIT of an earlier run (RFC 6191).
     pub(crate) epoch_ns: u64,
+}
+
+impl<W: Wire> Stack<W> {
+    /// The engine's time, so long after the start of the run.
+    #[inline]
+    pub(crate) fn time(&self, now_ns: u64) -> Instant {
+        Instant::from_micros((self.epoch_ns + now_ns) / 1000)
+    }
+
+    /// Takes what the link has received, and does what is due by time. Returns the frames taken.
+    #[inline]
+    pub(crate) fn receive(&mut self, now: Instant, owner: &mut impl Owner) -> usize {
+        let engine = &mut self.engine;
+        let frames = self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, owner));
+        self.advance(now, owner);
+        frames
+    }
+
+    /// As [`Stack::receive`], of a host that hears nothing.
+    pub(crate) fn drop_received(&mut self, now: Instant, owner: &mut impl Owner) -> usize {
+        let frames = self.wire.receive(FRAMES_AT_ONCE, |_| {});
+        self.advance(now, owner);
+        frames
+    }
+
+    #[inline]
+    fn advance(&mut self, now: Instant, owner: &mut impl Owner) {
+        if self.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
+            self.engine.advance(now, owner);
+        }
+    }
+
+    /// Sends what is due, as far as the link takes it.
+    #[inline]
+    pub(crate) fn transmit(&mut self, now: Instant, owner: &mut impl Owner) {
+        if self.engine.has_output() {
+            for _ in 0..FLUSHES_AT_ONCE {
+                if self.engine.transmit(now, owner, &mut self.wire) {
+                    break;
+                }
+                self.wire.flush();
+            }
+        }
+        self.wire.flush();
+    }
+
+    /// Whether no peer has anything of ours any more, as far as we can know.
+    pub(crate) fn is_wound_up(&self) -> bool {
+        self.engine.flows() == self.engine.time_wait_flows() && !self.engine.has_output()
+    }
+
+    /// What the engine and the link have counted, by name.
+    pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
+        let engine = self.engine.counters().iter();
+        let mut counters = engine.map(|(name, count)| (format!("engine.{name}"), count)).collect();
+        self.wire.count(&mut counters);
+        counters
+    }
 }

@@ -1,6 +1,6 @@
 //! The command line of `overfly load serve`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::fault::Chances;
 use super::run::{Progress, Server};
 use super::settings::Settings;
-use crate::arguments::{count, cpus, number, time};
+use crate::arguments::{count, cpus, link, number, time};
 use crate::error::Error;
-use crate::link::Link;
+use crate::output::print;
 
 /// Serves HTTP as fast as it can: /1024, /10k and /1M ask for so many bytes, / for none.
 #[derive(Debug, Clone, clap::Args)]
@@ -77,11 +77,7 @@ impl ServeArgs {
             listen: SocketAddr::new(address, number("--port", &self.port)?),
             threads: number("-t", &self.threads)?,
             cpus: self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default(),
-            link: match self.link.as_str() {
-                "xdp" => Link::Xdp,
-                "kernel" => Link::Kernel,
-                other => return Err(Error::usage("--link", other, "xdp or kernel")),
-            },
+            link: link(&self.link)?,
             interface: self.interface.clone(),
             connections: (self.connections.as_deref())
                 .map(|given| count("--connections", given).map(|count| count as usize))
@@ -102,16 +98,11 @@ impl ServeArgs {
 /// wrong option.
 #[must_use]
 pub fn main_serve(args: &ServeArgs) -> ExitCode {
-    match serve(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("overfly load serve: {error}");
-            ExitCode::from(if error.is_usage() { 2 } else { 1 })
-        }
-    }
+    Error::exit("overfly load serve", serve(args))
 }
 
-fn serve(args: &ServeArgs) -> Result<(), Error> {
+/// Serves until it is told to end.
+fn serve(args: &ServeArgs) -> Result<bool, Error> {
     let settings = args.settings()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -128,11 +119,8 @@ fn serve(args: &ServeArgs) -> Result<(), Error> {
     }
     line.clear();
     let report = server.stop()?;
-    let text = if args.json { report.to_json() + "\n" } else { report.to_string() };
-    let mut stdout = std::io::stdout();
-    // A reader that has gone away does not change how it went.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
-    Ok(())
+    print(&if args.json { report.to_json() + "\n" } else { report.to_string() });
+    Ok(true)
 }
 
 /// A line that rewrites itself once a second, for people at a terminal only.
@@ -175,6 +163,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::link::Link;
     use crate::serve::Fault;
 
     #[derive(Parser)]

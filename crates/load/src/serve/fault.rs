@@ -1,6 +1,7 @@
 //! Faults on request, so that a client's bad weather can be tested.
 
 use crate::error::Error;
+use crate::random::SplitMix;
 
 /// What a response may suffer instead of arriving whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,12 +72,12 @@ impl Chances {
 #[derive(Debug)]
 pub(crate) struct Dice {
     chances: Chances,
-    state: u64,
+    random: SplitMix,
 }
 
 impl Dice {
     pub(crate) fn new(chances: Chances, seed: u64) -> Dice {
-        Dice { chances, state: seed }
+        Dice { chances, random: SplitMix::new(seed) }
     }
 
     #[inline]
@@ -84,7 +85,7 @@ impl Dice {
         if self.chances == Chances::default() {
             return None;
         }
-        let mut point = ((u128::from(self.random()) * u128::from(CERTAIN)) >> 64) as u32;
+        let mut point = self.random.below(u64::from(CERTAIN)) as u32;
         for fault in Fault::ALL {
             match point.checked_sub(self.chances.of(fault)) {
                 Some(beyond) => point = beyond,
@@ -92,15 +93,6 @@ impl Dice {
             }
         }
         None
-    }
-
-    /// SplitMix64.
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 

@@ -1,17 +1,11 @@
 //! Connections over the user-level stack: one engine, its link, and the loop that drives both.
 
-use std::collections::BTreeMap;
-
 use overfly_engine::{Event, FlowId, Instant, Owner};
 
 use super::run::{Outcome, Turn};
 use super::session::{Ending, Session, Site};
 use crate::link::{Stack, Wire};
 
-/// Frames taken before anything is sent.
-const FRAMES_AT_ONCE: usize = 64;
-/// Times that a full link is flushed before received frames have their turn again.
-const FLUSHES_AT_ONCE: usize = 4;
 /// How long a shard sees to its last connections at the end.
 const WIND_UP_NS: u64 = 300_000_000;
 /// How long a client may take to close after our FIN.
@@ -199,34 +193,16 @@ impl<W: Wire> Shard<W> {
             self.next_scan_ns = now_ns + SCAN_EVERY_NS;
         }
         self.do_what_was_noted();
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.service);
         frames
     }
 
     #[inline]
     fn receive(&mut self, now_ns: u64) -> (Instant, usize) {
-        let now = Instant::from_micros((self.stack.epoch_ns + now_ns) / 1000);
+        let now = self.stack.time(now_ns);
         self.service.now_ms = (now_ns / 1_000_000) as u32;
         self.service.site.now_ns = now_ns;
-        let (engine, service) = (&mut self.stack.engine, &mut self.service);
-        let frames = self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, service));
-        if self.stack.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.stack.engine.advance(now, &mut self.service);
-        }
-        (now, frames)
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Instant) {
-        if self.stack.engine.has_output() {
-            for _ in 0..FLUSHES_AT_ONCE {
-                if self.stack.engine.transmit(now, &mut self.service, &mut self.stack.wire) {
-                    break;
-                }
-                self.stack.wire.flush();
-            }
-        }
-        self.stack.wire.flush();
+        (now, self.stack.receive(now, &mut self.service))
     }
 
     #[inline]
@@ -346,12 +322,12 @@ impl<W: Wire> Shard<W> {
     /// One round of the end: nothing new is begun.
     pub(crate) fn settle(&mut self, now_ns: u64) {
         let (now, _) = self.receive(now_ns);
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.service);
     }
 
     /// Whether clients have nothing of ours any more, as far as we can know.
     pub(crate) fn is_wound_up(&self) -> bool {
-        self.stack.engine.flows() == self.stack.engine.time_wait_flows() && !self.stack.engine.has_output()
+        self.stack.is_wound_up()
     }
 
     /// Serves until the clock says stop.
@@ -373,15 +349,7 @@ impl<W: Wire> Shard<W> {
         while !self.is_wound_up() && turn.now_ns() < ended_ns + WIND_UP_NS {
             self.settle(turn.now_ns());
         }
-        Outcome { counts: self.service.site.counts, counters: self.counters() }
-    }
-
-    fn counters(&self) -> BTreeMap<String, u64> {
-        let mut counters: BTreeMap<String, u64> = (self.stack.engine.counters().iter())
-            .map(|(name, count)| (format!("engine.{name}"), count))
-            .collect();
-        self.stack.wire.count(&mut counters);
-        counters
+        Outcome { counts: self.service.site.counts, counters: self.stack.counters() }
     }
 }
 

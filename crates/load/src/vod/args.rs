@@ -1,6 +1,6 @@
 //! The command line of `overfly load vod`.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -8,9 +8,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::report::Moment;
 use super::run::{Stop, run};
 use super::settings::{Control, Settings};
-use crate::arguments::{count, cpus, number, sources, time};
+use crate::arguments::{count, cpus, link, number, ports, sources, time};
 use crate::error::Error;
-use crate::link::Link;
+use crate::output::print;
 
 /// Streams video to ever more players and reports how many the server sustains before a buffer runs dry.
 #[derive(Debug, Clone, clap::Args)]
@@ -138,21 +138,10 @@ impl VodArgs {
             None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         };
         settings.cpus = self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default();
-        settings.link = match self.link.as_str() {
-            "xdp" => Link::Xdp,
-            "kernel" => Link::Kernel,
-            other => return Err(Error::usage("--link", other, "xdp or kernel")),
-        };
+        settings.link = link(&self.link)?;
         settings.interface.clone_from(&self.interface);
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
-        settings.ports = self
-            .ports
-            .split_once('-')
-            .and_then(|(low, high)| Some(low.parse().ok()?..=high.parse().ok()?))
-            .filter(|ports| !ports.is_empty() && *ports.start() >= 1024)
-            .ok_or_else(|| {
-                Error::usage("--ports", &self.ports, "LOW-HIGH from 1024-65535, such as 10000-65000")
-            })?;
+        settings.ports = ports(&self.ports)?;
         settings.attempts = number("--attempts", &self.attempts)?;
         settings.control = self.control.as_deref().map(|given| match given.parse() {
             Ok(address) => Control::Tcp(address),
@@ -189,14 +178,7 @@ impl VodArgs {
 /// machine cannot do it, 2 a wrong option.
 #[must_use]
 pub fn main_vod(args: &VodArgs) -> ExitCode {
-    match load(args) {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::from(1),
-        Err(error) => {
-            eprintln!("overfly load vod: {error}");
-            ExitCode::from(if error.is_usage() { 2 } else { 1 })
-        }
-    }
+    Error::exit("overfly load vod", load(args))
 }
 
 /// Whether any stream was sustained.
@@ -216,10 +198,7 @@ fn load(args: &VodArgs) -> Result<bool, Error> {
     if live {
         eprint!("\r\x1b[K");
     }
-    let text = if args.json { report.to_json() + "\n" } else { report.to_string() };
-    let mut stdout = std::io::stdout();
-    // A reader that has gone away does not change how the run went.
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    print(&if args.json { report.to_json() + "\n" } else { report.to_string() });
     Ok(report.sustained > 0)
 }
 

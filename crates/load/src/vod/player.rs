@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::buffer::{Buffer, Shape, Tick};
 use super::counts::{Counts, Loss};
+use crate::random::SplitMix;
 use crate::response::{HeadCache, Parser, Response};
 
 /// What a carrier is to do for a stream.
@@ -78,26 +79,12 @@ struct Stream {
     attempts: u8,
 }
 
-/// SplitMix64.
-#[derive(Debug)]
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((u128::from(z ^ (z >> 31)) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// One thread's streams.
 pub(crate) struct Player {
     script: Script,
     streams: Vec<Stream>,
     cache: HeadCache,
-    random: Random,
+    random: SplitMix,
     /// Streams that drain, the one due next first: all have one period.
     ticks: VecDeque<(u64, u32)>,
     /// Streams that connect again, the one due next first.
@@ -121,7 +108,7 @@ pub(crate) enum Traced {
 impl Player {
     pub(crate) fn new(script: Script) -> Player {
         Player {
-            random: Random(script.seed),
+            random: SplitMix::new(script.seed),
             script,
             streams: Vec::new(),
             cache: HeadCache::new(),

@@ -3,7 +3,6 @@
 //! Content is counted in the frame it arrived in and kept nowhere. What a player has no room for is not consumed, and so
 //! closes the connection's receive window.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +15,6 @@ use crate::crew::{Outcome, Turn};
 use crate::link::sources::Sources;
 use crate::link::{Stack, Wire};
 
-/// Frames taken before anything is sent.
-const FRAMES_AT_ONCE: usize = 64;
-/// Times that a full link is flushed before received frames have their turn again.
-const FLUSHES_AT_ONCE: usize = 4;
 /// How long a shard sees to its last connections at the end.
 const WIND_UP_NS: u64 = 300_000_000;
 /// At most this many connections are being made at any time: a listener's backlog is a few hundred.
@@ -132,31 +127,14 @@ impl<W: Wire> Shard<W> {
             connecting += 1;
         }
         self.carry_out_orders(now);
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.carrier);
     }
 
     #[inline]
     fn receive(&mut self, now_ns: u64) -> Instant {
-        let now = Instant::from_micros((self.stack.epoch_ns + now_ns) / 1000);
-        let (engine, carrier) = (&mut self.stack.engine, &mut self.carrier);
-        self.stack.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, carrier));
-        if self.stack.engine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.stack.engine.advance(now, &mut self.carrier);
-        }
+        let now = self.stack.time(now_ns);
+        self.stack.receive(now, &mut self.carrier);
         now
-    }
-
-    #[inline]
-    fn transmit(&mut self, now: Instant) {
-        if self.stack.engine.has_output() {
-            for _ in 0..FLUSHES_AT_ONCE {
-                if self.stack.engine.transmit(now, &mut self.carrier, &mut self.stack.wire) {
-                    break;
-                }
-                self.stack.wire.flush();
-            }
-        }
-        self.stack.wire.flush();
     }
 
     fn carry_out_orders(&mut self, now: Instant) {
@@ -241,12 +219,12 @@ impl<W: Wire> Shard<W> {
     /// One round of the end: nothing new is begun.
     pub(crate) fn settle(&mut self, now_ns: u64) {
         let now = self.receive(now_ns);
-        self.transmit(now);
+        self.stack.transmit(now, &mut self.carrier);
     }
 
     /// Whether the server has nothing of ours any more, as far as we can know.
     pub(crate) fn is_wound_up(&self) -> bool {
-        self.stack.engine.flows() == self.stack.engine.time_wait_flows() && !self.stack.engine.has_output()
+        self.stack.is_wound_up()
     }
 
     /// Streams until told to stop.
@@ -263,11 +241,7 @@ impl<W: Wire> Shard<W> {
         while !self.is_wound_up() && turn.now_ns() < ended_ns + WIND_UP_NS {
             self.settle(turn.now_ns());
         }
-        let mut counters: BTreeMap<String, u64> = (self.stack.engine.counters().iter())
-            .map(|(name, count)| (format!("engine.{name}"), count))
-            .collect();
-        self.stack.wire.count(&mut counters);
-        Outcome { counts: self.carrier.player.counts, counters }
+        Outcome { counts: self.carrier.player.counts, counters: self.stack.counters() }
     }
 }
 

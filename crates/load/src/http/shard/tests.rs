@@ -1,5 +1,6 @@
 //! A shard against an HTTP server on another engine, on virtual time, over a link that loses.
 
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
