@@ -1,13 +1,18 @@
-//! The one place where `overfly run` meets the links: an interface in, an accelerator out.
+//! The one place where `overfly run` meets the links: what carries the program's frames in, an accelerator out.
 
+use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
-use overfly_steer::{Attachment, Broker};
+use overfly_load::Network;
+use overfly_steer::{Attachment, Broker, MemifBroker};
 
 use crate::options::Options;
 
-/// Holds the interface's XDP program and the broker; dropping it takes both away.
-pub(crate) struct Acceleration {
-    broker: Broker,
+/// Holds what serves the program's processes; dropping it takes it away.
+pub(crate) enum Acceleration {
+    /// With the interface's XDP program.
+    Xdp(Box<Broker>),
+    /// With the socket that clients connect to.
+    Memif(MemifBroker),
 }
 
 impl Acceleration {
@@ -19,12 +24,27 @@ impl Acceleration {
         let attachment =
             Attachment::attach(interface, attachment_options(options)).map_err(|error| error.to_string())?;
         let broker = Broker::start(attachment).map_err(|error| error.to_string())?;
-        Ok(Acceleration { broker })
+        Ok(Acceleration::Xdp(Box::new(broker)))
     }
 
-    /// What OVERFLY_BROKER is to be for the program.
-    pub(crate) fn environment(&self) -> &str {
-        self.broker.environment()
+    /// Listens for clients over shared memory.
+    ///
+    /// # Errors
+    /// Says in words why that cannot be done.
+    pub(crate) fn start_memif(place: &Address, network: Network) -> Result<Acceleration, String> {
+        MemifBroker::start(place, network.address, network.prefix_len)
+            .map(Acceleration::Memif)
+            .map_err(|error| error.to_string())
+    }
+
+    /// The environment variables that tell the program of it.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, &str)> {
+        match self {
+            Acceleration::Xdp(broker) => vec![("OVERFLY_BROKER", broker.environment())],
+            Acceleration::Memif(broker) => {
+                vec![("OVERFLY_BROKER", broker.environment()), ("OVERFLY_FREE_BIND", "1")]
+            }
+        }
     }
 }
 

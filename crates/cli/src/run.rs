@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use overfly_bench::lab::die_with;
+use overfly_link::memif::Address;
+use overfly_load::{Link, Network};
 use rustix::process::{Pid, Signal, getppid};
 
 use crate::acceleration::Acceleration;
@@ -38,6 +40,13 @@ pub(crate) struct Arguments {
     /// The network interface to accelerate [default: that of the default route, else the only one]
     #[arg(short, long, value_name = "NAME")]
     interface: Option<String>,
+    /// Accelerate shared memory instead of an interface: memif:PATH (@NAME is an abstract socket), where clients such as
+    /// `overfly load http --link memif:PATH` connect. It needs no root
+    #[arg(long, value_name = "memif:PATH", conflicts_with = "interface")]
+    link: Option<String>,
+    /// The program's address over memif [default: 10.77.0.1/24]
+    #[arg(long, value_name = "ADDRESS/LENGTH", requires = "link")]
+    address: Option<String>,
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<OsString>,
@@ -69,9 +78,17 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(126);
         }
     };
-    let accelerated = obstacle(&path)
-        .and_then(|()| arguments.interface.clone().map_or_else(interface::choose, Ok))
-        .and_then(|interface| Ok((library()?, Acceleration::start(&interface, &in_force.options)?)));
+    let carrier = match arguments.carrier() {
+        Ok(carrier) => carrier,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(2);
+        }
+    };
+    let accelerated = program::obstacle(&path)
+        .map_or(Ok(()), Err)
+        .and_then(|()| library())
+        .and_then(|library| Ok((library, carrier.start(&in_force)?)));
     match accelerated {
         Ok((library, acceleration)) => {
             for line in in_force.without_effect() {
@@ -94,11 +111,36 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn obstacle(program: &Path) -> Result<(), String> {
-    if !rustix::process::geteuid().is_root() {
-        return Err("loading an XDP program needs root (try again with sudo)".to_owned());
+/// What the arguments ask for.
+enum Carrier {
+    /// An interface, or the one to be chosen.
+    Xdp(Option<String>),
+    Memif(Address, Network),
+}
+
+impl Arguments {
+    fn carrier(&self) -> Result<Carrier, String> {
+        let Some(link) = &self.link else { return Ok(Carrier::Xdp(self.interface.clone())) };
+        let Link::Memif(place) = Link::parse(link).map_err(|error| error.to_string())? else {
+            return Err(format!("--link {link}: expected memif:PATH; interfaces are named with --interface"));
+        };
+        let network = self.address.as_deref().map_or(Ok(Network::SERVER), str::parse);
+        Ok(Carrier::Memif(place, network.map_err(|error| error.to_string())?))
     }
-    program::obstacle(program).map_or(Ok(()), Err)
+}
+
+impl Carrier {
+    fn start(self, in_force: &InForce) -> Result<Acceleration, String> {
+        match self {
+            Carrier::Memif(place, network) => Acceleration::start_memif(&place, network),
+            Carrier::Xdp(_) if !rustix::process::geteuid().is_root() => {
+                Err("loading an XDP program needs root (try again with sudo)".to_owned())
+            }
+            Carrier::Xdp(interface) => {
+                Acceleration::start(&interface.map_or_else(interface::choose, Ok)?, &in_force.options)
+            }
+        }
+    }
 }
 
 fn finish(status: std::io::Result<u8>) -> ExitCode {
@@ -145,7 +187,7 @@ fn warden_command(
         .arg("--")
         .args(&arguments.command)
         .env_remove("LD_PRELOAD")
-        .env("OVERFLY_BROKER", acceleration.environment());
+        .envs(acceleration.environment());
     for (name, value) in in_force.environment() {
         match value {
             Some(value) => command.env(name, value),

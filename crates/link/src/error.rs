@@ -46,6 +46,16 @@ pub enum Error {
     },
     /// The broker's answer makes no sense: it is another version of Overfly.
     BrokerProtocol(&'static str),
+    /// The administrator: there is no such tap device, or it is down.
+    NoTap {
+        /// Its name.
+        name: String,
+    },
+    /// The administrator: the device is no tap, or was made without `multi_queue`, or all its queues are taken.
+    TapQueues {
+        /// Its name.
+        name: String,
+    },
     /// The caller: this names no place where memif peers could meet.
     MemifAddress(String),
     /// The administrator: another process listens there.
@@ -137,6 +147,14 @@ impl fmt::Display for Error {
             Error::BrokerProtocol(what) => write!(
                 formatter,
                 "the broker speaks another version of the protocol ({what}): use `overfly` and liboverfly.so of one build"
+            ),
+            Error::NoTap { name } => write!(
+                formatter,
+                "no tap device {name} is up: ip tuntap add dev {name} mode tap multi_queue && ip address add ADDRESS/LENGTH dev {name} && ip link set {name} up (root, or inside `unshare -Urn`)"
+            ),
+            Error::TapQueues { name } => write!(
+                formatter,
+                "{name} has no more queues for this program: it must be a tap device made with multi_queue, with 256 queues at most, and no other program's"
             ),
             Error::MemifAddress(text) => {
                 write!(

@@ -4,6 +4,7 @@
 //!   [`xdp::XdpLink`] is the data path, in any process that was handed the sockets.
 //! * [`memif`]: shared memory between two processes, in the format of DPDK and VPP. [`memif::Listener`] and
 //!   [`memif::connect`] are its two ends, [`memif::MemifLink`] is the data path.
+//! * [`tap`]: a tap device, whose other end is this host's kernel.
 //! * [`broker`]: what a program's process says to the broker that holds the privilege.
 //!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
@@ -11,8 +12,10 @@
 
 pub mod broker;
 mod error;
+mod finish;
 mod mapping;
 pub mod memif;
+pub mod tap;
 pub mod xdp;
 
 pub use error::Error;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use overfly_engine::Prefix;
 
 use crate::error::Error;
-use crate::link::Link;
 
 /// A whole number.
 pub(crate) fn number<N: FromStr>(option: &'static str, given: &str) -> Result<N, Error> {
@@ -45,15 +44,6 @@ pub(crate) fn per_s(option: &'static str, given: &str) -> Result<f64, Error> {
         .map(|number| number * scale as f64)
         .filter(|rate| is_decimal && (0.0..=1e9).contains(rate))
         .ok_or_else(|| Error::usage(option, given, "requests per second such as 100, 0.5, 10k or 1M"))
-}
-
-/// What `--link` names.
-pub(crate) fn link(given: &str) -> Result<Link, Error> {
-    match given {
-        "xdp" => Ok(Link::Xdp),
-        "kernel" => Ok(Link::Kernel),
-        other => Err(Error::usage("--link", other, "xdp or kernel")),
-    }
 }
 
 /// `10000-32000` of `--ports`.

@@ -24,4 +24,4 @@ pub mod step;
 pub mod vod;
 
 pub use error::Error;
-pub use link::Link;
+pub use link::{Link, Network};

@@ -174,7 +174,7 @@ fn ipv6_over_both_links() {
     for link in [Link::Xdp, Link::Kernel] {
         let report = lab.load(|settings| {
             settings.targets = vec![Target::parse("http://[fd98::1]/").unwrap()];
-            settings.link = link;
+            settings.link = link.clone();
             settings.threads = 2;
             settings.connections = 20;
             settings.expect_size = Some(10_000);
@@ -193,7 +193,7 @@ fn connections_from_several_addresses() {
     let open = lab.serve(answer(1000, false));
     for link in [Link::Xdp, Link::Kernel] {
         let report = lab.load(|settings| {
-            settings.link = link;
+            settings.link = link.clone();
             settings.sources = Some("10.98.5.0/30".parse().unwrap());
             settings.ports = 20_000..=20_009;
             settings.connections = 20;

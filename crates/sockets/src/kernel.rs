@@ -86,6 +86,13 @@ pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
     rustix::fs::fcntl_getfl(borrow(descriptor)).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK))
 }
 
+/// Lets a socket be bound to an address that the kernel does not have.
+pub(crate) fn allow_any_address(descriptor: i32, v6: bool) {
+    let socket = borrow(descriptor);
+    let _ =
+        if v6 { sockopt::set_ipv6_freebind(socket, true) } else { sockopt::set_ip_freebind(socket, true) };
+}
+
 pub(crate) fn set_nonblocking(descriptor: i32, on: bool) {
     if let Ok(flags) = rustix::fs::fcntl_getfl(borrow(descriptor)) {
         let wanted = if on { flags | OFlags::NONBLOCK } else { flags - OFlags::NONBLOCK };

@@ -24,6 +24,8 @@ pub mod stack;
 #[cfg(not(test))]
 mod calls;
 #[cfg(not(test))]
+mod carrier;
+#[cfg(not(test))]
 #[allow(
     unreachable_pub,
     missing_docs,

@@ -15,7 +15,6 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal};
-use overfly_link::xdp::XdpLink;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
@@ -24,13 +23,14 @@ pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
 use self::ports::{SharedPort, SharedPorts};
+use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, SocketId, canonical};
-use crate::stack::{Closed, Stack, Transport};
+use crate::stack::{Closed, Stack};
 use crate::statistics::{Statistics, Why};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
@@ -39,6 +39,9 @@ use crate::table::{self, Entry};
 static ACTIVE: AtomicBool = AtomicBool::new(false);
 /// There is output that has not been transmitted: calls that may wait in the kernel transmit it first.
 static PENDING: AtomicBool = AtomicBool::new(false);
+
+/// The program's address is not the kernel's: binding to it must be allowed all the same (ip(7), IP_FREEBIND).
+static FREE_BIND: AtomicBool = AtomicBool::new(false);
 
 static PROCESS: Lock<Process> = Lock::new(Process::new());
 
@@ -84,16 +87,6 @@ pub(crate) const fn tag(data: u64) -> Tag {
     }
 }
 
-impl Transport for XdpLink {
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        Self::receive(self, budget, each)
-    }
-
-    fn flush(&mut self) {
-        Self::flush(self);
-    }
-}
-
 /// Whether there is a stack.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Start {
@@ -127,7 +120,7 @@ pub(crate) struct KernelSet {
 
 /// Everything behind the lock.
 pub(crate) struct Process {
-    pub(crate) stack: Stack<XdpLink>,
+    pub(crate) stack: Stack<Carrier>,
     pub(crate) options: Options,
     pub(crate) rules: Rules,
     start: Start,
@@ -175,6 +168,13 @@ pub(crate) fn process() -> Guard<'static, Process> {
 #[inline]
 pub(crate) fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
+}
+
+/// A new socket of the program.
+pub(crate) fn allow_own_address(descriptor: i32, v6: bool) {
+    if FREE_BIND.load(Ordering::Relaxed) {
+        kernel::allow_any_address(descriptor, v6);
+    }
 }
 
 /// A call is about to go to the kernel and may wait there: output that waits for company goes first.
@@ -238,6 +238,7 @@ impl Process {
             }
         }
         self.statistics.enabled = std::env::var_os("OVERFLY_STATS").is_some_and(|value| value == "1");
+        FREE_BIND.store(std::env::var_os("OVERFLY_FREE_BIND").is_some(), Ordering::Relaxed);
         self.environment = std::env::var("OVERFLY_BROKER").ok();
         if self.environment.is_some() {
             environment::remember();
@@ -301,27 +302,8 @@ impl Process {
         }
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
-        let mut sockets = client.open_stack().map_err(|error| error.to_string())?;
-        sockets.queues = sockets
-            .queues
-            .into_iter()
-            .map(|mut queue| {
-                queue.socket = kernel::move_up(queue.socket);
-                queue.pool = kernel::move_up(queue.pool);
-                table::enter(queue.pool.as_raw_fd(), Entry::Internal);
-                queue
-            })
-            .collect();
-        self.link_descriptors = sockets.queues.iter().map(|queue| queue.socket.as_raw_fd()).collect();
-        let pools: Vec<i32> = sockets.queues.iter().map(|queue| queue.pool.as_raw_fd()).collect();
-        let link = XdpLink::open(sockets).map_err(|error| {
-            for &pool in &pools {
-                table::enter(pool, Entry::Kernel);
-            }
-            error.to_string()
-        })?;
-        self.link_descriptors.clear();
-        self.link_descriptors.extend(link.descriptors().map(|descriptor| descriptor.as_raw_fd()));
+        let link = Carrier::open(client.open_stack().map_err(|error| error.to_string())?)?;
+        self.link_descriptors = link.descriptors();
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
         // RFC 8200 section 5: a link with less carries no IPv6.
@@ -329,6 +311,11 @@ impl Process {
             (config.address6, config.prefix6_len) = (Some(address), prefix_len);
         }
         config.partial_checksums = interface.partial_checksums;
+        if link.is_alone() {
+            config.arp = true;
+            config.checksum_offload = true;
+            config.segment_offload = SEGMENT_OFFLOAD;
+        }
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
@@ -350,9 +337,6 @@ impl Process {
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| format!("eventfd: {error}"))?;
         let kick = kernel::move_up(kick);
-        for &descriptor in &self.link_descriptors {
-            table::enter(descriptor, Entry::Internal);
-        }
         table::enter(kick.as_raw_fd(), Entry::Internal);
         table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
@@ -489,10 +473,12 @@ impl Process {
 
     /// Before the lock is released: threads that sleep must see what has changed.
     fn tell_sleepers(&mut self) {
-        let news = self.stack.take_news();
+        let mut news = self.stack.take_news();
         if self.sleepers == 0 {
             return;
         }
+        // Whoever took frames meanwhile has ended what was to wake them.
+        news |= !self.stack.arm();
         let earlier = match (self.stack.next_deadline(), self.sleep_until) {
             (Some(deadline), Some(until)) => deadline < until,
             (Some(_), None) => true,
@@ -572,7 +558,7 @@ impl Process {
 
     /// There is output that the link had no frames for, or that the device did not take.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.stack.has_output() || self.stack.transport().is_some_and(XdpLink::transmit_pending)
+        self.stack.has_output() || self.stack.transport().is_some_and(Carrier::is_busy)
     }
 
     /// How long a thread may sleep that wants to wake at `deadline`, in microseconds.
@@ -797,6 +783,9 @@ impl Process {
         {
             client.listen(Protocol::Tcp, local, true).map_err(|error| error.to_string())?;
         }
+        if let Some(link) = self.stack.transport_mut() {
+            link.set_listening(true);
+        }
         Ok(())
     }
 
@@ -945,7 +934,7 @@ fn first_v6(interface: &Interface) -> Option<(Ipv6Addr, u8)> {
     })
 }
 
-fn socket_descriptor(stack: &Stack<XdpLink>, id: SocketId) -> i32 {
+fn socket_descriptor(stack: &Stack<Carrier>, id: SocketId) -> i32 {
     stack.socket(id).descriptor
 }
 
@@ -1036,8 +1025,11 @@ pub(crate) fn sleeping(
     spins: bool,
     sleep: impl FnOnce(Option<u64>),
 ) -> Guard<'static, Process> {
-    let timeout_us = guard.sleep_us(deadline);
+    let mut timeout_us = guard.sleep_us(deadline);
     guard.tell_sleepers();
+    if !spins && !guard.stack.arm() {
+        timeout_us = Some(0);
+    }
     if !spins {
         guard.statistics.sleeps += 1;
         guard.sleepers += 1;

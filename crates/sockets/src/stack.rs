@@ -24,12 +24,20 @@ const RECEIVE_BATCH: usize = 256;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
 
+/// The next hop where the engine is to ask for it itself.
+const UNKNOWN: MacAddr = MacAddr([0; 6]);
+
 /// How frames move.
 pub trait Transport: FrameSink {
     /// Hands over up to `budget` received frames; returns how many there were.
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
+    /// Before a sleep, after a `receive` that returned 0: frames that come from now on end it. Returns false if there are
+    /// some already.
+    fn arm(&mut self) -> bool {
+        true
+    }
 }
 
 /// What carries the sockets.
@@ -201,6 +209,11 @@ impl<T: Transport> Stack<T> {
         self.drive.as_ref().and_then(|drive| drive.engine.next_deadline())
     }
 
+    /// Before a sleep: frames that come from now on end it. Returns false if there are some already.
+    pub fn arm(&mut self) -> bool {
+        self.drive.as_mut().is_none_or(|drive| drive.transport.arm())
+    }
+
     /// Whether anything became ready since this was last asked.
     pub fn take_news(&mut self) -> bool {
         core::mem::take(&mut self.face.news)
@@ -293,6 +306,12 @@ impl<T: Transport> Stack<T> {
     /// Where a listener has joined.
     pub(crate) fn joined(&self, id: SocketId) -> Vec<SocketAddr> {
         self.face.at(id).listening.as_ref().map_or_else(Vec::new, |listening| listening.joined.clone())
+    }
+
+    /// Whether any listener has joined.
+    #[must_use]
+    pub fn is_listening(&self) -> bool {
+        !self.face.ports.is_empty()
     }
 
     /// Addresses and ports where a listener has joined and is the only one: the broker must be told before it parts.
@@ -436,7 +455,9 @@ impl<T: Transport> Stack<T> {
     ) -> Result<(), Error> {
         self.now = now;
         let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
-        drive.engine.set_neighbor(remote.ip(), next_hop);
+        if next_hop != UNKNOWN {
+            drive.engine.set_neighbor(remote.ip(), next_hop);
+        }
         let flow = drive.engine.connect(now, local, remote)?;
         if settings.max_segment != 0 {
             // Before the SYN, which says so.
@@ -771,6 +792,10 @@ impl<T: Transport> Stack<T> {
 
     pub(crate) fn engine(&self) -> Option<&Engine> {
         self.drive.as_ref().map(|drive| &drive.engine)
+    }
+
+    pub(crate) fn transport_mut(&mut self) -> Option<&mut T> {
+        self.drive.as_mut().map(|drive| &mut drive.transport)
     }
 
     pub(crate) fn transport(&self) -> Option<&T> {

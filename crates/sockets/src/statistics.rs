@@ -1,7 +1,6 @@
 //! What was accelerated, what was not and why. Printed at the process's end if `OVERFLY_STATS=1`.
 
-use overfly_link::xdp::XdpLink;
-
+use crate::carrier::Carrier;
 use crate::kernel;
 use crate::stack::Stack;
 
@@ -103,7 +102,7 @@ impl Statistics {
     }
 
     /// Prints everything, once.
-    pub(crate) fn report(&mut self, stack: &Stack<XdpLink>) {
+    pub(crate) fn report(&mut self, stack: &Stack<Carrier>) {
         let left: String = Why::ALL
             .iter()
             .filter(|(why, _)| self.left[*why as usize] > 0)
@@ -139,7 +138,7 @@ impl Statistics {
             kernel::complain(&format!("process {pid}: engine {:?}", engine.counters()));
         }
         if let Some(link) = stack.transport() {
-            kernel::complain(&format!("process {pid}: link {:?}", link.counters()));
+            kernel::complain(&format!("process {pid}: link {}", link.report()));
         }
     }
 }

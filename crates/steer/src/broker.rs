@@ -91,26 +91,7 @@ impl Broker {
     /// # Errors
     /// What the kernel said about the socket or the thread.
     pub fn start(attachment: Attachment) -> Result<Broker, Error> {
-        let mut random = [0; 24];
-        getrandom(&mut random, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
-        let (suffix, secret) = random.split_at(8);
-        let suffix = suffix.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
-        let mut token = Token([0; 16]);
-        token.0.copy_from_slice(secret);
-        let name = format!("overfly-{}-{suffix:016x}", getpid().as_raw_nonzero());
-
-        let listener = socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-        .and_then(|socket| {
-            bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-            listen(&socket, 1024)?;
-            Ok(socket)
-        })
-        .map_err(|errno| Error::system("the broker's socket", errno))?;
+        let (listener, name, token) = open_socket()?;
         let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
         let stopped = fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
@@ -169,6 +150,31 @@ impl std::fmt::Debug for Broker {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("Broker").field("counters", &self.counters()).finish_non_exhaustive()
     }
+}
+
+/// The socket where clients connect, its name, and the secret.
+pub(crate) fn open_socket() -> Result<(OwnedFd, String, Token), Error> {
+    let mut random = [0; 24];
+    getrandom(&mut random, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
+    let (suffix, secret) = random.split_at(8);
+    let suffix = suffix.iter().fold(0, |sum, &byte| sum << 8 | u64::from(byte));
+    let mut token = Token([0; 16]);
+    token.0.copy_from_slice(secret);
+    let name = format!("overfly-{}-{suffix:016x}", getpid().as_raw_nonzero());
+
+    let listener = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+    .and_then(|socket| {
+        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+        listen(&socket, 1024)?;
+        Ok(socket)
+    })
+    .map_err(|errno| Error::system("the broker's socket", errno))?;
+    Ok((listener, name, token))
 }
 
 /// What a connection has become.

@@ -2,12 +2,14 @@
 //!
 //! * [`Attachment`]: the XDP program on one interface, with its maps, pools and sockets. Needs root.
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
+//! * [`MemifBroker`]: the same for a program whose frames go over memif, which takes no privilege at all.
 
 mod attachment;
 mod broker;
 mod device;
 mod error;
 mod groups;
+mod memif_broker;
 mod netlink;
 mod program;
 mod repair;
@@ -15,4 +17,5 @@ mod repair;
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use error::Error;
+pub use memif_broker::MemifBroker;
 pub use overfly_link::broker::{Interface, Protocol, Route};

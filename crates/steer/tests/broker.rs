@@ -93,7 +93,7 @@ fn role() {
     rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
     assert!(std::fs::read("/etc/shadow").is_err());
     let mut client = Client::connect(&environment).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
     println!("\nstack {}", link.stack());
     std::io::stdout().flush().unwrap();
@@ -232,7 +232,7 @@ fn two_clients_share_a_listener_and_the_rest_goes_on_when_one_leaves() {
     let mut clients: Vec<(Client, XdpLink)> = (0..2)
         .map(|_| {
             let mut client = Client::connect(broker.environment()).unwrap();
-            let link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+            let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
             client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
             (client, link)
         })
@@ -272,7 +272,7 @@ fn all_stacks_taken_is_said_and_the_places_come_back() {
         let mut clients = Vec::new();
         for _ in 0..OPTIONS.stacks {
             let mut client = Client::connect(broker.environment()).unwrap();
-            let link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+            let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
             clients.push((link, client));
         }
         let mut late = Client::connect(broker.environment()).unwrap();
@@ -293,7 +293,7 @@ fn a_listener_everywhere_follows_the_interfaces_addresses() {
     let broker = broker(&lab);
     lab.server.enter();
     let mut client = Client::connect(broker.environment()).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     client.listen(Protocol::Tcp, "0.0.0.0:8080".parse().unwrap(), true).unwrap();
     let second = Ipv4Addr::new(10, 99, 0, 9);
     assert!(matches!(
@@ -317,7 +317,7 @@ fn an_active_open_gets_its_route_and_its_frames() {
     let broker = broker(&lab);
     lab.server.enter();
     let mut client = Client::connect(broker.environment()).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     let remote = SocketAddr::new(CLIENT.into(), 80);
     let route = client.connect_flow(Protocol::Tcp, 40_000, remote).unwrap();
     assert_eq!(route.source, SERVER);
@@ -327,7 +327,7 @@ fn an_active_open_gets_its_route_and_its_frames() {
     };
     let mut other = Client::connect(broker.environment()).unwrap();
     assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 40_000, remote)), Refusal::StackState);
-    let _link = XdpLink::open(other.open_stack().unwrap()).unwrap();
+    let _link = XdpLink::open(other.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 40_000, remote)), Refusal::TupleInUse);
     let loopback = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 80);
     assert_eq!(refusal_of(other.connect_flow(Protocol::Tcp, 1, loopback)), Refusal::RouteElsewhere);
@@ -459,7 +459,7 @@ fn nonsense_is_counted_and_harms_nobody() {
     }
     wait_until("it is given up", || broker.counters().answers_undelivered >= 1);
     let mut client = Client::connect(&environment).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
     knock(&lab, HTTP);
     assert_eq!(link.receive(64, |_| ()), 1);

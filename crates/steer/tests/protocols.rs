@@ -255,7 +255,7 @@ fn ipv6_addresses_that_come_and_go_are_followed_and_routes_are_told() {
         .within(|| Broker::start(Attachment::attach(INTERFACE, Options::default()).unwrap()).unwrap());
     lab.server.enter();
     let mut client = Client::connect(broker.environment()).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     let second: Ipv6Addr = "fd99::9".parse().unwrap();
     let there = SocketAddr::new(second.into(), 8080);
     client.listen(Protocol::Tcp, "[::]:8080".parse().unwrap(), true).unwrap();

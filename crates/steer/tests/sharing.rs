@@ -39,7 +39,7 @@ fn role() {
         return;
     };
     let mut client = Client::connect(&environment).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap()).unwrap();
+    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
     client.listen(Protocol::Tcp, SERVICE, true).unwrap();
     println!("\nstack {}", link.stack());
     std::io::stdout().flush().unwrap();

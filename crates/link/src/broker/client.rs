@@ -17,7 +17,8 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::message::{
-    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, Reply, Request, Role, StackPart, Welcome, Wish,
+    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, StackPart, Welcome,
+    Wish,
 };
 use super::{Cluster, Interface, Protocol, Route, parse_environment};
 use crate::Error;
@@ -27,6 +28,31 @@ use crate::xdp::{QueueSockets, StackSockets};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// `fcntl` command (include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: c_int = 10;
+
+/// What carries a stack's frames.
+#[derive(Debug)]
+pub enum Sockets {
+    /// An interface.
+    Xdp(StackSockets),
+    /// Clients that connect to a socket, which all processes of the program accept at.
+    Memif {
+        /// It listens.
+        socket: OwnedFd,
+        /// Where.
+        address: crate::memif::Address,
+    },
+}
+
+impl Sockets {
+    /// An interface's, if that is what they are.
+    #[must_use]
+    pub fn into_xdp(self) -> Option<StackSockets> {
+        match self {
+            Sockets::Xdp(sockets) => Some(sockets),
+            Sockets::Memif { .. } => None,
+        }
+    }
+}
 
 /// A process's connection to the broker. When it is closed, by whatever means, all that was asked for over it is undone.
 #[derive(Debug)]
@@ -80,26 +106,35 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::Refused`] if all are taken, [`Error::BrokerGone`], [`Error::BrokerProtocol`].
-    pub fn open_stack(&mut self) -> Result<StackSockets, Error> {
+    pub fn open_stack(&mut self) -> Result<Sockets, Error> {
         self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
         loop {
-            let (part, descriptors) = self.answer(StackPart::parse)?;
-            let [Some(socket), Some(pool)] = descriptors else {
-                return Err(Error::BrokerProtocol("a stack without its descriptors"));
+            let (part, descriptors) = self.answer(|bytes| {
+                Ok(match MemifPart::parse(bytes) {
+                    Some(address) => Err(address),
+                    None => Ok(StackPart::parse(bytes)?),
+                })
+            })?;
+            let part = match (part, descriptors) {
+                (Err(address), [Some(socket), _]) => return Ok(Sockets::Memif { socket, address }),
+                (Ok(part), [Some(socket), Some(pool)]) => {
+                    queues.push(QueueSockets { socket, pool });
+                    part
+                }
+                _ => return Err(Error::BrokerProtocol("a stack without its descriptors")),
             };
-            if usize::from(part.queue) != queues.len() {
+            if usize::from(part.queue) + 1 != queues.len() {
                 return Err(Error::BrokerProtocol("a stack's queues out of order"));
             }
-            queues.push(QueueSockets { socket, pool });
             if queues.len() == usize::from(part.queues) {
-                return Ok(StackSockets {
+                return Ok(Sockets::Xdp(StackSockets {
                     stack: part.stack,
                     queues,
                     layout: part.layout,
                     zero_copy: part.zero_copy,
                     busy_poll: part.busy_poll,
-                });
+                }));
             }
         }
     }

@@ -266,6 +266,9 @@ impl Gift {
         Some((end(gift.address, gift.port), end(gift.remote_address, gift.remote_port)))
     }
 }
+const MEMIF_PART: u16 = 5;
+/// Longer than the address of any Unix socket.
+const PLACE_MAX: usize = 128;
 
 /// Yes, with a route if one was asked for, or no and why.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -474,6 +477,33 @@ impl StackPart {
     }
 }
 
+/// A stack over memif; the socket to accept its clients at comes beside it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct MemifPart {
+    message: U16,
+    place: [u8; PLACE_MAX],
+}
+
+impl MemifPart {
+    /// What to say.
+    #[must_use]
+    pub fn new(address: &crate::memif::Address) -> MemifPart {
+        let mut place = [0; PLACE_MAX];
+        let text = address.to_string();
+        place[..text.len()].copy_from_slice(text.as_bytes());
+        MemifPart { message: U16::new(MEMIF_PART), place }
+    }
+
+    /// `None` if it is none.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<crate::memif::Address> {
+        let part = MemifPart::read_from_bytes(bytes).ok().filter(|part| part.message.get() == MEMIF_PART)?;
+        let length = part.place.iter().position(|&byte| byte == 0)?;
+        core::str::from_utf8(&part.place[..length]).ok()?.parse().ok()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -523,6 +553,10 @@ mod tests {
             layout: PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 },
         };
         assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));
+        for place in ["@a", "/run/b,id=4294967295", &"c".repeat(100)] {
+            let address = place.parse().unwrap();
+            assert_eq!(MemifPart::parse(MemifPart::new(&address).as_bytes()), Some(address));
+        }
     }
 
     #[test]
@@ -567,6 +601,7 @@ mod tests {
             let _ = Reply::parse(message);
             let _ = Welcome::parse(message);
             let _ = StackPart::parse(message);
+            let _ = MemifPart::parse(message);
         }
         for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>()] {
             assert!(length <= MESSAGE_LEN_MAX);

@@ -7,7 +7,7 @@ mod client;
 pub mod connection;
 pub mod message;
 
-pub use client::{Client, Gift, Leash};
+pub use client::{Client, Gift, Leash, Sockets};
 
 use core::net::IpAddr;
 
@@ -78,7 +78,7 @@ impl Cluster {
 pub struct Route {
     /// The local address to send from.
     pub source: IpAddr,
-    /// The hardware address of the next hop.
+    /// The hardware address of the next hop; all zero where the stack is to ask for it itself.
     pub next_hop: MacAddr,
 }
 

@@ -11,7 +11,7 @@ use rustix::time::Timespec;
 
 use super::region::Region;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::{FRAME_LEN_MAX, Pair, Role};
+use super::{FRAME_LEN_MAX, Keeper, Pair, Role};
 use crate::Error;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.
@@ -56,6 +56,48 @@ pub struct Counters {
     pub wakeups: u64,
 }
 
+impl Counters {
+    /// Each counter with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("received_frames", self.received_frames),
+            ("received_bytes", self.received_bytes),
+            ("receive_invalid", self.receive_invalid),
+            ("receive_too_long", self.receive_too_long),
+            ("receive_unfinished", self.receive_unfinished),
+            ("sent_frames", self.sent_frames),
+            ("sent_bytes", self.sent_bytes),
+            ("sent_chained", self.sent_chained),
+            ("sent_copied", self.sent_copied),
+            ("transmit_full", self.transmit_full),
+            ("transmit_down", self.transmit_down),
+            ("transmit_no_room", self.transmit_no_room),
+            ("interrupts", self.interrupts),
+            ("wakeups", self.wakeups),
+        ]
+        .into_iter()
+    }
+}
+
+impl core::ops::AddAssign for Counters {
+    fn add_assign(&mut self, other: Counters) {
+        self.received_frames += other.received_frames;
+        self.received_bytes += other.received_bytes;
+        self.receive_invalid += other.receive_invalid;
+        self.receive_too_long += other.receive_too_long;
+        self.receive_unfinished += other.receive_unfinished;
+        self.sent_frames += other.sent_frames;
+        self.sent_bytes += other.sent_bytes;
+        self.sent_chained += other.sent_chained;
+        self.sent_copied += other.sent_copied;
+        self.transmit_full += other.transmit_full;
+        self.transmit_down += other.transmit_down;
+        self.transmit_no_room += other.transmit_no_room;
+        self.interrupts += other.interrupts;
+        self.wakeups += other.wakeups;
+    }
+}
+
 /// Whether a link can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -91,6 +133,7 @@ pub struct MemifLink {
     empty_receives: u32,
     mtu: u16,
     offload: bool,
+    keeper: Option<Keeper>,
     counters: Counters,
 }
 
@@ -189,6 +232,19 @@ impl MemifLink {
     /// # Errors
     /// [`Error::MemifProtocol`] if the rings do not lie inside the regions, or what the kernel said about mapping them.
     pub fn open(pair: Pair) -> Result<MemifLink, Error> {
+        MemifLink::open_kept(pair, None)
+    }
+
+    /// As [`MemifLink::open`], with descriptors that `keeper` watches over.
+    ///
+    /// # Errors
+    /// As [`MemifLink::open`].
+    pub fn open_kept(mut pair: Pair, keeper: Option<Keeper>) -> Result<MemifLink, Error> {
+        if let Some(keeper) = keeper {
+            pair.control = (keeper.adopt)(pair.control);
+            pair.to_server.interrupt = (keeper.adopt)(pair.to_server.interrupt);
+            pair.to_client.interrupt = (keeper.adopt)(pair.to_client.interrupt);
+        }
         let broken = |what: &str| Error::MemifProtocol(what.to_owned());
         let own = pair.role == Role::Client;
         let regions: Vec<Region> = (pair.regions.iter())
@@ -233,6 +289,7 @@ impl MemifLink {
             empty_receives: 0,
             mtu: pair.mtu,
             offload: pair.offload,
+            keeper,
             counters: Counters::default(),
         })
     }
@@ -726,6 +783,16 @@ impl FrameSink for MemifLink {
         self.counters.sent_bytes += u64::from(bytes);
         if self.transmit.next.wrapping_sub(self.transmit.published) >= PUBLISH_BATCH {
             self.publish();
+        }
+    }
+}
+
+impl Drop for MemifLink {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper {
+            for descriptor in [&self.interrupt, &self.wakeup, &self.control] {
+                (keeper.release)(descriptor.as_fd());
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! A *server* listens on a Unix socket ([`Listener`]); a *client* connects ([`connect`]) and owns the memory: rings and
 //! buffers. They agree on a number of ring pairs. A [`Pair`] is one of them as descriptors, which may go to another process;
-//! [`MemifLink`] is its data path.
+//! [`MemifLink`] is its data path, and [`Hub`] that of a stack with several peers.
 //!
 //! Two Overfly ends know each other by the names that they say in the handshake ([`Settings::offload`]). Between them frames
 //! are up to 64 KB long and their TCP checksums hold the sum of the pseudo-header only. Toward all others a link is an
@@ -15,21 +15,25 @@
 mod address;
 mod client;
 mod control;
+mod hub;
 mod link;
 mod message;
 mod region;
 mod ring;
 mod server;
+mod station;
 #[cfg(test)]
 mod tests;
 
 pub use address::Address;
 pub use client::connect;
+pub use hub::{Hub, HubCounters};
 pub use link::{Counters, MemifLink, State};
 pub use ring::Buffers;
 pub use server::Listener;
+pub use station::Station;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::io::fcntl_dupfd_cloexec;
 
@@ -156,6 +160,15 @@ pub struct RingPlace {
     pub offset: u32,
     /// Its entries, as a power of two.
     pub log2_size: u8,
+}
+
+/// Watches over a link's descriptors, in a process where others might close them.
+#[derive(Clone, Copy, Debug)]
+pub struct Keeper {
+    /// One more: returns it, perhaps at another number.
+    pub adopt: fn(OwnedFd) -> OwnedFd,
+    /// This one is about to be closed.
+    pub release: fn(BorrowedFd<'_>),
 }
 
 fn duplicate(descriptor: impl AsFd) -> Result<OwnedFd, Error> {

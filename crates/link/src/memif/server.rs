@@ -32,6 +32,8 @@ pub struct Listener {
     settings: Settings,
     greetings: Vec<Greeting>,
     refused: u64,
+    /// It made the socket, and takes its file away in the end.
+    made: bool,
 }
 
 impl Listener {
@@ -58,7 +60,36 @@ impl Listener {
             Err(errno) => return Err(Error::system("binding a memif socket", errno)),
         }
         listen(&socket, BACKLOG).map_err(|errno| Error::system("listening on a memif socket", errno))?;
-        Ok(Listener { socket, address: address.clone(), settings, greetings: Vec::new(), refused: 0 })
+        let mut listener = Listener::adopt(socket, address, settings);
+        listener.made = true;
+        Ok(listener)
+    }
+
+    /// Accepts at a socket that another process listens on too: each client is one of theirs.
+    #[must_use]
+    pub fn adopt(socket: OwnedFd, address: &Address, settings: Settings) -> Listener {
+        let address = address.clone();
+        Listener { socket, address, settings, greetings: Vec::new(), refused: 0, made: false }
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Handshakes that go on: poll soon.
+    #[must_use]
+    pub fn is_greeting(&self) -> bool {
+        !self.greetings.is_empty()
+    }
+
+    /// Whether a client waits to be accepted.
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        let mut sockets = [PollFd::new(&self.socket, PollFlags::IN)];
+        wait_readable(&mut sockets, Duration::ZERO);
+        !sockets[0].revents().is_empty()
     }
 
     /// Goes on with all handshakes. Returns a connection whose handshake is over, if there is one: call again until there is
@@ -158,7 +189,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(path) = self.address.path() {
+        if let Some(path) = self.address.path().filter(|_| self.made) {
             let _ = unlink(path);
         }
     }

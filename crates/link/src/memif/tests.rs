@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use overfly_wire::FrameSink;
+use overfly_wire::{FrameSink, Unfinished};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::control::{Control, wait_readable};
@@ -448,4 +448,58 @@ fn an_old_file_is_replaced_and_a_listener_s_is_not() {
     let refused = connect(&address, &Settings::default(), PATIENCE).unwrap_err();
     assert!(matches!(refused, Error::MemifConnect { .. }), "{refused}");
     std::fs::remove_dir(&folder).unwrap();
+}
+
+/// A stack with an Overfly peer and one that is none: frames reach whom they are for, and a 64 KB frame each in its way.
+#[test]
+fn a_hub_sends_each_peer_what_it_takes() {
+    let settings = Settings::default();
+    let plain = Settings { offload: false, ..settings.clone() };
+    let (overfly, first) = one_pair(&settings);
+    let (other, second) = connect_both(&plain, &settings);
+    let mut peers = [overfly, other.open().unwrap().pop().unwrap()];
+    let mut hub = Hub::default();
+    hub.attach(first);
+    hub.attach(second.open().unwrap().pop().unwrap());
+    let mac = |peer: u8| [2, 0, 0, 0, 0, peer];
+    let frame_to = |destination: [u8; 6], payload: usize| {
+        let mut frame = [&destination[..], &mac(9), &[8, 0, 0x45, 0, 0, 0, 0, 0, 0, 0, 64, 6]].concat();
+        frame.resize(34 + 20 + payload, 1);
+        frame
+    };
+    let long = Unfinished { checksum_from: 34, segment_len: 1460, headers_len: 54 };
+    let forward = |hub: &mut Hub, frame: &[u8], left| {
+        hub.frame().unwrap()[..frame.len()].copy_from_slice(frame);
+        hub.commit_unfinished(frame.len(), left);
+        hub.flush();
+    };
+    let heard = |peer: &mut MemifLink| {
+        let mut lengths = Vec::new();
+        peer.receive(100, |frame| lengths.push(frame.len()));
+        lengths
+    };
+    forward(&mut hub, &frame_to([0xff; 6], 0), Unfinished::default());
+    assert_eq!(peers.each_mut().map(heard), [[54], [54]]);
+    for (number, peer) in (0..).zip(&mut peers) {
+        let mut hello = frame_to(mac(9), 0);
+        hello[6..12].copy_from_slice(&mac(number));
+        assert!(send(peer, &hello));
+        peer.flush();
+    }
+    assert_eq!(hub.receive(10, |_| ()), 2);
+    forward(&mut hub, &frame_to(mac(0), 14_600), long);
+    assert_eq!(peers.each_mut().map(heard), [vec![14_654], vec![]]);
+    forward(&mut hub, &frame_to(mac(1), 14_600), long);
+    assert_eq!(peers.each_mut().map(heard), [vec![], vec![1514; 10]]);
+    assert_eq!((hub.links(), hub.counters().flooded), (2, 1));
+
+    let [overfly, other] = peers;
+    drop(overfly);
+    assert!(hub.arm());
+    assert_eq!((hub.links(), hub.counters().peers_gone), (1, 1));
+    drop(other);
+    assert!(hub.arm());
+    forward(&mut hub, &frame_to(mac(1), 0), Unfinished::default());
+    assert_eq!((hub.links(), hub.counters().dropped_no_peer), (0, 1));
+    assert_eq!(hub.link_counters().received_frames, 2);
 }

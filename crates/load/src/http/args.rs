@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
-use crate::arguments::{count, cpus, header, link, number, per_s, ports, sources, time};
+use crate::arguments::{count, cpus, header, number, per_s, ports, sources, time};
 use crate::error::Error;
+use crate::link::Link;
 use crate::output::OutputArgs;
 use crate::search::SearchArgs;
 use crate::step::StepArgs;
@@ -106,9 +107,14 @@ pub struct HttpArgs {
     /// https: take certificates signed by those in this file (PEM), not by the system's
     #[arg(long, value_name = "FILE", help_heading = CONNECTIONS)]
     pub ca_file: Option<PathBuf>,
-    /// What carries the connections: xdp (user-level stack, needs root) or kernel (sockets)
-    #[arg(long, value_name = "xdp|kernel", default_value = "kernel", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    /// What carries the connections: kernel (sockets); or the user-level stack over xdp (an interface, needs root),
+    /// memif:PATH (shared memory with the program that listens there; @NAME is an abstract socket) or tap:NAME (a tap
+    /// device, at whose other end is this host's kernel)
+    #[arg(long, value_name = "LINK", default_value = "kernel", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub link: String,
+    /// The stack's own address with --link memif or tap [default: 10.77.0.2/24]
+    #[arg(long, value_name = "ADDRESS/LENGTH", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    pub address: Option<String>,
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub interface: Option<String>,
@@ -261,7 +267,8 @@ impl HttpArgs {
         settings.pipeline = number("--pipeline", &self.pipeline)?;
         settings.insecure = self.insecure;
         settings.ca_file.clone_from(&self.ca_file);
-        settings.link = link(&self.link)?;
+        settings.link = Link::parse(&self.link)?;
+        settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         settings.interface.clone_from(&self.interface);
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;
@@ -331,7 +338,6 @@ fn digest(given: &str) -> Result<[u8; 32], Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Link;
     use clap::Parser;
 
     #[derive(Parser)]

@@ -19,7 +19,7 @@ use super::tls::{Security, Tls};
 use crate::descriptors::raise_limit;
 use crate::error::Error;
 use crate::link::sources::Sources;
-use crate::link::{Link, Stack, Wire, xdp};
+use crate::link::{Link, Stack, Wire, memif, tap, xdp};
 use crate::memory;
 use crate::processors::{check_cpus, pin};
 
@@ -90,12 +90,18 @@ pub fn run_from(
     let scripts = scripts(settings)?;
     let routes = scripts.iter().map(|script| plan.servers_of(script.as_deref())).collect::<Vec<_>>();
     for address in routes.iter().flat_map(|servers| &servers.addresses) {
-        check_route(*address)?;
+        match settings.link {
+            Link::Kernel | Link::Xdp => check_route(*address)?,
+            Link::Memif(_) | Link::Tap(_) => settings.network.check_reaches(*address)?,
+        }
     }
     let security = Security::new(settings, plan.servers.iter().map(|server| server.secure_name.as_deref()))?;
     let seed = |script| Seed { plan: plan.clone(), script, security: security.clone() };
     let seeds = scripts.into_iter().map(seed);
-    match settings.link {
+    if settings.link != Link::Kernel {
+        memory::check(settings.connections, memory::USER_LEVEL)?;
+    }
+    match &settings.link {
         Link::Kernel => {
             plan.sources.as_ref().map_or(Ok(()), Sources::check_local)?;
             // A socket that is bound to an address has its port to itself; others share theirs with those to other servers.
@@ -108,14 +114,31 @@ pub fn run_from(
             let workers = seeds.zip(routes).map(thread).collect::<Result<Vec<_>, Error>>()?;
             start().and_then(|()| drive(settings, workers, progress))
         }
+        Link::Memif(place) => {
+            let stacks = memif::open(&memif::Wanted {
+                place,
+                network: settings.network,
+                threads: settings.threads,
+                connections: settings.connections_of(0),
+                ports: settings.ports.clone(),
+                sources: settings.sources,
+            })?;
+            let workers = stack_workers(settings, &plan, stacks, seeds.zip(routes).collect())?;
+            start().and_then(|()| drive(settings, workers, progress))
+        }
+        Link::Tap(name) => {
+            let purpose = tap::Purpose::Connect {
+                servers: servers_of(&routes),
+                ports: settings.ports.clone(),
+                sources: settings.sources,
+                connections: settings.connections_of(0),
+            };
+            let stacks = tap::open(name, settings.network, settings.threads, &purpose)?;
+            let workers = stack_workers(settings, &plan, stacks, seeds.zip(routes).collect())?;
+            start().and_then(|()| drive(settings, workers, progress))
+        }
         Link::Xdp => {
-            memory::check(settings.connections, memory::USER_LEVEL)?;
-            let mut servers: Vec<SocketAddr> = Vec::new();
-            for address in routes.iter().flat_map(|servers| &servers.addresses) {
-                if !servers.contains(address) {
-                    servers.push(*address);
-                }
-            }
+            let servers = servers_of(&routes);
             let (stacks, attachment) = xdp::open(&xdp::Wanted {
                 servers: &servers,
                 url: settings.targets[0].url(),
@@ -125,19 +148,40 @@ pub fn run_from(
                 ports: settings.ports.clone(),
                 sources: plan.sources.as_ref(),
             })?;
-            let ports: usize = stacks.iter().map(|stack| stack.ports.len()).sum();
-            settings.check_ports(ports * plan.sources.as_ref().map_or(1, Sources::len) * servers.len())?;
-            let thread = |((stack, seed), servers): (_, Servers)| Thread {
-                carrier: (stack, servers.canonical()),
-                seed,
-            };
-            let workers = stacks.into_iter().zip(seeds).zip(routes).map(thread).collect();
+            let workers = stack_workers(settings, &plan, stacks, seeds.zip(routes).collect())?;
             let report = start().and_then(|()| drive(settings, workers, progress));
             // The program stays until the last frame of the last thread is out.
             drop(attachment);
             report
         }
     }
+}
+
+/// All servers that any thread asks.
+fn servers_of(routes: &[Servers]) -> Vec<SocketAddr> {
+    let mut servers: Vec<SocketAddr> = Vec::new();
+    for address in routes.iter().flat_map(|servers| &servers.addresses) {
+        if !servers.contains(address) {
+            servers.push(*address);
+        }
+    }
+    servers
+}
+
+/// A worker for each stack. There must be ports for all connections.
+fn stack_workers<W: Wire + Send>(
+    settings: &Settings,
+    plan: &Plan,
+    stacks: Vec<Stack<W>>,
+    seeds: Vec<(Seed, Servers)>,
+) -> Result<Vec<StackThread<W>>, Error> {
+    let routes: Vec<Servers> = seeds.iter().map(|(_, servers)| servers.clone()).collect();
+    let ports: usize = stacks.iter().map(|stack| stack.ports.len()).sum();
+    let sources = plan.sources.as_ref().map_or(1, Sources::len);
+    settings.check_ports(ports * sources * servers_of(&routes).len())?;
+    let thread =
+        |(stack, (seed, servers)): (_, (_, Servers))| Thread { carrier: (stack, servers.canonical()), seed };
+    Ok(stacks.into_iter().zip(seeds).map(thread).collect())
 }
 
 /// Each thread's script, if the requests are made up.
@@ -178,6 +222,8 @@ struct Thread<C> {
     carrier: C,
     seed: Seed,
 }
+
+type StackThread<W> = Thread<(Stack<W>, Servers)>;
 
 impl<C: Carry> Worker for Thread<C> {
     fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {

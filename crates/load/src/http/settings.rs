@@ -11,7 +11,7 @@ use super::schedule::Rate;
 use super::script::Workload;
 use super::{Hostility, Target};
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, Network};
 
 /// The targets' weights together: so many requests after which the mix repeats.
 const MAX_WEIGHT: u64 = 10_000;
@@ -80,6 +80,8 @@ pub struct Settings {
     pub ca_file: Option<PathBuf>,
     /// What carries the connections.
     pub link: Link,
+    /// The stack's own address with `memif` and `tap`.
+    pub network: Network,
     /// The interface for `xdp`; `None`: the one that the route to the server names.
     pub interface: Option<String>,
     /// Thread i runs on processor `cpus[i % cpus.len()]` alone. Empty: wherever.
@@ -120,6 +122,7 @@ impl Settings {
             insecure: false,
             ca_file: None,
             link: Link::Kernel,
+            network: Network::default(),
             interface: None,
             cpus: Vec::new(),
             sources: None,
@@ -199,14 +202,14 @@ impl Settings {
         if self.interval.is_some_and(|interval| interval < Duration::from_millis(10)) {
             return Err(Error::usage("interval", "", "intervals of 10 ms or more"));
         }
-        if self.interface.is_some() && self.link == Link::Kernel {
+        if self.interface.is_some() && self.link != Link::Xdp {
             return Err(Error::usage(
                 "--interface",
                 self.interface.as_deref().unwrap_or_default(),
-                "--link xdp with it: kernel sockets follow the kernel's routes",
+                "--link xdp with it: kernel sockets follow the kernel's routes, and other links have no interface",
             ));
         }
-        if self.link == Link::Xdp && !self.ports.is_empty() && self.sources.is_none() {
+        if self.link != Link::Kernel && !self.ports.is_empty() && self.sources.is_none() {
             self.check_ports(self.ports.len())?;
         }
         Ok(())

@@ -1,23 +1,34 @@
 //! What carries a generator's frames, and how a thread's stack comes to be. Every kind of load is written once over
 //! [`Wire`]; each link opens one [`Stack`] a thread.
 
+mod alone;
 #[cfg(test)]
 pub(crate) mod in_memory;
+pub(crate) mod memif;
 pub(crate) mod sources;
+pub(crate) mod tap;
 pub(crate) mod xdp;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
+use std::str::FromStr;
 
 use overfly_engine::{Engine, Instant, Owner};
 use overfly_wire::FrameSink;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Error;
 
 /// What carries the connections.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Link {
     /// The user-level stack on AF_XDP sockets.
     Xdp,
+    /// The user-level stack over memory shared with another program.
+    Memif(overfly_link::memif::Address),
+    /// The user-level stack on the tap device of that name.
+    Tap(String),
     /// Kernel sockets and epoll.
     Kernel,
 }
@@ -25,12 +36,112 @@ pub enum Link {
 impl Link {
     /// The name used on the command line and in reports.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Link::Xdp => "xdp",
+            Link::Memif(_) => "memif",
+            Link::Tap(_) => "tap",
             Link::Kernel => "kernel",
         }
     }
+
+    /// What `--link` says.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if it says something else.
+    pub fn parse(given: &str) -> Result<Link, Error> {
+        match given.split_once(':') {
+            None if given == "xdp" => Ok(Link::Xdp),
+            None if given == "kernel" => Ok(Link::Kernel),
+            Some(("memif", place)) => place
+                .parse()
+                .map(Link::Memif)
+                .map_err(|error: overfly_link::Error| Error::usage("--link", given, error.to_string())),
+            Some(("tap", name)) if !name.is_empty() => Ok(Link::Tap(name.to_string())),
+            _ => Err(Error::usage("--link", given, "xdp, kernel, memif:PATH or tap:NAME")),
+        }
+    }
+}
+
+/// A stack's own address where no kernel gives one, and the length in bits of the prefix that is reached without a gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Network {
+    /// The address.
+    pub address: IpAddr,
+    /// 1 to 32, or to 128 with IPv6.
+    pub prefix_len: u8,
+}
+
+impl Network {
+    /// Whether `other` is reached without a gateway.
+    #[must_use]
+    pub fn contains(&self, other: IpAddr) -> bool {
+        let bits = |address: IpAddr| match address.to_canonical() {
+            IpAddr::V4(address) => (u128::from(address.to_bits()) << 96, 4),
+            IpAddr::V6(address) => (address.to_bits(), 6),
+        };
+        let ((own, family), (other, other_family)) = (bits(self.address), bits(other));
+        let mask = u128::MAX.checked_shl(128 - u32::from(self.prefix_len)).unwrap_or(0);
+        family == other_family && (own ^ other) & mask == 0
+    }
+
+    /// The default of a server.
+    pub const SERVER: Network =
+        Network { address: IpAddr::V4(std::net::Ipv4Addr::new(10, 77, 0, 1)), prefix_len: 24 };
+
+    /// Refuses a server that cannot be reached.
+    pub(crate) fn check_reaches(&self, server: SocketAddr) -> Result<(), Error> {
+        if self.contains(server.ip()) && server.ip().to_canonical() != self.address {
+            return Ok(());
+        }
+        Err(Error::usage(
+            "--address",
+            self,
+            format!("another address in the network of the server {}, with its prefix length", server.ip()),
+        ))
+    }
+}
+
+impl Default for Network {
+    fn default() -> Network {
+        Network { address: IpAddr::from([10, 77, 0, 2]), prefix_len: 24 }
+    }
+}
+
+impl FromStr for Network {
+    type Err = Error;
+
+    fn from_str(given: &str) -> Result<Network, Error> {
+        let parse = || {
+            let (address, prefix_len) = given.split_once('/')?;
+            let network = Network { address: address.parse().ok()?, prefix_len: prefix_len.parse().ok()? };
+            let most = if network.address.is_ipv4() { 32 } else { 128 };
+            (1..=most).contains(&network.prefix_len).then_some(network)
+        };
+        parse().ok_or_else(|| {
+            Error::usage("--address", given, "an address and its prefix length, such as 10.77.0.2/24")
+        })
+    }
+}
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.address, self.prefix_len)
+    }
+}
+
+/// The machine's monotonic clock.
+fn uptime_ns() -> u64 {
+    let uptime = clock_gettime(ClockId::Monotonic);
+    uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64
+}
+
+/// A key that no peer knows and that stays the same until the machine starts anew
+/// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Stack::epoch_ns`].
+fn boot_key() -> [u8; 16] {
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(32).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
 }
 
 /// Frames taken before anything is sent.

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::sources::Sources;
-use super::{Ports, Stack, Wire};
+use super::{Ports, Stack, Wire, boot_key, uptime_ns};
 use crate::error::Error;
 pub(crate) use listening::{Listening, listen};
 
@@ -137,12 +136,6 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
     Ok((stacks, attachment))
 }
 
-/// The machine's monotonic clock.
-fn uptime_ns() -> u64 {
-    let uptime = clock_gettime(ClockId::Monotonic);
-    uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64
-}
-
 /// Attaches, and waits for the sockets of a program that has just ended: the kernel frees their
 /// queues a little later (xp_release_deferred in net/xdp/xsk_buff_pool.c).
 fn attach(name: &str, options: Options) -> Result<Attachment, overfly_steer::Error> {
@@ -156,14 +149,6 @@ fn attach(name: &str, options: Options) -> Result<Attachment, overfly_steer::Err
             result => return result,
         }
     }
-}
-
-/// A key that no peer knows and that stays the same until the machine starts anew
-/// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Stack::epoch_ns`].
-fn boot_key() -> [u8; 16] {
-    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(32).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()
 }
 
 /// The defaults for a stack at one address.

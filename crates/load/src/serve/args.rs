@@ -1,7 +1,7 @@
 //! The command line of `overfly load serve`.
 
 use std::io::IsTerminal;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,16 +12,18 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::fault::Chances;
 use super::run::{Progress, Server};
 use super::settings::Settings;
-use crate::arguments::{count, cpus, link, number, time};
+use crate::arguments::{count, cpus, number, time};
 use crate::error::Error;
+use crate::link::{Link, Network};
 use crate::output::print;
 
 /// Serves HTTP as fast as it can: /1024, /10k and /1M ask for so many bytes, / for none.
 #[derive(Debug, Clone, clap::Args)]
 pub struct ServeArgs {
-    /// The address to listen at; :: takes those of both families
-    #[arg(long, value_name = "IP", default_value = "0.0.0.0", allow_hyphen_values = true)]
-    pub address: String,
+    /// The address to listen at; :: takes those of both families. With --link memif or tap it is the stack's own, with the
+    /// length of its prefix [default: 0.0.0.0, or 10.77.0.1/24]
+    #[arg(long, value_name = "IP[/LENGTH]", allow_hyphen_values = true)]
+    pub address: Option<String>,
     /// The port to listen at; 0 lets the kernel choose
     #[arg(short = 'p', long, value_name = "N", default_value = "8080", allow_hyphen_values = true)]
     pub port: String,
@@ -31,8 +33,10 @@ pub struct ServeArgs {
     /// Pin thread after thread to these processors: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub cpus: Option<String>,
-    /// What carries the connections: xdp (user-level stack, needs root) or kernel (sockets)
-    #[arg(long, value_name = "xdp|kernel", default_value = "kernel", allow_hyphen_values = true)]
+    /// What carries the connections: kernel (sockets); or the user-level stack over xdp (an interface, needs root),
+    /// memif:PATH (shared memory with programs that connect there; @NAME is an abstract socket) or tap:NAME (a tap device, at
+    /// whose other end is this host's kernel)
+    #[arg(long, value_name = "LINK", default_value = "kernel", allow_hyphen_values = true)]
     pub link: String,
     /// The interface for --link xdp [default: the one that has --address]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
@@ -69,15 +73,16 @@ impl ServeArgs {
     /// # Errors
     /// [`Error::Usage`] naming the first option that is wrong.
     pub fn settings(&self) -> Result<Settings, Error> {
-        let address: IpAddr = (self.address.parse())
-            .map_err(|_| Error::usage("--address", &self.address, "an IP address of this machine"))?;
+        let link = Link::parse(&self.link)?;
+        let network = self.network(&link)?;
         let mut faults = Chances::default();
         self.faults.iter().try_for_each(|given| faults.add(given))?;
         let settings = Settings {
-            listen: SocketAddr::new(address, number("--port", &self.port)?),
+            listen: SocketAddr::new(network.address, number("--port", &self.port)?),
+            prefix_len: network.prefix_len,
             threads: number("-t", &self.threads)?,
             cpus: self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default(),
-            link: link(&self.link)?,
+            link,
             interface: self.interface.clone(),
             connections: (self.connections.as_deref())
                 .map(|given| count("--connections", given).map(|count| count as usize))
@@ -91,6 +96,20 @@ impl ServeArgs {
         };
         settings.check()?;
         Ok(settings)
+    }
+
+    fn network(&self, link: &Link) -> Result<Network, Error> {
+        match (&self.address, link) {
+            (Some(given), Link::Memif(_) | Link::Tap(_)) => given.parse(),
+            (None, Link::Memif(_) | Link::Tap(_)) => Ok(Network::SERVER),
+            (given, Link::Xdp | Link::Kernel) => {
+                let given = given.as_deref().unwrap_or("0.0.0.0");
+                let address = given.parse();
+                let address =
+                    address.map_err(|_| Error::usage("--address", given, "an IP address of this machine"))?;
+                Ok(Network { address, ..Network::SERVER })
+            }
+        }
     }
 }
 
@@ -163,7 +182,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::link::Link;
     use crate::serve::Fault;
 
     #[derive(Parser)]

@@ -16,7 +16,7 @@ use super::{Settings, kernel};
 use crate::crew::{self, Crew};
 use crate::descriptors;
 use crate::error::Error;
-use crate::link::{Link, Stack, Wire, xdp};
+use crate::link::{Link, Network, Stack, Wire, memif, tap, xdp};
 use crate::processors::check_cpus;
 
 pub(crate) type Turn = crew::Turn<Counts>;
@@ -37,8 +37,20 @@ pub struct Server {
     settings: Settings,
     address: SocketAddr,
     crew: Crew<Counts>,
+    _keeper: Keeper,
+}
+
+/// What must outlive the threads.
+enum Keeper {
+    None,
     /// The program stays until the last frame of the last thread is out.
-    _attachment: Option<Attachment>,
+    Xdp {
+        _attachment: Box<Attachment>,
+    },
+    /// Accepts the peers.
+    Memif {
+        _acceptor: memif::Acceptor,
+    },
 }
 
 impl Server {
@@ -49,16 +61,10 @@ impl Server {
     pub fn start(mut settings: Settings) -> Result<Server, Error> {
         settings.check()?;
         check_cpus(&settings.cpus)?;
-        let (works, attachment) = match settings.link {
-            Link::Kernel => (kernel_works(&mut settings)?, None),
-            Link::Xdp => {
-                let (works, attachment) = xdp_works(&mut settings)?;
-                (works, Some(attachment))
-            }
-        };
+        let (works, keeper) = works(&mut settings)?;
         // The thread for connections that come past the link may be anywhere.
         let crew = Crew::start("serve", works, &settings.cpus, settings.threads, settings.duration)?;
-        Ok(Server { address: settings.listen, settings, crew, _attachment: attachment })
+        Ok(Server { address: settings.listen, settings, crew, _keeper: keeper })
     }
 
     /// Where it listens.
@@ -91,6 +97,29 @@ impl Server {
         let duration = self.crew.elapsed();
         let outcomes = self.crew.stop()?;
         Ok(Report::new(&self.settings, self.address, duration, outcomes))
+    }
+}
+
+fn works(settings: &mut Settings) -> Result<(Vec<Work>, Keeper), Error> {
+    let network = Network { address: settings.listen.ip(), prefix_len: settings.prefix_len };
+    let connections = settings.connections_each();
+    match settings.link.clone() {
+        Link::Kernel => Ok((kernel_works(settings)?, Keeper::None)),
+        Link::Xdp => {
+            let (works, attachment) = xdp_works(settings)?;
+            Ok((works, Keeper::Xdp { _attachment: Box::new(attachment) }))
+        }
+        Link::Memif(place) => {
+            let listening =
+                memif::Listening { place: &place, network, threads: settings.threads, connections };
+            let (stacks, acceptor) = memif::listen(&listening)?;
+            Ok((stack_works(settings, stacks)?, Keeper::Memif { _acceptor: acceptor }))
+        }
+        Link::Tap(name) => {
+            let purpose = tap::Purpose::Listen { connections };
+            let stacks = tap::open(&name, network, settings.threads, &purpose)?;
+            Ok((stack_works(settings, stacks)?, Keeper::None))
+        }
     }
 }
 

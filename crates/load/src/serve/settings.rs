@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::fault::Chances;
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, Network};
 
 /// Connections of a server on a user-level stack, if nobody says otherwise.
 const CONNECTIONS: usize = 65_536;
@@ -15,6 +15,8 @@ const CONNECTIONS: usize = 65_536;
 pub struct Settings {
     /// Where to listen; port 0 lets the kernel choose, if it is asked.
     pub listen: SocketAddr,
+    /// Length in bits of the prefix that the address is in, with `memif` and `tap`.
+    pub prefix_len: u8,
     /// Threads, each with a listener of its own.
     pub threads: usize,
     /// Thread i runs on processor `cpus[i % cpus.len()]` alone. Empty: wherever.
@@ -44,6 +46,7 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8080),
+            prefix_len: Network::SERVER.prefix_len,
             threads: 1,
             cpus: Vec::new(),
             link: Link::Kernel,
@@ -83,11 +86,20 @@ impl Settings {
         if self.timeout < Duration::from_millis(1) {
             return Err(Error::usage("--timeout", 0, "a duration such as 60s or 500ms"));
         }
-        if self.interface.is_some() && self.link == Link::Kernel {
+        if self.interface.is_some() && self.link != Link::Xdp {
             return Err(Error::usage(
                 "--interface",
                 self.interface.as_deref().unwrap_or_default(),
                 "--link xdp with it: kernel sockets listen at addresses (--address)",
+            ));
+        }
+        if matches!(self.link, Link::Memif(_) | Link::Tap(_))
+            && (self.listen.ip().is_unspecified() || self.listen.port() == 0)
+        {
+            return Err(Error::usage(
+                "--address",
+                self.listen,
+                "an address of its own, such as 10.77.0.1/24, and a port: no kernel gives them over this link",
             ));
         }
         Ok(())

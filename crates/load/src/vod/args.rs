@@ -8,8 +8,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::report::Moment;
 use super::run::{Stop, run};
 use super::settings::{Control, Settings};
-use crate::arguments::{count, cpus, link, number, ports, sources, time};
+use crate::arguments::{count, cpus, number, ports, sources, time};
 use crate::error::Error;
+use crate::link::Link;
 use crate::output::print;
 
 /// Streams video to ever more players and reports how many the server sustains before a buffer runs dry.
@@ -81,9 +82,13 @@ pub struct VodArgs {
     /// Pin thread after thread to these processors: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub cpus: Option<String>,
-    /// What carries the streams: xdp (user-level stack, needs root) or kernel (sockets)
-    #[arg(long, value_name = "xdp|kernel", default_value = "kernel", allow_hyphen_values = true)]
+    /// What carries the streams: kernel (sockets); or the user-level stack over xdp (an interface, needs root), memif:PATH
+    /// (shared memory with the program that listens there) or tap:NAME (a tap device, at whose other end is this host's kernel)
+    #[arg(long, value_name = "LINK", default_value = "kernel", allow_hyphen_values = true)]
     pub link: String,
+    /// The stack's own address with --link memif or tap [default: 10.77.0.2/24]
+    #[arg(long, value_name = "ADDRESS/LENGTH", allow_hyphen_values = true)]
+    pub address: Option<String>,
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub interface: Option<String>,
@@ -138,7 +143,8 @@ impl VodArgs {
             None => std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         };
         settings.cpus = self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default();
-        settings.link = link(&self.link)?;
+        settings.link = Link::parse(&self.link)?;
+        settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         settings.interface.clone_from(&self.interface);
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;

@@ -18,7 +18,7 @@ use crate::descriptors;
 use crate::error::Error;
 use crate::http::Target;
 use crate::link::sources::Sources;
-use crate::link::{Link, Stack, Wire, xdp};
+use crate::link::{Link, Stack, Wire, memif, tap, xdp};
 use crate::processors::check_cpus;
 
 /// Between two looks at what was counted.
@@ -59,6 +59,29 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
             let plan = Plan { server: address, ..plan };
             let works = plan.kernel_works()?;
             conduct(settings, works, &wanted, control, stop, progress)
+        }
+        Link::Memif(place) => {
+            settings.network.check_reaches(address)?;
+            let stacks = memif::open(&memif::Wanted {
+                place,
+                network: settings.network,
+                threads: settings.threads,
+                connections: settings.most_streams().div_ceil(settings.threads as u64) as usize,
+                ports: settings.ports.clone(),
+                sources: settings.sources,
+            })?;
+            conduct(settings, plan.stack_works(stacks), &wanted, control, stop, progress)
+        }
+        Link::Tap(name) => {
+            settings.network.check_reaches(address)?;
+            let purpose = tap::Purpose::Connect {
+                servers: vec![address],
+                ports: settings.ports.clone(),
+                sources: settings.sources,
+                connections: settings.most_streams().div_ceil(settings.threads as u64) as usize,
+            };
+            let stacks = tap::open(name, settings.network, settings.threads, &purpose)?;
+            conduct(settings, plan.stack_works(stacks), &wanted, control, stop, progress)
         }
         Link::Xdp => {
             let (stacks, attachment) = xdp::open(&xdp::Wanted {

@@ -11,8 +11,8 @@ use super::buffer::Shape;
 use super::ramp::RampSettings;
 use crate::error::Error;
 use crate::http::Target;
-use crate::link::Link;
 use crate::link::sources::Sources;
+use crate::link::{Link, Network};
 
 /// Where the control socket is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,6 +48,8 @@ pub struct Settings {
     pub cpus: Vec<usize>,
     /// What carries the streams.
     pub link: Link,
+    /// The stack's own address with `memif` and `tap`.
+    pub network: Network,
     /// The interface for `xdp`; `None`: the one that the route to the server names.
     pub interface: Option<String>,
     /// Addresses that connections come from, chosen at random; `None`: this host's, or the stack's own.
@@ -81,6 +83,7 @@ impl Settings {
             threads: 1,
             cpus: Vec::new(),
             link: Link::Kernel,
+            network: Network::default(),
             interface: None,
             sources: None,
             ports: 10_000..=65_000,

@@ -9,7 +9,7 @@ use super::wait::listener_event;
 use super::{Answer, CLOSED, datagram, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::options::Waiting;
-use crate::process::{KernelSet, Process, Told, Woken, is_active, process, wait};
+use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, wait};
 use crate::rules::Direction;
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -25,6 +25,9 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
     let stream = kind & 0xf == libc::SOCK_STREAM;
     let internet = matches!(domain, libc::AF_INET | libc::AF_INET6);
     let datagrams = kind & 0xf == libc::SOCK_DGRAM && matches!(protocol, 0 | libc::IPPROTO_UDP);
+    if internet {
+        allow_own_address(descriptor, domain == libc::AF_INET6);
+    }
     if internet && datagrams {
         let (v6, nonblocking) = (domain == libc::AF_INET6, kind & libc::SOCK_NONBLOCK != 0);
         datagram::opened(&mut process(), descriptor, v6, nonblocking);

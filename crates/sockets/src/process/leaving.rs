@@ -24,6 +24,10 @@ impl Process {
         self.take_gifts();
         let joined = self.stack.joined(id);
         self.stack.part(id);
+        let listens = self.stack.is_listening();
+        if let Some(link) = self.stack.transport_mut() {
+            link.set_listening(listens);
+        }
         while let Some(arrival) = self.stack.take_arrival(id) {
             let Some(&listener) = joined.iter().find(|local| local.is_ipv4() == arrival.remote.is_ipv4())
             else {

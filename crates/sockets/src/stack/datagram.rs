@@ -266,7 +266,9 @@ impl<T: Transport> Stack<T> {
     /// The kernel's answer to who the next hop is.
     pub fn next_hop(&mut self, now: Instant, destination: IpAddr, mac: MacAddr) {
         let Some(drive) = &mut self.drive else { return };
-        drive.engine.set_neighbor(destination, mac);
+        if mac != super::UNKNOWN {
+            drive.engine.set_neighbor(destination, mac);
+        }
         let next_hops = &mut self.face.datagrams.next_hops;
         if next_hops.len() >= MAX_NEXT_HOPS {
             next_hops.pop_first();

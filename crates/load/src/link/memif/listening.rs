@@ -1,0 +1,172 @@
+//! Listeners over memif: the ring pairs of each client are dealt out to the stacks.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use overfly_engine::Config;
+use overfly_link::memif::{Address, Hub, Listener, MemifLink, Settings};
+use overfly_wire::{FrameSink, Unfinished};
+
+use crate::error::Error;
+use crate::link::alone::{config_of, engine};
+use crate::link::{Network, Ports, Stack, Wire, uptime_ns};
+
+/// How often the thread that accepts peers looks whether it is to end.
+const ACCEPT_TURN: Duration = Duration::from_millis(50);
+
+/// What a server over the link needs.
+pub(crate) struct Listening<'a> {
+    /// Where clients connect.
+    pub(crate) place: &'a Address,
+    /// The stacks' own address.
+    pub(crate) network: Network,
+    /// Stacks, and ring pairs that a client can have.
+    pub(crate) threads: usize,
+    /// Most connections of a thread.
+    pub(crate) connections: usize,
+}
+
+/// One stack a thread, for as many clients as come, and what must outlive them: it accepts the clients. The engines do not
+/// listen yet.
+pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<Port>>, Acceptor), Error> {
+    let refused =
+        |error: overfly_link::Error| Error::machine(format!("--link memif:{}", listening.place), error);
+    let settings = Settings { pairs: listening.threads as u16, ..Settings::default() };
+    let listener = Listener::bind(listening.place, settings).map_err(refused)?;
+    let mut stacks = Vec::new();
+    let mut inboxes = Vec::new();
+    for index in 0..listening.threads {
+        let wire = Port::default();
+        inboxes.push(wire.inbox.clone());
+        let flows = listening.connections as u32;
+        let config = Config {
+            // Those in TIME-WAIT have a place of their own.
+            max_flows: 2 * flows,
+            max_time_wait: flows,
+            ..config_of(listening.network, index, true)
+        };
+        let (local, ports) = (listening.network.address, Ports::none());
+        stacks.push(Stack { engine: engine(config)?, wire, local, ports, epoch_ns: uptime_ns() });
+    }
+    Ok((stacks, Acceptor::start(listener, inboxes)?))
+}
+
+/// A serving stack's end of the ring pairs that it was given.
+#[derive(Default)]
+pub(crate) struct Port {
+    hub: Hub,
+    inbox: Arc<Inbox>,
+}
+
+/// New ring pairs for a stack.
+#[derive(Default)]
+struct Inbox {
+    filled: AtomicBool,
+    links: Mutex<Vec<MemifLink>>,
+}
+
+impl Inbox {
+    fn put(&self, link: MemifLink) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        self.filled.store(true, Ordering::Release);
+    }
+}
+
+impl Port {
+    #[cold]
+    fn take_new_links(&mut self) {
+        self.inbox.filled.store(false, Ordering::Relaxed);
+        for link in self.inbox.links.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+            self.hub.attach(link);
+        }
+    }
+}
+
+/// The thread that gives the pairs of new clients to the stacks. Dropping it ends it.
+pub(crate) struct Acceptor {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Acceptor {
+    fn start(mut listener: Listener, inboxes: Vec<Arc<Inbox>>) -> Result<Acceptor, Error> {
+        let over = Arc::new(AtomicBool::new(false));
+        let told = over.clone();
+        let body = move || {
+            let mut next = 0;
+            while !told.load(Ordering::Relaxed) {
+                let links = match listener.accept(ACCEPT_TURN) {
+                    Ok(Some(connection)) => connection.open(),
+                    Ok(None) => continue,
+                    Err(error) => Err(error),
+                };
+                match links {
+                    Ok(links) => {
+                        for link in links {
+                            inboxes[next % inboxes.len()].put(link);
+                            next += 1;
+                        }
+                    }
+                    Err(error) => {
+                        eprintln!("overfly: a memif client was turned away: {error}");
+                        std::thread::sleep(ACCEPT_TURN);
+                    }
+                }
+            }
+        };
+        let thread = std::thread::Builder::new().name("memif-accept".to_owned()).spawn(body);
+        let thread =
+            thread.map_err(|error| Error::machine("starting the thread that accepts peers", error))?;
+        Ok(Acceptor { over, thread: Some(thread) })
+    }
+}
+
+impl Drop for Acceptor {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Wire for Port {
+    #[inline]
+    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
+        if self.inbox.filled.load(Ordering::Acquire) {
+            self.take_new_links();
+        }
+        self.hub.receive(budget, each)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.hub.flush();
+    }
+
+    fn count(&self, counters: &mut BTreeMap<String, u64>) {
+        for (name, count) in self.hub.link_counters().named().chain(self.hub.counters().named()) {
+            counters.insert(format!("link.{name}"), count);
+        }
+    }
+}
+
+impl FrameSink for Port {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        self.hub.frame()
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        self.hub.commit(length);
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        self.hub.commit_unfinished(length, left);
+    }
+}

@@ -1,0 +1,151 @@
+//! What carries a process's frames: an interface, or clients over shared memory.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use overfly_link::broker::Sockets;
+use overfly_link::memif::{Keeper, Station};
+use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
+use overfly_wire::{FrameSink, Unfinished};
+
+use crate::kernel;
+use crate::stack::Transport;
+use crate::table::{self, Entry};
+
+/// TCP payload of one frame over memif (`overfly_link::memif::FRAME_LEN_MAX`).
+pub(crate) const SEGMENT_OFFLOAD: u32 = 65_435;
+
+/// The link of this process.
+#[derive(Debug)]
+pub(crate) enum Carrier {
+    Xdp(XdpLink),
+    Memif(Station),
+}
+
+impl Carrier {
+    /// Opens what the broker gave. Its descriptors move out of the program's way.
+    pub(crate) fn open(sockets: Sockets) -> Result<Carrier, String> {
+        match sockets {
+            Sockets::Xdp(sockets) => open_xdp(sockets).map(Carrier::Xdp),
+            Sockets::Memif { socket, address } => {
+                let keeper = Keeper { adopt, release };
+                let station = Station::join(socket, &address, keeper).map_err(|error| error.to_string())?;
+                Ok(Carrier::Memif(station))
+            }
+        }
+    }
+
+    /// What to sleep on. The same ones as long as the carrier lives.
+    pub(crate) fn descriptors(&self) -> Vec<i32> {
+        match self {
+            Carrier::Xdp(link) => link.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
+            Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
+        }
+    }
+
+    /// There is something that nobody wakes this end for: sleep for a short time only.
+    pub(crate) fn is_busy(&self) -> bool {
+        match self {
+            Carrier::Xdp(link) => link.transmit_pending(),
+            Carrier::Memif(station) => station.is_busy(),
+        }
+    }
+
+    /// The stack has the link to itself: no kernel answers ARP for it, nor finds next hops.
+    pub(crate) const fn is_alone(&self) -> bool {
+        matches!(self, Carrier::Memif(_))
+    }
+
+    /// Whether the stack listens.
+    pub(crate) fn set_listening(&mut self, listening: bool) {
+        if let Carrier::Memif(station) = self {
+            station.set_accepting(listening);
+        }
+    }
+
+    /// What it has done, in words.
+    pub(crate) fn report(&self) -> String {
+        match self {
+            Carrier::Xdp(link) => format!("{:?}", link.counters()),
+            Carrier::Memif(station) => {
+                format!("{:?} {:?}", station.hub().link_counters(), station.hub().counters())
+            }
+        }
+    }
+}
+
+fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
+    sockets.queues = (sockets.queues.into_iter())
+        .map(|queue| QueueSockets { socket: adopt(queue.socket), pool: adopt(queue.pool) })
+        .collect();
+    let numbers: Vec<i32> =
+        sockets.queues.iter().flat_map(|queue| [queue.socket.as_raw_fd(), queue.pool.as_raw_fd()]).collect();
+    XdpLink::open(sockets).map_err(|error| {
+        for &number in &numbers {
+            table::enter(number, Entry::Kernel);
+        }
+        error.to_string()
+    })
+}
+
+/// A descriptor of the library's own.
+fn adopt(descriptor: OwnedFd) -> OwnedFd {
+    let descriptor = kernel::move_up(descriptor);
+    table::enter(descriptor.as_raw_fd(), Entry::Internal);
+    descriptor
+}
+
+/// It is about to be closed.
+fn release(descriptor: BorrowedFd<'_>) {
+    table::enter(descriptor.as_raw_fd(), Entry::Kernel);
+}
+
+impl Transport for Carrier {
+    #[inline]
+    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
+        match self {
+            Carrier::Xdp(link) => link.receive(budget, each),
+            Carrier::Memif(station) => station.receive(budget, each),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        match self {
+            Carrier::Xdp(link) => link.flush(),
+            Carrier::Memif(station) => station.flush(),
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        match self {
+            Carrier::Xdp(_) => true,
+            Carrier::Memif(station) => station.arm(),
+        }
+    }
+}
+
+impl FrameSink for Carrier {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        match self {
+            Carrier::Xdp(link) => link.frame(),
+            Carrier::Memif(station) => station.frame(),
+        }
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        match self {
+            Carrier::Xdp(link) => link.commit(length),
+            Carrier::Memif(station) => station.commit(length),
+        }
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        match self {
+            Carrier::Xdp(link) => link.commit_unfinished(length, left),
+            Carrier::Memif(station) => station.commit_unfinished(length, left),
+        }
+    }
+}
