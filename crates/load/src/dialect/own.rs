@@ -12,6 +12,9 @@ pub(super) struct OwnArgs {
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     interface: Option<String>,
+    /// The stack's own address with --link memif or tap
+    #[arg(long, value_name = "ADDRESS/LEN", allow_hyphen_values = true)]
+    address: Option<String>,
     /// Pin thread after thread to these processors: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     cpus: Option<String>,
@@ -31,6 +34,7 @@ impl OwnArgs {
         let options = [
             ("--link", &self.link),
             ("--interface", &self.interface),
+            ("--address", &self.address),
             ("--cpus", &self.cpus),
             ("--ports", &self.ports),
             ("--sources", &self.sources),

@@ -9,8 +9,17 @@ use super::{units, verdict};
 use crate::http::Report;
 use crate::record::Record;
 
-const QUANTILES: [(&str, f64); 5] =
-    [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("p99.99", 0.9999)];
+const QUANTILES: [(&str, f64); 7] = [
+    ("p50", 0.5),
+    ("p90", 0.9),
+    ("p99", 0.99),
+    ("p99.9", 0.999),
+    ("p99.99", 0.9999),
+    ("p99.999", 0.99999),
+    ("p99.9999", 0.999_999),
+];
+/// So many columns are there even if they are empty: pages of one length are easier to compare.
+const COLUMNS_LEAST: usize = 5;
 /// Text is broken at this column.
 const WIDTH: usize = 90;
 
@@ -81,10 +90,12 @@ impl fmt::Display for Times<'_> {
             ("Connect", &self.0.connect_ns),
             ("Send lag", &self.0.send_lag_ns),
         ];
-        let columns = QUANTILES.iter().map(|(name, _)| *name).chain(["max", "mean"]);
-        row(f, "", columns.map(String::from))?;
+        let most = rows.iter().map(|(_, histogram)| histogram.len()).max().unwrap_or(0);
+        let known = QUANTILES.iter().filter(|(_, quantile)| is_known(*quantile, most)).count();
+        let columns = &QUANTILES[..known.max(COLUMNS_LEAST)];
+        row(f, "", columns.iter().map(|(name, _)| *name).chain(["max", "mean"]).map(String::from))?;
         for (name, histogram) in rows.into_iter().filter(|(_, histogram)| !histogram.is_empty()) {
-            let quantiles = QUANTILES.iter().map(|(_, quantile)| at(histogram, *quantile));
+            let quantiles = columns.iter().map(|(_, quantile)| at(histogram, *quantile));
             let ends = [histogram.max() as f64, histogram.mean()].map(|ns| units::time(ns / 1e3));
             row(f, name, quantiles.chain(ends))?;
         }
@@ -92,9 +103,14 @@ impl fmt::Display for Times<'_> {
     }
 }
 
-fn at(histogram: &Histogram<u64>, quantile: f64) -> String {
+/// Whether one of `count` values lies beyond the quantile.
+fn is_known(quantile: f64, count: u64) -> bool {
     // 1 - 0.999 is a little less than a thousandth.
-    if (1.0 - quantile) * (histogram.len() as f64) < 1.0 - 1e-6 {
+    (1.0 - quantile) * (count as f64) >= 1.0 - 1e-6
+}
+
+fn at(histogram: &Histogram<u64>, quantile: f64) -> String {
+    if !is_known(quantile, histogram.len()) {
         return "-".to_string();
     }
     units::time(histogram.value_at_quantile(quantile) as f64 / 1e3)
@@ -132,4 +148,28 @@ fn paragraph(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
         column += before.len() + word.len();
     }
     writeln!(f)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The heading, and the row of latencies.
+    fn table(count: u64) -> (String, String) {
+        let mut record = Record::new();
+        record.latency_ns.record_n(1_000, count).unwrap();
+        let text = Times(&record).to_string();
+        let mut lines = text.lines().map(str::to_owned);
+        (lines.next().unwrap(), lines.next().unwrap())
+    }
+
+    #[test]
+    fn quantiles_are_shown_as_far_as_values_lie_beyond_them() {
+        let (heading, row) = table(999);
+        assert!(heading.contains("p99.99 ") && !heading.contains("p99.999"), "{heading}");
+        assert_eq!(row.matches(" -").count(), 2, "{row}");
+        let (heading, row) = table(1_000_000);
+        assert!(heading.contains(" p99.9999 ") && !row.contains(" -"), "{heading}\n{row}");
+        assert_eq!(heading.len(), row.len());
+    }
 }
