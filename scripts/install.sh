@@ -21,6 +21,8 @@ curl curl
 ping iputils-ping
 cc gcc
 valgrind valgrind
+tcpdump tcpdump
+tshark tshark
 dpdk-testpmd dpdk-dev
 haproxy haproxy
 redis-server redis-server

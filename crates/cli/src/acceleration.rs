@@ -24,6 +24,11 @@ impl Acceleration {
         let attachment =
             Attachment::attach(interface, attachment_options(options)).map_err(|error| error.to_string())?;
         let broker = Broker::start(attachment).map_err(|error| error.to_string())?;
+        if !broker.is_public() {
+            crate::complain(format_args!(
+                "another program has the name @overfly/{interface}: `overfly top` will not find this one"
+            ));
+        }
         Ok(Acceleration::Xdp(Box::new(broker)))
     }
 

@@ -21,6 +21,7 @@ mod program;
 mod rules;
 mod run;
 mod supervise;
+mod watch;
 
 use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
@@ -48,6 +49,9 @@ enum Command {
     Bench(bench::Arguments),
     Doctor(doctor::Arguments),
     Profile(profile::Arguments),
+    Top(watch::top::Arguments),
+    Sockets(watch::sockets::Arguments),
+    Dump(watch::dump::Arguments),
     Lab(lab::Arguments),
     #[command(subcommand)]
     Load(Load),
@@ -80,6 +84,9 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
+        Command::Top(arguments) => watch::top::top(&arguments),
+        Command::Sockets(arguments) => watch::sockets::sockets(&arguments),
+        Command::Dump(arguments) => watch::dump::dump(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Load(Load::Serve(arguments)) => main_serve(&arguments),

@@ -14,7 +14,7 @@ use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::fastopen::{ClientCookies, ServerCookies};
-use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State};
+use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State, Timer};
 use crate::flows::Flows;
 use crate::handover::Departed;
 use crate::listener::Listeners;
@@ -299,6 +299,24 @@ impl Engine {
         }
         self.enqueue(index);
         Ok(FlowId(index))
+    }
+
+    /// What the flow waits for next, and for how long still.
+    #[must_use]
+    pub fn timer(&self, now: Instant, flow: FlowId) -> Option<(Timer, Duration)> {
+        let block = self.flows.at(flow.0);
+        let retransmission =
+            if block.flags.has(Flags::PERSIST) { Timer::Persist } else { Timer::Retransmission };
+        let (timer, tick) = [
+            (retransmission, block.retransmit_at),
+            (Timer::DelayedAck, block.ack_at),
+            (Timer::Linger, block.linger_at),
+        ]
+        .into_iter()
+        .filter_map(|(timer, deadline)| Some((timer, deadline.tick()?)))
+        .reduce(|first, other| if other.1.is_before(first.1) { other } else { first })?;
+        let left = if tick.is_before(now.tick()) { 0 } else { tick.since(now.tick()) };
+        Some((timer, Duration::from_micros(u64::from(left) << TICK_SHIFT)))
     }
 
     /// The state of the flow between these ends, TIME-WAIT included.

@@ -522,6 +522,19 @@ pub struct Info {
     pub ecn: bool,
 }
 
+/// What a flow waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Timer {
+    /// An acknowledgment, before it sends again or probes.
+    Retransmission,
+    /// The next probe of a closed window (RFC 9293 section 3.8.6.1).
+    Persist,
+    /// Company for an acknowledgment of its own.
+    DelayedAck,
+    /// The next keep-alive probe, or the end of FIN-WAIT-2 or TIME-WAIT.
+    Linger,
+}
+
 /// Bytes of one flow, all of it: the control block, its places in the table and in the queue of output, and what its owner
 /// keeps for a flow whose payload is made from a template (an index).
 #[cfg(test)]

@@ -40,7 +40,7 @@ pub use config::{Config, ConfigError, Ecn, SynCookies};
 pub use congestion::Algorithm;
 pub use counters::Counters;
 pub use engine::Engine;
-pub use flow::{Info, State};
+pub use flow::{Info, State, Timer};
 pub use handover::{Handover, SentFin};
 pub use owner::{Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner};
 pub use prefix::{NoPrefix, Prefix};

@@ -90,6 +90,11 @@ pub enum Error {
     MemifRefused(String),
     /// The memif peer breaks the protocol: what it said.
     MemifProtocol(String),
+    /// Somebody takes this stack's frames already.
+    Captured {
+        /// Which process.
+        process: u64,
+    },
     /// The broker said no.
     Refused {
         /// Why, as a number.
@@ -189,6 +194,9 @@ impl fmt::Display for Error {
             }
             Error::MemifRefused(reason) => write!(formatter, "the memif peer refused: {reason}"),
             Error::MemifProtocol(what) => write!(formatter, "the memif peer breaks the protocol: {what}"),
+            Error::Captured { process } => {
+                write!(formatter, "process {process} takes its frames already: one `overfly dump` at a time")
+            }
             Error::Refused { reason, .. } => write!(formatter, "the broker refused: {reason}"),
         }
     }

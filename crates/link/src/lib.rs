@@ -5,6 +5,7 @@
 //! * [`memif`]: shared memory between two processes, in the format of DPDK and VPP. [`memif::Listener`] and
 //!   [`memif::connect`] are its two ends, [`memif::MemifLink`] is the data path.
 //! * [`tap`]: a tap device, whose other end is this host's kernel.
+//! * [`watch`]: what a running stack shows to who looks.
 //! * [`broker`]: what a program's process says to the broker that holds the privilege.
 //!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
@@ -16,6 +17,7 @@ mod finish;
 mod mapping;
 pub mod memif;
 pub mod tap;
+pub mod watch;
 pub mod xdp;
 
 pub use error::Error;

@@ -62,6 +62,31 @@ impl Carrier {
         }
     }
 
+    /// How full its rings are (`now`) and what it has done (`link`): group, name and value of each counter.
+    pub(crate) fn each_counter(&self, mut each: impl FnMut(&'static str, &'static str, u64)) {
+        match self {
+            Carrier::Xdp(link) => {
+                let occupancy = link.occupancy();
+                for (name, value) in [
+                    ("receive_ring", occupancy.received),
+                    ("receive_ring_size", occupancy.receive_ring),
+                    ("transmit_ring", occupancy.outstanding),
+                    ("transmit_ring_size", occupancy.transmit_ring),
+                    ("fill_ring", occupancy.fill),
+                ] {
+                    each("now", name, u64::from(value));
+                }
+                link.counters().named().for_each(|(name, value)| each("link", name, value));
+            }
+            Carrier::Memif(station) => {
+                let hub = station.hub();
+                each("now", "peers", hub.links() as u64);
+                hub.link_counters().named().for_each(|(name, value)| each("link", name, value));
+                hub.counters().named().for_each(|(name, value)| each("link", name, value));
+            }
+        }
+    }
+
     /// What it has done, in words.
     pub(crate) fn report(&self) -> String {
         match self {

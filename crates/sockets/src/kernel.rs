@@ -26,12 +26,16 @@ pub(crate) fn tcp_socket(v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).map(IntoRawFd::into_raw_fd)
 }
 
-/// Moves a descriptor to a number that programs do not use, if there is one.
-pub(crate) fn move_up(descriptor: OwnedFd) -> OwnedFd {
+/// From where on programs do not use descriptors' numbers, if there is such a place.
+pub(crate) fn high_number() -> i32 {
     let limit =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024).min(1 << 16);
-    let least = i32::try_from(limit.saturating_sub(128)).unwrap_or(896);
-    match rustix::io::fcntl_dupfd_cloexec(&descriptor, least) {
+    i32::try_from(limit.saturating_sub(128)).unwrap_or(896)
+}
+
+/// Moves a descriptor to a number that programs do not use, if there is one.
+pub(crate) fn move_up(descriptor: OwnedFd) -> OwnedFd {
+    match rustix::io::fcntl_dupfd_cloexec(&descriptor, high_number()) {
         Ok(moved) => {
             crate::sys::close(descriptor.into_raw_fd());
             moved

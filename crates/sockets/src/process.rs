@@ -7,6 +7,7 @@ mod family;
 mod handover;
 mod leaving;
 mod ports;
+mod show;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -63,6 +64,9 @@ pub(crate) const fn private_listener(id: SocketId) -> u64 {
     PRIVATE | id.0 as u64
 }
 
+/// The data of the bell of observers in an epoll set.
+pub(crate) const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffe;
+
 /// What the data of an event from the kernel says.
 pub(crate) enum Tag {
     /// The program's.
@@ -71,6 +75,8 @@ pub(crate) enum Tag {
     Stack,
     /// The broker has something from another process.
     Broker,
+    /// An observer wants an answer.
+    Bell,
     /// The kernel has a connection for this listener.
     Listener(SocketId),
 }
@@ -80,6 +86,8 @@ pub(crate) const fn tag(data: u64) -> Tag {
         Tag::Stack
     } else if data == PRIVATE_BROKER {
         Tag::Broker
+    } else if data == PRIVATE_BELL {
+        Tag::Bell
     } else if data >> 32 == PRIVATE >> 32 {
         Tag::Listener(SocketId(data as u32))
     } else {
@@ -155,6 +163,9 @@ pub(crate) struct Process {
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
+    /// When the counters were last shown, and a place for their values.
+    shown: Instant,
+    shown_values: Vec<u64>,
     pub(crate) statistics: Statistics,
     family: Family,
 }
@@ -212,6 +223,8 @@ impl Process {
             shared_ports: SharedPorts::new(),
             event_loop: false,
             pumped: Instant::from_micros(0),
+            shown: Instant::from_micros(0),
+            shown_values: Vec::new(),
             statistics: Statistics::new(),
             family: Family::new(),
         }
@@ -291,11 +304,20 @@ impl Process {
     }
 
     fn try_start(&mut self) -> Result<(), String> {
-        let environment = self
-            .environment
-            .as_deref()
-            .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
-        let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
+        let mut client = self.take_client()?;
+        let outcome = self.try_start_with(&mut client);
+        if outcome.is_ok() {
+            self.client = Some(client);
+            self.begin_to_show();
+        } else {
+            // The broker takes back what it gave.
+            table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
+            self.stop_showing();
+        }
+        outcome
+    }
+
+    fn try_start_with(&mut self, client: &mut Client) -> Result<(), String> {
         let interface = client.interface().clone();
         if interface.addresses.is_empty() {
             return Err(format!("interface {} has no address", interface.name));
@@ -338,7 +360,6 @@ impl Process {
             .map_err(|error| format!("eventfd: {error}"))?;
         let kick = kernel::move_up(kick);
         table::enter(kick.as_raw_fd(), Entry::Internal);
-        table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
         self.stack.start(engine, link, self.cache_limit.max(1024));
@@ -347,7 +368,6 @@ impl Process {
         }
         self.kick = Some(kick);
         self.fresh = Some(fresh);
-        self.client = Some(client);
         self.interface_index = interface.index;
         self.interface = Some(interface);
         self.statistics.stacks += 1;
@@ -392,6 +412,7 @@ impl Process {
     fn lose_stack(&mut self, ancestor: u32) {
         self.stack.drop_arrivals(sys::close);
         drop(self.stack.forget(ancestor));
+        self.stop_showing();
         self.client = None;
         self.kick = None;
         self.interface = None;
@@ -428,6 +449,7 @@ impl Process {
             self.give_away();
         }
         self.after_output();
+        self.show_sometimes();
         received
     }
 
@@ -494,8 +516,9 @@ impl Process {
 
     /// The descriptors that say that [`Process::pump`] has something to do.
     pub(crate) fn wake_descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        let broker = self.broker_descriptor();
-        self.link_descriptors.iter().copied().chain(self.kick.iter().map(AsRawFd::as_raw_fd)).chain(broker)
+        let kick = self.kick.as_ref().map(AsRawFd::as_raw_fd);
+        let own = self.link_descriptors.iter().copied();
+        own.chain(kick).chain(self.broker_descriptor()).chain(self.bell())
     }
 
     /// Readable when another process gave something away.
@@ -559,6 +582,11 @@ impl Process {
     /// There is output that the link had no frames for, or that the device did not take.
     pub(crate) fn is_blocked(&self) -> bool {
         self.stack.has_output() || self.stack.transport().is_some_and(Carrier::is_busy)
+    }
+
+    /// Readable when an observer wants an answer; there is none where nobody can look.
+    pub(crate) fn bell(&self) -> Option<i32> {
+        self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
     }
 
     /// How long a thread may sleep that wants to wake at `deadline`, in microseconds.
@@ -772,8 +800,13 @@ impl Process {
     }
 
     /// A socket stays the kernel's, and why.
-    fn left(&mut self, why: Why) -> bool {
+    pub(crate) fn left(&mut self, why: Why) -> bool {
         self.statistics.leave(why);
+        if self.stack.show.is_none() {
+            self.begin_to_show();
+        } else {
+            self.show();
+        }
         false
     }
 
@@ -997,6 +1030,7 @@ pub(crate) fn wait(
         extra.revents = descriptor.revents;
     }
     guard.look_at_broker(&descriptors[..count]);
+    guard.hush_if_rung(&descriptors[..count]);
     (guard, Woken::Look)
 }
 
@@ -1032,6 +1066,7 @@ pub(crate) fn sleeping(
     }
     if !spins {
         guard.statistics.sleeps += 1;
+        guard.show();
         guard.sleepers += 1;
         let until = timeout_us.map(|us| now() + Duration::from_micros(us));
         guard.sleep_until = match (guard.sleep_until, until) {

@@ -5,16 +5,20 @@
 mod datagram;
 #[cfg(not(test))]
 mod handover;
+pub(crate) mod rows;
+mod tap;
 
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
 use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
+use overfly_link::watch::Show;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
+use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{Arrival, Listening, Settings, Socket, SocketId, State};
@@ -59,6 +63,9 @@ pub struct Stack<T> {
     pub(crate) forks: u32,
     /// How many times as large batches are as by themselves.
     batches: usize,
+    /// What observers see, and whether one of them takes frames.
+    pub(crate) show: Option<Show>,
+    pub(crate) captured: bool,
 }
 
 /// What is to be done with a closed socket's descriptor.
@@ -86,6 +93,8 @@ impl<T: Transport> Stack<T> {
             connects: 0,
             forks: 0,
             batches: 1,
+            show: None,
+            captured: false,
         }
     }
 
@@ -149,8 +158,13 @@ impl<T: Transport> Stack<T> {
         let Some(drive) = &mut self.drive else { return 0 };
         let Drive { engine, transport } = drive;
         let face = &mut self.face;
-        let received =
-            transport.receive(RECEIVE_BATCH * self.batches, |frame| engine.receive(now, frame, face));
+        let mut show = self.show.as_mut().filter(|_| self.captured);
+        let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
+            if let Some(show) = &mut show {
+                show.frame(now.as_micros(), false, frame);
+            }
+            engine.receive(now, frame, face);
+        });
         engine.advance(now, face);
         self.do_chores();
         self.transmit(now);
@@ -180,11 +194,18 @@ impl<T: Transport> Stack<T> {
             drive.transport.flush();
             return true;
         }
-        let mut done = drive.engine.transmit(now, &mut self.face, &mut drive.transport);
-        drive.transport.flush();
-        if !done {
-            done = drive.engine.transmit(now, &mut self.face, &mut drive.transport);
-            drive.transport.flush();
+        let Drive { engine, transport } = drive;
+        let mut done = false;
+        // What the link cannot take at first it may after it was flushed.
+        for _ in 0..2 {
+            done = match self.show.as_mut().filter(|_| self.captured) {
+                Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
+                None => engine.transmit(now, &mut self.face, transport),
+            };
+            transport.flush();
+            if done {
+                break;
+            }
         }
         done
     }

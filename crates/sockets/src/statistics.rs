@@ -26,12 +26,12 @@ pub(crate) enum Why {
 impl Why {
     const ALL: [(Self, &'static str); 7] = [
         (Self::Loopback, "loopback"),
-        (Self::OtherAddress, "other address"),
+        (Self::OtherAddress, "other_address"),
         (Self::Rule, "rule"),
-        (Self::NoStack, "no stack"),
+        (Self::NoStack, "no_stack"),
         (Self::Refused, "refused"),
-        (Self::KernelEpoll, "EF_UL_EPOLL=0"),
-        (Self::SocketOption, "socket option"),
+        (Self::KernelEpoll, "kernel_epoll"),
+        (Self::SocketOption, "socket_option"),
     ];
 }
 
@@ -97,17 +97,37 @@ impl Statistics {
     }
 
     /// A socket stays the kernel's.
-    pub(crate) fn leave(&mut self, why: Why) {
+    pub(super) fn leave(&mut self, why: Why) {
         self.left[why as usize] += 1;
+    }
+
+    /// How many sockets stayed the kernel's, for each reason.
+    pub(crate) fn reasons(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        Why::ALL.into_iter().map(|(why, name)| (name, self.left[why as usize]))
+    }
+
+    /// The other counters, with their names.
+    pub(crate) fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("kernel_accepts", self.kernel_accepts),
+            ("kernel_connects", self.kernel_connects),
+            ("listeners_refused", self.listeners_refused),
+            ("connects_refused", self.connects_refused),
+            ("datagram_sockets", self.datagram_sockets),
+            ("datagram_sockets_refused", self.datagram_sockets_refused),
+            ("shared_port_connects", self.shared_port_connects),
+            ("looks", self.looks),
+            ("naps", self.naps),
+            ("sleeps", self.sleeps),
+        ]
+        .into_iter()
     }
 
     /// Prints everything, once.
     pub(crate) fn report(&mut self, stack: &Stack<Carrier>) {
-        let left: String = Why::ALL
-            .iter()
-            .filter(|(why, _)| self.left[*why as usize] > 0)
-            .map(|(why, name)| format!(" {name} {}", self.left[*why as usize]))
-            .collect();
+        let reasons = self.reasons().filter(|&(_, count)| count > 0);
+        let left: String =
+            reasons.map(|(name, count)| format!(" {} {count}", name.replace('_', " "))).collect();
         if !core::mem::take(&mut self.enabled) || (self.stacks == 0 && left.is_empty()) {
             return;
         }

@@ -5,16 +5,17 @@
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token,
-    Welcome, Wish,
+    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, Shown, ShownPart,
+    StackPart, Token, Welcome, Wish,
 };
-use overfly_link::broker::{self, Refusal, Route, connection};
-use overfly_link::xdp::{QueueSockets, StackSockets};
+use overfly_link::broker::{self, Refusal, Route, connection, observer};
+use overfly_link::watch;
+use overfly_link::xdp::StackSockets;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::sockopt::socket_peercred;
@@ -80,6 +81,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// the XDP program is detached.
 pub struct Broker {
     environment: String,
+    is_public: bool,
     shared: Arc<Shared>,
     stop: OwnedFd,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -92,6 +94,9 @@ impl Broker {
     /// What the kernel said about the socket or the thread.
     pub fn start(attachment: Attachment) -> Result<Broker, Error> {
         let (listener, name, token) = open_socket()?;
+        // Somebody else may have the public name: then nobody can look, and all else is as ever.
+        let public = listen_at(&format!("{}{}", observer::PREFIX, attachment.interface().name)).ok();
+        let is_public = public.is_some();
         let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
         let stopped = fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
@@ -101,6 +106,7 @@ impl Broker {
         });
         let service = Service {
             listener,
+            public,
             monitor,
             stop: stopped,
             token,
@@ -116,13 +122,25 @@ impl Broker {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
                 Error::system("starting the broker's thread", errno)
             })?;
-        Ok(Broker { environment: broker::environment(&name, token), shared, stop, thread: Some(thread) })
+        Ok(Broker {
+            environment: broker::environment(&name, token),
+            is_public,
+            shared,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface.
     #[must_use]
     pub fn environment(&self) -> &str {
         &self.environment
+    }
+
+    /// Observers find this broker at its interface's name. They do not if somebody else took that.
+    #[must_use]
+    pub fn is_public(&self) -> bool {
+        self.is_public
     }
 
     /// The attachment, between two requests. Do not hold it for long.
@@ -161,26 +179,26 @@ pub(crate) fn open_socket() -> Result<(OwnedFd, String, Token), Error> {
     let mut token = Token([0; 16]);
     token.0.copy_from_slice(secret);
     let name = format!("overfly-{}-{suffix:016x}", getpid().as_raw_nonzero());
-
-    let listener = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-    .and_then(|socket| {
-        bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-        listen(&socket, 1024)?;
-        Ok(socket)
-    })
-    .map_err(|errno| Error::system("the broker's socket", errno))?;
+    let listener = listen_at(&name).map_err(|errno| Error::system("the broker's socket", errno))?;
     Ok((listener, name, token))
+}
+
+/// A listener at an abstract name.
+fn listen_at(name: &str) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    listen(&socket, 1024)?;
+    Ok(socket)
 }
 
 /// What a connection has become.
 enum State {
-    /// Has until then to say who it is.
-    Greeting(Instant),
+    /// Has until then to say who it is; at the public name there is no secret.
+    Greeting {
+        until: Instant,
+        public: bool,
+    },
     Leash,
     /// Perhaps with a stack, perhaps waiting for an answer.
     Client {
@@ -197,10 +215,28 @@ struct Waiting {
 
 struct Connection {
     socket: OwnedFd,
+    /// Whose it is.
+    peer: Option<Peer>,
+    /// What the process shows itself in: memory and eventfd.
+    shown: Option<(OwnedFd, OwnedFd)>,
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
     state: State,
     over: bool,
+}
+
+/// Who connected, as the kernel says it.
+#[derive(Clone, Copy)]
+struct Peer {
+    process: u32,
+    user: u32,
+}
+
+impl Peer {
+    /// Root sees everybody, others see their own.
+    fn may_see(self, other: Peer) -> bool {
+        self.user == 0 || self.user == other.user
+    }
 }
 
 /// A stack that nothing is steered to any more and whose process may still be at its rings.
@@ -211,6 +247,7 @@ struct Lingering {
 
 struct Service {
     listener: OwnedFd,
+    public: Option<OwnedFd>,
     monitor: AddressMonitor,
     stop: OwnedFd,
     token: Token,
@@ -223,13 +260,14 @@ struct Service {
 
 impl Service {
     fn run(mut self) {
-        const FIXED: usize = 3;
+        const FIXED: usize = 4;
         loop {
             // Two places for each connection, so that results are found by number.
             let mut set = vec![
                 PollFd::new(&self.stop, PollFlags::IN),
                 PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.monitor, PollFlags::IN),
+                PollFd::new(self.public.as_ref().unwrap_or(&self.listener), PollFlags::IN),
             ];
             for connection in &self.connections {
                 let process = connection.process.as_ref().unwrap_or(&connection.socket);
@@ -283,7 +321,10 @@ impl Service {
                 self.count(|counters| counters.undoing_failed += 1);
             }
             if ready[1] {
-                self.accept();
+                self.accept(false);
+            }
+            if ready[3] && self.public.is_some() {
+                self.accept(true);
             }
         }
     }
@@ -298,7 +339,7 @@ impl Service {
         self.connections
             .iter()
             .filter_map(|connection| match &connection.state {
-                State::Greeting(until) => Some(until.saturating_duration_since(Instant::now())),
+                State::Greeting { until, .. } => Some(until.saturating_duration_since(Instant::now())),
                 State::Client { waiting: Some(_), .. } => Some(NEIGHBOR_PAUSE),
                 _ => None,
             })
@@ -307,10 +348,12 @@ impl Service {
             .min()
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, public: bool) {
         loop {
+            let listener =
+                if public { self.public.as_ref().unwrap_or(&self.listener) } else { &self.listener };
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let socket = match accept_with(&self.listener, flags) {
+            let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
@@ -325,12 +368,17 @@ impl Service {
                 continue;
             }
             self.count(|counters| counters.connections += 1);
-            let process =
-                socket_peercred(&socket).and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty())).ok();
+            let credentials = socket_peercred(&socket).ok();
+            let process = credentials.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
             self.connections.push(Connection {
                 socket,
+                peer: credentials.map(|peer| Peer {
+                    process: peer.pid.as_raw_nonzero().get().unsigned_abs(),
+                    user: peer.uid.as_raw(),
+                }),
+                shown: None,
                 process,
-                state: State::Greeting(Instant::now() + GREETING),
+                state: State::Greeting { until: Instant::now() + GREETING, public },
                 over: false,
             });
         }
@@ -360,7 +408,14 @@ impl Service {
             .collect();
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
         match &connection.state {
-            State::Greeting(_) => match Hello::parse(message, self.token) {
+            State::Greeting { public: true, .. } => {
+                match Hello::parse(message, observer::PUBLIC) {
+                    Some(Role::Observer) => self.show_all(index),
+                    _ => self.count(|counters| counters.greetings_refused += 1),
+                }
+                self.connections[index].over = true;
+            }
+            State::Greeting { .. } => match Hello::parse(message, self.token) {
                 Some(Role::Leash) => {
                     connection.state = State::Leash;
                     self.answer(index, Reply::yes(None).as_bytes());
@@ -369,7 +424,7 @@ impl Service {
                     connection.state = State::Client { stack: None, waiting: None };
                     self.welcome(index);
                 }
-                None => {
+                Some(Role::Observer) | None => {
                     connection.over = true;
                     self.count(|counters| counters.greetings_refused += 1);
                 }
@@ -401,6 +456,10 @@ impl Service {
                 drop(attachment);
                 self.count(|counters| counters.requests_granted += 1);
                 return self.welcome(index);
+            }
+            (Kind::Show, _) => {
+                drop(attachment);
+                return self.let_show(index);
             }
             (Kind::OpenStack, Some(_)) => Err(Error::Options("this client has a stack already".to_owned())),
             (Kind::OpenStack, None) => match attachment.add_stack() {
@@ -448,7 +507,7 @@ impl Service {
     fn look_after(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         match &mut connection.state {
-            State::Greeting(until) if *until <= Instant::now() => {
+            State::Greeting { until, .. } if *until <= Instant::now() => {
                 connection.over = true;
                 self.count(|counters| counters.greetings_refused += 1);
             }
@@ -491,7 +550,7 @@ impl Service {
     }
 
     fn answer(&mut self, index: usize, bytes: &[u8]) {
-        self.answer_with(index, bytes, None);
+        self.answer_with(index, bytes, &[]);
     }
 
     /// Gives a new stack's sockets to a client.
@@ -509,7 +568,7 @@ impl Service {
                 busy_poll: sockets.busy_poll,
                 layout: sockets.layout,
             });
-            self.answer_with(index, part.as_bytes(), Some(descriptors));
+            self.answer_with(index, part.as_bytes(), &[descriptors.socket.as_fd(), descriptors.pool.as_fd()]);
         }
     }
 
@@ -528,23 +587,46 @@ impl Service {
         });
     }
 
-    fn answer_with(&mut self, index: usize, bytes: &[u8], descriptors: Option<&QueueSockets>) {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let rights = descriptors.map(|queue| [queue.socket.as_fd(), queue.pool.as_fd()]);
-        if let Some(rights) = &rights {
-            control.push(SendAncillaryMessage::ScmRights(rights));
-        }
+    /// Makes the memory in which a client shows itself.
+    fn let_show(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        // Never wait for a client: one that does not read 256 KiB of answers is not worth it.
-        let sent = sendmsg(
-            &connection.socket,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
-        );
-        if sent.is_err() {
-            connection.over = true;
+        match (connection.peer, watch::create()) {
+            (Some(peer), Ok(shown)) => {
+                let part = shown_part(peer, &connection.state);
+                let delivered =
+                    deliver(&connection.socket, part.as_bytes(), &[shown.0.as_fd(), shown.1.as_fd()]);
+                connection.shown = Some(shown);
+                self.count(|counters| counters.requests_granted += 1);
+                self.note_delivery(index, delivered);
+            }
+            (_, Err(error)) => self.reply(index, Err(error.into())),
+            (None, _) => self.reply(index, Err(Error::Options("a process that nobody sees".to_owned()))),
+        }
+    }
+
+    /// Tells an observer of every process that it may see.
+    fn show_all(&mut self, index: usize) {
+        let Some(observer) = self.connections[index].peer else { return };
+        let socket = &self.connections[index].socket;
+        let seen = self.connections.iter().filter_map(|connection| {
+            let peer = connection.peer.filter(|&peer| observer.may_see(peer) && !connection.over)?;
+            Some((shown_part(peer, &connection.state), connection.shown.as_ref()?))
+        });
+        let delivered = seen.fold(true, |delivered, (part, (memory, bell))| {
+            delivered && deliver(socket, part.as_bytes(), &[memory.as_fd(), bell.as_fd()])
+        });
+        let delivered = delivered && deliver(socket, Reply::yes(None).as_bytes(), &[]);
+        self.note_delivery(index, delivered);
+    }
+
+    fn answer_with(&mut self, index: usize, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) {
+        let delivered = deliver(&self.connections[index].socket, bytes, descriptors);
+        self.note_delivery(index, delivered);
+    }
+
+    fn note_delivery(&mut self, index: usize, delivered: bool) {
+        if !delivered {
+            self.connections[index].over = true;
             self.count(|counters| counters.answers_undelivered += 1);
         }
     }
@@ -629,13 +711,7 @@ struct Given {
 impl Given {
     /// False if the client does not read.
     fn send(&self, client: &OwnedFd) -> bool {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let rights = [self.socket.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&rights));
-        let message = Gift::new(self.listener, self.remote);
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        sendmsg(client, &[IoSlice::new(message.as_bytes())], &mut control, flags).is_ok()
+        deliver(client, Gift::new(self.listener, self.remote).as_bytes(), &[self.socket.as_fd()])
     }
 }
 
@@ -653,6 +729,26 @@ fn give(
     };
     let socket = fcntl_dupfd_cloexec(&descriptors[0], 3).map_err(|errno| Error::system("dup", errno))?;
     Ok(Given { listener: wish.local, remote, socket, until: Instant::now() + GIFT_WAIT })
+}
+
+/// Sends a message, without waiting: a client that does not read 256 KiB of answers is not worth it.
+fn deliver(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+}
+
+/// What an observer is told of a process.
+fn shown_part(peer: Peer, state: &State) -> ShownPart {
+    let stack = match state {
+        State::Client { stack, .. } => *stack,
+        State::Greeting { .. } | State::Leash => None,
+    };
+    ShownPart::new(&Shown { process: peer.process, user: peer.user, stack })
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {

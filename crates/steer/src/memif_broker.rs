@@ -168,6 +168,7 @@ impl Service {
                 match role {
                     Role::Leash => answer(socket, Reply::yes(None).as_bytes(), None)?,
                     Role::Client => answer(socket, Welcome::new(&self.interface).as_bytes(), None)?,
+                    Role::Observer => return None,
                 }
                 role
             }
@@ -175,7 +176,7 @@ impl Service {
                 self.serve(socket, message)?;
                 Role::Client
             }
-            Some(Role::Leash) => return None,
+            Some(Role::Leash | Role::Observer) => return None,
         };
         Some(Connection { role: Some(role), ..connection })
     }
@@ -197,6 +198,7 @@ impl Service {
                     "the kernel carries what is outside of memif's network",
                 ),
             },
+            Kind::Show => Reply::no(Refusal::Other, "nobody can look at a program over memif"),
             Kind::HandOver | Kind::GiveAway | Kind::PassOn => {
                 Reply::no(Refusal::NotMoved, "the kernel has no way to the peers of memif")
             }

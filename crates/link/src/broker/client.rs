@@ -17,8 +17,8 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::message::{
-    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, StackPart, Welcome,
-    Wish,
+    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart,
+    StackPart, Welcome, Wish,
 };
 use super::{Cluster, Interface, Protocol, Route, parse_environment};
 use crate::Error;
@@ -81,7 +81,7 @@ impl Client {
     /// # Errors
     /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn connect(environment: &str) -> Result<Client, Error> {
-        let socket = dial(environment, Role::Client)?;
+        let socket = greet(environment, Role::Client)?;
         let interface = hear(socket.as_fd(), Welcome::parse)?;
         Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new() })
     }
@@ -291,6 +291,25 @@ impl Client {
         }
     }
 
+    /// Gives the connection's descriptor a number from `least` on, if there is one.
+    pub fn move_up(&mut self, least: i32) {
+        if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&self.socket, least) {
+            self.socket = moved;
+        }
+    }
+
+    /// Memory in which this process shows itself to observers, and what they ring: for [`crate::watch::Show`].
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`], or what the kernel said.
+    pub fn show(&mut self) -> Result<(OwnedFd, OwnedFd), Error> {
+        self.say(&Wish::new(Kind::Show))?;
+        match self.answer(ShownPart::parse)? {
+            (Some(_), [Some(memory), Some(bell)]) => Ok((memory, bell)),
+            _ => Err(Error::BrokerProtocol("a process without what it shows")),
+        }
+    }
+
     /// The connection itself: it hangs up when the broker ends.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
@@ -327,7 +346,7 @@ impl Leash {
     /// # Errors
     /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`], or what the kernel said.
     pub fn connect(environment: &str) -> Result<Leash, Error> {
-        let socket = dial(environment, Role::Leash)?;
+        let socket = greet(environment, Role::Leash)?;
         // The answer is read before the leash is tied: whatever happens on the connection afterwards is the broker's end.
         hear(socket.as_fd(), Reply::parse)?;
         let process = rustix::process::getpid().as_raw_nonzero().get();
@@ -371,8 +390,15 @@ fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
     move |errno| Error::BrokerGone { operation, errno: Some(errno) }
 }
 
-fn dial(environment: &str, role: Role) -> Result<OwnedFd, Error> {
+fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
     let (name, token) = parse_environment(environment)?;
+    let socket = dial(name)?;
+    tell(socket.as_fd(), Hello::new(role, token).as_bytes())?;
+    Ok(socket)
+}
+
+/// Connects to the broker of that name.
+pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
@@ -386,11 +412,10 @@ fn dial(environment: &str, role: Role) -> Result<OwnedFd, Error> {
             Err(errno) => return Err(gone("connect")(errno)),
         }
     }
-    tell(socket.as_fd(), Hello::new(role, token).as_bytes())?;
     Ok(socket)
 }
 
-fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
+pub(super) fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
     tell_with(socket, bytes, &[])
 }
 
@@ -413,7 +438,7 @@ fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>
     hear_with_descriptors(socket, RecvFlags::empty(), parse).map(|(message, _)| message)
 }
 
-fn hear_with_descriptors<T>(
+pub(super) fn hear_with_descriptors<T>(
     socket: BorrowedFd<'_>,
     flags: RecvFlags,
     parse: impl FnOnce(&[u8]) -> Result<T, Error>,

@@ -7,6 +7,7 @@
 //! | [`Kind::OpenStack`] | | a stack's sockets; one stack for each connection |
 //! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only; cluster to listen | new TCP connections to `local`, or its UDP datagrams |
 //! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
+//! | [`Kind::Show`] | | memory in which the process shows itself (see [`crate::watch`]) |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
 //! | [`Kind::GiveAway`] | local | the same, and that another stack's listener at `local` accepts it |
@@ -17,7 +18,9 @@
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
 //! that describes it ([`Connection`](super::connection::Connection)); [`Kind::PassOn`] the connection's socket. Whoever is to
-//! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. A leash says
+//! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. [`Kind::Show`] is answered by a
+//! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
+//! [`ShownPart`] for each process that it may see, and a [`Reply`]. A leash says
 //! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,7 +35,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -54,6 +57,8 @@ pub enum Role {
     Client = 1,
     /// Nothing will follow: the process wants to know when the broker ends.
     Leash = 2,
+    /// Nothing will follow: somebody wants to know which processes there are.
+    Observer = 3,
 }
 
 /// The first message.
@@ -85,6 +90,7 @@ impl Hello {
         match hello.role.get() {
             1 => Some(Role::Client),
             2 => Some(Role::Leash),
+            3 => Some(Role::Observer),
             _ => None,
         }
     }
@@ -113,10 +119,12 @@ pub enum Kind {
     GiveAway = 9,
     /// Another stack is to accept a connection that is the kernel's already.
     PassOn = 10,
+    /// Memory to show itself in.
+    Show = 11,
 }
 
 impl Kind {
-    const ALL: [Kind; 10] = [
+    const ALL: [Kind; 11] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -127,6 +135,7 @@ impl Kind {
         Kind::HandOver,
         Kind::GiveAway,
         Kind::PassOn,
+        Kind::Show,
     ];
 }
 
@@ -233,6 +242,8 @@ const REPLY: u16 = 1;
 const WELCOME: u16 = 2;
 const STACK_PART: u16 = 3;
 const GIFT: u16 = 4;
+const MEMIF_PART: u16 = 5;
+const SHOWN_PART: u16 = 6;
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -266,7 +277,6 @@ impl Gift {
         Some((end(gift.address, gift.port), end(gift.remote_address, gift.remote_port)))
     }
 }
-const MEMIF_PART: u16 = 5;
 /// Longer than the address of any Unix socket.
 const PLACE_MAX: usize = 128;
 
@@ -504,6 +514,59 @@ impl MemifPart {
     }
 }
 
+/// A process and what it shows; the descriptors come beside it.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct ShownPart {
+    message: U16,
+    has_stack: U16,
+    stack: U16,
+    process: U32,
+    user: U32,
+}
+
+/// A [`ShownPart`] in this process's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    /// The process's number.
+    pub process: u32,
+    /// Its user's.
+    pub user: u32,
+    /// Its stack's.
+    pub stack: Option<u16>,
+}
+
+impl ShownPart {
+    /// What to say.
+    #[must_use]
+    pub fn new(shown: &Shown) -> ShownPart {
+        ShownPart {
+            message: U16::new(SHOWN_PART),
+            has_stack: U16::new(u16::from(shown.stack.is_some())),
+            stack: U16::new(shown.stack.unwrap_or(0)),
+            process: U32::new(shown.process),
+            user: U32::new(shown.user),
+        }
+    }
+
+    /// `None`: there are no more.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is neither.
+    pub fn parse(bytes: &[u8]) -> Result<Option<Shown>, Error> {
+        let Some(part) =
+            (ShownPart::read_from_bytes(bytes).ok()).filter(|part| part.message.get() == SHOWN_PART)
+        else {
+            return Reply::parse(bytes).map(|_| None);
+        };
+        Ok(Some(Shown {
+            process: part.process.get(),
+            user: part.user.get(),
+            stack: (part.has_stack.get() != 0).then(|| part.stack.get()),
+        }))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -557,6 +620,16 @@ mod tests {
             let address = place.parse().unwrap();
             assert_eq!(MemifPart::parse(MemifPart::new(&address).as_bytes()), Some(address));
         }
+    }
+
+    #[test]
+    fn a_process_is_shown_until_there_are_no_more() {
+        for stack in [None, Some(7)] {
+            let shown = Shown { process: 70_000, user: 1000, stack };
+            assert_eq!(ShownPart::parse(ShownPart::new(&shown).as_bytes()), Ok(Some(shown)));
+        }
+        assert_eq!(ShownPart::parse(Reply::yes(None).as_bytes()), Ok(None));
+        assert!(ShownPart::parse(&[0; 3]).is_err());
     }
 
     #[test]

@@ -6,6 +6,7 @@
 mod client;
 pub mod connection;
 pub mod message;
+pub mod observer;
 
 pub use client::{Client, Gift, Leash, Sockets};
 

@@ -66,6 +66,49 @@ pub struct Counters {
     pub receive_wakeups: u64,
 }
 
+impl Counters {
+    /// Each counter with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("received_frames", self.received_frames),
+            ("received_bytes", self.received_bytes),
+            ("receive_invalid", self.receive_invalid),
+            ("sent_frames", self.sent_frames),
+            ("sent_bytes", self.sent_bytes),
+            ("kicks", self.kicks),
+            ("transmit_full", self.transmit_full),
+            ("transmit_again", self.transmit_again),
+            ("transmit_dropped", self.transmit_dropped),
+            ("transmit_no_memory", self.transmit_no_memory),
+            ("transmit_interface_down", self.transmit_interface_down),
+            ("transmit_failed", self.transmit_failed),
+            ("completed_frames", self.completed_frames),
+            ("completion_invalid", self.completion_invalid),
+            ("fill_deferred", self.fill_deferred),
+            ("completion_deferred", self.completion_deferred),
+            ("fill_full", self.fill_full),
+            ("busy_polls", self.busy_polls),
+            ("receive_wakeups", self.receive_wakeups),
+        ]
+        .into_iter()
+    }
+}
+
+/// How full a link's rings are, in frames, all queues together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Received frames that wait to be taken.
+    pub received: u32,
+    /// Places in the receive rings.
+    pub receive_ring: u32,
+    /// Frames that wait to be sent.
+    pub outstanding: u32,
+    /// Places in the transmit ring.
+    pub transmit_ring: u32,
+    /// Frames that the kernel can receive into.
+    pub fill: u32,
+}
+
 /// What the kernel counted for a stack's sockets (`XDP_STATISTICS`), all queues together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounters {
@@ -367,6 +410,19 @@ impl XdpLink {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// How full the rings are.
+    #[must_use]
+    pub fn occupancy(&self) -> Occupancy {
+        let sum = |of: &dyn Fn(&Queue) -> u32| self.queues.iter().map(of).sum();
+        Occupancy {
+            received: sum(&|queue| queue.receive.ring().filled()),
+            receive_ring: sum(&|queue| queue.receive.ring().capacity()),
+            outstanding: self.transmit.outstanding(),
+            transmit_ring: self.transmit.ring().capacity(),
+            fill: sum(&|queue| queue.fill.filled()),
+        }
     }
 
     /// What the kernel counted. Costs a system call for each queue.

@@ -10,7 +10,7 @@ mod pool;
 mod rings;
 mod socket;
 
-pub use link::{Counters, KernelCounters, XdpLink};
+pub use link::{Counters, KernelCounters, Occupancy, XdpLink};
 pub use memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
 pub use pool::{HugePages, Mode, Pool, Reclaimed};
 pub use socket::BusyPoll;

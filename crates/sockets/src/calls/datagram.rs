@@ -241,7 +241,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         part.connected = connected;
     }
     if connected.is_some_and(|remote| !process.is_beyond(remote)) {
-        process.statistics.leave(Why::OtherAddress);
+        process.left(Why::OtherAddress);
         leave_to_kernel(process, id);
     } else if process.place_datagram(id, descriptor) == Placed::No {
         leave_to_kernel(process, id);
@@ -296,7 +296,7 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
         | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {}
         _ => {
             if guard.stack.datagrams(id).is_none_or(|part| part.queue.is_empty()) {
-                guard.statistics.leave(Why::SocketOption);
+                guard.left(Why::SocketOption);
                 leave_to_kernel(&mut guard, id);
             }
         }

@@ -100,12 +100,12 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
 pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, backlog: i32) {
     let local = kernel::local_address(descriptor);
     let Some(local) = local.filter(|local| !local.ip().to_canonical().is_loopback()) else {
-        process.statistics.leave(Why::Loopback);
+        process.left(Why::Loopback);
         leave_to_kernel(process, id);
         return;
     };
     if !process.rules.accelerate(Direction::Listen, local) {
-        process.statistics.leave(Why::Rule);
+        process.left(Why::Rule);
         leave_to_kernel(process, id);
         return;
     }

@@ -8,6 +8,7 @@ use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::process::{Process, Told, process};
 use crate::socket::{Settings, Socket, SocketId, State};
+use crate::stack::rows::state_number;
 use crate::table::{self, Entry};
 
 /// Longest `struct tcp_info` that is given: up to tcpi_rcv_wnd, and what newer kernels have behind it as zeros.
@@ -291,9 +292,6 @@ fn get_locked(
 
 /// `struct tcp_info` (include/uapi/linux/tcp.h; tcp_get_info() in net/ipv4/tcp.c). What the engine does not know is zero.
 fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
-    use overfly_engine::State::{
-        CloseWait, Closed, Closing, Established, FinWait1, FinWait2, LastAck, SynReceived, SynSent, TimeWait,
-    };
     let mut bytes = [0; TCP_INFO_LEN];
     let Some(info) = info else {
         bytes[0] = 7;
@@ -301,19 +299,7 @@ fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
     };
     let (send_shift, receive_shift) = info.window_shift;
     bytes[..7].copy_from_slice(&[
-        // include/net/tcp_states.h
-        match info.state {
-            Established => 1,
-            SynSent => 2,
-            SynReceived => 3,
-            FinWait1 => 4,
-            FinWait2 => 5,
-            TimeWait => 6,
-            Closed => 7,
-            CloseWait => 8,
-            LastAck => 9,
-            Closing => 11,
-        },
+        state_number(info.state),
         info.congestion_state as u8,
         // tcpi_retransmits, tcpi_probes: timeouts in a row are of data, or of looks at a closed window.
         if info.flight > 0 { info.retries } else { 0 },

@@ -12,8 +12,8 @@ use crate::kernel::now;
 use crate::lock::Guard;
 use crate::options::Waiting;
 use crate::process::{
-    PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active,
-    let_others_in, private_listener, process, sleeping, tag,
+    PRIVATE_BELL, PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait,
+    has_inherited, is_active, let_others_in, private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
@@ -104,7 +104,7 @@ fn add(
     let state = process.stack.socket(id).state;
     if process.options.ul_epoll == 0 && matches!(state, State::Candidate | State::Listening | State::Datagram)
     {
-        process.statistics.leave(Why::KernelEpoll);
+        process.left(Why::KernelEpoll);
         leave_to_kernel(process, id);
         return Answer::Kernel;
     }
@@ -295,9 +295,13 @@ fn prepare(process: &mut Process, set: SetId, epoll: i32) {
         return;
     }
     process.sets[set.0 as usize].prepared = true;
-    let broker = process.broker_descriptor();
+    let (broker, bell) = (process.broker_descriptor(), process.bell());
     for descriptor in process.wake_descriptors() {
-        let data = if Some(descriptor) == broker { PRIVATE_BROKER } else { PRIVATE_STACK };
+        let data = match Some(descriptor) {
+            descriptor if descriptor == broker => PRIVATE_BROKER,
+            descriptor if descriptor == bell => PRIVATE_BELL,
+            _ => PRIVATE_STACK,
+        };
         let event = libc::epoll_event { events: bits::IN, u64: data };
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
     }
@@ -346,6 +350,7 @@ fn look_at_kernel(
                 guard.take_gifts();
                 listeners = true;
             }
+            Tag::Bell => guard.hush(),
             Tag::Listener(id) => {
                 guard.stack.kernel_ready(id);
                 listeners = true;
@@ -434,6 +439,7 @@ pub(crate) fn poll(
             let _ = sys::poll(&mut for_kernel, timeout_us, since);
         });
         guard.look_at_broker(&for_kernel);
+        guard.hush_if_rung(&for_kernel);
         if merge(&mut guard, descriptors, &for_kernel) > 0 {
             // Kernel descriptors are ready; one more look at ours, without sleeping.
             guard.pump();

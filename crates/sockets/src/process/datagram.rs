@@ -71,7 +71,7 @@ impl Process {
         if let Err(reason) = outcome {
             self.displace_datagram(id);
             self.statistics.datagram_sockets_refused += 1;
-            self.statistics.leave(Why::Refused);
+            self.left(Why::Refused);
             if connected.is_none() {
                 kernel::complain(&format!("the kernel serves UDP at {bound}: {reason}"));
             }
@@ -82,7 +82,7 @@ impl Process {
     }
 
     fn displaced(&mut self, why: Why) -> Placed {
-        self.statistics.leave(why);
+        self.left(why);
         Placed::No
     }
 

@@ -1,0 +1,224 @@
+//! `overfly top`: what programs over Overfly do, and what of them the kernel does, and why.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::sample::{Sample, Sampler, is_drop};
+use super::{Choice, screen};
+use crate::complain;
+
+/// Show what programs over Overfly do: connections, rates, retransmissions, drops, cores
+///
+/// A screen on a terminal, otherwise a table every second. Root sees all programs of this network
+/// namespace, others their own.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    choice: Choice,
+    /// One JSON object a line for each look, with every counter
+    #[arg(long)]
+    json: bool,
+    /// Look so many times, then end [default: until it is interrupted]
+    #[arg(short = 'n', long, value_name = "TIMES")]
+    count: Option<u64>,
+    /// Look once more after the interval, print that, and end: the same as `-n 1`
+    #[arg(long, conflicts_with = "count")]
+    once: bool,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    interval: f64,
+}
+
+pub(crate) fn top(arguments: &Arguments) -> ExitCode {
+    let interval = Duration::try_from_secs_f64(arguments.interval).ok().filter(|its| !its.is_zero());
+    let Some(interval) = interval else {
+        complain(format_args!("--interval {}: expected seconds, more than 0", arguments.interval));
+        return ExitCode::from(2);
+    };
+    let mut sampler = Sampler::new(&arguments.choice);
+    let count = if arguments.once { Some(1) } else { arguments.count };
+    let result = if !arguments.json && count.is_none() && std::io::stdout().is_terminal() {
+        screen::run(&mut sampler, interval)
+    } else {
+        print(&mut sampler, interval, count, arguments.json)
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints every look but the first, which there is nothing to compare with.
+fn print(sampler: &mut Sampler, interval: Duration, count: Option<u64>, as_json: bool) -> Result<(), String> {
+    sampler.look()?;
+    let mut next = Instant::now();
+    let mut left = count.unwrap_or(u64::MAX);
+    while left > 0 {
+        left -= 1;
+        next += interval;
+        std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        let samples = sampler.look()?;
+        let text = if as_json { line(&samples, interval) } else { table(&samples) };
+        // Whoever read this may have gone: `overfly top | head`.
+        if std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn line(samples: &[Sample], interval: Duration) -> String {
+    let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let stacks: Vec<_> = samples.iter().map(Sample::json).collect();
+    let look =
+        json!({ "time_s": time.as_secs_f64(), "interval_s": interval.as_secs_f64(), "stacks": stacks });
+    format!("{look}\n")
+}
+
+/// The columns of one process.
+pub(super) const COLUMNS: [&str; 13] = [
+    "PID", "PROGRAM", "IFACE", "CPU%", "CONN", "ACC/s", "CONN/s", "RXf/s", "TXf/s", "Mb/s", "RETR/s",
+    "DROP/s", "RING",
+];
+
+/// What stands in [`COLUMNS`].
+pub(super) fn cells(sample: &Sample) -> [String; 13] {
+    let bits = (sample.rate("link.received_bytes") + sample.rate("link.sent_bytes")) * 8.0 / 1e6;
+    let ring = match sample.count("now.receive_ring_size") {
+        0 => "-".to_owned(),
+        size => format!("{}%", 100 * sample.count("now.receive_ring") / size),
+    };
+    [
+        sample.process.to_string(),
+        sample.program.clone(),
+        sample.interface.clone(),
+        sample.cpu_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}")),
+        sample.count("now.flows").to_string(),
+        per_second(sample.rate("sockets.accepts")),
+        per_second(sample.rate("sockets.connects")),
+        per_second(sample.rate("engine.rx_frames")),
+        per_second(sample.rate("engine.tx_frames")),
+        per_second(bits),
+        per_second(sample.rate("engine.retransmits")),
+        per_second(sample.rate_of(is_drop)),
+        ring,
+    ]
+}
+
+fn per_second(rate: f64) -> String {
+    match rate {
+        rate if rate >= 1e6 => format!("{:.1}M", rate / 1e6),
+        rate if rate >= 1e5 => format!("{:.0}k", rate / 1e3),
+        rate if rate > 0.0 && rate < 10.0 => format!("{rate:.1}"),
+        rate => format!("{rate:.0}"),
+    }
+}
+
+/// What of a process the kernel does, and why; and what was dropped, by name.
+pub(super) fn remarks(sample: &Sample) -> Vec<String> {
+    let mut remarks = Vec::new();
+    if sample.stack.is_none() {
+        remarks.push("has no stack: nothing of it is accelerated".to_owned());
+    }
+    let mut kernel: Vec<String> =
+        sample.reasons().map(|(why, count)| format!("{} {count}", why.replace('_', " "))).collect();
+    for (name, words) in [
+        ("sockets.kernel_accepts", "connections accepted from the kernel"),
+        ("sockets.kernel_connects", "connections made by the kernel"),
+    ] {
+        if sample.count(name) > 0 {
+            kernel.push(format!("{words} {}", sample.count(name)));
+        }
+    }
+    if !kernel.is_empty() {
+        remarks.push(format!("left to the kernel: {}", kernel.join(", ")));
+    }
+    let drops: Vec<String> = sample
+        .counters
+        .iter()
+        .filter(|(name, value)| is_drop(name) && *value > 0)
+        .map(|(name, value)| format!("{name} {value}"))
+        .collect();
+    if !drops.is_empty() {
+        remarks.push(format!("dropped: {}", drops.join(", ")));
+    }
+    remarks
+}
+
+fn table(samples: &[Sample]) -> String {
+    let mut text = String::new();
+    let mut row = |cells: &[String]| {
+        let _ = write!(text, "{:>7} {:<15} {:<10}", cells[0], cells[1], cells[2]);
+        for cell in &cells[3..] {
+            let _ = write!(text, " {cell:>7}");
+        }
+        text.push('\n');
+    };
+    row(&COLUMNS.map(str::to_owned));
+    for sample in samples {
+        row(&cells(sample));
+    }
+    for sample in samples {
+        for remark in remarks(sample) {
+            let _ = writeln!(text, "  {} {remark}", sample.process);
+        }
+    }
+    text.push('\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Sample {
+        let counters = [
+            ("now.flows", 3, 0.0),
+            ("now.receive_ring", 256, 0.0),
+            ("now.receive_ring_size", 1024, 0.0),
+            ("sockets.accepts", 10, 250_000.0),
+            ("kernel.rule", 2, 0.0),
+            ("kernel.loopback", 0, 0.0),
+            ("engine.drop_checksum", 4, 1.5),
+            ("link.received_bytes", 9, 1e6),
+        ];
+        Sample {
+            process: 7,
+            program: "nginx".to_owned(),
+            user: 0,
+            interface: "eth0".to_owned(),
+            stack: Some(1),
+            age_ms: 0,
+            cpu_percent: Some(42.4),
+            counters: counters.iter().map(|(name, value, _)| ((*name).to_owned(), *value)).collect(),
+            rates: counters.iter().map(|(_, _, rate)| *rate).collect(),
+        }
+    }
+
+    #[test]
+    fn a_process_is_one_line_and_what_is_to_be_said_of_it() {
+        let text = table(&[sample()]);
+        let line: Vec<&str> = text.lines().nth(1).unwrap().split_ascii_whitespace().collect();
+        assert_eq!(line, ["7", "nginx", "eth0", "42", "3", "250k", "0", "0", "0", "8.0", "0", "1.5", "25%"]);
+        assert!(text.contains("  7 left to the kernel: rule 2\n"), "{text}");
+        assert!(text.contains("  7 dropped: engine.drop_checksum 4\n"), "{text}");
+    }
+
+    #[test]
+    fn json_has_every_counter_and_rates_of_what_grows() {
+        let value: serde_json::Value =
+            serde_json::from_str(&line(&[sample()], Duration::from_secs(1))).unwrap();
+        let stack = &value["stacks"][0];
+        assert_eq!(stack["counters"]["sockets.accepts"], 10);
+        assert_eq!(stack["rates_per_s"]["engine.drop_checksum"], 1.5);
+        assert_eq!(stack["left_to_kernel"], json!({ "rule": 2 }));
+        assert!(stack["rates_per_s"].get("now.flows").is_none());
+    }
+}

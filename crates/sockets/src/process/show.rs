@@ -1,0 +1,132 @@
+//! What the process shows of itself: see [`overfly_link::watch`].
+
+use core::time::Duration;
+use std::os::fd::AsRawFd;
+
+use overfly_engine::Instant;
+use overfly_link::broker::Client;
+use overfly_link::watch::Show;
+
+use super::Process;
+use crate::kernel::{self, now};
+use crate::stack::Stack;
+use crate::table::{self, Entry};
+
+/// While the process is busy, how often its counters are shown.
+const PAUSE: Duration = Duration::from_millis(1);
+
+impl Process {
+    /// Has something to show for the first time, or something new. Where the broker cannot be asked nobody sees.
+    pub(crate) fn begin_to_show(&mut self) {
+        if self.stack.show.is_none() {
+            let Ok(mut client) = self.take_client() else { return };
+            let shown = client.show();
+            self.client = Some(client);
+            let Ok((memory, bell)) = shown else { return };
+            let bell = kernel::move_up(bell);
+            table::enter(bell.as_raw_fd(), Entry::Internal);
+            self.stack.show = Show::open(&memory, bell).ok();
+        }
+        let mut names = Vec::new();
+        self.each_counter(|group, name, _| names.push(format!("{group}.{name}")));
+        if let Some(show) = &mut self.stack.show {
+            show.name(names.iter().map(String::as_str));
+        }
+        self.show();
+    }
+
+    /// The connection to the broker, made if there is none.
+    pub(super) fn take_client(&mut self) -> Result<Client, String> {
+        if let Some(client) = self.client.take() {
+            return Ok(client);
+        }
+        let environment = self
+            .environment
+            .as_deref()
+            .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
+        let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
+        client.move_up(kernel::high_number());
+        table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
+        Ok(client)
+    }
+
+    /// Observers see this process no more.
+    pub(super) fn stop_showing(&mut self) {
+        if let Some(show) = self.stack.show.take() {
+            table::enter(show.bell().as_raw_fd(), Entry::Kernel);
+        }
+        self.stack.captured = false;
+    }
+
+    /// Shows the counters if they have not been for a while.
+    pub(super) fn show_sometimes(&mut self) {
+        if self.pumped - self.shown >= PAUSE {
+            self.show();
+        }
+    }
+
+    /// Shows the counters, and what observers have asked for.
+    pub(crate) fn show(&mut self) {
+        if self.stack.show.is_none() {
+            return;
+        }
+        self.shown = self.pumped;
+        let mut values = core::mem::take(&mut self.shown_values);
+        values.clear();
+        self.each_counter(|_, _, value| values.push(value));
+        let Stack { show: Some(show), captured, .. } = &mut self.stack else { return };
+        let time = self.shown.as_micros();
+        show.count(time, values.iter().copied());
+        self.shown_values = values;
+        *captured = show.is_captured(time);
+        if show.is_asked() {
+            self.show_sockets(now());
+        }
+    }
+
+    fn show_sockets(&mut self, time: Instant) {
+        let Some(mut show) = self.stack.show.take() else { return };
+        show.answer(self.stack.shown_sockets().count(), self.stack.rows(time));
+        self.stack.show = Some(show);
+    }
+
+    /// The bell of observers rang, and what they want has been, or will be, seen to.
+    pub(crate) fn hush(&self) {
+        if let Some(show) = &self.stack.show {
+            show.hush();
+        }
+    }
+
+    /// As [`Process::hush`], if one of these that were polled is the bell and it rang.
+    pub(crate) fn hush_if_rung(&self, polled: &[libc::pollfd]) {
+        let bell = self.bell();
+        if polled.iter().any(|entry| entry.revents != 0 && Some(entry.fd) == bell) {
+            self.hush();
+        }
+    }
+
+    /// Every counter: its group, its name, its value.
+    fn each_counter(&self, mut each: impl FnMut(&'static str, &'static str, u64)) {
+        let flows = self.stack.engine().map_or(0, overfly_engine::Engine::flows);
+        each("now", "flows", flows as u64);
+        for (name, value) in self.statistics.counters() {
+            each("sockets", name, value);
+        }
+        for (name, value) in [
+            ("accepts", self.stack.accepts),
+            ("connects", self.stack.connects),
+            ("datagram_overflows", self.stack.datagram_overflows()),
+        ] {
+            each("sockets", name, value);
+        }
+        for (name, value) in self.statistics.reasons() {
+            each("kernel", name, value);
+        }
+        if let Some(engine) = self.stack.engine() {
+            engine.counters().iter().for_each(|(name, value)| each("engine", name, value));
+        }
+        if let Some(link) = self.stack.transport() {
+            link.each_counter(each);
+        }
+    }
+}
