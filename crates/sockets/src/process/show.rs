@@ -61,26 +61,29 @@ impl Process {
     /// Shows the counters if they have not been for a while.
     pub(super) fn show_sometimes(&mut self) {
         if self.pumped - self.shown >= PAUSE {
-            self.show();
+            self.show_at(self.pumped);
         }
     }
 
     /// Shows the counters, and what observers have asked for.
     pub(crate) fn show(&mut self) {
+        self.show_at(now());
+    }
+
+    fn show_at(&mut self, time: Instant) {
         if self.stack.show.is_none() {
             return;
         }
-        self.shown = self.pumped;
+        self.shown = time;
         let mut values = core::mem::take(&mut self.shown_values);
         values.clear();
         self.each_counter(|_, _, value| values.push(value));
         let Stack { show: Some(show), captured, .. } = &mut self.stack else { return };
-        let time = self.shown.as_micros();
-        show.count(time, values.iter().copied());
+        show.count(time.as_micros(), values.iter().copied());
         self.shown_values = values;
-        *captured = show.is_captured(time);
+        *captured = show.is_captured(time.as_micros());
         if show.is_asked() {
-            self.show_sockets(now());
+            self.show_sockets(time);
         }
     }
 
