@@ -59,13 +59,13 @@ pub(crate) const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
 /// The broker's connection.
 pub(crate) const PRIVATE_BROKER: u64 = PRIVATE | 0xffff_fffe;
 
+/// The bell of observers.
+pub(crate) const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffd;
+
 /// The data of a listener's kernel socket in an epoll set.
 pub(crate) const fn private_listener(id: SocketId) -> u64 {
     PRIVATE | id.0 as u64
 }
-
-/// The data of the bell of observers in an epoll set.
-pub(crate) const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffe;
 
 /// What the data of an event from the kernel says.
 pub(crate) enum Tag {
@@ -82,16 +82,12 @@ pub(crate) enum Tag {
 }
 
 pub(crate) const fn tag(data: u64) -> Tag {
-    if data == PRIVATE_STACK {
-        Tag::Stack
-    } else if data == PRIVATE_BROKER {
-        Tag::Broker
-    } else if data == PRIVATE_BELL {
-        Tag::Bell
-    } else if data >> 32 == PRIVATE >> 32 {
-        Tag::Listener(SocketId(data as u32))
-    } else {
-        Tag::Program
+    match data {
+        PRIVATE_STACK => Tag::Stack,
+        PRIVATE_BROKER => Tag::Broker,
+        PRIVATE_BELL => Tag::Bell,
+        _ if data >> 32 == PRIVATE >> 32 => Tag::Listener(SocketId(data as u32)),
+        _ => Tag::Program,
     }
 }
 
