@@ -218,3 +218,34 @@ fn dump_has_the_frames_of_each_request_for_tcpdump_and_tshark() {
     server.stop();
     assert!(!alive(worker));
 }
+
+#[test]
+fn programs_over_shared_memory_are_seen_too() {
+    const LINK: &str = "memif:@overfly-watch";
+    let lab = Lab::new(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[]);
+    let configuration = format!("{ROOT}/nginx.conf");
+    let words = ["nginx", "-c", &configuration, "-e", "stderr"];
+    let server = Server::start(&lab, Some(&["-p", "balanced", "--link", LINK]), &words);
+    eventually("the worker has a stack", || top(&lab).iter().any(|seen| seen["stack"].is_number()));
+    let file = format!("{ROOT}/dump.pcapng");
+    let dumper = dump(&lab, &file, &["--filter", "port 80"]);
+    let url = format!("http://{SERVER}/ok");
+    let load = ["load", "http", "--link", LINK, "-c", "1", "-n", "20", "--close", &url];
+    assert!(ask(&lab, &load).contains("20"));
+    let held = ask(&lab, &["sockets", "-a", "-i", LINK]);
+    assert!(held.contains("LISTEN") && held.contains("0.0.0.0:80"), "{held}");
+    let seen = top(&lab);
+    let worker = seen.iter().find(|seen| seen["stack"].is_number()).expect("a worker with a stack");
+    assert_eq!(
+        (worker["interface"].as_str(), &worker["counters"]["engine.accepts"]),
+        (Some(LINK), &20.into())
+    );
+    assert_eq!(worker["counters"]["engine.rx_frames"], worker["counters"]["link.received_frames"]);
+    send(dumper.id(), Signal::INT);
+    dumper.wait_with_output().expect("its end");
+    let opened = packets(&lab, &file, "tcp[tcpflags] & (tcp-syn|tcp-ack) == tcp-syn");
+    assert_eq!(opened.len(), 20, "{opened:#?}");
+    server.stop();
+    assert!(top(&lab).is_empty());
+}

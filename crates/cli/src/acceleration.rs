@@ -25,9 +25,7 @@ impl Acceleration {
             Attachment::attach(interface, attachment_options(options)).map_err(|error| error.to_string())?;
         let broker = Broker::start(attachment).map_err(|error| error.to_string())?;
         if !broker.is_public() {
-            crate::complain(format_args!(
-                "another program has the name @overfly/{interface}: `overfly top` will not find this one"
-            ));
+            complain_of_name(interface);
         }
         Ok(Acceleration::Xdp(Box::new(broker)))
     }
@@ -37,9 +35,12 @@ impl Acceleration {
     /// # Errors
     /// Says in words why that cannot be done.
     pub(crate) fn start_memif(place: &Address, network: Network) -> Result<Acceleration, String> {
-        MemifBroker::start(place, network.address, network.prefix_len)
-            .map(Acceleration::Memif)
-            .map_err(|error| error.to_string())
+        let broker = MemifBroker::start(place, network.address, network.prefix_len)
+            .map_err(|error| error.to_string())?;
+        if !broker.is_public() {
+            complain_of_name(&format!("memif:{place}"));
+        }
+        Ok(Acceleration::Memif(broker))
     }
 
     /// The environment variables that tell the program of it.
@@ -51,6 +52,13 @@ impl Acceleration {
             }
         }
     }
+}
+
+/// Observers will not find what runs over `link`.
+fn complain_of_name(link: &str) {
+    crate::complain(format_args!(
+        "another program has the name @overfly/{link}, or it is too long: `overfly top` will not find this one"
+    ));
 }
 
 /// What a profile says of the memory that the stacks share, and of the device.

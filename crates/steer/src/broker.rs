@@ -10,19 +10,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, Shown, ShownPart,
-    StackPart, Token, Welcome, Wish,
+    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token,
+    Welcome, Wish,
 };
 use overfly_link::broker::{self, Refusal, Route, connection, observer};
-use overfly_link::watch;
 use overfly_link::xdp::StackSockets;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use rustix::io::{Errno, IoSlice, IoSliceMut, fcntl_dupfd_cloexec};
-use rustix::net::sockopt::socket_peercred;
+use rustix::io::{Errno, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,
-    recvmsg, sendmsg, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    accept_with, recvmsg,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -31,6 +28,7 @@ use zerocopy::IntoBytes;
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
 use crate::error::Error;
 use crate::netlink::AddressMonitor;
+use crate::observers::{self, Peer, Seen, deliver, listen_at};
 
 /// Connections at any time: more than stacks, because every process of a program holds a leash.
 const CONNECTIONS_MAX: usize = 4096;
@@ -95,7 +93,7 @@ impl Broker {
     pub fn start(attachment: Attachment) -> Result<Broker, Error> {
         let (listener, name, token) = open_socket()?;
         // Somebody else may have the public name: then nobody can look, and all else is as ever.
-        let public = listen_at(&format!("{}{}", observer::PREFIX, attachment.interface().name)).ok();
+        let public = observers::listen_for(&attachment.interface().name);
         let is_public = public.is_some();
         let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
@@ -183,15 +181,6 @@ pub(crate) fn open_socket() -> Result<(OwnedFd, String, Token), Error> {
     Ok((listener, name, token))
 }
 
-/// A listener at an abstract name.
-fn listen_at(name: &str) -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    listen(&socket, 1024)?;
-    Ok(socket)
-}
-
 /// What a connection has become.
 enum State {
     /// Has until then to say who it is; at the public name there is no secret.
@@ -217,25 +206,20 @@ struct Connection {
     socket: OwnedFd,
     /// Whose it is.
     peer: Option<Peer>,
-    /// What the process shows itself in: memory and eventfd.
-    shown: Option<(OwnedFd, OwnedFd)>,
+    /// Once the process shows itself.
+    seen: Option<Seen>,
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
     state: State,
     over: bool,
 }
 
-/// Who connected, as the kernel says it.
-#[derive(Clone, Copy)]
-struct Peer {
-    process: u32,
-    user: u32,
-}
-
-impl Peer {
-    /// Root sees everybody, others see their own.
-    fn may_see(self, other: Peer) -> bool {
-        self.user == 0 || self.user == other.user
+impl Connection {
+    fn stack(&self) -> Option<u16> {
+        match self.state {
+            State::Client { stack, .. } => stack,
+            State::Greeting { .. } | State::Leash => None,
+        }
     }
 }
 
@@ -368,15 +352,12 @@ impl Service {
                 continue;
             }
             self.count(|counters| counters.connections += 1);
-            let credentials = socket_peercred(&socket).ok();
-            let process = credentials.and_then(|peer| pidfd_open(peer.pid, PidfdFlags::empty()).ok());
+            let peer = Peer::of(&socket);
+            let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
             self.connections.push(Connection {
                 socket,
-                peer: credentials.map(|peer| Peer {
-                    process: peer.pid.as_raw_nonzero().get().unsigned_abs(),
-                    user: peer.uid.as_raw(),
-                }),
-                shown: None,
+                peer,
+                seen: None,
                 process,
                 state: State::Greeting { until: Instant::now() + GREETING, public },
                 over: false,
@@ -590,32 +571,23 @@ impl Service {
     /// Makes the memory in which a client shows itself.
     fn let_show(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        match (connection.peer, watch::create()) {
-            (Some(peer), Ok(shown)) => {
-                let part = shown_part(peer, &connection.state);
-                let delivered =
-                    deliver(&connection.socket, part.as_bytes(), &[shown.0.as_fd(), shown.1.as_fd()]);
-                connection.shown = Some(shown);
+        match Seen::new(connection.peer) {
+            Ok(seen) => {
+                let delivered = seen.deliver(&connection.socket, connection.stack());
+                connection.seen = Some(seen);
                 self.count(|counters| counters.requests_granted += 1);
                 self.note_delivery(index, delivered);
             }
-            (_, Err(error)) => self.reply(index, Err(error.into())),
-            (None, _) => self.reply(index, Err(Error::Options("a process that nobody sees".to_owned()))),
+            Err(error) => self.reply(index, Err(error)),
         }
     }
 
     /// Tells an observer of every process that it may see.
     fn show_all(&mut self, index: usize) {
-        let Some(observer) = self.connections[index].peer else { return };
-        let socket = &self.connections[index].socket;
-        let seen = self.connections.iter().filter_map(|connection| {
-            let peer = connection.peer.filter(|&peer| observer.may_see(peer) && !connection.over)?;
-            Some((shown_part(peer, &connection.state), connection.shown.as_ref()?))
-        });
-        let delivered = seen.fold(true, |delivered, (part, (memory, bell))| {
-            delivered && deliver(socket, part.as_bytes(), &[memory.as_fd(), bell.as_fd()])
-        });
-        let delivered = delivered && deliver(socket, Reply::yes(None).as_bytes(), &[]);
+        let observer = &self.connections[index];
+        let processes = self.connections.iter().filter(|process| !process.over);
+        let processes = processes.filter_map(|process| Some((process.seen.as_ref()?, process.stack())));
+        let delivered = observers::tell_all(&observer.socket, observer.peer, processes);
         self.note_delivery(index, delivered);
     }
 
@@ -729,26 +701,6 @@ fn give(
     };
     let socket = fcntl_dupfd_cloexec(&descriptors[0], 3).map_err(|errno| Error::system("dup", errno))?;
     Ok(Given { listener: wish.local, remote, socket, until: Instant::now() + GIFT_WAIT })
-}
-
-/// Sends a message, without waiting: a client that does not read 256 KiB of answers is not worth it.
-fn deliver(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
-}
-
-/// What an observer is told of a process.
-fn shown_part(peer: Peer, state: &State) -> ShownPart {
-    let stack = match state {
-        State::Client { stack, .. } => *stack,
-        State::Greeting { .. } | State::Leash => None,
-    };
-    ShownPart::new(&Shown { process: peer.process, user: peer.user, stack })
 }
 
 fn is_readable(descriptor: &OwnedFd) -> bool {

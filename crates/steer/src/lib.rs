@@ -11,6 +11,7 @@ mod error;
 mod groups;
 mod memif_broker;
 mod netlink;
+mod observers;
 mod program;
 mod repair;
 

@@ -1,30 +1,30 @@
 //! Serves the processes of a program whose frames go over memif. Nothing here needs privilege: there is no interface to
 //! steer, only a socket to share, and nothing that would have to be undone.
 
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use overfly_link::broker::message::{
-    Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, Token, Welcome,
+    Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, Token, Welcome, Wish,
 };
-use overfly_link::broker::{self, Interface, Refusal, Route};
+use overfly_link::broker::{self, Interface, Refusal, Route, observer};
 use overfly_link::memif::{Address, Listener, Settings};
 use overfly_wire::MacAddr;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::io::{Errno, IoSlice};
-use rustix::net::{
-    RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, recv, sendmsg,
-};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 use zerocopy::IntoBytes;
 
 use crate::broker::open_socket;
 use crate::error::Error;
+use crate::observers::{self, Peer, Seen, deliver};
 
 /// Connections at any time: every process of a program holds a leash.
 const CONNECTIONS_MAX: usize = 4096;
+/// Observers that have not said what they are.
+const OBSERVERS_MAX: usize = 64;
 /// How long to wait where the kernel has no memory or descriptors.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,6 +33,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct MemifBroker {
     environment: String,
+    is_public: bool,
     stop: OwnedFd,
     thread: Option<JoinHandle<()>>,
 }
@@ -46,6 +47,8 @@ impl MemifBroker {
     pub fn start(place: &Address, address: IpAddr, prefix_len: u8) -> Result<MemifBroker, Error> {
         let memif = Listener::bind(place, Settings::default())?;
         let (listener, name, token) = open_socket()?;
+        let public = observers::listen_for(&format!("memif:{place}"));
+        let is_public = public.is_some();
         let system = |operation| move |errno| Error::system(operation, errno);
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
         let stopped = rustix::io::fcntl_dupfd_cloexec(&stop, 3).map_err(system("dup"))?;
@@ -57,8 +60,16 @@ impl MemifBroker {
             addresses: vec![(address, prefix_len)],
             partial_checksums: true,
         };
-        let service =
-            Service { memif, place: place.clone(), listener, token, interface, connections: Vec::new() };
+        let service = Service {
+            memif,
+            place: place.clone(),
+            listener,
+            public,
+            token,
+            interface,
+            stacks: 0,
+            connections: Vec::new(),
+        };
         let thread = std::thread::Builder::new()
             .name("overfly-broker".to_owned())
             .spawn(move || service.run(&stopped))
@@ -68,13 +79,24 @@ impl MemifBroker {
                     Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
                 )
             })?;
-        Ok(MemifBroker { environment: broker::environment(&name, token), stop, thread: Some(thread) })
+        Ok(MemifBroker {
+            environment: broker::environment(&name, token),
+            is_public,
+            stop,
+            thread: Some(thread),
+        })
     }
 
     /// The value of `OVERFLY_BROKER` for the program.
     #[must_use]
     pub fn environment(&self) -> &str {
         &self.environment
+    }
+
+    /// Observers find this broker at `memif:PLACE`. They do not if somebody else took that, or if it is too long.
+    #[must_use]
+    pub fn is_public(&self) -> bool {
+        self.is_public
     }
 }
 
@@ -99,22 +121,50 @@ fn mac(address: IpAddr) -> MacAddr {
 /// A process, and what it is connected for once it has said so.
 struct Connection {
     socket: OwnedFd,
-    role: Option<Role>,
+    peer: Option<Peer>,
+    state: State,
+    /// Once the process shows itself.
+    seen: Option<Seen>,
+    over: bool,
+}
+
+enum State {
+    /// Has not said who it is; at the public name there is no secret.
+    Greeting {
+        public: bool,
+    },
+    Leash,
+    /// With a stack, perhaps.
+    Client(Option<u16>),
+}
+
+impl Connection {
+    fn stack(&self) -> Option<u16> {
+        match self.state {
+            State::Client(stack) => stack,
+            State::Greeting { .. } | State::Leash => None,
+        }
+    }
 }
 
 struct Service {
     memif: Listener,
     place: Address,
     listener: OwnedFd,
+    public: Option<OwnedFd>,
     token: Token,
     interface: Interface,
+    /// Stacks that there have been.
+    stacks: u16,
     connections: Vec<Connection>,
 }
 
 impl Service {
     fn run(mut self, stop: &OwnedFd) {
         loop {
-            let mut set = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+            let public = self.public.as_ref().unwrap_or(&self.listener);
+            let mut set: Vec<_> =
+                [stop, &self.listener, public].map(|socket| PollFd::new(socket, PollFlags::IN)).into();
             set.extend(
                 self.connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)),
             );
@@ -123,72 +173,103 @@ impl Service {
             }
             let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
             drop(set);
-            let [stopped, connected, messages @ ..] = ready.as_slice() else { return };
+            let [stopped, connected, observed, messages @ ..] = ready.as_slice() else { return };
             if *stopped {
                 return;
             }
-            let mut messages = messages.iter();
-            let connections = std::mem::take(&mut self.connections);
-            self.connections = connections
-                .into_iter()
-                .filter_map(|connection| match messages.next() {
-                    Some(true) => self.hear(connection),
-                    _ => Some(connection),
-                })
-                .collect();
+            for (index, _) in messages.iter().enumerate().filter(|(_, ready)| **ready) {
+                self.connections[index].over = self.hear(index).is_none();
+            }
+            self.connections.retain(|connection| !connection.over);
             if *connected {
-                self.accept();
+                self.accept(false);
+            }
+            if *observed && self.public.is_some() {
+                self.accept(true);
             }
         }
     }
 
-    fn accept(&mut self) {
-        match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) if self.connections.len() < CONNECTIONS_MAX => {
-                self.connections.push(Connection { socket, role: None });
+    fn accept(&mut self, public: bool) {
+        let listener = self.public.as_ref().filter(|_| public).unwrap_or(&self.listener);
+        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) if self.has_room(public) => {
+                let (peer, state) = (Peer::of(&socket), State::Greeting { public });
+                self.connections.push(Connection { socket, peer, state, seen: None, over: false });
             }
             Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
             Err(_) => std::thread::sleep(PAUSE),
         }
     }
 
+    /// Observers that say nothing must not be in the way of processes.
+    fn has_room(&self, public: bool) -> bool {
+        let waiting = |connection: &&Connection| matches!(connection.state, State::Greeting { public: true });
+        if public {
+            self.connections.iter().filter(waiting).count() < OBSERVERS_MAX
+        } else {
+            self.connections.len() < CONNECTIONS_MAX
+        }
+    }
+
     /// Answers one message. `None` if the connection is over, or was misused.
-    fn hear(&self, connection: Connection) -> Option<Connection> {
+    fn hear(&mut self, index: usize) -> Option<()> {
+        let connection = &mut self.connections[index];
         let mut bytes = [0; MESSAGE_LEN_MAX];
         let length = match recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((0, _)) => return None,
             Ok((length, _)) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Some(connection),
+            Err(Errno::AGAIN | Errno::INTR) => return Some(()),
             Err(_) => return None,
         };
-        let (message, socket) = (&bytes[..length], connection.socket.as_fd());
-        let role = match connection.role {
-            None => {
-                let role = Hello::parse(message, self.token)?;
-                match role {
-                    Role::Leash => answer(socket, Reply::yes(None).as_bytes(), None)?,
-                    Role::Client => answer(socket, Welcome::new(&self.interface).as_bytes(), None)?,
-                    Role::Observer => return None,
+        let (message, socket) = (&bytes[..length], &connection.socket);
+        match connection.state {
+            State::Greeting { public: true } => {
+                if Hello::parse(message, observer::PUBLIC)? == Role::Observer {
+                    let (observer, processes) = (&self.connections[index], self.connections.iter());
+                    let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
+                    observers::tell_all(&observer.socket, observer.peer, processes);
                 }
-                role
+                None
             }
-            Some(Role::Client) => {
-                self.serve(socket, message)?;
-                Role::Client
+            State::Greeting { public: false } => {
+                let delivered = match Hello::parse(message, self.token)? {
+                    Role::Leash => {
+                        connection.state = State::Leash;
+                        deliver(socket, Reply::yes(None).as_bytes(), &[])
+                    }
+                    Role::Client => {
+                        connection.state = State::Client(None);
+                        deliver(socket, Welcome::new(&self.interface).as_bytes(), &[])
+                    }
+                    Role::Observer => false,
+                };
+                delivered.then_some(())
             }
-            Some(Role::Leash | Role::Observer) => return None,
-        };
-        Some(Connection { role: Some(role), ..connection })
+            State::Client(_) => self.serve(index, Request::parse(message)?).then_some(()),
+            State::Leash => None,
+        }
     }
 
-    fn serve(&self, socket: BorrowedFd<'_>, message: &[u8]) -> Option<()> {
-        let wish = Request::parse(message)?;
+    /// False if the client does not take the answer.
+    fn serve(&mut self, index: usize, wish: Wish) -> bool {
+        let connection = &mut self.connections[index];
+        let socket = &connection.socket;
         let reply = match wish.kind {
-            Kind::Interface => return answer(socket, Welcome::new(&self.interface).as_bytes(), None),
+            Kind::Interface => return deliver(socket, Welcome::new(&self.interface).as_bytes(), &[]),
             Kind::OpenStack => {
-                let part = MemifPart::new(&self.place);
-                return answer(socket, part.as_bytes(), Some(self.memif.socket()));
+                connection.state = State::Client(Some(self.stacks));
+                self.stacks = self.stacks.wrapping_add(1);
+                return deliver(socket, MemifPart::new(&self.place).as_bytes(), &[self.memif.socket()]);
             }
+            Kind::Show => match Seen::new(connection.peer) {
+                Ok(seen) => {
+                    let delivered = seen.deliver(socket, connection.stack());
+                    connection.seen = Some(seen);
+                    return delivered;
+                }
+                Err(error) => Reply::no(Refusal::Other, &error.to_string()),
+            },
             // Each client is connected to one stack, and what it sends there is that stack's.
             Kind::Listen | Kind::Unlisten | Kind::Disconnect => Reply::yes(None),
             Kind::Connect | Kind::Route => match self.route(wish.remote) {
@@ -198,12 +279,11 @@ impl Service {
                     "the kernel carries what is outside of memif's network",
                 ),
             },
-            Kind::Show => Reply::no(Refusal::Other, "nobody can look at a program over memif"),
             Kind::HandOver | Kind::GiveAway | Kind::PassOn => {
                 Reply::no(Refusal::NotMoved, "the kernel has no way to the peers of memif")
             }
         };
-        answer(socket, reply.as_bytes(), None)
+        deliver(&self.connections[index].socket, reply.as_bytes(), &[])
     }
 
     /// The stack asks for hardware addresses itself.
@@ -218,15 +298,4 @@ impl Service {
         let near = own_family == family && (own ^ other) & mask == 0;
         near.then_some(Route { source, next_hop: MacAddr([0; 6]) })
     }
-}
-
-/// `None` if the client does not take it.
-fn answer(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Option<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if descriptor.is_some() {
-        control.push(SendAncillaryMessage::ScmRights(descriptor.as_slice()));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).ok().map(|_| ())
 }
