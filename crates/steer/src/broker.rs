@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    accept_with, recvmsg,
+    accept_with, recvmsg, socketpair,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -223,6 +223,16 @@ impl Connection {
     }
 }
 
+/// Gives a process what it can hold on to without hearing a word: one end of a pair, whose other end takes the place of the
+/// connection.
+pub(crate) fn tie(connection: &mut OwnedFd) -> bool {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let Ok((ours, theirs)) = pair else { return false };
+    let delivered = deliver(connection, Reply::yes(None).as_bytes(), &[theirs.as_fd()]);
+    *connection = ours;
+    delivered
+}
+
 /// A stack that nothing is steered to any more and whose process may still be at its rings.
 struct Lingering {
     stack: u16,
@@ -399,7 +409,8 @@ impl Service {
             State::Greeting { .. } => match Hello::parse(message, self.token) {
                 Some(Role::Leash) => {
                     connection.state = State::Leash;
-                    self.answer(index, Reply::yes(None).as_bytes());
+                    let delivered = tie(&mut connection.socket);
+                    self.note_delivery(index, delivered);
                 }
                 Some(Role::Client) => {
                     connection.state = State::Client { stack: None, waiting: None };

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 use zerocopy::IntoBytes;
 
-use crate::broker::open_socket;
+use crate::broker::{open_socket, tie};
 use crate::error::Error;
 use crate::observers::{self, Peer, Seen, deliver};
 
@@ -222,7 +222,7 @@ impl Service {
             Err(Errno::AGAIN | Errno::INTR) => return Some(()),
             Err(_) => return None,
         };
-        let (message, socket) = (&bytes[..length], &connection.socket);
+        let (message, socket) = (&bytes[..length], &mut connection.socket);
         match connection.state {
             State::Greeting { public: true } => {
                 if Hello::parse(message, observer::PUBLIC)? == Role::Observer {
@@ -236,7 +236,7 @@ impl Service {
                 let delivered = match Hello::parse(message, self.token)? {
                     Role::Leash => {
                         connection.state = State::Leash;
-                        deliver(socket, Reply::yes(None).as_bytes(), &[])
+                        tie(socket)
                     }
                     Role::Client => {
                         connection.state = State::Client(None);

@@ -397,9 +397,12 @@ fn client_mac(broker: &Broker) -> MacAddr {
 #[test]
 fn nonsense_is_counted_and_harms_nobody() {
     use overfly_link::broker::message::{Hello, Kind, Request, Role as Purpose, Token, Wish};
+    use rustix::io::IoSliceMut;
     use rustix::net::{
-        AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
+        AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+        SocketFlags, SocketType, connect, recvmsg, send, socket_with,
     };
+    use std::mem::MaybeUninit;
     use zerocopy::IntoBytes;
     let lab = Lab::new(1);
     let broker = broker(&lab);
@@ -418,6 +421,16 @@ fn nonsense_is_counted_and_harms_nobody() {
     };
     let say = |socket: &std::os::fd::OwnedFd, bytes: &[u8]| {
         let _ = send(socket, bytes, SendFlags::NOSIGNAL);
+    };
+    let descriptor = |socket: &std::os::fd::OwnedFd| {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        recvmsg(socket, &mut [IoSliceMut::new(&mut [0; 512])], &mut control, RecvFlags::empty()).unwrap();
+        let passed = control.drain().find_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(mut rights) => rights.next(),
+            _ => None,
+        });
+        passed.unwrap()
     };
     // No secret, a wrong one, half a greeting, far too much.
     for bytes in [
@@ -438,8 +451,11 @@ fn nonsense_is_counted_and_harms_nobody() {
     let mut open = Vec::new();
     for purpose in [Purpose::Client, Purpose::Leash] {
         for bytes in [&[0xff; 20][..], &[1; 3], Request::new(&listen).as_bytes(), &[3; 500]] {
-            let socket = dial();
+            let mut socket = dial();
             say(&socket, Hello::new(purpose, token).as_bytes());
+            if purpose == Purpose::Leash {
+                socket = descriptor(&socket);
+            }
             say(&socket, bytes);
             open.push(socket);
         }

@@ -346,9 +346,14 @@ impl Leash {
     /// # Errors
     /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`], or what the kernel said.
     pub fn connect(environment: &str) -> Result<Leash, Error> {
-        let socket = greet(environment, Role::Leash)?;
-        // The answer is read before the leash is tied: whatever happens on the connection afterwards is the broker's end.
-        hear(socket.as_fd(), Reply::parse)?;
+        let connection = greet(environment, Role::Leash)?;
+        // The kernel wakes who waits for an answer before it signals that there is one: tied to the connection, the process
+        // could be killed by the answer that it has just read. Nothing is ever said on the socket that comes with it.
+        let (_, [Some(socket), _]) =
+            hear_with_descriptors(connection.as_fd(), RecvFlags::empty(), Reply::parse)?
+        else {
+            return Err(Error::BrokerProtocol("no leash"));
+        };
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let descriptor = socket.as_fd();
         control(descriptor, libc::F_SETOWN, process, "F_SETOWN")?;
@@ -362,7 +367,7 @@ impl Leash {
         }
     }
 
-    /// The connection itself.
+    /// What hangs up when the broker ends.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

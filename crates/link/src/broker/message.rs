@@ -21,7 +21,8 @@
 //! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. [`Kind::Show`] is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
 //! [`ShownPart`] for each process that it may see, and a [`Reply`]. A leash says
-//! [`Hello`] too and hears a [`Reply`], and nothing more: the connection itself is what it is for.
+//! [`Hello`] too and hears a [`Reply`] with one end of a pair of sockets, on which nobody ever says anything: what it is for is
+//! that it hangs up.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
