@@ -76,6 +76,8 @@ counters! {
     resets_sent,
     /// Flows ended by the peer's RST.
     resets_received,
+    /// Flows ended because the peer is known to have gone.
+    peers_gone,
     /// TIME-WAIT flows that a new SYN took over (RFC 6191).
     time_wait_reuses,
     /// Flows that ended without TIME-WAIT because `max_time_wait` others were in it.

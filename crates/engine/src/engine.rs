@@ -39,7 +39,7 @@ use crate::wheel::{Link, Wheel};
 /// 3. Whatever the owner's callbacks noted: [`Engine::send`], [`Engine::consumed`], [`Engine::close`], …
 /// 4. [`Engine::transmit`] until it returns true, or the link is full.
 ///
-/// `now` never goes back. Callbacks ([`Owner`]) come only out of `receive`, `advance` and `transmit`.
+/// `now` never goes back. Callbacks ([`Owner`]) come only out of `receive`, `advance`, `transmit` and `peer_gone`.
 /// A flow id is valid from the event or call that made it to its [`Event::Released`].
 ///
 /// Frames are Ethernet II without FCS.
@@ -563,6 +563,27 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// Whoever was behind the next hops that `is_theirs` has gone, with all that they knew: their connections fail as if they
+    /// had been reset. Those that are being opened go on, their SYN is sent again: somebody else may be there by now.
+    pub fn peer_gone<O: Owner>(&mut self, now: Instant, is_theirs: impl Fn(MacAddr) -> bool, owner: &mut O) {
+        self.tell(now);
+        for index in self.flows.in_table() {
+            let flow = self.flows.at_mut(index);
+            match flow.state {
+                _ if !is_theirs(flow.next_hop) => {}
+                State::TimeWait => {}
+                State::SynSent => {
+                    flow.flags.set(Flags::SYN_WANTED);
+                    self.enqueue(index);
+                }
+                _ => {
+                    self.shared.counters.peers_gone += 1;
+                    self.conclude(now, index, Verdict::End(Some(Failure::Reset)), owner);
+                }
+            }
+        }
     }
 
     /// Whether [`Engine::transmit`] may have something to do.

@@ -72,6 +72,12 @@ impl Flows {
         &mut self.slab[index as usize]
     }
 
+    /// The flows that can be found.
+    pub(crate) fn in_table(&self) -> Vec<u32> {
+        let is_there = |index: &u32| self.at(*index).flags.has(Flags::IN_TABLE);
+        (0..self.slab.len() as u32).filter(is_there).collect()
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slab.len() - self.free.len()
     }

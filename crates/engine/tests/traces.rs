@@ -69,6 +69,30 @@ fn active_open_refused() {
 }
 
 #[test]
+fn a_peer_that_is_gone_fails_its_flows_and_leaves_those_that_are_being_opened() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.send(flow, 10);
+    s.expect(&[(PSH | ACK, 1, 1, 10)]);
+    s.host.engine.peer_gone(s.now, |mac| mac != MacAddr([2, 0, 0, 0, 0, 2]), &mut s.host.owner);
+    assert_eq!(s.state(flow), State::Established, "it was another");
+    s.host.engine.peer_gone(s.now, |_| true, &mut s.host.owner);
+    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Reset));
+    assert_eq!((s.host.engine.flows(), s.host.engine.counters().peers_gone), (0, 1));
+    s.wait_ms(10_000);
+    s.expect(&[]);
+
+    let mut s = Script::new();
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 2]));
+    let flow = s.host.connect(s.now, s.local, s.peer);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    s.host.engine.peer_gone(s.now, |_| true, &mut s.host.owner);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    s.inject(SYN | ACK, 0, 1, 0, 65_535);
+    assert_eq!(s.state(flow), State::Established);
+}
+
+#[test]
 fn active_open_times_out_after_its_retries_each_twice_as_late() {
     let mut config = config(SERVER);
     config.syn_retries = 3;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::Parser;
 use overfly_load::Link;
 use overfly_load::http::{HttpArgs, Target, run};
+use overfly_load::serve::{Server, Settings};
 
 use manual::words;
 
@@ -54,6 +55,14 @@ fn serve(mut stream: TcpStream) {
     }
 }
 
+/// A server at the manual's address, and the way to it.
+fn serve_over_memif(example: &str) -> (Server, Link) {
+    let link =
+        Link::parse(&format!("memif:@overfly-example-{}-{}", example.len(), std::process::id())).unwrap();
+    let listen = "10.77.0.1:80".parse().unwrap();
+    (Server::start(Settings { listen, link: link.clone(), ..Settings::default() }).unwrap(), link)
+}
+
 #[test]
 fn every_example_of_the_manual_works() {
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
@@ -78,8 +87,15 @@ fn every_example_of_the_manual_works() {
         settings.duration = settings.duration.map(|duration| duration.min(Duration::from_millis(300)));
         settings.requests = settings.requests.map(|requests| requests.min(1000));
         // The address of the other links' lab is not here, nor are its processors.
-        settings.link = Link::Kernel;
         settings.cpus.clear();
+        let shared = matches!(settings.link, Link::Memif(_)).then(|| serve_over_memif(example));
+        settings.link = match &shared {
+            Some((_, link)) => link.clone(),
+            None => Link::Kernel,
+        };
+        if shared.is_some() {
+            settings.targets = vec![Target::parse(example.rsplit(' ').next().unwrap()).unwrap()];
+        }
         settings.check().unwrap();
         let report = run(&settings, |_| {}).unwrap();
         assert!(report.succeeded > 0, "{example}\n{report}");

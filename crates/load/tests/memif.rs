@@ -1,6 +1,7 @@
 //! `overfly load http` and `overfly load serve` over shared memory. Nothing here needs privilege.
 
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use overfly_load::http::{self, Report, Target};
@@ -89,7 +90,6 @@ fn what_cannot_be_is_said_before_the_run() {
         http::run(&settings, |_| ()).unwrap_err().to_string()
     };
     let url = "http://10.77.0.1:8080/";
-    assert!(refused(url, |settings| settings.threads = 2).starts_with("-t 2: expected at most 1"));
     let elsewhere = |settings: &mut http::Settings| {
         settings.network = Network { address: "10.78.0.2".parse().unwrap(), prefix_len: 24 };
     };
@@ -120,6 +120,50 @@ fn a_client_that_is_killed_leaves_room_for_the_next() {
     }
     let report = load("killed", "http://10.77.0.1:8080/", |_| ());
     assert_eq!(report.succeeded, 2000, "{report}");
+}
+
+/// What a client does while nobody is there, and when another server is.
+#[test]
+fn a_client_whose_server_is_replaced_goes_on_with_the_next() {
+    let over = AtomicBool::new(false);
+    let serve_requests = |count: u64| {
+        let server = serve("replaced", |_| ());
+        let begin = Instant::now();
+        while server.progress().counts.requests < count {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", server.progress());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    };
+    std::thread::scope(|scope| {
+        let first = serve("replaced", |_| ());
+        let client = scope.spawn(|| {
+            let mut settings = http::Settings::new(Target::parse("http://10.77.0.1:8080/").unwrap());
+            (settings.threads, settings.connections) = (2, 8);
+            settings.duration = Some(Duration::from_secs(300));
+            settings.timeout = Duration::from_secs(60);
+            settings.link = link("replaced");
+            http::run(&settings, |progress| {
+                if over.load(Ordering::Relaxed) {
+                    progress.end_run();
+                }
+            })
+        });
+        let begin = Instant::now();
+        while first.progress().counts.requests < 1000 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{:?}", first.progress());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        first.stop().unwrap();
+        let second = serve_requests(1000);
+        over.store(true, Ordering::Relaxed);
+        let report = client.join().unwrap().unwrap();
+        drop(second);
+        assert!(report.succeeded >= 2000, "{report}");
+        assert!(report.counters["link.reconnections"] >= 2, "one for each thread: {:?}", report.counters);
+        let unheard = report.failed["timeout"] + report.failed["connect_timeout"];
+        assert_eq!(unheard, 0, "failures are told at once: {:?}", report.failed);
+    });
 }
 
 fn link_text(name: &str) -> String {

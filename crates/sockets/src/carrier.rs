@@ -147,6 +147,13 @@ impl Transport for Carrier {
             Carrier::Memif(station) => station.arm(),
         }
     }
+
+    fn take_gone(&mut self) -> Vec<[u8; 6]> {
+        match self {
+            Carrier::Xdp(_) => Vec::new(),
+            Carrier::Memif(station) => station.take_gone(),
+        }
+    }
 }
 
 impl FrameSink for Carrier {

@@ -42,6 +42,10 @@ pub trait Transport: FrameSink {
     fn arm(&mut self) -> bool {
         true
     }
+    /// The hardware addresses of peers that are known to have gone since this was last asked.
+    fn take_gone(&mut self) -> Vec<[u8; 6]> {
+        Vec::new()
+    }
 }
 
 /// What carries the sockets.
@@ -165,6 +169,10 @@ impl<T: Transport> Stack<T> {
             }
             engine.receive(now, frame, face);
         });
+        let gone = transport.take_gone();
+        if !gone.is_empty() {
+            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
+        }
         engine.advance(now, face);
         self.do_chores();
         self.transmit(now);

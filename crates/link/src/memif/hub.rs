@@ -8,6 +8,7 @@ use overfly_wire::{FrameSink, Unfinished};
 use super::{Counters, FRAME_LEN_MAX, MemifLink, State};
 use crate::finish;
 
+/// A hardware address.
 type Mac = [u8; 6];
 
 /// Hardware addresses that are remembered at most: peers choose how many there seem to be.
@@ -50,7 +51,7 @@ impl HubCounters {
 #[derive(Debug)]
 pub struct Hub {
     links: Vec<MemifLink>,
-    /// Who is behind which link. Empty where there is one.
+    /// Who is behind which link.
     table: HashMap<Mac, usize>,
     /// The source of the last frame from each link.
     latest: Vec<Mac>,
@@ -60,6 +61,8 @@ pub struct Hub {
     scratch: Box<[u8]>,
     /// The links' counters that have gone.
     past: Counters,
+    /// Who was behind them, until somebody asks.
+    gone: Vec<Mac>,
     counters: HubCounters,
 }
 
@@ -72,6 +75,7 @@ impl Default for Hub {
             first: 0,
             scratch: vec![0; FRAME_LEN_MAX].into_boxed_slice(),
             past: Counters::default(),
+            gone: Vec::new(),
             counters: HubCounters::default(),
         }
     }
@@ -138,6 +142,11 @@ impl Hub {
         self.links.iter().flat_map(MemifLink::descriptors)
     }
 
+    /// The hardware addresses that were seen behind links which have gone since this was last asked.
+    pub fn take_gone(&mut self) -> Vec<Mac> {
+        core::mem::take(&mut self.gone)
+    }
+
     /// What all links have done, those that are gone too.
     #[must_use]
     pub fn link_counters(&self) -> Counters {
@@ -156,8 +165,10 @@ impl Hub {
 
     #[cold]
     fn remove_the_gone(&mut self) {
-        let Hub { links, past, counters, .. } = self;
+        let Hub { links, table, past, gone, counters, .. } = self;
         let before = links.len();
+        let lost = |index: usize| links.get(index).is_none_or(|link| link.state() != State::Up);
+        gone.extend(table.iter().filter(|&(_, &index)| lost(index)).map(|(mac, _)| *mac));
         links.retain(|link| {
             match link.state() {
                 State::Up => return true,

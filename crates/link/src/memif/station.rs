@@ -117,6 +117,11 @@ impl Station {
         self.bell.as_fd()
     }
 
+    /// As [`Hub::take_gone`].
+    pub fn take_gone(&mut self) -> Vec<[u8; 6]> {
+        self.hub.take_gone()
+    }
+
     /// The clients.
     #[must_use]
     pub fn hub(&self) -> &Hub {

@@ -497,6 +497,7 @@ fn a_hub_sends_each_peer_what_it_takes() {
     drop(overfly);
     assert!(hub.arm());
     assert_eq!((hub.links(), hub.counters().peers_gone), (1, 1));
+    assert_eq!(hub.take_gone(), [mac(0)]);
     drop(other);
     assert!(hub.arm());
     forward(&mut hub, &frame_to(mac(1), 0), Unfinished::default());

@@ -5,19 +5,23 @@ mod listening;
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use overfly_engine::{Config, Prefix};
-use overfly_link::memif::{Address, MemifLink, Settings, connect};
+use overfly_link::memif::{Address, Counters, MemifLink, Settings, State, connect};
+use overfly_wire::{FrameSink, Unfinished};
 
 pub(crate) use listening::{Acceptor, Listening, listen};
 
 use super::alone::{config_of, engine};
-use super::{Network, Ports, Stack, Wire, uptime_ns};
+use super::{Gone, Network, Ports, Stack, Wire, uptime_ns};
 use crate::error::Error;
 
 /// How long a server may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Between two tries to find another server.
+const REDIAL_EVERY: Duration = Duration::from_millis(20);
 
 /// What active opens over the link need.
 pub(crate) struct Wanted<'a> {
@@ -25,7 +29,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) place: &'a Address,
     /// The stacks' own address.
     pub(crate) network: Network,
-    /// One ring pair each.
+    /// Each has a ring pair.
     pub(crate) threads: usize,
     /// Most connections of a thread.
     pub(crate) connections: usize,
@@ -35,35 +39,30 @@ pub(crate) struct Wanted<'a> {
     pub(crate) sources: Option<Prefix>,
 }
 
-/// One stack a thread, each with a ring pair of its own.
-pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<MemifLink>>, Error> {
+/// One stack a thread, each with a ring pair of its own: those of one connection where the server has so many, else of several.
+pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<Dialed>>, Error> {
     let refused =
         |error: overfly_link::Error| Error::machine(format!("--link memif:{}", wanted.place), error);
-    let settings = Settings { pairs: wanted.threads as u16, ..Settings::default() };
-    let connection = connect(wanted.place, &settings, PATIENCE).map_err(refused)?;
-    let offered = connection.pairs.len();
-    if offered < wanted.threads {
-        return Err(Error::usage(
-            "-t",
-            wanted.threads,
-            format!("at most {offered}: the server at memif:{} has no more ring pairs", wanted.place),
-        ));
+    let mut links = Vec::new();
+    while links.len() < wanted.threads {
+        let settings = Settings { pairs: (wanted.threads - links.len()) as u16, ..Settings::default() };
+        let connection = connect(wanted.place, &settings, PATIENCE).map_err(refused)?;
+        links.extend(connection.open().map_err(refused)?);
     }
-    let links = connection.open().map_err(refused)?;
-    let stack = |(index, wire): (usize, MemifLink)| {
+    let stack = |(index, link): (usize, MemifLink)| {
         let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
         // Those that wind down, or are in TIME-WAIT, need a control block too.
         let flows = (2 * wanted.connections + 65_536) as u32;
         let config = Config {
-            mtu: wire.mtu(),
+            mtu: link.mtu(),
             max_flows: flows,
             max_time_wait: flows,
             own_prefixes: wanted.sources.into_iter().collect(),
-            ..config_of(wanted.network, index, wire.offload())
+            ..config_of(wanted.network, index, link.offload())
         };
         Ok(Stack {
             engine: engine(config)?,
-            wire,
+            wire: Dialed::new(link, wanted.place),
             local: wanted.network.address,
             ports,
             epoch_ns: uptime_ns(),
@@ -72,20 +71,121 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<MemifLink>>, Error> 
     links.into_iter().enumerate().map(stack).collect()
 }
 
-impl Wire for MemifLink {
+/// A link that is made anew when its peer goes: another process may listen there.
+pub(crate) struct Dialed {
+    link: MemifLink,
+    place: Address,
+    redial: Option<Redial>,
+    has_lost_peer: bool,
+    /// The counters of links before this one.
+    past: Counters,
+    reconnections: u64,
+}
+
+impl Dialed {
+    fn new(link: MemifLink, place: &Address) -> Dialed {
+        Dialed {
+            link,
+            place: place.clone(),
+            redial: None,
+            has_lost_peer: false,
+            past: Counters::default(),
+            reconnections: 0,
+        }
+    }
+
+    /// There is no peer: looks for another.
+    #[cold]
+    fn mend(&mut self) {
+        let Some(redial) = &self.redial else {
+            self.has_lost_peer = true;
+            self.redial = Some(Redial::start(self.place.clone(), self.link.offload()));
+            return;
+        };
+        if let Some(link) = redial.take() {
+            self.redial = None;
+            self.past += *self.link.counters();
+            self.link = link;
+            self.reconnections += 1;
+        }
+    }
+}
+
+/// A thread that tries to connect until it has, or nobody wants it any more.
+struct Redial {
+    answer: Arc<Mutex<Option<MemifLink>>>,
+}
+
+impl Redial {
+    fn start(place: Address, offload: bool) -> Redial {
+        let answer = Arc::new(Mutex::new(None));
+        let wanted = Arc::downgrade(&answer);
+        let body = move || {
+            while wanted.strong_count() > 0 {
+                let link = connect(&place, &Settings::default(), PATIENCE)
+                    .and_then(|mut connection| connection.pairs.pop().map(MemifLink::open).transpose());
+                match (link, wanted.upgrade()) {
+                    // The stack has been made for one kind of peer.
+                    (Ok(Some(link)), Some(answer)) if link.offload() == offload => {
+                        *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+                        return;
+                    }
+                    _ => std::thread::sleep(REDIAL_EVERY),
+                }
+            }
+        };
+        // Without a thread the peer stays away, which every connection will tell.
+        let _ = std::thread::Builder::new().name("memif-redial".to_owned()).spawn(body);
+        Redial { answer }
+    }
+
+    fn take(&self) -> Option<MemifLink> {
+        self.answer.try_lock().ok()?.take()
+    }
+}
+
+impl Wire for Dialed {
     #[inline]
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        MemifLink::receive(self, budget, each)
+        let count = self.link.receive(budget, each);
+        if self.link.state() != State::Up {
+            self.mend();
+        }
+        count
     }
 
     #[inline]
     fn flush(&mut self) {
-        MemifLink::flush(self);
+        self.link.flush();
+    }
+
+    #[inline]
+    fn take_gone(&mut self) -> Option<Gone> {
+        std::mem::take(&mut self.has_lost_peer).then_some(Gone::Everybody)
     }
 
     fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        for (name, count) in self.counters().named() {
+        let mut all = self.past;
+        all += *self.link.counters();
+        for (name, count) in all.named().chain([("reconnections", self.reconnections)]) {
             counters.insert(format!("link.{name}"), count);
         }
+    }
+}
+
+impl FrameSink for Dialed {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        self.link.frame()
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        self.link.commit(length);
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        self.link.commit_unfinished(length, left);
     }
 }

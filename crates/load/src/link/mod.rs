@@ -149,12 +149,25 @@ const FRAMES_AT_ONCE: usize = 64;
 /// Times that a full link is flushed before received frames have their turn again.
 const FLUSHES_AT_ONCE: usize = 4;
 
+/// Peers that have gone.
+pub(crate) enum Gone {
+    /// All that were there.
+    Everybody,
+    /// Those with these hardware addresses.
+    Those(Vec<[u8; 6]>),
+}
+
 /// How frames come and go: a link, or a queue in memory.
 pub(crate) trait Wire: FrameSink {
     /// Hands up to `budget` received frames to `each`; returns how many.
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Sends what was committed.
     fn flush(&mut self);
+    /// Who is known to have gone since this was last asked. Others may come in their place.
+    #[inline]
+    fn take_gone(&mut self) -> Option<Gone> {
+        None
+    }
     /// Adds what the link has counted.
     fn count(&self, counters: &mut BTreeMap<String, u64>);
 }
@@ -225,6 +238,11 @@ impl<W: Wire> Stack<W> {
     pub(crate) fn receive(&mut self, now: Instant, owner: &mut impl Owner) -> usize {
         let engine = &mut self.engine;
         let frames = self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, owner));
+        match self.wire.take_gone() {
+            None => {}
+            Some(Gone::Everybody) => self.engine.peer_gone(now, |_| true, owner),
+            Some(Gone::Those(those)) => self.engine.peer_gone(now, |mac| those.contains(&mac.0), owner),
+        }
         self.advance(now, owner);
         frames
     }

@@ -12,7 +12,7 @@ use overfly_wire::{FrameSink, Unfinished};
 
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{Network, Ports, Stack, Wire, uptime_ns};
+use crate::link::{Gone, Network, Ports, Stack, Wire, uptime_ns};
 
 /// How often the thread that accepts peers looks whether it is to end.
 const ACCEPT_TURN: Duration = Duration::from_millis(50);
@@ -145,6 +145,12 @@ impl Wire for Port {
     #[inline]
     fn flush(&mut self) {
         self.hub.flush();
+    }
+
+    #[inline]
+    fn take_gone(&mut self) -> Option<Gone> {
+        let those = self.hub.take_gone();
+        (!those.is_empty()).then_some(Gone::Those(those))
     }
 
     fn count(&self, counters: &mut BTreeMap<String, u64>) {
