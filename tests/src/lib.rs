@@ -159,7 +159,7 @@ impl Server {
     /// If it cannot be started.
     #[must_use]
     pub fn start(lab: &Lab, options: Option<&[&str]>, words: &[&str]) -> Self {
-        let mut command: Command = match options {
+        let command: Command = match options {
             Some(options) => {
                 let mut command = lab.command("server", overfly());
                 command.arg("run").args(options).arg("--").args(words);
@@ -171,6 +171,15 @@ impl Server {
                 command
             }
         };
+        Self::spawn(command)
+    }
+
+    /// Starts a command that is `overfly run`, or a server on the kernel.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn spawn(mut command: Command) -> Self {
         let child = command
             .env("EF_NO_FAIL", "0")
             .env("OVERFLY_STATS", "1")

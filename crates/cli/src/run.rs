@@ -5,13 +5,13 @@
 //! stands a warden, which survives a `kill -9` of `overfly run` and ends the program then. If the
 //! warden is killed instead, its children come to `overfly run`, which ends them.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use overfly_bench::lab::die_with;
-use overfly_link::memif::Address;
+use overfly_link::memif::{Address, remove_abandoned};
 use overfly_load::{Link, Network};
 use rustix::process::{Pid, Signal, getppid};
 
@@ -184,6 +184,7 @@ fn warden_command(
         .arg(std::process::id().to_string())
         .arg("--preload")
         .arg(preload)
+        .args(arguments.link.as_deref().map(|link| format!("--abandoned={link}")))
         .arg("--")
         .args(&arguments.command)
         .env_remove("LD_PRELOAD")
@@ -203,13 +204,19 @@ fn ourselves() -> Command {
     command
 }
 
-/// `overfly __warden`: stands between `overfly run` and the program. Not for people.
+/// `overfly __warden`: stands between whoever started a program and the program. Not for people.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WardenArguments {
     #[arg(long)]
     parent: u32,
     #[arg(long)]
-    preload: OsString,
+    preload: Option<OsString>,
+    /// A link whose socket is to go if nobody listens there in the end
+    #[arg(long)]
+    abandoned: Option<String>,
+    /// A folder that is to go in the end, with all that is in it
+    #[arg(long)]
+    folder: Option<PathBuf>,
     #[arg(last = true, required = true)]
     command: Vec<OsString>,
 }
@@ -229,10 +236,17 @@ pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
         // Most servers end their children when they are told to end: the last line of defence, for
         // when both of us are killed at once.
         .arg("--death-signal")
-        .arg(Signal::TERM.as_raw().to_string())
-        .arg(OsStr::new("--preload"))
-        .arg(&arguments.preload)
-        .arg("--")
-        .args(&arguments.command);
-    finish(supervise(command, getppid().or(Pid::from_raw(1))))
+        .arg(Signal::TERM.as_raw().to_string());
+    if let Some(preload) = &arguments.preload {
+        command.arg("--preload").arg(preload);
+    }
+    command.arg("--").args(&arguments.command);
+    let status = supervise(command, getppid().or(Pid::from_raw(1)));
+    if let Some(Ok(Link::Memif(place))) = arguments.abandoned.as_deref().map(Link::parse) {
+        let _ = remove_abandoned(&place);
+    }
+    if let Some(folder) = &arguments.folder {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    finish(status)
 }

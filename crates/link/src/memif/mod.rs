@@ -30,7 +30,7 @@ pub use client::connect;
 pub use hub::{Hub, HubCounters};
 pub use link::{Counters, MemifLink, State};
 pub use ring::Buffers;
-pub use server::Listener;
+pub use server::{Listener, remove_abandoned};
 pub use station::Station;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

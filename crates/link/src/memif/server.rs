@@ -46,15 +46,13 @@ impl Listener {
         settings.check()?;
         let place = address.socket_address()?;
         let socket = make_socket()?;
-        let taken = || Error::MemifTaken(address.to_string());
         match bind(&socket, &place) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => {
-                let path = address.path().ok_or_else(taken)?;
-                if connect(make_socket()?, &place) != Err(Errno::CONNREFUSED) {
-                    return Err(taken());
+                if !remove_abandoned(address)? {
+                    return Err(Error::MemifTaken(address.to_string()));
                 }
-                let again = unlink(path).and_then(|()| bind(&socket, &place));
+                let again = bind(&socket, &place);
                 again.map_err(|errno| Error::system("replacing an old memif socket", errno))?;
             }
             Err(errno) => return Err(Error::system("binding a memif socket", errno)),
@@ -193,6 +191,19 @@ impl Drop for Listener {
             let _ = unlink(path);
         }
     }
+}
+
+/// Takes away the socket's file if nobody listens there any more: who did was killed. Returns whether it did.
+///
+/// # Errors
+/// What the kernel said.
+pub fn remove_abandoned(address: &Address) -> Result<bool, Error> {
+    let Some(path) = address.path() else { return Ok(false) };
+    if connect(make_socket()?, &address.socket_address()?) != Err(Errno::CONNREFUSED) {
+        return Ok(false);
+    }
+    unlink(path).map_err(|errno| Error::system("removing an old memif socket", errno))?;
+    Ok(true)
 }
 
 /// A handshake that goes on.

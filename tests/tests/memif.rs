@@ -1,0 +1,246 @@
+//! nginx over shared memory, with nobody's rights from end to end: `overfly run --link memif:…` and `overfly load` as its
+//! client. The lab is only there to have the port and the folder for each test alone.
+
+use std::io::Read;
+use std::process::{Child, Command, Output, Stdio};
+
+use overfly_bench::lab::Lab;
+use overfly_tests::{Random, Server, alive, descendants, eventually, overfly, send, succeed, titled};
+use rustix::process::Signal;
+
+/// Everything is here: the commands, what nginx serves and writes, and the socket.
+const FOLDER: &str = "/dev/shm/memif";
+const LINK: &str = "memif:/dev/shm/memif/socket";
+const URL: &str = "http://10.77.0.1:8080";
+/// The user and group `nobody`.
+const NOBODY: &str = "65534";
+const SIZES: [usize; 4] = [0, 1024, 10_000, 1_000_000];
+
+/// A folder that is nobody's, with the commands and nginx's configuration for two workers in it.
+fn lab() -> Lab {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let config = "worker_processes 2;\ndaemon off;\npid FOLDER/nginx.pid;\nerror_log stderr warn;\n\
+        events { worker_connections 4096; }\n\
+        http {\n    log_format worker '$pid';\n    access_log FOLDER/served worker;\n\
+            client_body_temp_path FOLDER/1;\n    proxy_temp_path FOLDER/2;\n    fastcgi_temp_path FOLDER/3;\n\
+            uwsgi_temp_path FOLDER/4;\n    scgi_temp_path FOLDER/5;\n    keepalive_requests 1000000;\n\
+            server {\n        listen 8080 reuseport;\n        root FOLDER;\n    }\n}\n";
+    lab.write("server", format!("{FOLDER}/nginx.conf"), config.replace("FOLDER", FOLDER).as_bytes())
+        .expect("write nginx.conf");
+    for size in SIZES {
+        let bytes = Random(size as u64).bytes(size);
+        lab.write("server", format!("{FOLDER}/{size}"), &bytes).expect("write a file");
+    }
+    // Nobody may be kept out of where they were built.
+    let built = overfly().parent().expect("a folder").display().to_string();
+    let command =
+        format!("cp {built}/overfly {built}/liboverfly.so {FOLDER} && chown -R {NOBODY}:{NOBODY} {FOLDER}");
+    succeed(&lab, "server", &["sh", "-c", &command]);
+    lab
+}
+
+/// A command of nobody's.
+fn unprivileged(lab: &Lab, words: &[&str]) -> Command {
+    let mut command = lab.command("server", "setpriv");
+    command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs", "--"]);
+    command.args(words).stdin(Stdio::null());
+    command
+}
+
+fn nginx(lab: &Lab) -> Server {
+    let program = format!("{FOLDER}/overfly");
+    let config = format!("{FOLDER}/nginx.conf");
+    let words = [&program, "run", "--link", LINK, "--", "nginx", "-e", "stderr", "-c", &config];
+    let server = Server::spawn(unprivileged(lab, &words));
+    eventually("two workers, and the socket", || {
+        titled(server.id(), "nginx: worker process").len() == 2
+            && lab
+                .within("server", || std::fs::exists(format!("{FOLDER}/socket")).is_ok_and(|there| there))
+                .expect("look")
+    });
+    server
+}
+
+/// `overfly load http` over memif, with JSON.
+fn load(lab: &Lab, options: &[&str], path: &str) -> Command {
+    let (program, url) = (format!("{FOLDER}/overfly"), format!("{URL}/{path}"));
+    let mut words = vec![program.as_str(), "load", "http", "--link", LINK, "--json"];
+    words.extend(options);
+    words.push(&url);
+    unprivileged(lab, &words)
+}
+
+#[track_caller]
+fn report(output: &Output) -> String {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr));
+    text
+}
+
+/// The number that JSON has under a name.
+#[track_caller]
+fn number(json: &str, name: &str) -> u64 {
+    let key = format!("\"{name}\":");
+    let (_, after) = json.split_once(&key).unwrap_or_else(|| panic!("no {name} in {json}"));
+    let digits = after.trim_start().split(|letter: char| !letter.is_ascii_digit()).next().unwrap_or_default();
+    digits.parse().unwrap_or_else(|_| panic!("{name} is no number in {json}"))
+}
+
+/// Requests that must all succeed, from as many clients as there are workers.
+#[track_caller]
+fn all_succeed(lab: &Lab, options: &[&str], path: &str) {
+    // Another host than the load that goes on beside it.
+    let options = [&["--address", "10.77.0.3/24", "-t", "2", "-c", "16", "-n", "2000"], options].concat();
+    let json = report(&load(lab, &options, path).output().expect("start the generator"));
+    assert_eq!(number(&json, "succeeded"), 2000, "{options:?} /{path}: {json}");
+}
+
+/// The workers that have served requests so far, the last one last.
+fn served(lab: &Lab) -> Vec<u32> {
+    let text =
+        lab.within("server", || std::fs::read_to_string(format!("{FOLDER}/served")).unwrap_or_default());
+    let text = text.expect("enter the side");
+    // The last line may not be whole.
+    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+    whole.lines().map(|line| line.parse().expect("a process id")).collect()
+}
+
+/// A load that goes on until it is told to end.
+struct Steady(Child);
+
+impl Steady {
+    fn start(lab: &Lab, options: &[&str]) -> Steady {
+        let options = [&["-t", "2", "-c", "8", "-R", "400", "-d", "600s"], options].concat();
+        let mut command = load(lab, &options, "1024");
+        Steady(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the generator"))
+    }
+
+    #[track_caller]
+    fn end(mut self) -> String {
+        send(self.0.id(), Signal::INT);
+        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+        self.0.stdout.take().expect("a pipe").read_to_end(&mut stdout).expect("read a pipe");
+        self.0.stderr.take().expect("a pipe").read_to_end(&mut stderr).expect("read a pipe");
+        let status = self.0.wait().expect("wait for the generator");
+        report(&Output { status, stdout, stderr })
+    }
+}
+
+impl Drop for Steady {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[track_caller]
+fn nothing_is_left(lab: &Lab) {
+    let seen = succeed(lab, "server", &["sh", "-c", &format!("ss -lxH; ss -ltnH; ls {FOLDER}")]);
+    assert!(
+        !seen.contains("socket") && !seen.contains(":8080") && !seen.contains("overfly-"),
+        "left behind: {seen}"
+    );
+}
+
+#[test]
+fn every_byte_is_right_and_nobody_has_privilege() {
+    let lab = lab();
+    let server = nginx(&lab);
+    for id in descendants(server.id()).into_iter().chain([server.id()]) {
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("a process");
+        let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
+        assert_eq!(line("CapPrm:"), "CapPrm:\t0000000000000000");
+        assert!(line("Uid:").split_whitespace().skip(1).all(|user| user == NOBODY), "{status}");
+    }
+    for size in SIZES {
+        let (size, file) = (size.to_string(), format!("{FOLDER}/{size}"));
+        let digest = succeed(&lab, "server", &["sha256sum", &file]);
+        let digest = digest.split(' ').next().expect("a digest");
+        for close in [&[][..], &["--close"]] {
+            let options =
+                [&["--expect-size", &size, "--expect-sha256", digest, "--expect-status", "200"], close]
+                    .concat();
+            all_succeed(&lab, &options, &size);
+        }
+    }
+    let workers = titled(server.id(), "nginx: worker process");
+    let served = served(&lab);
+    assert!(workers.iter().all(|worker| served.contains(worker)), "{workers:?} serve");
+    assert_eq!(served.len(), 2000 * 2 * SIZES.len());
+    // The same listener, over the kernel.
+    succeed(&lab, "server", &["curl", "-sf", "-o", "/dev/null", "http://127.0.0.1:8080/1024"]);
+    server.stop();
+    nothing_is_left(&lab);
+}
+
+#[test]
+fn a_reload_under_load_moves_the_clients_to_the_new_workers() {
+    for close in [&[][..], &["--close"]] {
+        let lab = lab();
+        let server = nginx(&lab);
+        let load = Steady::start(&lab, close);
+        let config = format!("{FOLDER}/nginx.conf");
+        for _ in 0..3 {
+            let before = titled(server.id(), "nginx: worker process");
+            eventually("they serve", || served(&lab).last().is_some_and(|worker| before.contains(worker)));
+            let reload =
+                unprivileged(&lab, &["nginx", "-e", "stderr", "-c", &config, "-s", "reload"]).output();
+            report(&reload.expect("start nginx -s reload"));
+            eventually("the old workers end", || before.iter().all(|&worker| !alive(worker)));
+        }
+        let after = titled(server.id(), "nginx: worker process");
+        eventually("the new ones serve", || served(&lab).last().is_some_and(|worker| after.contains(worker)));
+        let json = load.end();
+        assert!(number(&json, "link.reconnections") >= 6, "three for each thread: {json}");
+        all_succeed(&lab, close, "10000");
+        server.stop();
+        nothing_is_left(&lab);
+    }
+}
+
+#[test]
+fn a_worker_that_is_killed_costs_its_connections_and_no_more() {
+    let lab = lab();
+    let server = nginx(&lab);
+    let load = Steady::start(&lab, &["--timeout", "60s"]);
+    for _ in 0..2 {
+        let workers = || titled(server.id(), "nginx: worker process");
+        eventually("the load is served", || {
+            served(&lab).last().is_some_and(|worker| workers().contains(worker))
+        });
+        let victim = *served(&lab).last().expect("one that serves");
+        send(victim, Signal::KILL);
+        eventually("another in its place", || workers().len() == 2 && !workers().contains(&victim));
+        let before = served(&lab).len();
+        eventually("others serve", || served(&lab).len() > before + 100);
+        assert!(!served(&lab)[before..].contains(&victim));
+        all_succeed(&lab, &[], "1024");
+    }
+    let json = load.end();
+    assert!((2..=4).contains(&number(&json, "link.reconnections")), "{json}");
+    assert_eq!(
+        number(&json, "timeout") + number(&json, "connect_timeout"),
+        0,
+        "failures are told at once: {json}"
+    );
+    assert!(number(&json, "failed_total") <= 16, "the connections that there were, twice: {json}");
+    server.stop();
+    nothing_is_left(&lab);
+}
+
+#[test]
+fn killed_anywhere_it_leaves_nothing_and_starts_again() {
+    let lab = lab();
+    for victim in ["overfly", "nginx: master process"] {
+        let mut server = nginx(&lab);
+        let family = descendants(server.id());
+        let victim = if victim == "overfly" { server.id() } else { titled(server.id(), victim)[0] };
+        send(victim, Signal::KILL);
+        eventually("the rest ends", || server.ended() && family.iter().all(|&id| !alive(id)));
+        nothing_is_left(&lab);
+    }
+    let server = nginx(&lab);
+    all_succeed(&lab, &[], "1024");
+    server.stop();
+    nothing_is_left(&lab);
+}
