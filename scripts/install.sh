@@ -1,25 +1,31 @@
 #!/bin/bash
 # Installs, on Debian, what the build, the quickstart and the tests call and is not there yet.
+#
+# With the word `quickstart`, only what the quickstart over shared memory needs: it works without root, so there this says what
+# is missing and installs nothing.
 set -euo pipefail
 
-if [ "$(id -u)" -ne 0 ]; then
+only_quickstart=
+[ "${1:-}" != quickstart ] || only_quickstart=yes
+if [ "$(id -u)" -ne 0 ] && [ -z "$only_quickstart" ]; then
     echo "This needs root, to make network namespaces, load an XDP program and install packages: try again with sudo." >&2
     exit 1
 fi
 
 packages=()
-# The first word is the tool that shows whether the package is there.
-while read -r tool package; do
+# The first word is the tool that shows whether the package is there; a star marks what the quickstart needs.
+while read -r tool package star; do
+    [ -n "$star" ] || [ -z "$only_quickstart" ] || continue
     command -v "$tool" >/dev/null || packages+=("$package")
 done <<'END'
-nginx nginx-light
-clang clang
+nginx nginx-light *
+clang clang *
+cc gcc *
 ip iproute2
 ethtool ethtool
 nft nftables
 curl curl
 ping iputils-ping
-cc gcc
 valgrind valgrind
 tcpdump tcpdump
 tshark tshark
@@ -50,10 +56,15 @@ pip3 python3-pip
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
-[ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
-/usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
+if [ -z "$only_quickstart" ]; then
+    [ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
+    /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
+fi
 
-if [ ${#packages[@]} -gt 0 ]; then
+if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
+    echo "Missing here: ${packages[*]}. On Debian: sudo apt-get install --no-install-recommends ${packages[*]}" >&2
+    exit 1
+elif [ ${#packages[@]} -gt 0 ]; then
     echo "Installing ${packages[*]}" >&2
     if ! command -v apt-get >/dev/null; then
         echo "There is no apt-get here: install these by hand: ${packages[*]}" >&2

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 
 use serde::Serialize;
 
-use crate::lab::{DEVICE, Lab};
+use crate::lab::DEVICE;
+use crate::site::Site;
 
 /// The machine and its software, as they were when the runs began.
 #[derive(Debug, Clone, Serialize)]
@@ -34,18 +35,20 @@ pub struct Environment {
     pub overfly_version: String,
     /// What the server says of its version.
     pub server_version: String,
-    /// Settings of a lab's network, the same for every run.
+    /// Settings of the network where the runs take place, the same for every run.
     pub sysctls: BTreeMap<String, String>,
-    /// `ethtool -k` of a lab's device before anything is attached: features that are on.
+    /// `ethtool -k` of a lab's device before anything is attached: features that are on. Empty without a lab.
     pub offloads_on: Vec<String>,
 }
 
 impl Environment {
-    /// Looks around, and into a fresh lab. What cannot be found out is left empty.
-    pub fn observe(lab: &Lab, server: &str) -> Environment {
+    /// Looks around, and into a fresh lab if runs have one. What cannot be found out is left empty.
+    pub(crate) fn observe(site: &Site, server: &str) -> Environment {
         let cpu_info = read("/proc/cpuinfo");
-        let inside = lab.within("server", || (sysctls(), offloads()));
-        let (sysctls, offloads_on) = inside.unwrap_or_default();
+        let (sysctls, offloads_on) = match site.as_lab() {
+            Some(lab) => lab.within("server", || (sysctls(), offloads())).unwrap_or_default(),
+            None => (sysctls(), Vec::new()),
+        };
         Environment {
             cpu_model: field(&cpu_info, "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: crate::lab::queue_count(),

@@ -3,7 +3,7 @@
 //! * [`lab`]: namespaces joined by veth pairs, anonymous ones that vanish with their owner and
 //!   named ones (`overfly lab up`) that stay.
 //! * [`plan`]: what to measure, read from TOML and checked.
-//! * [`session`]: carries a plan out, one fresh lab for each run.
+//! * [`session`]: carries a plan out, one fresh lab for each run; on this machine as it is where the link is memif.
 //! * [`report`]: medians, gains, tables, `summary.json`.
 
 #![forbid(unsafe_code)]
@@ -17,6 +17,7 @@ pub mod report;
 mod schedule;
 pub mod session;
 mod shuffle;
+mod site;
 mod trial;
 mod yardstick;
 

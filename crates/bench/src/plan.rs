@@ -71,9 +71,8 @@ pub struct Server {
     /// Replaces `@WORKERS@` in the template.
     #[serde(default = "one")]
     pub workers: u32,
-    /// Where it listens.
-    #[serde(default = "port_80")]
-    pub port: u16,
+    /// Where it listens; replaces `@PORT@` in the template. Without it, 80 in a lab and on this machine a port that is free.
+    pub port: Option<u16>,
     /// The core that all of it runs on.
     pub cpu: usize,
 }
@@ -107,6 +106,8 @@ pub enum Mode {
 pub enum Link {
     /// A stack of its own over AF_XDP.
     Xdp,
+    /// A stack of its own over memory shared with the server. A server on the kernel has the loopback instead.
+    Memif,
     /// Kernel sockets.
     Kernel,
 }
@@ -134,6 +135,7 @@ impl fmt::Display for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Link::Xdp => "xdp",
+            Link::Memif => "memif",
             Link::Kernel => "kernel",
         })
     }
@@ -165,10 +167,6 @@ fn one() -> u32 {
     1
 }
 
-fn port_80() -> u16 {
-    80
-}
-
 /// Where a metric is compared between modes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
@@ -178,6 +176,16 @@ pub struct Cell {
     pub connection: Connection,
     /// What carries the generator's connections.
     pub link: Link,
+}
+
+impl Cell {
+    /// What carries the generator's connections to a server of this mode: no kernel has a memif.
+    pub(crate) fn generator(&self, mode: Mode) -> Link {
+        match (self.link, mode) {
+            (Link::Memif, Mode::Kernel) => Link::Kernel,
+            _ => self.link,
+        }
+    }
 }
 
 impl fmt::Display for Cell {
@@ -194,7 +202,7 @@ pub struct Case {
     /// What carries the server's connections.
     pub mode: Mode,
     /// What carries the generator's: the cell's link, or kernel sockets for the second look at a
-    /// kernel server.
+    /// kernel server and for any look at it where the link is memif.
     pub generator: Link,
     /// Counts from 1.
     pub repeat: u32,
@@ -260,7 +268,7 @@ impl Plan {
         within("duration_s", self.duration_s, 0.2..=600.0)?;
         within("patience_s", self.patience_s, 0.0..=3600.0)?;
         within("server.workers", self.server.workers, 1..=1024)?;
-        within("server.port", self.server.port, 1..=65_535)?;
+        within("server.port", self.server.port.unwrap_or(1), 1..=65_535)?;
         within("client.connections", self.client.connections, 1..=100_000)?;
         within("client.threads", self.client.threads, 1..=64)?;
         let last = crate::lab::queue_count() - 1;
@@ -297,7 +305,7 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
-                    cases.push(Case { cell: index, mode, generator: cell.link, repeat });
+                    cases.push(Case { cell: index, mode, generator: cell.generator(mode), repeat });
                     let second_look = mode == Mode::Kernel
                         && cell.link == Link::Xdp
                         && cell.payload_bytes > self.kernel_sockets_above_bytes;
@@ -308,6 +316,11 @@ impl Plan {
             }
         }
         cases
+    }
+
+    /// Whether any run needs network namespaces, and so root.
+    pub fn needs_lab(&self) -> bool {
+        self.links.iter().any(|&link| link != Link::Memif)
     }
 
     /// The plan's name: that of its file, without the extension.
@@ -395,6 +408,19 @@ cpu = 0
                 .iter()
                 .all(|case| case.mode == Mode::Kernel && plan.cells()[case.cell].payload_bytes == 10_000)
         );
+    }
+
+    #[test]
+    fn over_memif_the_kernel_has_its_loopback() {
+        let text = RIGHT.replacen("repeats = 3", "links = [\"memif\"]\nrepeats = 1", 1);
+        let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+        assert!(!plan.needs_lab());
+        let cases = plan.cases();
+        assert_eq!(cases.len(), 4 * 2, "there is no second look");
+        assert!(cases.iter().all(|case| match case.mode {
+            Mode::Kernel => case.generator == Link::Kernel,
+            Mode::Overfly => case.generator == Link::Memif,
+        }));
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub struct CellReport {
     /// Overfly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overfly: Option<Figure>,
-    /// Overfly's median over the kernel's.
+    /// Overfly's median over the kernel's; over memif the kernel's server CPU a request over Overfly's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
 }
@@ -85,10 +85,51 @@ pub struct Figure {
     pub client_core_busy_percent: f64,
     /// %.
     pub client_core_softirq_percent: f64,
-    /// As it is typed inside the server's namespace.
+    /// Share of the time that the generator had something to do, %.
+    pub generator_busy_percent: f64,
+    /// Which side could not do more.
+    pub limit: Limit,
+    /// As it is typed inside the server's namespace, if it had one.
     pub server_command: String,
-    /// As it is typed inside the client's namespace.
+    /// As it is typed inside the client's namespace, if it had one.
     pub client_command: String,
+}
+
+/// Which side could not do more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Limit {
+    /// The server's core had no time left, the generator had.
+    Server,
+    /// The generator had no time left: the server might have done more.
+    Generator,
+    /// Both had time left, and waited for each other.
+    Neither,
+}
+
+impl Limit {
+    /// A side that is busy for more than this has no time left.
+    const BUSY_PERCENT: f64 = 95.0;
+
+    fn of(server_percent: f64, generator_percent: f64) -> Limit {
+        if generator_percent > Limit::BUSY_PERCENT {
+            Limit::Generator
+        } else if server_percent > Limit::BUSY_PERCENT {
+            Limit::Server
+        } else {
+            Limit::Neither
+        }
+    }
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Limit::Server => "server",
+            Limit::Generator => "generator",
+            Limit::Neither => "neither",
+        })
+    }
 }
 
 impl Report {
@@ -136,6 +177,7 @@ impl Report {
             "server µs/req",
             "p99 µs",
             "busy s/c %",
+            "limit",
             "errors",
             "points",
         ];
@@ -152,12 +194,17 @@ impl Report {
                 // Words to the left, numbers to the right, and the last column free.
                 let _ = match column {
                     0..3 => write!(text, "{value:<width$}  "),
-                    9 => write!(text, "{value}"),
+                    10 => write!(text, "{value}"),
                     _ => write!(text, "{value:>width$}  "),
                 };
             }
             text.truncate(text.trim_end().len());
             text.push('\n');
+        }
+        if self.has(Link::Memif) {
+            text.push_str(
+                "Gain over memif is that of a server core: the kernel's server µs/req over Overfly's.\n",
+            );
         }
         if let Some(note) = self.steadiness() {
             let _ = writeln!(text, "{note}");
@@ -181,15 +228,31 @@ impl Report {
             self.duration_s,
             self.plan.source.file.display()
         );
-        text.push_str("| payload | connection | server | median | gain | server CPU µs/request | p99 µs | server/client core busy % | errors | points |\n");
-        text.push_str("|---|---|---|---:|---:|---:|---:|---:|---:|---|\n");
+        text.push_str("| payload | connection | server | median | gain | server CPU µs/request | p99 µs | server/client busy % | limit | errors | points |\n");
+        text.push_str("|---|---|---|---:|---:|---:|---:|---:|---|---:|---|\n");
         for row in self.cells.iter().flat_map(CellReport::rows) {
             let _ = writeln!(text, "| {} |", row.join(" | "));
         }
+        text.push('\n');
+        if self.has(Link::Xdp) {
+            text.push_str(
+                "*kernel (sockets)*: the same kernel server under a generator with kernel sockets, with all offloads on, \
+                 since an XDP generator turns the server's segmentation offload off. The better of the two is compared.\n",
+            );
+        }
+        if self.has(Link::Memif) {
+            text.push_str(
+                "*kernel, loopback*: the server on the kernel's TCP, and a generator with kernel sockets, over 127.0.0.1.\n\
+                 *overfly, memif*: the same server under `overfly run`, and a generator with a user-level stack, over memory \
+                 that both share. A generator over memif does much less work than one on kernel sockets, which may be the limit \
+                 before its server is. So gain is that of a server core here: how much more a second of the server's processor \
+                 time does, by *server CPU*; where the server was the limit on both sides, requests/s say the same.\n",
+            );
+        }
         text.push_str(
-            "\n*kernel (sockets)*: the same kernel server under a generator with kernel sockets, with all offloads on, \
-             since an XDP generator turns the server's segmentation offload off. The better of the two is compared.\n\
-             *busy*: a generator's core at 100 % beside a server's that is not means that the generator was the limit.\n",
+            "*busy*: of the server its core, of the generator the time that it had something to do. *limit*: the side that was \
+             busy for more than 95 %; a server may be able to do more where it is the generator. A server that spins is busy \
+             all the time.\n",
         );
         if let Some(note) = self.steadiness() {
             let _ = writeln!(text, "\n{note}");
@@ -202,7 +265,11 @@ impl Report {
             }
         }
         self.write_environment(&mut text);
-        text.push_str("\n## Commands, inside the namespaces of each run\n");
+        text.push_str(if self.plan.needs_lab() {
+            "\n## Commands, inside the namespaces of each run\n"
+        } else {
+            "\n## Commands of each run\n"
+        });
         for cell in &self.cells {
             for figure in cell.figures() {
                 let _ = writeln!(text, "\n    {}\n    {}", figure.server_command, figure.client_command);
@@ -228,13 +295,24 @@ impl Report {
             ("load average before", environment.load_average.clone()),
             ("overfly", environment.overfly_version.clone()),
             ("server", environment.server_version.clone()),
-            ("offloads on", environment.offloads_on.join(", ")),
+            (
+                "offloads on",
+                if self.plan.needs_lab() {
+                    environment.offloads_on.join(", ")
+                } else {
+                    "all of loopback's".to_owned()
+                },
+            ),
         ] {
             let _ = writeln!(text, "| {name} | {value} |");
         }
         for (name, value) in environment.sysctls.iter().chain(&environment.mitigations) {
             let _ = writeln!(text, "| {name} | {value} |");
         }
+    }
+
+    fn has(&self, link: Link) -> bool {
+        self.cells.iter().any(|cell| cell.link == link)
     }
 
     /// One line if there is something to say of how steady the machine was.
@@ -278,9 +356,10 @@ impl CellReport {
                 chosen.into_iter().map(|(_, trial, standing)| (trial, standing)).collect();
             trials
         };
-        let direct = attempts(Mode::Kernel, cell.link);
+        let generator = cell.generator(Mode::Kernel);
+        let direct = attempts(Mode::Kernel, generator);
         let sockets =
-            if cell.link == Link::Kernel { Vec::new() } else { attempts(Mode::Kernel, Link::Kernel) };
+            if generator == Link::Kernel { Vec::new() } else { attempts(Mode::Kernel, Link::Kernel) };
         let overfly = attempts(Mode::Overfly, cell.link);
         // Like is compared with like: steady points with steady ones, or all with all.
         let is_steady = |attempts: &[(&Trial, Standing)]| {
@@ -290,7 +369,7 @@ impl CellReport {
         let figure = |generator: Link, attempts: &[(&Trial, Standing)], steady: bool| {
             (!attempts.is_empty()).then(|| Figure::new(generator, attempts, steady))
         };
-        let direct = figure(cell.link, &direct, steady);
+        let direct = figure(generator, &direct, steady);
         // The second look at the kernel must not take the first two's points from them.
         let sockets = figure(Link::Kernel, &sockets, is_steady(&sockets));
         let overfly = figure(cell.link, &overfly, steady);
@@ -301,10 +380,15 @@ impl CellReport {
             }
             _ => (direct, None),
         };
-        let gain = match (&kernel, &overfly) {
-            (Some(kernel), Some(overfly)) if kernel.median > 0.0 => Some(overfly.median / kernel.median),
-            _ => None,
-        };
+        // Over memif the two sides have different generators. What one core of the server can do does not depend on those,
+        // as requests/s do where the generator was the limit.
+        let gain = kernel.as_ref().zip(overfly.as_ref()).and_then(|(kernel, overfly)| {
+            let (more, less) = match cell.link {
+                Link::Memif => (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request),
+                Link::Xdp | Link::Kernel => (overfly.median, kernel.median),
+            };
+            (less > 0.0).then_some(more / less)
+        });
         CellReport {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
@@ -320,7 +404,11 @@ impl CellReport {
     /// Every figure once, with the name it has in tables.
     fn named_figures(&self) -> Vec<(&'static str, &Figure)> {
         let direct = if self.kernel_sockets.is_some() { &self.kernel_xdp } else { &self.kernel };
-        [("kernel", direct), ("kernel (sockets)", &self.kernel_sockets), ("overfly", &self.overfly)]
+        let (kernel, overfly) = match self.link {
+            Link::Memif => ("kernel, loopback", "overfly, memif"),
+            Link::Xdp | Link::Kernel => ("kernel", "overfly"),
+        };
+        [(kernel, direct), ("kernel (sockets)", &self.kernel_sockets), (overfly, &self.overfly)]
             .into_iter()
             .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
             .collect()
@@ -333,7 +421,7 @@ impl CellReport {
     fn rows(&self) -> Vec<Vec<String>> {
         let rows = self.named_figures().into_iter().map(|(name, figure)| {
             let gain = match self.gain {
-                Some(gain) if name == "overfly" => format!("{gain:.2}"),
+                Some(gain) if name.starts_with("overfly") => format!("{gain:.2}"),
                 _ => String::new(),
             };
             vec![
@@ -344,7 +432,8 @@ impl CellReport {
                 gain,
                 format!("{:.2}", figure.server_cpu_us_per_request),
                 format!("{:.0}", figure.latency_p99_us),
-                format!("{:.0}/{:.0}", figure.server_core_busy_percent, figure.client_core_busy_percent),
+                format!("{:.0}/{:.0}", figure.server_core_busy_percent, figure.generator_busy_percent),
+                figure.limit.to_string(),
                 figure.errors.to_string(),
                 figure.points_in_words(),
             ]
@@ -371,6 +460,8 @@ impl Figure {
             median(trials.iter().filter(|trial| trial.requests_per_s > 0.0).map(|trial| value(trial)))
         };
         let first = trials.first();
+        let (server_core_busy_percent, generator_busy_percent) =
+            (of(|trial| trial.server_core_busy_percent), of(|trial| trial.generator_busy_percent));
         Figure {
             median: median(trials.iter().map(|trial| trial.requests_per_s)),
             points: standing.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
@@ -383,7 +474,9 @@ impl Figure {
             client_cpu_us_per_request: of(|trial| trial.client_cpu_us_per_request),
             latency_p50_us: of(|trial| trial.latency_p50_us),
             latency_p99_us: of(|trial| trial.latency_p99_us),
-            server_core_busy_percent: of(|trial| trial.server_core_busy_percent),
+            server_core_busy_percent,
+            generator_busy_percent,
+            limit: Limit::of(server_core_busy_percent, generator_busy_percent),
             server_core_softirq_percent: of(|trial| trial.server_core_softirq_percent),
             client_core_busy_percent: of(|trial| trial.client_core_busy_percent),
             client_core_softirq_percent: of(|trial| trial.client_core_softirq_percent),
@@ -468,6 +561,23 @@ mod tests {
             assert_eq!(figure.errors, 3);
             assert!(figure.problems[0].contains("3 requests failed"), "{:?}", figure.problems);
         }
+    }
+
+    #[test]
+    fn over_memif_the_gain_is_that_of_a_server_core() {
+        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Memif };
+        let case = |mode| Case { cell: 0, mode, generator: cell.generator(mode), repeat: 1 };
+        // The kernel's generator was the limit: its server had half of its time left.
+        let kernel =
+            Trial { server_cpu_us_per_request: 10.0, generator_busy_percent: 99.0, ..trial(50_000.0, 0) };
+        let overfly = Trial { server_cpu_us_per_request: 2.5, ..trial(400_000.0, 0) };
+        let overfly = Trial { server_core_busy_percent: 100.0, ..overfly };
+        let trials = [(case(Mode::Kernel), kernel), (case(Mode::Overfly), overfly)];
+        let report = CellReport::new(0, cell, &trials, &[Standing::Stands; 2]);
+        assert_eq!(report.gain, Some(4.0));
+        let limits = report.figures().map(|figure| figure.limit).collect::<Vec<_>>();
+        assert_eq!(limits, [Limit::Generator, Limit::Server]);
+        assert_eq!(Limit::of(60.0, 60.0), Limit::Neither);
     }
 
     #[test]

@@ -12,10 +12,11 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::environment::Environment;
-use crate::lab::{Lab, require_root};
+use crate::lab::require_root;
 use crate::plan::{Case, Link, Mode, Plan};
 use crate::report::Report;
 use crate::schedule::{Attempt, Cores, STEADY, Schedule};
+use crate::site::Site;
 use crate::trial::{Trial, carry_out};
 
 /// How to carry a plan out.
@@ -59,13 +60,20 @@ impl Session {
     /// # Errors
     /// If nothing could be run at all, or the results cannot be written.
     pub fn run(&self, plan: &Plan) -> Result<Report, Error> {
-        require_root("`overfly bench`, which makes network namespaces and loads XDP programs,")?;
+        if plan.needs_lab() {
+            require_root(
+                "this plan, which makes network namespaces and loads XDP programs (links = [\"memif\"] does not),",
+            )?;
+        }
         raise_descriptor_limit();
         let raw = self.output.join("raw");
         // Raw data of an earlier session would be taken for this one's.
         let _ = fs::remove_dir_all(&raw);
         fs::create_dir_all(&raw).map_err(Error::kernel(format!("make {}", raw.display())))?;
-        let environment = Environment::observe(&Lab::new(&self.overfly)?, &plan.server.program);
+        let environment = Environment::observe(
+            &if plan.needs_lab() { Site::lab(&self.overfly)? } else { Site::machine(&self.overfly)? },
+            &plan.server.program,
+        );
 
         let cases = plan.cases();
         eprintln!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed);
@@ -103,8 +111,11 @@ impl Session {
         trial: &Trial,
     ) -> Result<(), Error> {
         let cell = plan.cells()[case.cell];
-        let generator =
-            if case.generator == cell.link { String::new() } else { format!("-{}-sockets", case.generator) };
+        let generator = if case.generator == cell.generator(case.mode) {
+            String::new()
+        } else {
+            format!("-{}-sockets", case.generator)
+        };
         let name = format!(
             "{:03}-{}B-{}-{}-{}{generator}-{}{}.json",
             index + 1,

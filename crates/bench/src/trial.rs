@@ -1,4 +1,4 @@
-//! One run: a fresh lab, the server on its core, the generator on its, the clocks.
+//! One run: the server on its core, the generator on its, the clocks.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -13,9 +13,10 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::lab::{DEVICE, Lab, SCRATCH, SERVER};
+use crate::lab::DEVICE;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
 use crate::process_time::{CoreTime, tree};
+use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
 
 /// A server that does not answer by then does not work.
@@ -43,12 +44,15 @@ pub(crate) struct Trial {
     pub(crate) server_core_softirq_percent: f64,
     pub(crate) client_core_busy_percent: f64,
     pub(crate) client_core_softirq_percent: f64,
+    /// Share of the time that the generator had something to do, as it says itself, %. (Its core is busy all the time where
+    /// it has a stack of its own: it polls.)
+    pub(crate) generator_busy_percent: f64,
     /// Kept beside the trial.
     #[serde(skip)]
     pub(crate) conditions: Conditions,
     /// Why the run failed, or what else was not as it should be.
     pub(crate) problems: Vec<String>,
-    /// The exact command lines, as they are typed inside the lab's namespaces.
+    /// The exact command lines, as they are typed where the run takes place.
     pub(crate) server_command: String,
     pub(crate) client_command: String,
     /// The generator's own report.
@@ -67,6 +71,14 @@ struct LoadReport {
     latency_us: LoadLatency,
     connections_open_max: u64,
     connections: u64,
+    duration_s: f64,
+    threads: f64,
+    record: LoadRecord,
+}
+
+#[derive(Debug, Deserialize)]
+struct LoadRecord {
+    busy_ns: f64,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,12 +98,14 @@ pub(crate) fn carry_out(plan: &Plan, overfly: &Path, case: Case) -> Trial {
 }
 
 fn attempt(plan: &Plan, overfly: &Path, case: Case, cell: Cell, trial: &mut Trial) -> Result<(), String> {
-    let lab = Lab::new(overfly).map_err(|error| error.to_string())?;
-    let mut server = Server::start(plan, &lab, overfly, case.mode, cell)?;
+    let site = match cell.link {
+        Link::Memif => Site::machine(overfly),
+        Link::Xdp | Link::Kernel => Site::lab(overfly),
+    };
+    let site = site.map_err(|error| error.to_string())?;
+    let mut server = Server::start(plan, &site, overfly, case.mode, cell)?;
     trial.server_command.clone_from(&server.line);
-    let result = server
-        .await_answer(&lab, plan, cell)
-        .and_then(|()| measure(plan, &lab, overfly, case, cell, &server, trial));
+    let result = server.await_answer(cell).and_then(|()| measure(plan, overfly, case, cell, &server, trial));
     let stopped = server.stop();
     trial.server_log = server.log();
     // The first thing that went wrong is the one to tell; what the server said may explain it.
@@ -106,17 +120,17 @@ fn attempt(plan: &Plan, overfly: &Path, case: Case, cell: Cell, trial: &mut Tria
 
 fn measure(
     plan: &Plan,
-    lab: &Lab,
     overfly: &Path,
     case: Case,
     cell: Cell,
-    server: &Server,
+    server: &Server<'_>,
     trial: &mut Trial,
 ) -> Result<(), String> {
-    let arguments = load_arguments(plan, case, cell);
+    let arguments = load_arguments(plan, case, cell, server);
     trial.client_command = line(overfly.as_os_str().to_owned(), &arguments);
-    let mut generator = lab
-        .contained("client", overfly, Some(plan.client.cpu))
+    let mut generator = server
+        .site
+        .generator(plan.client.cpu)
         .args(&arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -153,6 +167,10 @@ fn measure(
     trial.latency_p50_us = report.latency_us.p50;
     trial.latency_p99_us = report.latency_us.p99;
     trial.client_cpu_us_per_request = report.cpu_us_per_request;
+    let thread_s = report.duration_s * report.threads;
+    if thread_s > 0.0 {
+        trial.generator_busy_percent = (report.record.busy_ns * 1e-9 / thread_s).min(1.0) * 100.0;
+    }
     if let (Some(before), Some(after)) = (before, after) {
         trial.add_clocks(before, after);
     }
@@ -208,7 +226,7 @@ struct Clocks {
 }
 
 impl Clocks {
-    fn read(plan: &Plan, server: &Server, generator: u32) -> Clocks {
+    fn read(plan: &Plan, server: &Server<'_>, generator: u32) -> Clocks {
         let spent = |root| tree(root).iter().map(|process| process.time).sum();
         Clocks {
             when: Instant::now(),
@@ -235,42 +253,55 @@ fn wait_until<T>(child: &mut Child, when: Instant, look: impl FnOnce() -> T) -> 
     }
 }
 
-fn load_arguments(plan: &Plan, case: Case, cell: Cell) -> Vec<OsString> {
+fn load_arguments(plan: &Plan, case: Case, cell: Cell, server: &Server<'_>) -> Vec<OsString> {
     let mut arguments: Vec<OsString> = ["load", "http", "--json", "-t"].map(OsString::from).into();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
     add(&[&plan.client.threads.to_string(), "-c", &plan.client.connections.to_string()]);
     add(&["--warmup", &format!("{}s", plan.warmup_s), "-d", &format!("{}s", plan.duration_s)]);
-    add(&["--cpus", &plan.client.cpu.to_string(), "--link", &case.generator.to_string()]);
-    if case.generator == Link::Xdp {
-        add(&["--interface", DEVICE]);
+    add(&["--cpus", &plan.client.cpu.to_string(), "--link"]);
+    match case.generator {
+        Link::Xdp => add(&["xdp", "--interface", DEVICE]),
+        Link::Memif => add(&[&server.site.memif()]),
+        Link::Kernel => add(&["kernel"]),
     }
     if cell.connection == Connection::Close {
         add(&["--close"]);
     }
     add(&["--expect-status", "200", "--expect-size", &cell.payload_bytes.to_string()]);
-    add(&[&format!("http://{}:{}/{}", SERVER, plan.server.port, cell.payload_bytes)]);
+    let address = server.site.address(case.generator);
+    add(&[&format!("http://{address}:{}/{}", server.port, cell.payload_bytes)]);
     arguments
 }
 
 /// The server of one run, under its guardian.
-struct Server {
+struct Server<'a> {
+    site: &'a Site,
+    port: u16,
     guardian: Child,
     line: String,
     log: File,
 }
 
-impl Server {
-    fn start(plan: &Plan, lab: &Lab, overfly: &Path, mode: Mode, cell: Cell) -> Result<Server, String> {
-        let root = format!("{SCRATCH}/overfly");
+impl Server<'_> {
+    fn start<'a>(
+        plan: &Plan,
+        site: &'a Site,
+        overfly: &Path,
+        mode: Mode,
+        cell: Cell,
+    ) -> Result<Server<'a>, String> {
+        let root = site.root().display().to_string();
         let config = format!("{root}/server.conf");
+        let port = plan.server.port.map_or_else(|| site.port(), Ok).map_err(|error| error.to_string())?;
         let text = plan
             .source
             .config_template
             .replace("@ROOT@", &root)
+            .replace("@PORT@", &port.to_string())
             .replace("@WORKERS@", &plan.server.workers.to_string());
         let payload: Vec<u8> = (0..cell.payload_bytes).map(|index| b'a' + (index % 26) as u8).collect();
-        lab.write("server", &config, text.as_bytes())
-            .and_then(|()| lab.write("server", format!("{root}/www/{}", cell.payload_bytes), &payload))
+        site.write(&config, text.as_bytes())
+            .and_then(|()| site.write(format!("{root}/www/{}", cell.payload_bytes), &payload))
             .map_err(|error| error.to_string())?;
 
         let mut words: Vec<OsString> = Vec::new();
@@ -281,7 +312,12 @@ impl Server {
                 "--profile".into(),
                 plan.profile.clone().into(),
             ]);
-            words.extend(["--interface".into(), DEVICE.into(), "--".into()]);
+            if cell.link == Link::Memif {
+                words.extend(["--link".into(), site.memif().into()]);
+            } else {
+                words.extend(["--interface".into(), DEVICE.into()]);
+            }
+            words.push("--".into());
         }
         words.push(plan.server.program.clone().into());
         words.extend(
@@ -296,8 +332,8 @@ impl Server {
             .map(File::from)
             .map_err(|error| format!("no memory for the server's messages: {error}"))?;
         let copy = || log.try_clone().map_err(|error| error.to_string());
-        let guardian = lab
-            .contained("server", &program, Some(plan.server.cpu))
+        let guardian = site
+            .server(&program, plan.server.cpu)
             .args(&words)
             // A comparison with the kernel under Overfly's name would be worse than none.
             .env("EF_NO_FAIL", "0")
@@ -306,19 +342,20 @@ impl Server {
             .stderr(copy()?)
             .spawn()
             .map_err(|error| format!("the server could not be started: {error}"))?;
-        Ok(Server { guardian, line: line(program, &words), log })
+        Ok(Server { site, port, guardian, line: line(program, &words), log })
     }
 
     /// Asks for the file from the client's side until it comes.
-    fn await_answer(&mut self, lab: &Lab, plan: &Plan, cell: Cell) -> Result<(), String> {
+    fn await_answer(&mut self, cell: Cell) -> Result<(), String> {
         let deadline = Instant::now() + START_DEADLINE;
-        let address = SocketAddr::from((SERVER, plan.server.port));
+        let address = SocketAddr::from((self.site.address(Link::Kernel), self.port));
         loop {
             if let Ok(Some(status)) = self.guardian.try_wait() {
                 return Err(format!("the server ended at once: {status}"));
             }
-            let answer = lab
-                .within("client", || request(address, cell.payload_bytes))
+            let answer = self
+                .site
+                .as_client(|| request(address, cell.payload_bytes))
                 .map_err(|error| error.to_string())?;
             match answer {
                 Ok(()) => return Ok(()),
@@ -335,9 +372,9 @@ impl Server {
 
     /// Tells the server to end in its own way, and waits for that.
     fn stop(&mut self) -> Result<(), String> {
-        let inner = Lab::inner_process(self.guardian.id()).and_then(|id| Pid::from_raw(id.cast_signed()));
-        if let Some(inner) = inner {
-            let _ = kill_process(inner, Signal::QUIT);
+        let told = self.site.listens_to_signals(self.guardian.id());
+        if let Some(told) = told.and_then(|id| Pid::from_raw(id.cast_signed())) {
+            let _ = kill_process(told, Signal::QUIT);
         }
         let deadline = Instant::now() + STOP_DEADLINE;
         loop {
@@ -353,9 +390,7 @@ impl Server {
     }
 
     fn kill(&mut self) {
-        // Everything under the guardian dies with it.
-        let _ = self.guardian.kill();
-        let _ = self.guardian.wait();
+        self.site.kill(&mut self.guardian);
     }
 
     fn log(&mut self) -> String {
@@ -366,7 +401,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for Server<'_> {
     fn drop(&mut self) {
         self.kill();
     }

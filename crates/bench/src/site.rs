@@ -1,0 +1,155 @@
+//! Where a run takes place: in a lab of its own, or on this machine as it is.
+//!
+//! Without a lab there is no privilege, and so no process namespace whose end is everybody's. A warden (`overfly __warden`)
+//! stands over the server instead: it ends what the server leaves behind, and if this process is killed, the server.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Error;
+use crate::lab::{Lab, SCRATCH, SERVER};
+use crate::plan::Link;
+use crate::process_time::tree;
+
+/// Where one run's server and generator live.
+#[derive(Debug)]
+pub(crate) struct Site {
+    overfly: PathBuf,
+    lab: Option<Lab>,
+    root: PathBuf,
+}
+
+impl Site {
+    /// A fresh lab.
+    pub(crate) fn lab(overfly: &Path) -> Result<Site, Error> {
+        let lab = Some(Lab::new(overfly)?);
+        Ok(Site { overfly: overfly.to_owned(), lab, root: Path::new(SCRATCH).join("overfly") })
+    }
+
+    /// This machine, with a fresh folder in memory.
+    pub(crate) fn machine(overfly: &Path) -> Result<Site, Error> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let shared = Path::new(SCRATCH);
+        let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let root = place.join(format!("overfly-bench-{}-{number}", std::process::id()));
+        // It must not be there yet: the folder that it is made in is everybody's.
+        fs::create_dir(&root).map_err(Error::kernel(format!("make {}", root.display())))?;
+        Ok(Site { overfly: overfly.to_owned(), lab: None, root })
+    }
+
+    pub(crate) fn as_lab(&self) -> Option<&Lab> {
+        self.lab.as_ref()
+    }
+
+    /// The server's folder.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Where the server listens if nothing else is said.
+    pub(crate) fn port(&self) -> Result<u16, Error> {
+        if self.lab.is_some() {
+            return Ok(80);
+        }
+        // Others may take it in the meantime: then the server says so.
+        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());
+        free.map(|address| address.port()).map_err(Error::kernel("find a free port"))
+    }
+
+    /// The server's address over a link.
+    pub(crate) fn address(&self, link: Link) -> Ipv4Addr {
+        match (&self.lab, link) {
+            (None, Link::Kernel) => Ipv4Addr::LOCALHOST,
+            _ => SERVER,
+        }
+    }
+
+    /// `--link` for both sides.
+    pub(crate) fn memif(&self) -> String {
+        format!("memif:{}", self.root.join("memif").display())
+    }
+
+    /// Writes a file of the server's.
+    pub(crate) fn write(&self, path: impl AsRef<Path>, contents: &[u8]) -> Result<(), Error> {
+        let path = path.as_ref();
+        match &self.lab {
+            Some(lab) => lab.write("server", path, contents),
+            None => fs::create_dir_all(path.parent().unwrap_or(Path::new("/")))
+                .and_then(|()| fs::write(path, contents))
+                .map_err(Error::kernel(format!("write {}", path.display()))),
+        }
+    }
+
+    /// Runs `work` where the generator runs.
+    pub(crate) fn as_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
+        match &self.lab {
+            Some(lab) => lab.within("client", work),
+            None => Ok(work()),
+        }
+    }
+
+    /// A command that runs `program` as the server, on a core. What is started is its guardian.
+    pub(crate) fn server(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
+        if let Some(lab) = &self.lab {
+            return lab.contained("server", program, Some(cpu));
+        }
+        let mut command = self.on_core(cpu);
+        command.arg(&self.overfly).args(["__warden", "--parent"]).arg(std::process::id().to_string());
+        command.arg("--folder").arg(&self.root).arg("--").arg(program);
+        command
+    }
+
+    /// A command that runs `overfly` as the generator, on a core.
+    pub(crate) fn generator(&self, cpu: usize) -> Command {
+        if let Some(lab) = &self.lab {
+            return lab.contained("client", &self.overfly, Some(cpu));
+        }
+        let mut command = self.on_core(cpu);
+        command.arg(&self.overfly);
+        command
+    }
+
+    fn on_core(&self, cpu: usize) -> Command {
+        let mut command = Command::new(&self.overfly);
+        command.args(["__enter", "--die-with"]).arg(std::process::id().to_string());
+        command.arg("--cpu").arg(cpu.to_string()).arg("--");
+        command
+    }
+
+    /// The process under a guardian that passes signals on to the server, or is it.
+    pub(crate) fn listens_to_signals(&self, guardian: u32) -> Option<u32> {
+        match &self.lab {
+            Some(_) => Lab::inner_process(guardian),
+            None => Some(guardian),
+        }
+    }
+
+    /// Ends a guardian and everything under it.
+    pub(crate) fn kill(&self, guardian: &mut Child) {
+        if self.lab.is_none() && matches!(guardian.try_wait(), Ok(None)) {
+            // The guardian last: as long as it lives, what loses its parent becomes its child.
+            for process in tree(guardian.id()).iter().rev() {
+                if let Some(id) = Pid::from_raw(process.id.cast_signed()) {
+                    let _ = kill_process(id, Signal::KILL);
+                }
+            }
+        }
+        let _ = guardian.kill();
+        let _ = guardian.wait();
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if self.lab.is_none() {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+}
