@@ -105,7 +105,7 @@ fn served(lab: &Lab) -> Vec<u32> {
     whole.lines().map(|line| line.parse().expect("a process id")).collect()
 }
 
-/// A load that goes on until it is told to end.
+/// A load, or a bench, that goes on until it is told to end.
 struct Steady(Child);
 
 impl Steady {
@@ -243,4 +243,54 @@ fn killed_anywhere_it_leaves_nothing_and_starts_again() {
     all_succeed(&lab, &[], "1024");
     server.stop();
     nothing_is_left(&lab);
+}
+
+/// A plan for the bench, with so many seconds a run.
+fn plan(lab: &Lab, modes: &str, duration_s: f64) {
+    let template = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/nginx/nginx.conf");
+    let template = std::fs::read(template).expect("a template");
+    let plan = format!(
+        "title = \"t\"\nmodes = {modes}\nlinks = [\"memif\"]\npayload_bytes = [1024]\nconnections = [\"close\"]\n\
+         repeats = 1\nwarmup_s = 0.1\nduration_s = {duration_s:?}\n[server]\nprogram = \"nginx\"\n\
+         arguments = [\"-e\", \"stderr\", \"-p\", \"@ROOT@\", \"-c\", \"@CONFIG@\"]\nconfig = \"bench.conf\"\ncpu = 0\n\
+         [client]\nconnections = 4\ncpu = 0\n"
+    );
+    lab.write("server", format!("{FOLDER}/bench.conf"), &template).expect("write the template");
+    lab.write("server", format!("{FOLDER}/plan.toml"), plan.as_bytes()).expect("write the plan");
+}
+
+fn bench(lab: &Lab) -> Command {
+    let (program, plan, output) =
+        (format!("{FOLDER}/overfly"), format!("{FOLDER}/plan.toml"), format!("{FOLDER}/results"));
+    unprivileged(lab, &[&program, "bench", &plan, "--output", &output])
+}
+
+#[test]
+fn the_bench_compares_with_the_loopback_and_leaves_nothing() {
+    let lab = lab();
+    let folders = || succeed(&lab, "server", &["ls", "/dev/shm"]);
+    let before = folders();
+    plan(&lab, "[\"kernel\", \"overfly\"]", 0.5);
+    let table = report(&bench(&lab).output().expect("start the bench"));
+    assert!(table.contains("kernel, loopback") && table.contains("overfly, memif"), "{table}");
+    assert_eq!(folders(), before);
+    for mode in ["[\"kernel\"]", "[\"overfly\"]"] {
+        plan(&lab, mode, 60.0);
+        let mut command = bench(&lab);
+        let bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start the bench");
+        let mut bench = Steady(bench);
+        let mut family = Vec::new();
+        eventually("server and generator run", || {
+            family = descendants(bench.0.id());
+            let is_load = |id: &u32| {
+                std::fs::read(format!("/proc/{id}/cmdline"))
+                    .is_ok_and(|line| line.windows(10).any(|word| word == b"load\0http\0"))
+            };
+            family.iter().any(is_load) && !titled(bench.0.id(), "nginx: worker process").is_empty()
+        });
+        send(bench.0.id(), Signal::KILL);
+        bench.0.wait().expect("wait for the bench");
+        eventually("its processes end", || family.iter().all(|&id| !alive(id)));
+        eventually("its folder goes", || folders() == before);
+    }
 }
