@@ -257,6 +257,11 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.drop_bad_ack += 1;
             if !flags.contains(TcpFlags::RST) {
                 self.shared.answer_with_reset(arrival);
+                // The peer still knows an older connection (RFC 9293 section 3.5.1), which the reset ends: the SYN has its chance
+                // behind it, once, without waiting for the timer. Only the first SYN is timed.
+                if self.flow.flags.take(Flags::TIMED) {
+                    self.flow.flags.set(Flags::SYN_WANTED);
+                }
             }
             return Verdict::Keep;
         }

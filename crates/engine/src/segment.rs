@@ -436,7 +436,11 @@ impl<O: Owner> Turn<'_, O> {
             return;
         }
         self.flow.challenged = period;
-        if self.shared.challenges.allow(tick, limit, &self.shared.secret) {
+        // In TIME-WAIT it is RFC 9293's plain answer to a SYN that cannot be told from an old one. A shared limit would make clients
+        // wait whose clock began anew, and nobody learns anything from it.
+        if self.flow.state == State::TimeWait
+            || self.shared.challenges.allow(tick, limit, &self.shared.secret)
+        {
             self.shared.counters.challenge_acks += 1;
             self.flow.flags.set(Flags::ACK_NOW);
         }
