@@ -7,6 +7,7 @@
 mod generators;
 mod measure;
 mod rates;
+mod stalls;
 mod table;
 
 use std::path::{Path, PathBuf};
@@ -79,7 +80,7 @@ impl Plan {
         rows.retain(|row| !row.runs.is_empty());
         print!("{}", table::table(&rows));
         for link in &links {
-            print!("{}", rates::rates(&lab, &overfly, link, self.seconds)?);
+            print!("{}", rates::rates(&lab, &overfly, link, self.rounds, self.amount())?);
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -94,7 +95,7 @@ impl Plan {
         rows: &mut [Row],
     ) -> Result<(), String> {
         let _server = Server::start(lab, overfly, link)?;
-        let amount = Amount { connections: self.connections, seconds: self.seconds };
+        let amount = self.amount();
         let mut order: Vec<&mut Row> =
             rows.iter_mut().filter(|row| link.clients.contains(&row.generator.link())).collect();
         if round % 2 == 1 {
@@ -112,6 +113,10 @@ impl Plan {
             row.runs.extend(measure::run(lab, overfly, &row.generator, row.work, amount, &words)?);
         }
         Ok(())
+    }
+
+    fn amount(&self) -> Amount {
+        Amount { connections: self.connections, seconds: self.seconds }
     }
 
     fn generators(&self) -> Vec<Generator> {

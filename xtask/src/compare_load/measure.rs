@@ -12,7 +12,7 @@ use super::generators::{Amount, Generator, Said, Work};
 
 /// The server's core and the generator's.
 const SERVER_CORE: usize = 0;
-const GENERATOR_CORE: usize = 1;
+pub(crate) const GENERATOR_CORE: usize = 1;
 const PORT: u16 = 8080;
 /// How long a server may take to be there.
 const PATIENCE: Duration = Duration::from_secs(10);

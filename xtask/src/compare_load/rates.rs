@@ -9,42 +9,62 @@ use serde_json::Value;
 
 use super::Link;
 use super::generators::{Amount, Generator, Work};
-use super::measure::{self, Server};
+use super::measure::{self, GENERATOR_CORE, Server};
+use super::stalls::Stalls;
+use super::table::median;
 
 /// Shares of capacity beside the absolute rates.
 const SHARES: [f64; 2] = [0.5, 0.8];
 const ABSOLUTE: [f64; 2] = [10.0, 1000.0];
-const CONNECTIONS: u32 = 64;
 
-/// A line for each rate over each of the link's clients.
-pub(crate) fn rates(lab: &Lab, overfly: &Path, link: &Link, seconds: u32) -> Result<String, String> {
-    let mut text = String::new();
+/// What came of one rate.
+#[derive(Clone, Copy)]
+struct Kept {
+    asked_per_s: f64,
+    sent_per_s: f64,
+    lag_p50_us: f64,
+    lag_p99_us: f64,
+    /// A percentile that only the core's own stalls would have, just before the run.
+    core_p99_us: f64,
+}
+
+/// A line for each rate over each of the link's clients: medians of `rounds`.
+pub(crate) fn rates(
+    lab: &Lab,
+    overfly: &Path,
+    link: &Link,
+    rounds: usize,
+    amount: Amount,
+) -> Result<String, String> {
     let _server = Server::start(lab, overfly, link)?;
+    let mut text = String::new();
     for client in link.clients {
         let words = link.words(client);
         let generator = Generator::Overfly { link: client };
-        let amount = Amount { connections: CONNECTIONS, seconds };
-        let most = measure::run(lab, overfly, &generator, Work::KeepAlive, amount, &words)?;
-        let most = most.map_or(0.0, |run| run.said.per_s);
-        writeln!(text, "\nA rate over {client}, two seconds each; capacity {most:.0}/s\n")
-            .expect("a String takes whatever is written");
-        writeln!(
-            text,
-            "{:>14}{:>14}{:>12}{:>16}{:>16}",
-            "asked /s", "sent /s", "error %", "lag p50 µs", "lag p99 µs"
-        )
-        .expect("a String takes whatever is written");
+        let mut most = Vec::new();
+        for _ in 0..rounds {
+            let run = measure::run(lab, overfly, &generator, Work::KeepAlive, amount, &words)?;
+            most.extend(run.map(|run| run.said.per_s));
+        }
+        let most = median(most.into_iter());
+        text += &format!(
+            "\nA rate over {client}, two seconds each; medians of {rounds}; capacity {most:.0}/s\n\n\
+             {:>14}{:>14}{:>12}{:>16}{:>16}{:>24}\n",
+            "asked /s", "sent /s", "error %", "lag p50 µs", "lag p99 µs", "core's own p99 µs"
+        );
         for rate in ABSOLUTE.into_iter().chain(SHARES.map(|share| (share * most).round())) {
-            let open = open_loop(lab, overfly, rate, &words)?;
-            let number = |key: &str| open[key].as_f64().unwrap_or(f64::NAN);
-            let (asked, sent) = (number("asked_per_s"), number("sent_per_s"));
-            let lag = |percentile: &str| open["send_lag_us"][percentile].as_f64().unwrap_or(f64::NAN);
+            let kept = (0..rounds).map(|_| keep(lab, overfly, rate, amount.connections, &words));
+            let kept = kept.collect::<Result<Vec<Kept>, String>>()?;
+            let value = |each: fn(&Kept) -> f64| median(kept.iter().map(each));
             writeln!(
                 text,
-                "{asked:>14.1}{sent:>14.1}{:>12.3}{:>16.1}{:>16.1}",
-                100.0 * (sent - asked) / asked,
-                lag("p50"),
-                lag("p99")
+                "{:>14.1}{:>14.1}{:>12.3}{:>16.1}{:>16.1}{:>24.1}",
+                value(|kept| kept.asked_per_s),
+                value(|kept| kept.sent_per_s),
+                value(|kept| 100.0 * (kept.sent_per_s - kept.asked_per_s) / kept.asked_per_s),
+                value(|kept| kept.lag_p50_us),
+                value(|kept| kept.lag_p99_us),
+                value(|kept| kept.core_p99_us),
             )
             .expect("a String takes whatever is written");
         }
@@ -52,15 +72,23 @@ pub(crate) fn rates(lab: &Lab, overfly: &Path, link: &Link, seconds: u32) -> Res
     Ok(text)
 }
 
-fn open_loop(lab: &Lab, overfly: &Path, rate: f64, words: &[String]) -> Result<Value, String> {
+fn keep(lab: &Lab, overfly: &Path, rate: f64, connections: u32, words: &[String]) -> Result<Kept, String> {
+    let core_p99_us = Stalls::measure(GENERATOR_CORE).lag_us(0.99);
     let mut command = lab.command("client", overfly);
-    let rate = rate.to_string();
-    let url = measure::url();
-    command.args(["load", "http", "--json", "-c64", "-d2s", "--cpus", "1", "-R", &rate, &url]);
+    command.args(["load", "http", "--json", "-d2s", "--cpus", &GENERATOR_CORE.to_string()]);
+    command.args(["-c", &connections.to_string(), "-R", &rate.to_string(), &measure::url()]);
     let output = command.args(words).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("cannot start overfly: {error}"))?;
     let json = String::from_utf8_lossy(&output.stdout);
     let report: Value = serde_json::from_str(json.lines().last().unwrap_or_default())
         .map_err(|error| format!("{error}: {json}{}", String::from_utf8_lossy(&output.stderr)))?;
-    Ok(report["open_loop"].clone())
+    let number = |value: &Value| value.as_f64().unwrap_or(f64::NAN);
+    let open = &report["open_loop"];
+    Ok(Kept {
+        asked_per_s: number(&open["asked_per_s"]),
+        sent_per_s: number(&open["sent_per_s"]),
+        lag_p50_us: number(&open["send_lag_us"]["p50"]),
+        lag_p99_us: number(&open["send_lag_us"]["p99"]),
+        core_p99_us,
+    })
 }
