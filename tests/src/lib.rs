@@ -107,11 +107,13 @@ pub struct Nginx {
     pub sendfile: bool,
     /// Goes into the background, as Debian's service does.
     pub daemon: bool,
+    /// How long a client may take for a request, and before it reads on, s; nginx's 60 otherwise.
+    pub patience_s: Option<u32>,
 }
 
 impl Default for Nginx {
     fn default() -> Self {
-        Self { workers: 1, reuseport: true, sendfile: false, daemon: false }
+        Self { workers: 1, reuseport: true, sendfile: false, daemon: false, patience_s: None }
     }
 }
 
@@ -129,6 +131,11 @@ impl Nginx {
         let _ = writeln!(config, "daemon {};\nerror_log {ROOT}/error.log;", on(self.daemon));
         config.push_str("events { worker_connections 4096; }\nhttp {\n    access_log off;\n");
         let _ = writeln!(config, "    sendfile {};", on(self.sendfile));
+        if let Some(patience_s) = self.patience_s {
+            for what in ["client_header", "client_body", "send"] {
+                let _ = writeln!(config, "    {what}_timeout {patience_s}s;");
+            }
+        }
         for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
             let _ = writeln!(config, "    {kind}_temp_path {ROOT}/{kind};");
         }
