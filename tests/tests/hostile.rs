@@ -13,7 +13,19 @@ const URL: &str = "http://10.77.0.1";
 fn hostile(lab: &Lab, kind: &str, path: &str, link: &[&str]) -> Child {
     let mut command = lab.command("client", overfly());
     command
-        .args(["load", "http", "--hostile", kind, "--hostile-interval", "200ms", "-t", "1", "-d", "2s", "--json"])
+        .args([
+            "load",
+            "http",
+            "--hostile",
+            kind,
+            "--hostile-interval",
+            "200ms",
+            "-t",
+            "1",
+            "-d",
+            "2s",
+            "--json",
+        ])
         .args(["-c", &CLIENTS.to_string(), &format!("{URL}{path}")])
         .args(link);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("start hostile clients")
