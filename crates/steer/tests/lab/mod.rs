@@ -6,6 +6,7 @@ use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
@@ -42,6 +43,13 @@ impl Lab {
             namespace.run(&format!("address add {v4}/24 dev {INTERFACE}"));
             namespace.run(&format!("address add {v6}/64 dev {INTERFACE}"));
             namespace.run(&format!("link set {INTERFACE} up"));
+        }
+        // The kernel makes these a little later.
+        let shown = ["-6", "address", "show", "dev", INTERFACE];
+        let end = Instant::now() + Duration::from_secs(10);
+        while [&lab.server, &lab.client].iter().any(|side| !side.command("ip", &shown).contains("fe80:")) {
+            assert!(Instant::now() < end, "no link-local address");
+            std::thread::sleep(Duration::from_millis(5));
         }
         lab
     }
