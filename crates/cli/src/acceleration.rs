@@ -3,31 +3,36 @@
 use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
 use overfly_load::Network;
-use overfly_steer::{Attachment, Broker, MemifBroker};
+use overfly_steer::MemifBroker;
+use rustix::process::Pid;
 
+use crate::broker::Membership;
 use crate::options::Options;
+use crate::profile::InForce;
 
 /// Holds what serves the program's processes; dropping it takes it away.
 pub(crate) enum Acceleration {
-    /// With the interface's XDP program.
-    Xdp(Box<Broker>),
+    /// With the interface's XDP program, which other programs may use too.
+    Xdp(Membership),
     /// With the socket that clients connect to.
     Memif(MemifBroker),
 }
 
 impl Acceleration {
-    /// Attaches to `interface` and starts the broker.
+    /// Joins the programs that run over `interface`, or is the first of them.
     ///
     /// # Errors
     /// Says in words why that cannot be done.
-    pub(crate) fn start(interface: &str, options: &Options) -> Result<Acceleration, String> {
-        let attachment =
-            Attachment::attach(interface, attachment_options(options)).map_err(|error| error.to_string())?;
-        let broker = Broker::start(attachment).map_err(|error| error.to_string())?;
-        if !broker.is_public() {
-            complain_of_name(interface);
+    pub(crate) fn start(interface: &str, in_force: &InForce) -> Result<Acceleration, String> {
+        Membership::join(interface, in_force).map(Acceleration::Xdp)
+    }
+
+    /// A child of this process that is none of the program's and may outlive it.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        match self {
+            Acceleration::Xdp(membership) => membership.process(),
+            Acceleration::Memif(_) => None,
         }
-        Ok(Acceleration::Xdp(Box::new(broker)))
     }
 
     /// Listens for clients over shared memory.
@@ -46,7 +51,7 @@ impl Acceleration {
     /// The environment variables that tell the program of it.
     pub(crate) fn environment(&self) -> Vec<(&'static str, &str)> {
         match self {
-            Acceleration::Xdp(broker) => vec![("OVERFLY_BROKER", broker.environment())],
+            Acceleration::Xdp(membership) => vec![("OVERFLY_BROKER", membership.environment())],
             Acceleration::Memif(broker) => {
                 vec![("OVERFLY_BROKER", broker.environment()), ("OVERFLY_FREE_BIND", "1")]
             }
@@ -62,7 +67,7 @@ fn complain_of_name(link: &str) {
 }
 
 /// What a profile says of the memory that the stacks share, and of the device.
-fn attachment_options(options: &Options) -> overfly_steer::Options {
+pub(crate) fn attachment_options(options: &Options) -> overfly_steer::Options {
     // The shares of EF_MAX_PACKETS: with the default they are what `overfly_steer::Options` has by itself.
     const RECEIVE_SHARE: u64 = 4;
     const SEND_SHARE: u64 = 64;

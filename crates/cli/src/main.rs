@@ -4,6 +4,7 @@
 
 mod acceleration;
 mod bench;
+mod broker;
 mod doctor;
 mod enter;
 mod interface;
@@ -55,6 +56,8 @@ enum Command {
     Lab(lab::Arguments),
     #[command(subcommand)]
     Load(Load),
+    #[command(name = "__broker", hide = true)]
+    Broker(broker::Arguments),
     #[command(name = "__enter", hide = true)]
     Enter(enter::Arguments),
     #[command(name = "__warden", hide = true)]
@@ -96,6 +99,7 @@ fn main() -> ExitCode {
         Command::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
         Command::Load(Load::Ab(arguments)) => main_ab(&arguments),
         Command::Load(Load::Vod(arguments)) => main_vod(&arguments),
+        Command::Broker(arguments) => broker::broker(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }

@@ -1,9 +1,10 @@
 //! `overfly run`: a program on the user-level stack, and everything that has to go again after it.
 //!
-//! Two processes watch over the program. `overfly run` itself holds what needs privilege (the XDP
-//! program, the AF_XDP sockets) and is the one that people signal. Between it and the program
-//! stands a warden, which survives a `kill -9` of `overfly run` and ends the program then. If the
-//! warden is killed instead, its children come to `overfly run`, which ends them.
+//! Two processes watch over the program. `overfly run` itself is the one that people signal. Between
+//! it and the program stands a warden, which survives a `kill -9` of `overfly run` and ends the
+//! program then. If the warden is killed instead, its children come to `overfly run`, which ends them.
+//! A third process, the broker, holds what needs privilege (the XDP program, the AF_XDP sockets), for
+//! every program on the interface: see `broker.rs`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -94,7 +95,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             for line in in_force.without_effect() {
                 complain(line);
             }
-            let status = supervise(warden_command(&library, &acceleration, &in_force, arguments), None);
+            let command = warden_command(&library, &acceleration, &in_force, arguments);
+            let status = supervise(command, None, acceleration.process());
             drop(acceleration);
             finish(status)
         }
@@ -137,7 +139,7 @@ impl Carrier {
                 Err("loading an XDP program needs root (try again with sudo)".to_owned())
             }
             Carrier::Xdp(interface) => {
-                Acceleration::start(&interface.map_or_else(interface::choose, Ok)?, &in_force.options)
+                Acceleration::start(&interface.map_or_else(interface::choose, Ok)?, in_force)
             }
         }
     }
@@ -241,7 +243,7 @@ pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
         command.arg("--preload").arg(preload);
     }
     command.arg("--").args(&arguments.command);
-    let status = supervise(command, getppid().or(Pid::from_raw(1)));
+    let status = supervise(command, getppid().or(Pid::from_raw(1)), None);
     if let Some(Ok(Link::Memif(place))) = arguments.abandoned.as_deref().map(Link::parse) {
         let _ = remove_abandoned(&place);
     }

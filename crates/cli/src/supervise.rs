@@ -19,13 +19,13 @@ const GRACE: Duration = Duration::from_secs(5);
 /// Starts `command` and stays until it and all its descendants have ended, those that were
 /// re-parented too (a server that goes into the background). Signals go on to the program. If
 /// the program dies by a signal, or its supervisor's `parent` does, the remaining descendants are
-/// terminated.
+/// terminated. The child `apart` is none of the family.
 ///
 /// Returns the exit status: the program's own, or 128 + the signal that killed it.
 ///
 /// # Errors
 /// If the command cannot be started.
-pub(crate) fn supervise(mut command: Command, parent: Option<Pid>) -> io::Result<u8> {
+pub(crate) fn supervise(mut command: Command, parent: Option<Pid>, apart: Option<Pid>) -> io::Result<u8> {
     set_child_subreaper(Some(getpid()))?;
     // What we were told to ignore (nohup, a script's background jobs) the program is to find
     // ignored too, so those signals get their handlers after it has been started.
@@ -39,7 +39,7 @@ pub(crate) fn supervise(mut command: Command, parent: Option<Pid>) -> io::Result
     }
     let program = Pid::from_raw(program.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
 
-    let mut family = Family { program, program_ended: false, status: 0, terminating: false };
+    let mut family = Family { program, apart, program_ended: false, status: 0, terminating: false };
     loop {
         if family.reap() {
             return Ok(family.status);
@@ -60,6 +60,7 @@ pub(crate) fn supervise(mut command: Command, parent: Option<Pid>) -> io::Result
 
 struct Family {
     program: Pid,
+    apart: Option<Pid>,
     program_ended: bool,
     status: u8,
     terminating: bool,
@@ -70,6 +71,7 @@ impl Family {
     fn reap(&mut self) -> bool {
         loop {
             match wait(WaitOptions::NOHANG) {
+                Ok(Some((process, _))) if Some(process) == self.apart => {}
                 Ok(Some((process, status))) => {
                     let killed_by = status.terminating_signal().and_then(|signal| u8::try_from(signal).ok());
                     let ours = process == self.program;
@@ -85,7 +87,9 @@ impl Family {
                     }
                     self.program_ended |= ours;
                 }
-                Ok(None) => return false,
+                Ok(None) => {
+                    return self.apart.is_some() && self.program_ended && children(self.apart).is_empty();
+                }
                 Err(rustix::io::Errno::INTR) => {}
                 Err(_) => return true,
             }
@@ -96,7 +100,7 @@ impl Family {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        let receivers = if self.program_ended { children() } else { vec![self.program] };
+        let receivers = if self.program_ended { children(self.apart) } else { vec![self.program] };
         for process in receivers {
             // A key on the terminal has reached our whole process group already.
             let has_it = from_terminal && getpgid(Some(process)).ok() == getpgid(None).ok();
@@ -111,20 +115,21 @@ impl Family {
             return;
         }
         self.status = status;
-        signal_all(Signal::TERM);
-        thread::spawn(|| {
+        let apart = self.apart;
+        signal_all(Signal::TERM, apart);
+        thread::spawn(move || {
             thread::sleep(GRACE);
             // Until the main thread finds that nobody is left.
             loop {
-                signal_all(Signal::KILL);
+                signal_all(Signal::KILL, apart);
                 thread::sleep(Duration::from_millis(50));
             }
         });
     }
 }
 
-fn signal_all(signal: Signal) {
-    for process in descendants() {
+fn signal_all(signal: Signal, apart: Option<Pid>) {
+    for process in descendants(apart) {
         let _ = kill_process(process, signal);
     }
 }
@@ -156,16 +161,17 @@ fn parentage() -> Vec<(i32, i32)> {
         .collect()
 }
 
-fn children() -> Vec<Pid> {
+fn children(apart: Option<Pid>) -> Vec<Pid> {
     let us = getpid().as_raw_nonzero().get();
     parentage()
         .into_iter()
         .filter(|&(_, parent)| parent == us)
         .filter_map(|(id, _)| Pid::from_raw(id))
+        .filter(|&id| Some(id) != apart)
         .collect()
 }
 
-fn descendants() -> Vec<Pid> {
+fn descendants(apart: Option<Pid>) -> Vec<Pid> {
     let parentage = parentage();
     let mut family = vec![getpid().as_raw_nonzero().get()];
     let mut next = 0;
@@ -174,5 +180,5 @@ fn descendants() -> Vec<Pid> {
         family.extend(parentage.iter().filter(|&&(_, its)| its == parent).map(|&(id, _)| id));
         next += 1;
     }
-    family.into_iter().skip(1).filter_map(Pid::from_raw).collect()
+    family.into_iter().skip(1).filter_map(Pid::from_raw).filter(|&id| Some(id) != apart).collect()
 }

@@ -15,7 +15,7 @@ use core::time::Duration;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal};
+use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
@@ -752,13 +752,13 @@ impl Process {
         socket.nonblocking = nonblocking;
         socket.settings = settings;
         let local = canonical(bound);
-        if let Err(reason) = self.join_at(id, local) {
+        if let Err(reason) = self.join_at(id, descriptor, local) {
             return self.refuse_listener(id, bound, &reason);
         }
         // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).
         if local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor) {
             let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
-            if let Err(reason) = self.join_at(id, v4) {
+            if let Err(reason) = self.join_at(id, descriptor, v4) {
                 return self.refuse_listener(id, bound, &reason);
             }
         }
@@ -806,11 +806,13 @@ impl Process {
         false
     }
 
-    fn join_at(&mut self, id: SocketId, local: SocketAddr) -> Result<(), String> {
+    fn join_at(&mut self, id: SocketId, descriptor: i32, local: SocketAddr) -> Result<(), String> {
         if self.stack.join(id, local).map_err(|error| error.to_string())?
             && let Some(client) = &mut self.client
         {
-            client.listen(Protocol::Tcp, local, true).map_err(|error| error.to_string())?;
+            client
+                .listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
+                .map_err(|error| error.to_string())?;
         }
         if let Some(link) = self.stack.transport_mut() {
             link.set_listening(true);
@@ -858,14 +860,10 @@ impl Process {
         if !from.is_unspecified() && from.is_ipv4() != remote.is_ipv4() {
             return Ok(self.left(Why::OtherAddress));
         }
-        let port = self.local_port(descriptor, bound, remote)?;
+        let (port, holder) = self.local_port(descriptor, bound, remote)?;
         let Some(client) = &mut self.client else { return Ok(false) };
-        let route = if from.is_unspecified() {
-            client.connect_flow(Protocol::Tcp, port, remote)
-        } else {
-            client.connect_flow_from(Protocol::Tcp, SocketAddr::new(from, port), remote)
-        };
-        let route = match route {
+        let local = if from.is_unspecified() { anywhere(remote, port) } else { SocketAddr::new(from, port) };
+        let route = match client.connect_flow_as(kernel::borrow(holder), Protocol::Tcp, local, remote) {
             Ok(route) => route,
             Err(error) => {
                 let elsewhere =
@@ -909,10 +907,16 @@ impl Process {
         statistics.report(stack);
     }
 
-    /// The port that an active open leaves from: the socket's own, one that others share, or a fresh one.
-    fn local_port(&mut self, descriptor: i32, bound: SocketAddr, remote: SocketAddr) -> Result<u16, Errno> {
+    /// The port that an active open leaves from: the socket's own, one that others share, or a fresh one; and the descriptor of
+    /// the kernel's socket that has it.
+    fn local_port(
+        &mut self,
+        descriptor: i32,
+        bound: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<(u16, i32), Errno> {
         if bound.port() != 0 {
-            return Ok(bound.port());
+            return Ok((bound.port(), descriptor));
         }
         let from = bound.ip().to_canonical();
         let own = self.interface.as_ref().and_then(|interface| {
@@ -925,9 +929,9 @@ impl Process {
             source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse))
         });
         match shared {
-            SharedPort::Chosen(port) => {
+            SharedPort::Chosen(port, holder) => {
                 self.statistics.shared_port_connects += 1;
-                return Ok(port);
+                return Ok((port, holder));
             }
             SharedPort::Exhausted if self.options.tcp_shared_local_ports_no_fallback != 0 => {
                 return Err(Errno::ADDRNOTAVAIL);
@@ -935,7 +939,7 @@ impl Process {
             SharedPort::Exhausted | SharedPort::NotMeant => {}
         }
         kernel::bind_any_port(descriptor, bound)?;
-        Ok(kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port())
+        Ok((kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port(), descriptor))
     }
 
     /// Something that was closed is still to be delivered.

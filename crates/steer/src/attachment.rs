@@ -14,6 +14,7 @@ use overfly_link::xdp::{
 };
 use overfly_wire::ethernet;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{MembarrierCommand, membarrier};
 
@@ -99,6 +100,11 @@ pub struct Attachment {
     interface: Interface,
     netlink: Netlink,
     layout: PoolLayout,
+    mode: Mode,
+    huge_pages: HugePages,
+    queues: u32,
+    /// Whose processes have had the pools. Nobody can take memory back from a process, so they are never another user's.
+    user: Option<u32>,
     busy_poll: Option<BusyPoll>,
     min_free_frames: u32,
     groups: Groups,
@@ -190,6 +196,10 @@ impl Attachment {
             program,
             netlink,
             layout,
+            mode,
+            huge_pages: options.huge_pages,
+            queues,
+            user: None,
             busy_poll: busy_poll.then(BusyPoll::default),
             min_free_frames: options.min_free_frames,
             stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
@@ -253,11 +263,21 @@ impl Attachment {
         self.pools.iter().map(Pool::free_frames)
     }
 
-    /// Makes a stack's sockets. Frames reach them as soon as something is steered to the stack.
+    /// Makes a stack's sockets, for this process's user. Frames reach them as soon as something is steered to the stack.
     ///
     /// # Errors
-    /// [`Error::NoStack`] if all are taken, [`Error::TooFewFrames`], or what the kernel said.
+    /// As [`Attachment::add_stack_for`].
     pub fn add_stack(&mut self) -> Result<StackSockets, Error> {
+        self.add_stack_for(geteuid().as_raw())
+    }
+
+    /// Makes a stack's sockets for a process of a user's. All stacks at one time are of one user: they see one another's
+    /// frames. The next user gets new memory.
+    ///
+    /// # Errors
+    /// [`Error::OtherUser`], [`Error::NoStack`] if all are taken, [`Error::TooFewFrames`], or what the kernel said.
+    pub fn add_stack_for(&mut self, user: u32) -> Result<StackSockets, Error> {
+        self.give_pools_to(user)?;
         let (free, wanted) = (self.free_frames().min().unwrap_or(0), self.min_free_frames);
         if free < wanted {
             return Err(Error::TooFewFrames { free, wanted });
@@ -292,6 +312,24 @@ impl Attachment {
             zero_copy: self.zero_copy(),
             busy_poll: self.busy_poll,
         })
+    }
+
+    /// Makes sure that no other user's process has the pools, or could have kept them.
+    fn give_pools_to(&mut self, user: u32) -> Result<(), Error> {
+        if self.user.is_some_and(|its| its != user) {
+            let taken = self.stacks.iter().any(|place| !matches!(place, Place::Free(_)));
+            if let Some(user) = self.user.filter(|_| taken) {
+                return Err(Error::OtherUser { user });
+            }
+            self.pools.clear();
+            self.user = None;
+        }
+        for queue in self.pools.len() as u32..self.queues {
+            let pool = Pool::create(self.interface.index, queue, self.layout, self.mode, self.huge_pages)?;
+            self.pools.push(pool);
+        }
+        self.user = Some(user);
+        Ok(())
     }
 
     /// The place that has been free for longest: frames of its last stack that the network still brings find nobody for as

@@ -1,4 +1,4 @@
-//! Serves an attachment to the processes of a program that has no privilege.
+//! Serves an attachment to the processes of programs that have no privilege.
 //!
 //! One thread, one `poll` loop. What a client asked for is undone when its connection ends or its process dies, whichever
 //! is seen first; its part of the shared rings is taken back when it is certain that it no longer touches them.
@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    DESCRIPTORS_MAX, Gift, Hello, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token,
-    Welcome, Wish,
+    DESCRIPTORS_MAX, Gift, Hello, Joined, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart,
+    Token, Welcome, Wish,
 };
 use overfly_link::broker::{self, Refusal, Route, connection, observer};
 use overfly_link::xdp::StackSockets;
@@ -19,13 +19,14 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    accept_with, recvmsg, socketpair,
+    accept_with, recvmsg, socket_with, socketpair,
 };
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
+use crate::claim;
 use crate::error::Error;
 use crate::netlink::AddressMonitor;
 use crate::observers::{self, Peer, Seen, deliver, listen_at};
@@ -95,24 +96,13 @@ impl Broker {
         // Somebody else may have the public name: then nobody can look, and all else is as ever.
         let public = observers::listen_for(&attachment.interface().name);
         let is_public = public.is_some();
-        let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
         let stopped = fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
-        let shared = Arc::new(Shared {
-            attachment: Mutex::new(attachment),
-            counters: Mutex::new(BrokerCounters::default()),
-        });
-        let service = Service {
-            listener,
-            public,
-            monitor,
-            stop: stopped,
-            token,
-            shared: Arc::clone(&shared),
-            connections: Vec::new(),
-            lingering: Vec::new(),
-            gifts: Vec::new(),
-        };
+        let mut service = Service::new(attachment, Sockets { listener, name: name.clone(), public })?;
+        service.stop = Some(stopped);
+        let first = Program { number: service.next_program(), token };
+        service.programs.push(first);
+        let shared = Arc::clone(&service.shared);
         let thread = std::thread::Builder::new()
             .name("overfly-broker".to_owned())
             .spawn(move || service.run())
@@ -181,6 +171,16 @@ pub(crate) fn open_socket() -> Result<(OwnedFd, String, Token), Error> {
     Ok((listener, name, token))
 }
 
+/// Where a broker can be reached.
+pub(crate) struct Sockets {
+    /// For the processes of programs.
+    pub(crate) listener: OwnedFd,
+    /// The listener's name.
+    pub(crate) name: String,
+    /// For everybody, if it could be had.
+    pub(crate) public: Option<OwnedFd>,
+}
+
 /// What a connection has become.
 enum State {
     /// Has until then to say who it is; at the public name there is no secret.
@@ -189,6 +189,8 @@ enum State {
         public: bool,
     },
     Leash,
+    /// `overfly run`: its program is served as long as this stands.
+    Lease,
     /// Perhaps with a stack, perhaps waiting for an answer.
     Client {
         stack: Option<u16>,
@@ -202,8 +204,16 @@ struct Waiting {
     until: Instant,
 }
 
+/// A program that is served, and the secret that its processes say.
+struct Program {
+    number: u64,
+    token: Token,
+}
+
 struct Connection {
     socket: OwnedFd,
+    /// Of which program it is, once it has said so.
+    program: Option<u64>,
     /// Whose it is.
     peer: Option<Peer>,
     /// Once the process shows itself.
@@ -218,7 +228,7 @@ impl Connection {
     fn stack(&self) -> Option<u16> {
         match self.state {
             State::Client { stack, .. } => stack,
-            State::Greeting { .. } | State::Leash => None,
+            State::Greeting { .. } | State::Leash | State::Lease => None,
         }
     }
 }
@@ -239,29 +249,88 @@ struct Lingering {
     process: OwnedFd,
 }
 
-struct Service {
-    listener: OwnedFd,
-    public: Option<OwnedFd>,
-    monitor: AddressMonitor,
-    stop: OwnedFd,
-    token: Token,
+/// How long a broker serves.
+#[derive(Clone, Copy)]
+enum Term {
+    /// Until it is told to stop.
+    Endless,
+    /// Nobody has come yet. Until then.
+    First(Instant),
+    /// Until the last program leaves.
+    Last,
+}
+
+pub(crate) struct Service {
+    // Dropped in this order: who waits at the sockets to join finds nobody there only when the interface is free again.
     shared: Arc<Shared>,
     connections: Vec<Connection>,
+    sockets: Sockets,
+    monitor: AddressMonitor,
+    /// Readable when it is to end.
+    stop: Option<OwnedFd>,
+    term: Term,
+    programs: Vec<Program>,
+    /// Programs that there have been.
+    programs_begun: u64,
+    /// What a program that joins is told of the options.
+    in_force: String,
+    /// The network namespace's number ([`claim::namespace`]).
+    namespace: u64,
     lingering: Vec<Lingering>,
     /// Connections that somebody is to accept.
     gifts: Vec<Given>,
 }
 
 impl Service {
-    fn run(mut self) {
+    fn new(attachment: Attachment, sockets: Sockets) -> Result<Service, Error> {
+        let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
+        let namespace = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+            .and_then(|socket| claim::namespace(socket.as_fd()))
+            .map_err(|errno| Error::system("SO_NETNS_COOKIE", errno))?;
+        let attachment = Mutex::new(attachment);
+        let shared = Arc::new(Shared { attachment, counters: Mutex::new(BrokerCounters::default()) });
+        Ok(Service {
+            shared,
+            connections: Vec::new(),
+            sockets,
+            monitor,
+            stop: None,
+            term: Term::Endless,
+            programs: Vec::new(),
+            programs_begun: 0,
+            in_force: String::new(),
+            namespace,
+            lingering: Vec::new(),
+            gifts: Vec::new(),
+        })
+    }
+
+    /// One that ends with the last of the programs that join it.
+    pub(crate) fn until_the_last(
+        attachment: Attachment,
+        sockets: Sockets,
+        in_force: &str,
+    ) -> Result<Service, Error> {
+        let mut service = Service::new(attachment, sockets)?;
+        service.term = Term::First(Instant::now() + GREETING);
+        service.in_force = in_force.to_owned();
+        Ok(service)
+    }
+
+    fn next_program(&mut self) -> u64 {
+        self.programs_begun += 1;
+        self.programs_begun
+    }
+
+    pub(crate) fn run(mut self) {
         const FIXED: usize = 4;
         loop {
             // Two places for each connection, so that results are found by number.
             let mut set = vec![
-                PollFd::new(&self.stop, PollFlags::IN),
-                PollFd::new(&self.listener, PollFlags::IN),
                 PollFd::new(&self.monitor, PollFlags::IN),
-                PollFd::new(self.public.as_ref().unwrap_or(&self.listener), PollFlags::IN),
+                PollFd::new(&self.sockets.listener, PollFlags::IN),
+                PollFd::new(self.sockets.public.as_ref().unwrap_or(&self.sockets.listener), PollFlags::IN),
+                PollFd::new(self.stop.as_ref().unwrap_or(&self.sockets.listener), PollFlags::IN),
             ];
             for connection in &self.connections {
                 let process = connection.process.as_ref().unwrap_or(&connection.socket);
@@ -282,7 +351,7 @@ impl Service {
             let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
             drop(set);
 
-            if ready[0] {
+            if ready[3] && self.stop.is_some() {
                 return;
             }
             let connections = self.connections.len();
@@ -299,6 +368,10 @@ impl Service {
             for (index, &dead) in ready[FIXED + 2 * connections..].iter().enumerate().rev() {
                 self.settle(index, dead);
             }
+            self.let_go_of_programs();
+            if self.has_served() {
+                return;
+            }
             for index in (0..connections).rev() {
                 if self.connections[index].over {
                     let connection = self.connections.swap_remove(index);
@@ -308,7 +381,7 @@ impl Service {
             if !self.gifts.is_empty() {
                 self.bring_gifts();
             }
-            if ready[2]
+            if ready[0]
                 && self.monitor.changed()
                 && lock(&self.shared.attachment).refresh_addresses().is_err()
             {
@@ -317,9 +390,32 @@ impl Service {
             if ready[1] {
                 self.accept(false);
             }
-            if ready[3] && self.public.is_some() {
+            if ready[2] && self.sockets.public.is_some() {
                 self.accept(true);
             }
+        }
+    }
+
+    /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
+    fn let_go_of_programs(&mut self) {
+        let ended = |connection: &Connection| connection.over && matches!(connection.state, State::Lease);
+        let numbers: Vec<u64> =
+            self.connections.iter().filter(|its| ended(its)).filter_map(|its| its.program).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        self.programs.retain(|program| !numbers.contains(&program.number));
+        for connection in &mut self.connections {
+            connection.over |= connection.program.is_some_and(|number| numbers.contains(&number));
+        }
+    }
+
+    /// Whether there is nothing to be done any more. Who is about to join will find that out and begin anew.
+    fn has_served(&self) -> bool {
+        match self.term {
+            Term::Endless => false,
+            Term::First(until) => until <= Instant::now(),
+            Term::Last => self.programs.is_empty(),
         }
     }
 
@@ -330,6 +426,10 @@ impl Service {
     /// How long nothing needs to be looked at.
     fn pause(&self) -> Option<Duration> {
         let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
+        let first = match self.term {
+            Term::First(until) => Some(until.saturating_duration_since(Instant::now())),
+            Term::Endless | Term::Last => None,
+        };
         self.connections
             .iter()
             .filter_map(|connection| match &connection.state {
@@ -338,14 +438,15 @@ impl Service {
                 _ => None,
             })
             .chain(linger)
+            .chain(first)
             .chain((!self.gifts.is_empty()).then_some(GIFT_PAUSE))
             .min()
     }
 
     fn accept(&mut self, public: bool) {
         loop {
-            let listener =
-                if public { self.public.as_ref().unwrap_or(&self.listener) } else { &self.listener };
+            let Sockets { listener, public: open, .. } = &self.sockets;
+            let listener = open.as_ref().filter(|_| public).unwrap_or(listener);
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(listener, flags) {
                 Ok(socket) => socket,
@@ -366,6 +467,7 @@ impl Service {
             let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
             self.connections.push(Connection {
                 socket,
+                program: None,
                 peer,
                 seen: None,
                 process,
@@ -399,28 +501,10 @@ impl Service {
             .collect();
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
         match &connection.state {
-            State::Greeting { public: true, .. } => {
-                match Hello::parse(message, observer::PUBLIC) {
-                    Some(Role::Observer) => self.show_all(index),
-                    _ => self.count(|counters| counters.greetings_refused += 1),
-                }
-                self.connections[index].over = true;
+            State::Greeting { public, .. } => {
+                let public = *public;
+                self.greet(index, message, public);
             }
-            State::Greeting { .. } => match Hello::parse(message, self.token) {
-                Some(Role::Leash) => {
-                    connection.state = State::Leash;
-                    let delivered = tie(&mut connection.socket);
-                    self.note_delivery(index, delivered);
-                }
-                Some(Role::Client) => {
-                    connection.state = State::Client { stack: None, waiting: None };
-                    self.welcome(index);
-                }
-                Some(Role::Observer) | None => {
-                    connection.over = true;
-                    self.count(|counters| counters.greetings_refused += 1);
-                }
-            },
             State::Client { stack, waiting: None } => {
                 let stack = *stack;
                 match Request::parse(message) {
@@ -428,9 +512,57 @@ impl Service {
                     None => self.refuse_message(index),
                 }
             }
-            // A leash says nothing more, and a client waits for its answer.
-            State::Leash | State::Client { .. } => self.refuse_message(index),
+            // A leash and a lease say nothing more, and a client waits for its answer.
+            State::Leash | State::Lease | State::Client { .. } => self.refuse_message(index),
         }
+    }
+
+    /// Hears who a connection is.
+    fn greet(&mut self, index: usize, message: &[u8], public: bool) {
+        let known = |program: &Program| Some((Hello::parse(message, program.token)?, program.number));
+        let connection = &mut self.connections[index];
+        match (self.programs.iter().find_map(known), Hello::parse(message, observer::PUBLIC)) {
+            (Some((Role::Leash, program)), _) if !public => {
+                (connection.state, connection.program) = (State::Leash, Some(program));
+                let delivered = tie(&mut connection.socket);
+                self.note_delivery(index, delivered);
+            }
+            (Some((Role::Client, program)), _) if !public => {
+                connection.state = State::Client { stack: None, waiting: None };
+                connection.program = Some(program);
+                self.welcome(index);
+            }
+            (None, Some(Role::Program)) if connection.peer.is_some_and(Peer::may_join) => self.join(index),
+            (None, Some(Role::Observer)) if public => {
+                self.show_all(index);
+                self.connections[index].over = true;
+            }
+            _ => {
+                if public {
+                    let reason = "the programs of this interface are another user's, or run over another version of Overfly";
+                    self.answer(index, Reply::no(Refusal::BadRequest, reason).as_bytes());
+                }
+                self.connections[index].over = true;
+                self.count(|counters| counters.greetings_refused += 1);
+            }
+        }
+    }
+
+    /// One more program is served.
+    fn join(&mut self, index: usize) {
+        let mut token = Token([0; 16]);
+        if let Err(errno) = getrandom(&mut token.0[..], GetRandomFlags::empty()) {
+            return self.reply(index, Err(Error::system("getrandom", errno)));
+        }
+        let number = self.next_program();
+        self.programs.push(Program { number, token });
+        if let Term::First(_) = self.term {
+            self.term = Term::Last;
+        }
+        let connection = &mut self.connections[index];
+        (connection.state, connection.program) = (State::Lease, Some(number));
+        let joined = Joined::new(&self.sockets.name, token, &self.in_force);
+        self.answer(index, joined.as_bytes());
     }
 
     fn refuse_message(&mut self, index: usize) {
@@ -454,7 +586,7 @@ impl Service {
                 return self.let_show(index);
             }
             (Kind::OpenStack, Some(_)) => Err(Error::Options("this client has a stack already".to_owned())),
-            (Kind::OpenStack, None) => match attachment.add_stack() {
+            (Kind::OpenStack, None) => match add_stack(&mut attachment, self.connections[index].peer) {
                 Ok(sockets) => {
                     drop(attachment);
                     return self.hand_over(index, &sockets);
@@ -462,6 +594,11 @@ impl Service {
                 Err(error) => Err(error),
             },
             (_, None) => no_stack,
+            (Kind::Listen | Kind::Connect, _)
+                if let Err(error) = self.may_have(index, &wish, descriptors) =>
+            {
+                Err(error)
+            }
             (Kind::Listen, Some(stack)) => {
                 attachment.listen_in(stack, protocol, local, v6only, cluster).map(|()| None)
             }
@@ -493,6 +630,14 @@ impl Service {
         };
         drop(attachment);
         self.reply(index, result);
+    }
+
+    /// Whether a client may have what comes to the address that it names. Who could do what the broker does may have all.
+    fn may_have(&self, index: usize, wish: &Wish, descriptors: &[OwnedFd]) -> Result<(), Error> {
+        match self.connections[index].peer {
+            Some(peer) if peer.may_join() => Ok(()),
+            _ => claim::check(descriptors.first(), wish, self.namespace),
+        }
     }
 
     /// Goes on with what a connection waits for.
@@ -616,8 +761,14 @@ impl Service {
 
     /// Undoes everything that a connection asked for.
     fn end(&mut self, connection: Connection) {
-        let State::Client { stack: Some(stack), .. } = connection.state else {
-            return;
+        let stack = match connection.state {
+            State::Client { stack: Some(stack), .. } => stack,
+            State::Lease => {
+                // It waits to hear that others go on; where it was the last, it hears the end.
+                deliver(&connection.socket, Reply::yes(None).as_bytes(), &[]);
+                return;
+            }
+            _ => return,
         };
         let mut attachment = lock(&self.shared.attachment);
         let detached = attachment.detach_stack(stack);
@@ -714,6 +865,12 @@ fn give(
     Ok(Given { listener: wish.local, remote, socket, until: Instant::now() + GIFT_WAIT })
 }
 
+/// Grants [`Kind::OpenStack`].
+fn add_stack(attachment: &mut Attachment, peer: Option<Peer>) -> Result<StackSockets, Error> {
+    let peer = peer.ok_or_else(|| Error::Options("a process that nobody sees".to_owned()))?;
+    attachment.add_stack_for(peer.user)
+}
+
 fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -723,7 +880,7 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
 fn refusal(error: &Error) -> Refusal {
     match error {
         Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
-        Error::NoStack { .. } | Error::TooFewFrames { .. } => Refusal::NoStack,
+        Error::NoStack { .. } | Error::TooFewFrames { .. } | Error::OtherUser { .. } => Refusal::NoStack,
         Error::ListenerTaken { .. } => Refusal::ListenerTaken,
         Error::NotLocal(_) => Refusal::NotLocal,
         Error::TupleInUse { .. } => Refusal::TupleInUse,

@@ -60,6 +60,13 @@ pub enum Error {
         /// How many there are.
         stacks: u16,
     },
+    /// The caller: another user's stacks are open, and would see this one's frames.
+    OtherUser {
+        /// The other user's number.
+        user: u32,
+    },
+    /// The caller: it did not show the kernel's socket at the address.
+    NotHeld(SocketAddr),
     /// The caller: no stack of that number is open.
     UnknownStack(u16),
     /// The caller: the address belongs to this machine, but not to this interface.
@@ -182,6 +189,13 @@ impl fmt::Display for Error {
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"
             ),
+            Error::OtherUser { user } => write!(
+                formatter,
+                "programs of user {user} are accelerated on this interface, and would see this one's frames: run them as one user, or on interfaces of their own"
+            ),
+            Error::NotHeld(address) => {
+                write!(formatter, "the process does not hold the kernel's socket at {address}")
+            }
             Error::UnknownStack(stack) => write!(formatter, "stack {stack} is not open"),
             Error::NotLocal(address) => {
                 write!(formatter, "{address} is no address of this interface: the kernel must serve it")

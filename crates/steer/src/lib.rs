@@ -2,13 +2,16 @@
 //!
 //! * [`Attachment`]: the XDP program on one interface, with its maps, pools and sockets. Needs root.
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
+//! * [`host`]: the same for any number of programs, as a process of its own.
 //! * [`MemifBroker`]: the same for a program whose frames go over memif, which takes no privilege at all.
 
 mod attachment;
 mod broker;
+mod claim;
 mod device;
 mod error;
 mod groups;
+mod host;
 mod memif_broker;
 mod netlink;
 mod observers;
@@ -18,5 +21,6 @@ mod repair;
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use error::Error;
+pub use host::{Hosting, host, leave_descriptors_behind};
 pub use memif_broker::MemifBroker;
 pub use overfly_link::broker::{Interface, Protocol, Route};

@@ -242,7 +242,7 @@ impl Service {
                         connection.state = State::Client(None);
                         deliver(socket, Welcome::new(&self.interface).as_bytes(), &[])
                     }
-                    Role::Observer => false,
+                    Role::Observer | Role::Program => false,
                 };
                 delivered.then_some(())
             }

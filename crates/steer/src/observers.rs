@@ -12,7 +12,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType, bind, listen, sendmsg, socket_with,
 };
-use rustix::process::Pid;
+use rustix::process::{Pid, geteuid};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
@@ -29,14 +29,19 @@ pub(crate) fn listen_at(name: &str) -> Result<OwnedFd, Errno> {
 /// Where observers find the processes over a link. `None` if somebody else has that name: then nobody can look, and all else
 /// is as ever.
 pub(crate) fn listen_for(link: &str) -> Option<OwnedFd> {
-    listen_at(&format!("{}{link}", observer::PREFIX)).ok()
+    listen_at(&public_name(link)).ok()
+}
+
+/// Where observers and programs look for the broker of a link.
+pub(crate) fn public_name(link: &str) -> String {
+    format!("{}{link}", observer::PREFIX)
 }
 
 /// Who connected, as the kernel says it.
 #[derive(Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) process: Pid,
-    user: u32,
+    pub(crate) user: u32,
 }
 
 impl Peer {
@@ -48,6 +53,11 @@ impl Peer {
     /// Root sees everybody, others see their own.
     pub(crate) fn may_see(self, other: Peer) -> bool {
         self.user == 0 || self.user == other.user
+    }
+
+    /// Who could do what the broker does may have it done.
+    pub(crate) fn may_join(self) -> bool {
+        self.user == geteuid().as_raw()
     }
 }
 

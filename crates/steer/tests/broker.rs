@@ -4,6 +4,7 @@ mod lab;
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -94,7 +95,17 @@ fn role() {
     assert!(std::fs::read("/etc/shadow").is_err());
     let mut client = Client::connect(&environment).unwrap();
     let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
-    client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
+    // Of the addresses, nobody has but those that the kernel gave him.
+    assert_eq!(refused(client.listen(Protocol::Tcp, HTTP.into(), true)), Refusal::Other);
+    let socket = listener();
+    assert_eq!(
+        refused(client.listen_as(socket.as_fd(), Protocol::Tcp, SocketAddrV4::new(SERVER, 22).into(), true)),
+        Refusal::Other
+    );
+    let peer = SocketAddr::new(CLIENT.into(), 80);
+    let flow = client.connect_flow_from(Protocol::Tcp, SocketAddrV4::new(SERVER, 22).into(), peer);
+    assert_eq!(refused(flow), Refusal::Other);
+    client.listen_as(socket.as_fd(), Protocol::Tcp, HTTP.into(), true).unwrap();
     println!("\nstack {}", link.stack());
     std::io::stdout().flush().unwrap();
     if role == "idle" || role == "leashed" {
@@ -119,6 +130,23 @@ fn role() {
             }
         }
         link.flush();
+    }
+}
+
+/// The kernel's socket at [`HTTP`], which others may share.
+fn listener() -> OwnedFd {
+    use rustix::net::{AddressFamily, SocketType, bind, listen, socket, sockopt};
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_reuseport(&socket, true).unwrap();
+    bind(&socket, &HTTP).unwrap();
+    listen(&socket, 1).unwrap();
+    socket
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, overfly_link::Error>) -> Refusal {
+    match result {
+        Err(overfly_link::Error::Refused { refusal, .. }) => refusal,
+        other => panic!("{other:?}"),
     }
 }
 
@@ -390,6 +418,40 @@ fn an_active_open_gets_its_route_and_its_frames() {
     assert!(other.connect_flow(Protocol::Tcp, 40_000, remote).is_ok());
 }
 
+#[test]
+fn stacks_of_one_user_only_and_the_next_user_gets_new_memory() {
+    let lab = Lab::new(2);
+    lab.server.enter();
+    let mut attachment = Attachment::attach(INTERFACE, OPTIONS).unwrap();
+    let sockets = attachment.add_stack_for(1).unwrap();
+    let again = attachment.add_stack_for(1).unwrap();
+    let other = attachment.add_stack_for(2);
+    assert!(matches!(other, Err(overfly_steer::Error::OtherUser { user: 1 })), "{other:?}");
+    let number = |sockets: &overfly_link::xdp::StackSockets| {
+        rustix::fs::fstat(&sockets.queues[0].pool).unwrap().st_ino
+    };
+    let first = number(&sockets);
+    for stack in [sockets.stack, again.stack] {
+        attachment.remove_stack(stack).unwrap();
+    }
+    drop(again);
+    // Who keeps a descriptor keeps the queue: then nobody else has it.
+    let other = attachment.add_stack_for(2);
+    assert!(other.is_err(), "{other:?}");
+    drop(sockets);
+    let mut sockets = None;
+    wait_until("the queue is free", || {
+        sockets = attachment.add_stack_for(2).ok();
+        sockets.is_some()
+    });
+    let sockets = sockets.unwrap();
+    assert_ne!(number(&sockets), first);
+    let mut link = XdpLink::open(sockets).unwrap();
+    attachment.listen(link.stack(), Protocol::Tcp, HTTP.into(), true).unwrap();
+    knock(&lab, HTTP);
+    assert_eq!(link.receive(64, |_| ()), 1);
+}
+
 fn client_mac(broker: &Broker) -> MacAddr {
     broker.attachment().interface().mac
 }
@@ -419,10 +481,10 @@ fn nonsense_is_counted_and_harms_nobody() {
         connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
         socket
     };
-    let say = |socket: &std::os::fd::OwnedFd, bytes: &[u8]| {
+    let say = |socket: &OwnedFd, bytes: &[u8]| {
         let _ = send(socket, bytes, SendFlags::NOSIGNAL);
     };
-    let descriptor = |socket: &std::os::fd::OwnedFd| {
+    let descriptor = |socket: &OwnedFd| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         recvmsg(socket, &mut [IoSliceMut::new(&mut [0; 512])], &mut control, RecvFlags::empty()).unwrap();

@@ -156,6 +156,23 @@ impl Client {
         self.ask(&Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) }).map(|_| ())
     }
 
+    /// As [`Client::listen`], for who is not the broker's user: `socket`, which is the kernel's at that address and with TCP
+    /// listens, shows that this process may have what comes there.
+    ///
+    /// # Errors
+    /// As [`Client::listen`].
+    pub fn listen_as(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        protocol: Protocol,
+        address: SocketAddr,
+        v6only: bool,
+    ) -> Result<(), Error> {
+        let cluster = self.cluster;
+        let wish = Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) };
+        self.ask_as(socket, &wish).map(|_| ())
+    }
+
     /// No more of them. TCP connections that exist stay. Say the same as in [`Client::listen`].
     ///
     /// # Errors
@@ -190,6 +207,21 @@ impl Client {
         remote: SocketAddr,
     ) -> Result<Route, Error> {
         self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
+    }
+
+    /// As [`Client::connect_flow_from`], for who is not the broker's user: `socket`, which is bound to the local port in the
+    /// kernel, shows that this process may have what comes there. An unspecified address in `local`: whichever the route says.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn connect_flow_as(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.ask_as(socket, &Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
     }
 
     /// The connection is over.
@@ -316,6 +348,11 @@ impl Client {
         self.socket.as_fd()
     }
 
+    fn ask_as(&mut self, socket: BorrowedFd<'_>, wish: &Wish) -> Result<Route, Error> {
+        tell_with(self.socket.as_fd(), Request::new(wish).as_bytes(), &[socket])?;
+        self.answer(Reply::parse).map(|(route, _)| route)
+    }
+
     fn ask(&mut self, wish: &Wish) -> Result<Route, Error> {
         self.say(wish)?;
         self.answer(Reply::parse).map(|(route, _)| route)
@@ -327,7 +364,8 @@ impl Client {
 }
 
 /// Whichever local address the route to `remote` says.
-fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
+#[must_use]
+pub fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
     let address = match remote.ip().to_canonical() {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
         IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

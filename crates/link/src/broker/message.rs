@@ -16,11 +16,13 @@
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
+//! [`Kind::Listen`] and [`Kind::Connect`] carry the kernel's socket at `local`, unless the process is of the broker's user.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
 //! that describes it ([`Connection`](super::connection::Connection)); [`Kind::PassOn`] the connection's socket. Whoever is to
 //! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. [`Kind::Show`] is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
-//! [`ShownPart`] for each process that it may see, and a [`Reply`]. A leash says
+//! [`ShownPart`] for each process that it may see, and a [`Reply`]. `overfly run` says [`Hello`] there too, and hears [`Joined`]:
+//! its program is served for as long as that connection stands. A leash says
 //! [`Hello`] too and hears a [`Reply`] with one end of a pair of sockets, on which nobody ever says anything: what it is for is
 //! that it hangs up.
 
@@ -36,7 +38,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 6;
+const VERSION: u16 = 7;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -60,6 +62,8 @@ pub enum Role {
     Leash = 2,
     /// Nothing will follow: somebody wants to know which processes there are.
     Observer = 3,
+    /// Nothing will follow: `overfly run` has a program to be served.
+    Program = 4,
 }
 
 /// The first message.
@@ -92,6 +96,7 @@ impl Hello {
             1 => Some(Role::Client),
             2 => Some(Role::Leash),
             3 => Some(Role::Observer),
+            4 => Some(Role::Program),
             _ => None,
         }
     }
@@ -245,6 +250,7 @@ const STACK_PART: u16 = 3;
 const GIFT: u16 = 4;
 const MEMIF_PART: u16 = 5;
 const SHOWN_PART: u16 = 6;
+const JOINED: u16 = 7;
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -280,6 +286,7 @@ impl Gift {
 }
 /// Longer than the address of any Unix socket.
 const PLACE_MAX: usize = 128;
+const WORDS_MAX: usize = 512;
 
 /// Yes, with a route if one was asked for, or no and why.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -568,6 +575,47 @@ impl ShownPart {
     }
 }
 
+/// A program is served: where its processes find the broker, and what they say there.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Joined {
+    message: U16,
+    token: Token,
+    place: [u8; PLACE_MAX],
+    in_force: [u8; WORDS_MAX],
+}
+
+impl Joined {
+    /// Words that do not fit are cut.
+    #[must_use]
+    pub fn new(name: &str, token: Token, in_force: &str) -> Joined {
+        let mut joined = Joined::new_zeroed();
+        (joined.message, joined.token) = (U16::new(JOINED), token);
+        for (to, from) in [(&mut joined.place[..], name), (&mut joined.in_force[..], in_force)] {
+            let length = from.len().min(to.len() - 1);
+            to[..length].copy_from_slice(&from.as_bytes()[..length]);
+        }
+        joined
+    }
+
+    /// Name, secret, and the options in force.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is neither.
+    pub fn parse(bytes: &[u8]) -> Result<(String, Token, String), Error> {
+        let joined = Joined::read_from_bytes(bytes).ok().filter(|joined| joined.message.get() == JOINED);
+        let Some(joined) = joined else {
+            Reply::parse(bytes)?;
+            return Err(Error::BrokerProtocol("a yes instead of a place"));
+        };
+        let text = |bytes: &[u8]| {
+            let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..length]).into_owned()
+        };
+        Ok((text(&joined.place), joined.token, text(&joined.in_force)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -617,6 +665,9 @@ mod tests {
             layout: PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 },
         };
         assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));
+        let long = "w".repeat(WORDS_MAX);
+        let (name, token, words) = Joined::parse(Joined::new("overfly-1", TOKEN, &long).as_bytes()).unwrap();
+        assert!(name == "overfly-1" && token == TOKEN && words == long[1..]);
         for place in ["@a", "/run/b,id=4294967295", &"c".repeat(100)] {
             let address = place.parse().unwrap();
             assert_eq!(MemifPart::parse(MemifPart::new(&address).as_bytes()), Some(address));
@@ -640,6 +691,7 @@ mod tests {
         for heard in [
             Reply::parse(no.as_bytes()).unwrap_err(),
             Welcome::parse(no.as_bytes()).unwrap_err(),
+            Joined::parse(no.as_bytes()).map(drop).unwrap_err(),
             StackPart::parse(no.as_bytes()).unwrap_err(),
         ] {
             let Error::Refused { refusal, reason } = heard else {
@@ -676,8 +728,10 @@ mod tests {
             let _ = Welcome::parse(message);
             let _ = StackPart::parse(message);
             let _ = MemifPart::parse(message);
+            let _ = Joined::parse(message);
         }
-        for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>()] {
+        for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>(), size_of::<Joined>()]
+        {
             assert!(length <= MESSAGE_LEN_MAX);
         }
     }

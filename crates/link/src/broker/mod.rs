@@ -5,10 +5,12 @@
 
 mod client;
 pub mod connection;
+mod lease;
 pub mod message;
 pub mod observer;
 
-pub use client::{Client, Gift, Leash, Sockets};
+pub use client::{Client, Gift, Leash, Sockets, anywhere};
+pub use lease::{Holder, Lease};
 
 use core::net::IpAddr;
 

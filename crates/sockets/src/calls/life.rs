@@ -168,6 +168,8 @@ pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
     }
     for descriptor in 0..table::length() {
         if table::lookup(descriptor) == Entry::Socket(id) {
+            // An ancestor that has a stack may have made it nonblocking, for both.
+            process.restore_blocking(id, descriptor);
             table::enter(descriptor, Entry::Kernel);
         }
     }

@@ -58,7 +58,7 @@ impl Process {
             part.limit = limit;
         }
         let local = canonical(bound);
-        let mut outcome = self.place_at(id, local, connected);
+        let mut outcome = self.place_at(id, descriptor, local, connected);
         if outcome.is_ok()
             && connected.is_none()
             && local.is_ipv6()
@@ -66,7 +66,12 @@ impl Process {
             && !kernel::is_v6only(descriptor)
         {
             // The engine knows no mapped addresses: a socket for both families has two places there.
-            outcome = self.place_at(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()), None);
+            outcome = self.place_at(
+                id,
+                descriptor,
+                SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()),
+                None,
+            );
         }
         if let Err(reason) = outcome {
             self.displace_datagram(id);
@@ -89,16 +94,18 @@ impl Process {
     fn place_at(
         &mut self,
         id: SocketId,
+        descriptor: i32,
         local: SocketAddr,
         remote: Option<SocketAddr>,
     ) -> Result<(), String> {
         self.stack.place_datagram(id, local, remote).map_err(|error| error.to_string())?;
         let Some(client) = &mut self.client else { return Ok(()) };
+        let socket = kernel::borrow(descriptor);
         match remote {
-            None => client.listen(Protocol::Udp, local, true).map_err(|error| error.to_string()),
+            None => client.listen_as(socket, Protocol::Udp, local, true).map_err(|error| error.to_string()),
             Some(remote) => {
                 let route = client
-                    .connect_flow_from(Protocol::Udp, local, remote)
+                    .connect_flow_as(socket, Protocol::Udp, local, remote)
                     .map_err(|error| error.to_string())?;
                 self.stack.next_hop(now(), remote.ip(), route.next_hop);
                 Ok(())

@@ -99,7 +99,7 @@ impl Process {
     }
 
     /// The kernel's listening socket blocks again if the program thinks so: others will see it.
-    pub(super) fn restore_blocking(&self, id: SocketId, descriptor: i32) {
+    pub(crate) fn restore_blocking(&self, id: SocketId, descriptor: i32) {
         let socket = self.stack.socket(id);
         if socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking) {
             kernel::set_nonblocking(descriptor, socket.nonblocking);

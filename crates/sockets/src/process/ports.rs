@@ -25,8 +25,8 @@ struct Pool {
 /// What [`SharedPorts::choose`] found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum SharedPort {
-    /// This port is free to the peer.
-    Chosen(u16),
+    /// This port is free to the peer, and this is the descriptor that keeps it from others.
+    Chosen(u16, i32),
     /// All are in use to this peer, and there cannot be more.
     Exhausted,
     /// Such a connection takes a port of its own.
@@ -69,8 +69,8 @@ impl SharedPorts {
             }
         };
         loop {
-            if let Some(port) = pool.next(&is_free) {
-                return SharedPort::Chosen(port);
+            if let Some((port, holder)) = pool.next(&is_free) {
+                return SharedPort::Chosen(port, holder);
             }
             if !pool.grow(options.tcp_shared_local_ports_step as usize, most) {
                 return SharedPort::Exhausted;
@@ -81,12 +81,12 @@ impl SharedPorts {
 
 impl Pool {
     /// The next port in turn that is free.
-    fn next(&mut self, is_free: impl Fn(u16) -> bool) -> Option<u16> {
+    fn next(&mut self, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
         for _ in 0..self.ports.len() {
             self.turn = (self.turn + 1) % self.ports.len();
-            let port = self.ports[self.turn].0;
-            if is_free(port) {
-                return Some(port);
+            let (port, holder) = &self.ports[self.turn];
+            if is_free(*port) {
+                return Some((*port, holder.as_raw_fd()));
             }
         }
         None

@@ -1,0 +1,253 @@
+//! One broker for each interface and network namespace: a process of its own, so that programs come and go in any order.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::Lease;
+use overfly_steer::{Hosting, host, leave_descriptors_behind};
+use rustix::process::Pid;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+
+use crate::acceleration::attachment_options;
+use crate::complain;
+use crate::options::Options;
+use crate::profile::{self, InForce};
+
+/// How long a broker that comes or goes is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// A program's place at the broker of an interface. Dropping it gives the place up; the broker ends with the last.
+pub(crate) struct Membership {
+    lease: Option<Lease>,
+    /// The broker, if it was started for this program.
+    broker: Option<Child>,
+}
+
+impl Membership {
+    /// Joins the broker of `interface`, or starts it.
+    ///
+    /// # Errors
+    /// Says in words why that cannot be done.
+    pub(crate) fn join(interface: &str, in_force: &InForce) -> Result<Membership, String> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match Lease::at_interface(interface) {
+                Ok(Some(lease)) => {
+                    for line in differences(&settings(&in_force.options), lease.in_force()) {
+                        complain(format_args!("{interface} serves another program already: {line}"));
+                    }
+                    return Ok(Membership { lease: Some(lease), broker: None });
+                }
+                Ok(None) => {
+                    if let Some(membership) = Membership::first(interface, in_force)? {
+                        return Ok(membership);
+                    }
+                }
+                // It ended at this moment.
+                Err(overfly_link::Error::BrokerGone { .. }) => {}
+                Err(error) => return Err(error.to_string()),
+            }
+            if Instant::now() > until {
+                return Err(format!("the broker of {interface} does not answer"));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Starts the broker. `None` if somebody else did at the same time.
+    fn first(interface: &str, in_force: &InForce) -> Result<Option<Membership>, String> {
+        let mut broker = Command::new("/proc/self/exe")
+            .arg0("overfly")
+            .args(["__broker", "--interface", interface])
+            .env_clear()
+            .envs(in_force.environment().filter_map(|(name, value)| Some((name, value?))))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("the broker could not be started: {error}"))?;
+        let mut line = String::new();
+        if let Some(output) = broker.stdout.take() {
+            let _ = BufReader::new(output).read_line(&mut line);
+        }
+        match Word::parse(line.trim_end()) {
+            Some(Word::Here { name, is_public }) => {
+                if !is_public {
+                    complain(format_args!(
+                        "another user's program has the name @overfly/{interface}: `overfly top` and other programs will not find this one"
+                    ));
+                }
+                let lease = Lease::at(name).map_err(|error| error.to_string())?;
+                Ok(Some(Membership { lease: Some(lease), broker: Some(broker) }))
+            }
+            other => {
+                let _ = broker.wait();
+                match other {
+                    Some(Word::Elsewhere) => Ok(None),
+                    Some(Word::No(reason)) => Err(reason.to_owned()),
+                    _ => Err("the broker ended before it had begun".to_owned()),
+                }
+            }
+        }
+    }
+
+    /// The value of `OVERFLY_BROKER` for the program.
+    pub(crate) fn environment(&self) -> &str {
+        self.lease.as_ref().map_or("", Lease::environment)
+    }
+
+    /// The broker, if it is a child of this process.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        Pid::from_raw(self.broker.as_ref()?.id().cast_signed())
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let goes_on = self.lease.take().is_some_and(Lease::leave);
+        if let Some(broker) = self.broker.as_mut().filter(|_| !goes_on) {
+            let _ = broker.wait();
+        }
+    }
+}
+
+/// What a broker says to whoever started it, in one line.
+#[derive(Debug, PartialEq, Eq)]
+enum Word<'a> {
+    Here { name: &'a str, is_public: bool },
+    Elsewhere,
+    No(&'a str),
+}
+
+impl Word<'_> {
+    fn parse(line: &str) -> Option<Word<'_>> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        match word {
+            "public" => Some(Word::Here { name: rest, is_public: true }),
+            "hidden" => Some(Word::Here { name: rest, is_public: false }),
+            "elsewhere" => Some(Word::Elsewhere),
+            "no" => Some(Word::No(rest)),
+            _ => None,
+        }
+    }
+
+    /// Nobody hears more than this: standard output is no pipe any more.
+    fn say(&self) {
+        match self {
+            Word::Here { name, is_public: true } => println!("public {name}"),
+            Word::Here { name, is_public: false } => println!("hidden {name}"),
+            Word::Elsewhere => println!("elsewhere"),
+            Word::No(reason) => println!("no {}", reason.replace('\n', " ")),
+        }
+        if let Ok(nothing) = std::fs::File::create("/dev/null") {
+            let _ = rustix::stdio::dup2_stdout(nothing);
+        }
+    }
+}
+
+/// What a broker begins with and no later program changes.
+fn settings(options: &Options) -> String {
+    format!(
+        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={}",
+        options.max_packets,
+        options.rxq_size,
+        options.min_free_packets,
+        options.use_huge_pages,
+        options.int_driven
+    )
+}
+
+/// Each of the settings that is not as it was asked for.
+fn differences(asked: &str, in_force: &str) -> Vec<String> {
+    asked
+        .split(' ')
+        .zip(in_force.split(' '))
+        .filter(|(asked, in_force)| asked != in_force)
+        .map(|(asked, in_force)| {
+            let value = asked.split_once('=').map_or(asked, |(_, value)| value);
+            format!("{in_force} is in force, not {value}")
+        })
+        .collect()
+}
+
+/// `overfly __broker`: the broker of an interface. Not for people.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    #[arg(long)]
+    interface: String,
+    /// On its own already.
+    #[arg(long)]
+    alone: bool,
+}
+
+pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
+    if !arguments.alone {
+        // Nothing of whoever started it stays: no terminal, no open file, no folder.
+        let _ = rustix::process::setsid();
+        let _ = std::env::set_current_dir("/");
+        leave_descriptors_behind();
+        let error = Command::new("/proc/self/exe")
+            .arg0("overfly")
+            .args(["__broker", "--alone", "--interface", &arguments.interface])
+            .exec();
+        Word::No(&error.to_string()).say();
+        return ExitCode::FAILURE;
+    }
+    let _ = rustix::thread::set_name(c"overfly-broker");
+    // It ends when nobody needs it: a service that is told to end may still have work to do.
+    let told = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
+        let _ = signal_hook::flag::register(signal, Arc::clone(&told));
+    }
+    let environment = profile::environment();
+    let variable =
+        |name: &str| environment.iter().find(|(its, _)| its == name).map(|(_, value)| value.clone());
+    let options = match Options::read(variable) {
+        Ok(options) => options,
+        Err(error) => {
+            Word::No(&error.to_string()).say();
+            return ExitCode::from(2);
+        }
+    };
+    let say = |hosting: Hosting| match &hosting {
+        Hosting::Elsewhere => Word::Elsewhere.say(),
+        Hosting::Here { name, is_public } => Word::Here { name, is_public: *is_public }.say(),
+    };
+    match host(&arguments.interface, attachment_options(&options), &settings(&options), say) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            Word::No(&error.to_string()).say();
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_broker_says_is_understood() {
+        let here = Word::Here { name: "overfly-1-2", is_public: false };
+        assert_eq!(Word::parse("hidden overfly-1-2"), Some(here));
+        assert_eq!(Word::parse("elsewhere"), Some(Word::Elsewhere));
+        assert_eq!(Word::parse("no such interface"), Some(Word::No("such interface")));
+        assert_eq!(Word::parse(""), None);
+    }
+
+    #[test]
+    fn the_options_that_are_not_as_asked_for_are_named() {
+        let asked = settings(&Options::DEFAULT);
+        assert!(differences(&asked, &asked).is_empty());
+        let other = Options { max_packets: 1024, ..Options::DEFAULT };
+        assert_eq!(
+            differences(&asked, &settings(&other)),
+            [format!("EF_MAX_PACKETS=1024 is in force, not {}", Options::DEFAULT.max_packets)]
+        );
+    }
+}

@@ -1,0 +1,109 @@
+//! `overfly run`'s end: a program's place at a broker that several programs may share.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use rustix::process::geteuid;
+use zerocopy::IntoBytes;
+
+use super::client::{dial, hear_with_descriptors, tell};
+use super::message::{Hello, Joined, Role};
+use super::{environment, observer};
+use crate::Error;
+
+/// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
+/// processes, and of itself if no other program is left.
+#[derive(Debug)]
+pub struct Lease {
+    socket: OwnedFd,
+    environment: String,
+    in_force: String,
+}
+
+impl Lease {
+    /// Joins the broker of an interface of this network namespace. `None` if there is none, or if whoever has its name is
+    /// another user: anybody may take a name, so it proves nothing.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`] if it ended meanwhile: try again. [`Error::Refused`], [`Error::BrokerProtocol`].
+    pub fn at_interface(interface: &str) -> Result<Option<Lease>, Error> {
+        match dial(&format!("{}{interface}", observer::PREFIX)) {
+            Ok(socket) if is_ours(&socket) => Lease::ask(socket).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    /// Joins the broker whose socket has this name.
+    ///
+    /// # Errors
+    /// As [`Lease::at_interface`].
+    pub fn at(name: &str) -> Result<Lease, Error> {
+        Lease::ask(dial(name)?)
+    }
+
+    fn ask(socket: OwnedFd) -> Result<Lease, Error> {
+        tell(socket.as_fd(), Hello::new(Role::Program, observer::PUBLIC).as_bytes())?;
+        let ((name, token, in_force), _) =
+            hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), Joined::parse)?;
+        Ok(Lease { socket, environment: environment(&name, token), in_force })
+    }
+
+    /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface, until the lease ends.
+    #[must_use]
+    pub fn environment(&self) -> &str {
+        &self.environment
+    }
+
+    /// The options that the broker began with, in its host's words.
+    #[must_use]
+    pub fn in_force(&self) -> &str {
+        &self.in_force
+    }
+
+    /// Ends the lease, and waits until all that was the program's is undone. True if the broker goes on, for other programs;
+    /// otherwise the XDP program is gone too.
+    #[must_use]
+    pub fn leave(self) -> bool {
+        if shutdown(&self.socket, Shutdown::Write).is_err() {
+            return false;
+        }
+        loop {
+            match recv(&self.socket, &mut [0_u8; 1][..], RecvFlags::TRUNC) {
+                Ok((_, length)) => return length > 0,
+                Err(Errno::INTR) => {}
+                // A broker that does not answer in time is not known to have ended.
+                Err(errno) => return errno == Errno::AGAIN,
+            }
+        }
+    }
+}
+
+/// Whether a process of this one's user listens at the other end.
+fn is_ours(socket: &OwnedFd) -> bool {
+    socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
+}
+
+/// Who has the name of an interface's broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// Nobody who listens.
+    Nobody,
+    /// A broker of this process's user.
+    Ours,
+    /// Another user, or somebody who does not answer.
+    Stranger,
+}
+
+impl Holder {
+    /// Asks.
+    #[must_use]
+    pub fn of(interface: &str) -> Holder {
+        match dial(&format!("{}{interface}", observer::PREFIX)) {
+            Ok(socket) if is_ours(&socket) => Holder::Ours,
+            Err(Error::BrokerGone { errno: Some(Errno::CONNREFUSED), .. }) => Holder::Nobody,
+            _ => Holder::Stranger,
+        }
+    }
+}
