@@ -6,7 +6,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use overfly_bench::lab::Lab;
 use overfly_tests::{
-    Nginx, Server, alive, descendants, eventually, is_steered, output, overfly, send, succeed, titled,
+    Nginx, ROOT, Server, alive, descendants, eventually, is_steered, output, overfly, send, succeed, titled,
 };
 use rustix::process::Signal;
 use serde_json::Value;
@@ -255,11 +255,16 @@ fn another_users_program_is_left_to_the_kernel_as_long_as_it_would_see_frames() 
     eventually("redis answers", || {
         output(&lab, "client", &["redis-cli", "-h", SERVER, "ping"]).stdout == b"PONG\n"
     });
+    // A program that root starts and whose workers are the same user's shares it.
+    let config = format!("{ROOT}/nginx.conf");
+    succeed(&lab, "server", &["sed", "-i", "s/user root;/user nobody nogroup;/", &config]);
+    let nginx = Program::Nginx.start(&lab);
+    Program::Nginx.serves(&lab);
     Program::Redis.serves(&lab);
+    nginx.stop();
     finish(redis);
     let lines = drain.join().expect("the reader");
     assert!(!lines.iter().any(|line| line.contains("kernel:")), "{lines:?}");
-    Program::Nginx.start(&lab).stop();
     waiter.stop();
     assert!(!is_steered(&lab));
 }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::Lease;
-use overfly_steer::{Hosting, host, leave_descriptors_behind};
+use overfly_link::broker::{Holder, Lease};
+use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -23,6 +23,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A program's place at the broker of an interface. Dropping it gives the place up; the broker ends with the last.
 pub(crate) struct Membership {
+    interface: String,
     lease: Option<Lease>,
     /// The broker, if it was started for this program.
     broker: Option<Child>,
@@ -41,7 +42,11 @@ impl Membership {
                     for line in differences(&settings(&in_force.options), lease.in_force()) {
                         complain(format_args!("{interface} serves another program already: {line}"));
                     }
-                    return Ok(Membership { lease: Some(lease), broker: None });
+                    return Ok(Membership {
+                        interface: interface.to_owned(),
+                        lease: Some(lease),
+                        broker: None,
+                    });
                 }
                 Ok(None) => {
                     if let Some(membership) = Membership::first(interface, in_force)? {
@@ -83,7 +88,11 @@ impl Membership {
                     ));
                 }
                 let lease = Lease::at(name).map_err(|error| error.to_string())?;
-                Ok(Some(Membership { lease: Some(lease), broker: Some(broker) }))
+                Ok(Some(Membership {
+                    interface: interface.to_owned(),
+                    lease: Some(lease),
+                    broker: Some(broker),
+                }))
             }
             other => {
                 let _ = broker.wait();
@@ -109,9 +118,17 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let goes_on = self.lease.take().is_some_and(Lease::leave);
-        if let Some(broker) = self.broker.as_mut().filter(|_| !goes_on) {
+        let Some(lease) = self.lease.take() else { return };
+        let before = lease.device_before();
+        if lease.leave() {
+            return;
+        }
+        if let Some(broker) = &mut self.broker {
             let _ = broker.wait();
+        }
+        // A broker that was killed could not do it.
+        if let Some(before) = before.filter(|_| Holder::of(&self.interface) == Holder::Nobody) {
+            let _ = restore_deferral(&self.interface, before);
         }
     }
 }

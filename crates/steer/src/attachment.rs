@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::connection::Connection;
-use overfly_link::broker::{Cluster, Interface, Protocol, Route};
+use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
 use overfly_link::xdp::{
     BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed,
     StackSockets,
@@ -18,7 +18,7 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::device::{self, InterruptDeferral};
+use crate::device;
 use crate::error::Error;
 use crate::groups::{self, Groups};
 use crate::netlink::Netlink;
@@ -113,7 +113,7 @@ pub struct Attachment {
     connections: HashMap<FlowKey, u16>,
     claims: BTreeMap<(Protocol, IpAddr), Claim>,
     /// What the device's settings were, if they were changed.
-    deferral_before: Option<InterruptDeferral>,
+    deferral_before: Option<Deferral>,
     reclaimed: Reclaimed,
 }
 
@@ -176,8 +176,7 @@ impl Attachment {
         let busy_poll = options.busy_poll && !is_veth && pools.iter().all(Pool::can_busy_poll);
         let deferral_before = if busy_poll {
             Some(
-                InterruptDeferral::BUSY_POLL
-                    .set(interface)
+                device::set_deferral(interface, device::BUSY_POLL)
                     .map_err(|errno| Error::system("setting gro_flush_timeout", errno))?,
             )
         } else {
@@ -230,6 +229,11 @@ impl Attachment {
     #[must_use]
     pub fn busy_poll(&self) -> bool {
         self.busy_poll.is_some()
+    }
+
+    /// What the device's settings were, if they were changed.
+    pub(crate) fn deferral_before(&self) -> Option<Deferral> {
+        self.deferral_before
     }
 
     /// Whether the frames' memory is made of huge pages.
@@ -751,7 +755,7 @@ impl Drop for Attachment {
     fn drop(&mut self) {
         if let Some(before) = self.deferral_before {
             // The interface may be gone, and its settings with it.
-            let _ = before.set(&self.interface.name);
+            let _ = device::set_deferral(&self.interface.name, before);
         }
     }
 }

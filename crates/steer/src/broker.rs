@@ -561,7 +561,8 @@ impl Service {
         }
         let connection = &mut self.connections[index];
         (connection.state, connection.program) = (State::Lease, Some(number));
-        let joined = Joined::new(&self.sockets.name, token, &self.in_force);
+        let before = lock(&self.shared.attachment).deferral_before();
+        let joined = Joined::new(&self.sockets.name, token, &self.in_force, before);
         self.answer(index, joined.as_bytes());
     }
 

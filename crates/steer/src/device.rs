@@ -7,9 +7,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use overfly_link::broker::Deferral;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
+
+use crate::error::Error;
 
 /// Runs `work` with the folder of a device of the caller's network namespace.
 fn with_device<R: Send>(
@@ -52,32 +55,38 @@ pub(crate) fn queues(interface: &str) -> Result<(u32, u32), Errno> {
     })
 }
 
-/// The device's settings that make busy polling worth it (Documentation/networking/napi.rst, "IRQ mitigation"): while they
-/// hold, a poll that found work postpones the device's own scheduling by `gro_flush_timeout_ns`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct InterruptDeferral {
-    pub(crate) napi_defer_hard_irqs: u32,
-    pub(crate) gro_flush_timeout_ns: u64,
+/// The settings that make busy polling worth it.
+pub(crate) const BUSY_POLL: Deferral = Deferral { napi_defer_hard_irqs: 2, gro_flush_timeout_ns: 200_000 };
+
+/// Sets them and returns what they were.
+pub(crate) fn set_deferral(interface: &str, wanted: Deferral) -> Result<Deferral, Errno> {
+    change_deferral(interface, |_| Some(wanted))
 }
 
-impl InterruptDeferral {
-    pub(crate) const BUSY_POLL: InterruptDeferral =
-        InterruptDeferral { napi_defer_hard_irqs: 2, gro_flush_timeout_ns: 200_000 };
+/// Restores what a broker that was killed has left of the settings for busy polling. Others are left alone.
+///
+/// # Errors
+/// What the kernel said: the interface may be gone.
+pub fn restore_deferral(interface: &str, before: Deferral) -> Result<(), Error> {
+    change_deferral(interface, |now| (now == BUSY_POLL).then_some(before))
+        .map(drop)
+        .map_err(|errno| Error::system("restoring gro_flush_timeout", errno))
+}
 
-    /// Sets them and returns what they were.
-    pub(crate) fn set(self, interface: &str) -> Result<InterruptDeferral, Errno> {
-        with_device(interface, move |folder| {
-            let defer = folder.join("napi_defer_hard_irqs");
-            let timeout = folder.join("gro_flush_timeout");
-            let before = InterruptDeferral {
-                napi_defer_hard_irqs: read(&defer)?,
-                gro_flush_timeout_ns: read(&timeout)?,
-            };
-            write(&defer, u64::from(self.napi_defer_hard_irqs))?;
-            write(&timeout, self.gro_flush_timeout_ns)?;
-            Ok(before)
-        })
-    }
+fn change_deferral(
+    interface: &str,
+    wanted: impl FnOnce(Deferral) -> Option<Deferral> + Send,
+) -> Result<Deferral, Errno> {
+    with_device(interface, move |folder| {
+        let defer = folder.join("napi_defer_hard_irqs");
+        let timeout = folder.join("gro_flush_timeout");
+        let before = Deferral { napi_defer_hard_irqs: read(&defer)?, gro_flush_timeout_ns: read(&timeout)? };
+        if let Some(wanted) = wanted(before) {
+            write(&defer, u64::from(wanted.napi_defer_hard_irqs))?;
+            write(&timeout, wanted.gro_flush_timeout_ns)?;
+        }
+        Ok(before)
+    })
 }
 
 fn read<T: std::str::FromStr>(path: &Path) -> Result<T, Errno> {
@@ -108,11 +117,24 @@ mod tests {
         lab.server.enter();
         assert_eq!(queues(INTERFACE), Ok((3, 3)));
         assert_eq!(queues("nosuch0"), Err(Errno::NOENT));
-        let before = InterruptDeferral::BUSY_POLL.set(INTERFACE).unwrap();
-        assert_ne!(before, InterruptDeferral::BUSY_POLL);
-        assert_eq!(before.set(INTERFACE), Ok(InterruptDeferral::BUSY_POLL));
+        let before = set_deferral(INTERFACE, BUSY_POLL).unwrap();
+        assert_ne!(before, BUSY_POLL);
+        assert_eq!(set_deferral(INTERFACE, before), Ok(BUSY_POLL));
         // The client's end has the same name and was never touched.
-        let theirs = lab.client.within(|| before.set(INTERFACE));
+        let theirs = lab.client.within(|| set_deferral(INTERFACE, before));
         assert_eq!(theirs, Ok(before));
+    }
+
+    #[test]
+    fn what_a_killed_broker_left_is_restored_and_nothing_else() {
+        let lab = Lab::new(1);
+        lab.server.enter();
+        let before = set_deferral(INTERFACE, BUSY_POLL).unwrap();
+        restore_deferral(INTERFACE, before).unwrap();
+        let others = Deferral { gro_flush_timeout_ns: 7000, ..before };
+        assert_eq!(set_deferral(INTERFACE, others), Ok(before));
+        restore_deferral(INTERFACE, before).unwrap();
+        assert_eq!(set_deferral(INTERFACE, before), Ok(others));
+        assert!(restore_deferral("nosuch0", before).is_err());
     }
 }

@@ -20,6 +20,7 @@ mod repair;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
+pub use device::restore_deferral;
 pub use error::Error;
 pub use host::{Hosting, host, leave_descriptors_behind};
 pub use memif_broker::MemifBroker;

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::broker::{Client, Leash, Refusal};
+use overfly_link::broker::{Client, Lease, Leash, Refusal};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Broker, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
@@ -416,6 +416,40 @@ fn an_active_open_gets_its_route_and_its_frames() {
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(link.receive(64, |_| ()), 0);
     assert!(other.connect_flow(Protocol::Tcp, 40_000, remote).is_ok());
+}
+
+#[test]
+fn a_program_that_joined_is_let_go_with_its_lease() {
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let lease = Lease::at_interface(INTERFACE).unwrap().expect("a broker");
+    let environment = lease.environment().to_owned();
+    assert_ne!(environment, broker.environment());
+    let mut first = Client::connect(broker.environment()).unwrap();
+    let mut second = Client::connect(&environment).unwrap();
+    for client in [&mut first, &mut second] {
+        drop(XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap());
+    }
+    assert_eq!(broker.attachment().open_stacks(), 2);
+    assert!(lease.leave(), "the broker's own program stays");
+    assert!(second.refresh_interface().is_err(), "its processes are hung up on");
+    assert!(Client::connect(&environment).is_err(), "and its secret is void");
+    wait_until("its stack ends", || broker.attachment().open_stacks() == 1);
+    assert!(first.refresh_interface().is_ok());
+    // Others' names prove nothing, and others do not join.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+            assert!(Lease::at_interface(INTERFACE).unwrap().is_none());
+            let (name, _) = environment.split_once(':').unwrap();
+            assert!(Lease::at(name).is_err());
+        });
+    });
+    let lease = Lease::at_interface(INTERFACE).unwrap().expect("a broker");
+    drop(broker);
+    assert!(!lease.leave());
+    assert!(Lease::at_interface(INTERFACE).unwrap().is_none());
 }
 
 #[test]

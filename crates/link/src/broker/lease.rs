@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::client::{dial, hear_with_descriptors, tell};
 use super::message::{Hello, Joined, Role};
-use super::{environment, observer};
+use super::{Deferral, environment, observer};
 use crate::Error;
 
 /// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
@@ -20,6 +20,7 @@ pub struct Lease {
     socket: OwnedFd,
     environment: String,
     in_force: String,
+    device_before: Option<Deferral>,
 }
 
 impl Lease {
@@ -45,9 +46,9 @@ impl Lease {
 
     fn ask(socket: OwnedFd) -> Result<Lease, Error> {
         tell(socket.as_fd(), Hello::new(Role::Program, observer::PUBLIC).as_bytes())?;
-        let ((name, token, in_force), _) =
+        let ((name, token, in_force, device_before), _) =
             hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), Joined::parse)?;
-        Ok(Lease { socket, environment: environment(&name, token), in_force })
+        Ok(Lease { socket, environment: environment(&name, token), in_force, device_before })
     }
 
     /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface, until the lease ends.
@@ -60,6 +61,12 @@ impl Lease {
     #[must_use]
     pub fn in_force(&self) -> &str {
         &self.in_force
+    }
+
+    /// What the device's settings were before the broker changed them. It restores them itself, unless it is killed.
+    #[must_use]
+    pub fn device_before(&self) -> Option<Deferral> {
+        self.device_before
     }
 
     /// Ends the lease, and waits until all that was the program's is undone. True if the broker goes on, for other programs;

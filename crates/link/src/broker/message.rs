@@ -29,10 +29,10 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use overfly_wire::MacAddr;
-use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Cluster, Interface, Protocol, Refusal, Route};
+use super::{Cluster, Deferral, Interface, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
 
@@ -581,16 +581,24 @@ impl ShownPart {
 pub struct Joined {
     message: U16,
     token: Token,
+    deferral_changed: U16,
+    napi_defer_hard_irqs: U32,
+    gro_flush_timeout_ns: U64,
     place: [u8; PLACE_MAX],
     in_force: [u8; WORDS_MAX],
 }
 
 impl Joined {
-    /// Words that do not fit are cut.
+    /// Words that do not fit are cut. `before`: what the device's settings were, if they were changed.
     #[must_use]
-    pub fn new(name: &str, token: Token, in_force: &str) -> Joined {
+    pub fn new(name: &str, token: Token, in_force: &str, before: Option<Deferral>) -> Joined {
         let mut joined = Joined::new_zeroed();
         (joined.message, joined.token) = (U16::new(JOINED), token);
+        if let Some(before) = before {
+            joined.deferral_changed = U16::new(1);
+            joined.napi_defer_hard_irqs = U32::new(before.napi_defer_hard_irqs);
+            joined.gro_flush_timeout_ns = U64::new(before.gro_flush_timeout_ns);
+        }
         for (to, from) in [(&mut joined.place[..], name), (&mut joined.in_force[..], in_force)] {
             let length = from.len().min(to.len() - 1);
             to[..length].copy_from_slice(&from.as_bytes()[..length]);
@@ -598,11 +606,11 @@ impl Joined {
         joined
     }
 
-    /// Name, secret, and the options in force.
+    /// Name, secret, the options in force, and the device's settings before.
     ///
     /// # Errors
     /// [`Error::Refused`] if it is a no, [`Error::BrokerProtocol`] if it is neither.
-    pub fn parse(bytes: &[u8]) -> Result<(String, Token, String), Error> {
+    pub fn parse(bytes: &[u8]) -> Result<(String, Token, String, Option<Deferral>), Error> {
         let joined = Joined::read_from_bytes(bytes).ok().filter(|joined| joined.message.get() == JOINED);
         let Some(joined) = joined else {
             Reply::parse(bytes)?;
@@ -612,7 +620,11 @@ impl Joined {
             let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len());
             String::from_utf8_lossy(&bytes[..length]).into_owned()
         };
-        Ok((text(&joined.place), joined.token, text(&joined.in_force)))
+        let before = (joined.deferral_changed.get() != 0).then_some(Deferral {
+            napi_defer_hard_irqs: joined.napi_defer_hard_irqs.get(),
+            gro_flush_timeout_ns: joined.gro_flush_timeout_ns.get(),
+        });
+        Ok((text(&joined.place), joined.token, text(&joined.in_force), before))
     }
 }
 
@@ -666,8 +678,11 @@ mod tests {
         };
         assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));
         let long = "w".repeat(WORDS_MAX);
-        let (name, token, words) = Joined::parse(Joined::new("overfly-1", TOKEN, &long).as_bytes()).unwrap();
-        assert!(name == "overfly-1" && token == TOKEN && words == long[1..]);
+        for before in [None, Some(Deferral { napi_defer_hard_irqs: 2, gro_flush_timeout_ns: 1 << 40 })] {
+            let joined = Joined::new("overfly-1", TOKEN, &long, before);
+            let (name, token, words, heard) = Joined::parse(joined.as_bytes()).unwrap();
+            assert!(name == "overfly-1" && token == TOKEN && words == long[1..] && heard == before);
+        }
         for place in ["@a", "/run/b,id=4294967295", &"c".repeat(100)] {
             let address = place.parse().unwrap();
             assert_eq!(MemifPart::parse(MemifPart::new(&address).as_bytes()), Some(address));

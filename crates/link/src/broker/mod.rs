@@ -50,6 +50,16 @@ pub struct Interface {
     pub partial_checksums: bool,
 }
 
+/// A device's settings that postpone its own scheduling while somebody polls it (Documentation/networking/napi.rst, "IRQ
+/// mitigation").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deferral {
+    /// Polls that find nothing before the device interrupts again.
+    pub napi_defer_hard_irqs: u32,
+    /// For how long a poll that found work postpones the next.
+    pub gro_flush_timeout_ns: u64,
+}
+
 /// Processes that share an address and port: all of one name, and so many at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cluster {
