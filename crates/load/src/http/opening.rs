@@ -23,6 +23,9 @@ pub(super) struct Opening {
     /// When to try again for which server, soonest first.
     retries: VecDeque<(u64, usize)>,
     connecting: usize,
+    /// First connections, and how many of any have been made or have failed.
+    first: usize,
+    settled: usize,
     /// A connection is begun when a request is due, not before.
     on_demand: bool,
     next_ns: u64,
@@ -35,8 +38,17 @@ impl Opening {
         let waiting = |share: &usize| if on_demand { vec![0; *share].into() } else { VecDeque::new() };
         let vacant_since_ns = shares.iter().map(waiting).collect();
         let left = if on_demand { none.clone() } else { shares };
-        let retries = VecDeque::new();
-        Opening { left, vacant: none, vacant_since_ns, retries, connecting: 0, on_demand, next_ns: 0 }
+        Opening {
+            first: left.iter().sum(),
+            left,
+            vacant: none,
+            vacant_since_ns,
+            retries: VecDeque::new(),
+            connecting: 0,
+            settled: 0,
+            on_demand,
+            next_ns: 0,
+        }
     }
 
     #[inline]
@@ -66,6 +78,7 @@ impl Opening {
 
     /// A connection could not even be begun.
     pub(super) fn refused(&mut self, server: usize, now_ns: u64) {
+        self.settled += 1;
         if self.on_demand {
             self.vacate(server, now_ns);
         } else {
@@ -81,6 +94,7 @@ impl Opening {
     /// A connection that was begun is established.
     pub(super) fn opened(&mut self) {
         self.connecting -= 1;
+        self.settled += 1;
     }
 
     /// A connection that was begun came to nothing.
@@ -89,18 +103,16 @@ impl Opening {
         self.refused(server, now_ns);
     }
 
-    /// Finds out what is to be begun now: [`Opening::next`] has it.
+    /// Finds out what is to be begun now: [`Opening::next`] has it. First connections come before those that are tried again:
+    /// where a server refuses a hundred thousand, they would be all that is done.
     #[inline]
     pub(super) fn proceed(&mut self, now_ns: u64) {
-        while let Some((due_ns, server)) = self.retries.front().copied()
-            && due_ns <= now_ns
-        {
-            self.retries.pop_front();
-            self.vacant[server] += 1;
+        if !self.all_begun() || self.retries.front().is_some_and(|(due_ns, _)| *due_ns <= now_ns) {
+            self.begin_some(now_ns);
         }
-        if self.left.iter().all(|left| *left == 0) {
-            return;
-        }
+    }
+
+    fn begin_some(&mut self, now_ns: u64) {
         let mut begin = OPENING_AT_ONCE.saturating_sub(self.connecting);
         if now_ns >= self.next_ns {
             self.next_ns = now_ns + OPENING_EVERY_NS;
@@ -109,14 +121,19 @@ impl Opening {
         for _ in 0..begin {
             // The server that lacks most.
             let most = (0..self.left.len()).max_by_key(|server| self.left[*server]);
-            match most.filter(|server| self.left[*server] > 0) {
-                Some(server) => {
-                    self.left[server] -= 1;
-                    self.vacant[server] += 1;
-                }
-                None => break,
+            if let Some(server) = most.filter(|server| self.left[*server] > 0) {
+                self.left[server] -= 1;
+                self.vacant[server] += 1;
+            } else if let Some((_, server)) = self.retries.pop_front_if(|(due_ns, _)| *due_ns <= now_ns) {
+                self.vacant[server] += 1;
+            } else {
+                break;
             }
         }
+    }
+
+    fn all_begun(&self) -> bool {
+        self.left.iter().all(|left| *left == 0)
     }
 
     /// The server of the next connection to be begun.
@@ -129,12 +146,44 @@ impl Opening {
 
     /// Whether each first connection has been made, or has failed.
     pub(super) fn is_complete(&self) -> bool {
-        self.connecting == 0 && self.left.iter().all(|left| *left == 0)
+        self.all_begun() && (self.connecting == 0 || self.settled >= self.first)
     }
 
     /// When to ask again, if nothing else happens.
     pub(super) fn next_ns(&self) -> u64 {
-        let ramp_ns = if self.left.iter().any(|left| *left > 0) { self.next_ns } else { u64::MAX };
-        ramp_ns.min(self.retries.front().map_or(u64::MAX, |(due_ns, _)| *due_ns))
+        match self.retries.front() {
+            _ if !self.all_begun() => self.next_ns,
+            // While too many are under way, the next few have their turn then.
+            Some((due_ns, _)) if self.connecting >= OPENING_AT_ONCE => self.next_ns.max(*due_ns),
+            Some((due_ns, _)) => *due_ns,
+            None => u64::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_refuses_every_connection_does_not_put_the_beginning_off() {
+        const WANTED: usize = 100_000;
+        let mut opening = Opening::new(vec![WANTED], false);
+        let (mut now_ns, mut tries) = (0, 0);
+        while !opening.is_complete() {
+            opening.proceed(now_ns);
+            while let Some(server) = opening.next() {
+                tries += 1;
+                opening.begun();
+                opening.failed(server, now_ns);
+            }
+            now_ns += 1000;
+            assert!(now_ns < 2_000_000_000, "{tries} tries in {} ms", now_ns / 1_000_000);
+        }
+        assert_eq!(tries, WANTED, "each once before any is tried again");
+        // All are due again, and have their turn a few at a time.
+        opening.proceed(now_ns + RETRY_NS);
+        assert_eq!(std::iter::from_fn(|| opening.next()).count(), OPENING_AT_ONCE);
+        assert!(opening.is_complete());
     }
 }
