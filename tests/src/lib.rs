@@ -6,12 +6,13 @@ pub mod programs;
 pub mod tap;
 
 use std::fmt::Write as _;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use overfly_bench::lab::Lab;
+use overfly_bench::lab::{Lab, SERVER};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The `overfly` command under test: `OVERFLY_BIN`, or the release build beside this test's own build.
@@ -150,6 +151,34 @@ impl Nginx {
         for (name, contents) in files {
             lab.write("server", format!("{ROOT}/www/{name}"), contents).expect("write a file");
         }
+    }
+}
+
+/// A connection from the client side that stays open until it is dropped.
+#[derive(Debug)]
+pub struct Held(Child);
+
+impl Held {
+    /// Connects to the server's `port`.
+    ///
+    /// # Panics
+    /// If nobody accepts there.
+    #[must_use]
+    pub fn open(lab: &Lab, port: u16) -> Self {
+        let mut shell = lab.command("client", "bash");
+        shell.args(["-c", &format!("exec 3<>/dev/tcp/{SERVER}/{port}; echo open; read")]);
+        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a client");
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
+        assert_eq!(line, "open\n");
+        Self(child)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 

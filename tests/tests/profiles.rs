@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdout, ExitStatus, Output, Stdio};
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, ROOT, Server, eventually, output, overfly, succeed};
+use overfly_tests::{Held, Nginx, ROOT, Server, eventually, output, overfly, succeed};
 
 const SERVER: &str = "10.77.0.1";
 const CLIENT: &str = "10.77.0.2";
@@ -326,28 +326,6 @@ fn a_cluster_has_as_many_stacks_as_the_profile_says() {
         String::from_utf8_lossy(&log).contains(refused)
     });
     server.stop();
-}
-
-/// A connection from the client side that stays open.
-struct Held(Child);
-
-impl Held {
-    fn open(lab: &Lab, port: u16) -> Held {
-        let mut shell = lab.command("client", "bash");
-        shell.args(["-c", &format!("exec 3<>/dev/tcp/{SERVER}/{port}; echo open; read")]);
-        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a client");
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
-        assert_eq!(line, "open\n");
-        Held(child)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Whether the server side's kernel has a connection from the client at a port.

@@ -1,11 +1,12 @@
 //! Looking at a running server: what `overfly top`, `overfly sockets` and `overfly dump` say must be what was sent.
 
-use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, ROOT, Server, alive, descendants, eventually, output, overfly, send, succeed};
+use overfly_tests::{
+    Held, Nginx, ROOT, Server, alive, descendants, eventually, output, overfly, send, succeed,
+};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -88,32 +89,10 @@ fn top_counts_what_was_served_and_what_was_left_to_the_kernel() {
     assert!(top(&lab).is_empty());
 }
 
-/// A connection from the client side that stays open.
-struct Held(Child);
-
-impl Held {
-    fn open(lab: &Lab) -> Held {
-        let mut shell = lab.command("client", "bash");
-        shell.args(["-c", &format!("exec 3<>/dev/tcp/{SERVER}/80; echo open; read")]);
-        let mut child = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("start a client");
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("a pipe")).read_line(&mut line).expect("a line");
-        assert_eq!(line, "open\n");
-        Held(child)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn sockets_shows_a_sleeping_servers_listener_and_connection() {
     let (lab, server) = nginx();
-    let held = Held::open(&lab);
+    let held = Held::open(&lab, 80);
     let rows = || -> Vec<Value> {
         let text = ask(&lab, &["sockets", "--json"]);
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()

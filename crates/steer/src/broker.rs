@@ -15,7 +15,7 @@ use overfly_link::broker::message::{
 };
 use overfly_link::broker::{self, Refusal, Route, connection, observer};
 use overfly_link::xdp::StackSockets;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, IoSliceMut, fcntl_dupfd_cloexec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
@@ -30,6 +30,7 @@ use crate::claim;
 use crate::error::Error;
 use crate::netlink::AddressMonitor;
 use crate::observers::{self, Peer, Seen, deliver, listen_at};
+use crate::serving::Serving;
 
 /// Connections at any time: more than stacks, because every process of a program holds a leash.
 const CONNECTIONS_MAX: usize = 4096;
@@ -82,8 +83,7 @@ pub struct Broker {
     environment: String,
     is_public: bool,
     shared: Arc<Shared>,
-    stop: OwnedFd,
-    thread: Option<std::thread::JoinHandle<()>>,
+    _serving: Serving,
 }
 
 impl Broker {
@@ -96,27 +96,15 @@ impl Broker {
         // Somebody else may have the public name: then nobody can look, and all else is as ever.
         let public = observers::listen_for(&attachment.interface().name);
         let is_public = public.is_some();
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|errno| Error::system("eventfd", errno))?;
-        let stopped = fcntl_dupfd_cloexec(&stop, 3).map_err(|errno| Error::system("dup", errno))?;
         let mut service = Service::new(attachment, Sockets { listener, name: name.clone(), public })?;
-        service.stop = Some(stopped);
         let first = Program { number: service.next_program(), token };
         service.programs.push(first);
         let shared = Arc::clone(&service.shared);
-        let thread = std::thread::Builder::new()
-            .name("overfly-broker".to_owned())
-            .spawn(move || service.run())
-            .map_err(|error| {
-                let errno = Errno::from_io_error(&error).unwrap_or(Errno::AGAIN);
-                Error::system("starting the broker's thread", errno)
-            })?;
-        Ok(Broker {
-            environment: broker::environment(&name, token),
-            is_public,
-            shared,
-            stop,
-            thread: Some(thread),
-        })
+        let serving = Serving::start(move |stopped| {
+            service.stop = Some(stopped);
+            service.run();
+        })?;
+        Ok(Broker { environment: broker::environment(&name, token), is_public, shared, _serving: serving })
     }
 
     /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface.
@@ -140,15 +128,6 @@ impl Broker {
     #[must_use]
     pub fn counters(&self) -> BrokerCounters {
         *lock(&self.shared.counters)
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 

@@ -17,6 +17,7 @@ mod netlink;
 mod observers;
 mod program;
 mod repair;
+mod serving;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};

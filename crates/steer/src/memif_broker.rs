@@ -3,7 +3,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use overfly_link::broker::message::{
@@ -12,7 +11,7 @@ use overfly_link::broker::message::{
 use overfly_link::broker::{self, Interface, Refusal, Route, observer};
 use overfly_link::memif::{Address, Listener, Settings};
 use overfly_wire::MacAddr;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
 use zerocopy::IntoBytes;
@@ -20,6 +19,7 @@ use zerocopy::IntoBytes;
 use crate::broker::{open_socket, tie};
 use crate::error::Error;
 use crate::observers::{self, Peer, Seen, deliver};
+use crate::serving::Serving;
 
 /// Connections at any time: every process of a program holds a leash.
 const CONNECTIONS_MAX: usize = 4096;
@@ -34,8 +34,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct MemifBroker {
     environment: String,
     is_public: bool,
-    stop: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    _serving: Serving,
 }
 
 impl MemifBroker {
@@ -49,9 +48,6 @@ impl MemifBroker {
         let (listener, name, token) = open_socket()?;
         let public = observers::listen_for(&format!("memif:{place}"));
         let is_public = public.is_some();
-        let system = |operation| move |errno| Error::system(operation, errno);
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(system("eventfd"))?;
-        let stopped = rustix::io::fcntl_dupfd_cloexec(&stop, 3).map_err(system("dup"))?;
         let interface = Interface {
             name: "memif".to_owned(),
             index: 0,
@@ -70,21 +66,8 @@ impl MemifBroker {
             stacks: 0,
             connections: Vec::new(),
         };
-        let thread = std::thread::Builder::new()
-            .name("overfly-broker".to_owned())
-            .spawn(move || service.run(&stopped))
-            .map_err(|error| {
-                Error::system(
-                    "starting the broker's thread",
-                    Errno::from_io_error(&error).unwrap_or(Errno::AGAIN),
-                )
-            })?;
-        Ok(MemifBroker {
-            environment: broker::environment(&name, token),
-            is_public,
-            stop,
-            thread: Some(thread),
-        })
+        let serving = Serving::start(move |stopped| service.run(&stopped))?;
+        Ok(MemifBroker { environment: broker::environment(&name, token), is_public, _serving: serving })
     }
 
     /// The value of `OVERFLY_BROKER` for the program.
@@ -97,15 +80,6 @@ impl MemifBroker {
     #[must_use]
     pub fn is_public(&self) -> bool {
         self.is_public
-    }
-}
-
-impl Drop for MemifBroker {
-    fn drop(&mut self) {
-        let _ = rustix::io::write(&self.stop, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
