@@ -432,6 +432,13 @@ impl Engine {
         }
     }
 
+    /// A listener takes data in a SYN with a cookie of ours (RFC 7413 section 4.2.2; TCP_FASTOPEN), from `max` connections at
+    /// a time whose handshake is not done; from none if `max` is 0. In place of [`Config::fast_open_server`] and
+    /// [`Config::max_fast_open`].
+    pub fn set_listener_fast_open(&mut self, listener: ListenerId, max: u32) {
+        self.shared.listeners.set_fast_open(listener, max);
+    }
+
     /// Gives Fast Open cookies by a new key; those of the key before are taken for as long as there is no third (RFC 7413
     /// section 4.1.2, item 4).
     pub fn rotate_fast_open_key(&mut self, key: [u8; 16]) {
@@ -502,6 +509,13 @@ impl Engine {
     pub fn tuple(&self, flow: FlowId) -> (SocketAddr, SocketAddr) {
         let flow = self.flows.at(flow.0);
         (flow.tuple.local(), flow.tuple.remote())
+    }
+
+    /// The largest packet that the path of a flow is known to take, in bytes; the link's until a router said less.
+    #[must_use]
+    pub fn path_mtu(&self, flow: FlowId) -> u16 {
+        let path = self.flows.at(flow.0).extra.as_ref().and_then(|extra| extra.path.as_ref());
+        path.map_or(self.shared.config.mtu, path_mtu::PathMtu::size)
     }
 
     /// What is known of a flow.

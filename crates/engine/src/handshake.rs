@@ -62,8 +62,8 @@ impl Engine {
         match self.flows.insert(flow) {
             Some(index) => {
                 self.shared.listeners.half_opened(listener);
-                if with_data && self.shared.listeners.fast_opened(listener, self.shared.config.max_fast_open)
-                {
+                let max = self.shared.max_fast_open(listener);
+                if with_data && self.shared.listeners.fast_opened(listener, max) {
                     self.turn(now, index, owner).opened_fast(arrival);
                 }
                 self.enqueue(index);
@@ -108,10 +108,16 @@ impl Shared {
         flow.traffic_class = inherited.traffic_class;
     }
 
+    /// Half-open connections of a listener that may have brought data.
+    fn max_fast_open(&self, listener: u32) -> u32 {
+        let default = if self.config.fast_open_server { self.config.max_fast_open } else { 0 };
+        self.listeners.max_fast_open(listener, default)
+    }
+
     /// What a SYN asks of Fast Open (RFC 7413 section 4.2.2). True if its data may be taken.
     fn fast_open_asked(&self, flow: &mut Flow, arrival: &Arrival<'_>) -> bool {
         let Some(asked) = arrival.options.fast_open else { return false };
-        if !self.config.fast_open_server {
+        if self.max_fast_open(flow.listener) == 0 {
             return false;
         }
         let validity = self.fast_open.check(arrival.tuple.remote.ip(), asked.cookie());

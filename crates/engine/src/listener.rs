@@ -26,6 +26,8 @@ pub(crate) struct Listener {
     half_open: u32,
     /// Established and not yet accepted by the owner.
     unaccepted: u32,
+    /// How many of those there may be, if the owner said so.
+    max_fast_open: Option<u32>,
     /// Half-open and known to the owner, because its SYN brought data (RFC 7413 section 5.1's PendingFastOpenRequests).
     fast_open: u32,
 }
@@ -53,6 +55,7 @@ impl Listeners {
                 inherited: Inherited::NONE,
                 half_open: 0,
                 unaccepted: 0,
+                max_fast_open: None,
                 fast_open: 0,
             },
         );
@@ -106,6 +109,18 @@ impl Listeners {
     /// As many connections are half-open as the listener holds.
     pub(crate) fn syn_queue_is_full(&self, id: u32, least: u32) -> bool {
         self.by_id.get(&id).is_none_or(|listener| listener.half_open >= listener.backlog.max(least))
+    }
+
+    /// What the owner said of Fast Open.
+    pub(crate) fn set_fast_open(&mut self, id: ListenerId, max: u32) {
+        if let Some(listener) = self.by_id.get_mut(&id.0) {
+            listener.max_fast_open = Some(max);
+        }
+    }
+
+    /// Half-open connections that may have brought data: what the owner said, else `default`.
+    pub(crate) fn max_fast_open(&self, id: u32, default: u32) -> u32 {
+        self.by_id.get(&id).and_then(|listener| listener.max_fast_open).unwrap_or(default)
     }
 
     /// Takes one of `max` places for half-open connections that brought data. False if there is none.

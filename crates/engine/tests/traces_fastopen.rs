@@ -652,3 +652,19 @@ fn a_syn_is_one_segment_also_where_the_link_cuts() {
     s.inject(SYN | ACK, 0, 101, 0, 65_535);
     assert_eq!(s.host.owner.streams[&flow].acknowledged, 100);
 }
+
+/// TCP_FASTOPEN is a listener's own: the default is for those of which nothing was said.
+#[test]
+fn a_listener_says_whether_it_opens_fast() {
+    for (default, max) in [(false, 4), (true, 0)] {
+        let mut config = config(SERVER);
+        config.fast_open_server = default;
+        let mut s = script(false, config);
+        let listener = s.host.engine.listen(s.local_end(), 8).unwrap();
+        s.host.engine.set_listener_fast_open(listener, max);
+        let options = open_with(&s, Some(FastOpen::REQUEST));
+        s.inject_with(SYN, 0, 0, 0, 65_535, options);
+        s.expect(&[(SYN | ACK, 0, 1, 0)]);
+        assert_eq!(s.last_options.fast_open.is_some(), max > 0);
+    }
+}
