@@ -51,11 +51,19 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
     loop {
         match used(descriptor) {
             Entry::Socket(id) => {
-                let guard = process();
+                let mut guard = process();
                 // Before the lock was ours another thread may have closed it, or handed it over.
-                if table::lookup(descriptor) == Entry::Socket(id) {
-                    return Ok((guard, id));
+                if table::lookup(descriptor) != Entry::Socket(id) {
+                    continue;
                 }
+                let socket = guard.stack.socket_mut(id);
+                if socket.wants_kernel && socket.state == State::Connected {
+                    socket.wants_kernel = false;
+                    if guard.hand_over(id).is_ok() {
+                        continue;
+                    }
+                }
+                return Ok((guard, id));
             }
             Entry::Kept | Entry::Internal => return Err(Answer::error(CLOSED)),
             Entry::Kernel | Entry::Set(_) => return Err(Answer::Kernel),

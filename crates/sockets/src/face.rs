@@ -1,8 +1,10 @@
 //! The program's sockets as the engine's owner: takes what flows receive, gives what they send, and notes what is news.
 
 use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::BTreeSet;
 
-use overfly_engine::{Datagram, Event, Failure, FlowId, ListenerId, Owner, UdpId, Unreachable};
+use overfly_engine::{Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable};
 use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
@@ -53,6 +55,10 @@ pub(crate) struct Face {
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramFace,
     pub(crate) chores: Vec<Chore>,
+    /// The time last told.
+    pub(crate) now: Instant,
+    /// Connections that wait for data before they may be accepted: until when in microseconds, and the socket's number.
+    deferred: BTreeSet<(u64, u32)>,
     /// Connections to listeners that have left, with where those were: somebody else is to have them.
     pub(crate) leaving: Vec<(SocketId, SocketAddr)>,
     /// Something became ready since this was last cleared: threads that sleep should look.
@@ -71,6 +77,8 @@ impl Face {
             interests: Interests::new(),
             datagrams: DatagramFace::new(),
             chores: Vec::new(),
+            now: Instant::from_micros(0),
+            deferred: BTreeSet::new(),
             leaving: Vec::new(),
             news: false,
             cache_limit: 4096,
@@ -138,11 +146,17 @@ impl Face {
         self.datagrams.forget();
         self.chores.clear();
         self.leaving.clear();
+        self.deferred.clear();
     }
 
     /// The state of a socket in epoll's bits (tcp_poll() in Linux).
     pub(crate) fn level(&self, id: SocketId) -> u32 {
         level(&self.sockets[id.index()])
+    }
+
+    /// As [`Face::level`], for somebody who waits for `wanted`.
+    pub(crate) fn asked(&mut self, id: SocketId, wanted: u32) -> u32 {
+        asked(&mut self.sockets[id.index()], wanted)
     }
 
     /// `news` happened to a socket.
@@ -155,8 +169,13 @@ impl Face {
     }
 
     pub(crate) fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
-        let sockets = &self.sockets;
-        self.interests.collect(set, max, |socket| level(&sockets[socket as usize]), report)
+        let sockets = &mut self.sockets;
+        self.interests.collect(
+            set,
+            max,
+            |socket, wanted| asked(&mut sockets[socket as usize], wanted),
+            report,
+        )
     }
 
     pub(crate) fn set_is_ready(&self, set: SetId) -> bool {
@@ -191,7 +210,50 @@ impl Face {
         let socket = self.at_mut(id);
         socket.v6 = v6;
         socket.settings = settings;
-        self.queue(id, member);
+        let defer = self.at(member).listening.as_ref().map_or(Duration::ZERO, |listening| listening.defer);
+        if defer.is_zero() {
+            self.queue(id, member);
+        } else {
+            let until = self.now + defer;
+            self.at_mut(id).waits_for(member);
+            self.at_mut(id).deferred_until = Some(until);
+            self.deferred.insert((until.as_micros(), id.0));
+        }
+    }
+
+    /// A connection that waited for data may be accepted. False if it was none.
+    fn promote(&mut self, id: SocketId) -> bool {
+        let socket = self.at_mut(id);
+        let Some(until) = socket.deferred_until.take() else { return false };
+        let listener = socket.listener;
+        self.deferred.remove(&(until.as_micros(), id.0));
+        self.queue(id, listener);
+        true
+    }
+
+    /// Connections that have waited for data for long enough may be accepted without (tcp_check_req() in Linux, which sends
+    /// its SYN and ACK once more to see whether the peer is there).
+    pub(crate) fn promote_due(&mut self) {
+        while let Some(&(until, id)) = self.deferred.first()
+            && until <= self.now.as_micros()
+        {
+            self.promote(SocketId(id));
+        }
+    }
+
+    /// The listener leaves: whoever has its connections then decides.
+    pub(crate) fn promote_all(&mut self, listener: SocketId) {
+        let deferred: Vec<SocketId> = self.deferred.iter().map(|&(_, id)| SocketId(id)).collect();
+        for id in deferred {
+            if self.at(id).listener == listener {
+                self.promote(id);
+            }
+        }
+    }
+
+    /// When [`Face::promote_due`] has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        self.deferred.first().map(|&(until, _)| Instant::from_micros(until))
     }
 
     /// A connection waits to be accepted.
@@ -205,6 +267,10 @@ impl Face {
 
     /// A connection died while it waited for accept(). The engine bounds the living; the dead go when they are many.
     fn bury(&mut self, id: SocketId) {
+        if let Some(until) = self.at(id).deferred_until {
+            self.deferred.remove(&(until.as_micros(), id.0));
+            return self.release(id);
+        }
         let listener = self.at(id).listener;
         if listener == SocketId(NONE) {
             self.leaving.retain(|&(leaving, _)| leaving != id);
@@ -231,6 +297,16 @@ impl Face {
         socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
         socket.send_base = socket.send_base.max(offset);
         if socket.no_space && socket.has_space() {
+            socket.no_space = false;
+            self.wake(id, bits::OUT | bits::WRNORM);
+        }
+    }
+
+    /// A segment takes the stream up to `end`: that may be all that a writer waits for (TCP_NOTSENT_LOWAT).
+    fn sent(&mut self, id: SocketId, end: u64) {
+        let socket = self.at_mut(id);
+        socket.sent_to = socket.sent_to.max(end);
+        if socket.no_space && socket.settings.unsent_low_water != 0 && socket.has_space() {
             socket.no_space = false;
             self.wake(id, bits::OUT | bits::WRNORM);
         }
@@ -275,6 +351,14 @@ impl Face {
     }
 }
 
+/// The state of a socket for somebody who waits for `wanted`: that there is room again will be news to who asked for it in
+/// vain (SOCK_NOSPACE in tcp_poll()).
+fn asked(socket: &mut Socket, wanted: u32) -> u32 {
+    let events = level(socket);
+    socket.no_space |= wanted & (bits::OUT | bits::WRNORM) != 0 && events & bits::OUT == 0;
+    events
+}
+
 /// tcp_poll() in Linux, net/ipv4/tcp.c.
 fn level(socket: &Socket) -> u32 {
     let mut events = 0;
@@ -290,7 +374,7 @@ fn level(socket: &Socket) -> u32 {
         State::Datagram => events |= datagram_level(socket),
         State::Connecting => {}
         State::Connected => {
-            if !socket.receive.is_empty() {
+            if socket.receive.len() >= socket.low_water() {
                 events |= bits::IN | bits::RDNORM;
             }
             if socket.remote_closed || socket.read_shut {
@@ -301,6 +385,12 @@ fn level(socket: &Socket) -> u32 {
             }
             if socket.write_shut && (socket.remote_closed || socket.read_shut) {
                 events |= bits::HUP;
+            }
+        }
+        State::Ended if socket.disconnected => {
+            events |= bits::OUT | bits::HUP | bits::WRNORM;
+            if socket.read_shut {
+                events |= bits::IN | bits::RDHUP | bits::RDNORM;
             }
         }
         State::Ended | State::Lost => {
@@ -354,6 +444,7 @@ impl Owner for Face {
             Event::Acknowledged { offset } => self.acknowledged(id, offset),
             Event::RemoteClosed => {
                 self.at_mut(id).remote_closed = true;
+                self.promote(id);
                 self.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
             }
             Event::Failed(failure) => self.failed(id, failure),
@@ -368,18 +459,22 @@ impl Owner for Face {
             return data.len();
         }
         socket.receive.push(data);
-        if !socket.queued {
+        let waits = socket.queued;
+        if !self.promote(id) && !waits {
             self.wake(id, bits::IN | bits::RDNORM);
         }
         0
     }
 
     fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
-        let socket = self.at(self.socket_of(flow)?);
+        let id = self.socket_of(flow)?;
+        let socket = self.at(id);
         let place = usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
         let sum = socket.send.fill_and_sum(place, buffer);
         if sum.is_none() {
             self.fill(flow, offset, buffer);
+        } else {
+            self.sent(id, offset + buffer.len() as u64);
         }
         sum
     }
@@ -390,6 +485,7 @@ impl Owner for Face {
             socket
                 .send
                 .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
+            self.sent(id, offset + buffer.len() as u64);
         }
     }
 }

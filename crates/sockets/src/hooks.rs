@@ -9,6 +9,7 @@ mod descriptors;
 mod events;
 mod exec;
 mod next;
+mod print;
 mod processes;
 mod sockets;
 mod syscall;

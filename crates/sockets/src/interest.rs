@@ -279,13 +279,14 @@ impl Interests {
         }
     }
 
-    /// Reports what is ready in `set`, at most `max` interests: `level` gives a socket's present state, `report` takes
+    /// Reports what is ready in `set`, at most `max` interests: `level` gives the present state of a socket that is asked for
+    /// such events, `report` takes
     /// the events and the program's data. Each listed interest is looked at once.
     pub(crate) fn collect(
         &mut self,
         set: SetId,
         max: usize,
-        level: impl Fn(u32) -> u32,
+        mut level: impl FnMut(u32, u32) -> u32,
         mut report: impl FnMut(u32, u64),
     ) -> usize {
         let mut left = self.listed(set);
@@ -301,7 +302,7 @@ impl Interests {
             if interest.disabled || interest.in_kernel {
                 continue;
             }
-            let events = level(interest.socket) & (interest.events | bits::ERR | bits::HUP);
+            let events = level(interest.socket, interest.events) & (interest.events | bits::ERR | bits::HUP);
             if events == 0 {
                 continue;
             }

@@ -81,9 +81,9 @@ pub(crate) fn is_v6only(descriptor: i32) -> bool {
     sockopt::ipv6_v6only(borrow(descriptor)).unwrap_or(false)
 }
 
-/// The socket knows which link link-local addresses mean: SO_BINDTODEVICE, or bind() to an address with a scope.
-pub(crate) fn is_tied_to_link(descriptor: i32) -> bool {
-    number(descriptor, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).is_ok_and(|index| index != 0)
+/// The index of the link that the socket is tied to, by SO_BINDTODEVICE or bind() to an address with a scope; else 0.
+pub(crate) fn link(descriptor: i32) -> u32 {
+    number(descriptor, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).map_or(0, |index| index as u32)
 }
 
 pub(crate) fn is_nonblocking(descriptor: i32) -> bool {
@@ -126,6 +126,8 @@ pub(crate) fn set_close_on_exec(descriptor: i32, on: bool) {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fresh {
     pub(crate) settings: Settings,
+    /// net.ipv4.tcp_notsent_lowat in bytes, zero if there is no mark.
+    unsent_low_water: u32,
     /// What the kernel says of SO_SNDBUF, SO_RCVBUF and TCP_MAXSEG.
     send_buffer: usize,
     receive_buffer: usize,
@@ -139,6 +141,9 @@ impl Fresh {
             rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let mut fresh = Self {
             settings: Settings::DEFAULT,
+            unsent_low_water: numbers("/proc/sys/net/ipv4/tcp_notsent_lowat")
+                .first()
+                .map_or(0, |&bytes| if bytes < u64::from(u32::MAX) { bytes as u32 } else { 0 }),
             send_buffer: sockopt::socket_send_buffer_size(&socket)?,
             receive_buffer: sockopt::socket_recv_buffer_size(&socket)?,
             max_segment: number(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
@@ -153,10 +158,13 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
     let socket = borrow(descriptor);
     let default = &fresh.settings;
     // The kernel says twice what was asked for, and a default of its own where nothing was.
-    let send_limit = match sockopt::socket_send_buffer_size(socket) {
-        Ok(size) if size != fresh.send_buffer => (size / 2).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1),
-        _ => SEND_LIMIT,
+    let (send_limit, send_buffer) = match sockopt::socket_send_buffer_size(socket) {
+        Ok(size) if size != fresh.send_buffer => {
+            ((size / 2).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1), u32::try_from(size).unwrap_or(0))
+        }
+        _ => (SEND_LIMIT, 0),
     };
+    let low_water = |level, name| number(descriptor, level, name).map_or(0, |bytes| bytes as u32);
     let receive_limit = match sockopt::socket_recv_buffer_size(socket) {
         Ok(size) if size != fresh.receive_buffer => u32::try_from(size / 2).ok(),
         _ => None,
@@ -189,6 +197,12 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
         receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
         send_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Send).unwrap_or(None),
         send_limit,
+        send_buffer,
+        receive_low_water: low_water(libc::SOL_SOCKET, libc::SO_RCVLOWAT).max(1),
+        unsent_low_water: match low_water(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) {
+            0 => fresh.unsent_low_water,
+            bytes => bytes,
+        },
         receive_limit,
         v6only: is_v6only(descriptor),
     }
@@ -221,6 +235,14 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
     }
     if let Some(limit) = settings.receive_limit {
         let _ = sockopt::set_socket_recv_buffer_size(socket, limit as usize);
+    }
+    for (level, name, now, before) in [
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT, settings.receive_low_water, default.receive_low_water),
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, settings.unsent_low_water, default.unsent_low_water),
+    ] {
+        if now != before {
+            let _ = set_number(descriptor, level, name, now as i32);
+        }
     }
     if settings.traffic_class != default.traffic_class {
         let _ = sockopt::set_ip_tos(socket, settings.traffic_class);
@@ -264,6 +286,30 @@ fn set_number(descriptor: i32, level: i32, name: i32, number: i32) -> Result<(),
     unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) }.map(drop)
 }
 
+/// TCP_DEFER_ACCEPT of a listener, as it was rounded by the kernel.
+pub(crate) fn defer_accept(descriptor: i32) -> Duration {
+    let seconds = number(descriptor, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT).unwrap_or(0);
+    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+}
+
+/// TCP_FASTOPEN of a listener: handshakes that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it.
+pub(crate) fn fast_open_max(descriptor: i32) -> u32 {
+    const SERVER: u64 = 2;
+    let max = number(descriptor, libc::IPPROTO_TCP, libc::TCP_FASTOPEN).unwrap_or(0);
+    let allowed =
+        || numbers("/proc/sys/net/ipv4/tcp_fastopen").first().is_some_and(|bits| bits & SERVER != 0);
+    if max > 0 && allowed() { max as u32 } else { 0 }
+}
+
+/// The key of a listener's Fast Open cookies, or the administrator's: all processes that share the listener have the same.
+pub(crate) fn fast_open_key(descriptor: i32) -> Option<[u8; 16]> {
+    const TCP_FASTOPEN_KEY: i32 = 33;
+    // The second one is for cookies that were given before.
+    let mut keys = [[0_u8; 16]; 2];
+    let length = option(descriptor, libc::IPPROTO_TCP, TCP_FASTOPEN_KEY, &mut keys).ok()?;
+    (length >= 16).then_some(keys[0])
+}
+
 /// How long the kernel's `struct tcp_info` is: it grows from version to version.
 pub(crate) fn tcp_info_len(descriptor: i32) -> usize {
     let mut room = [0_u8; 1024];
@@ -285,9 +331,21 @@ fn option<T: Copy>(descriptor: i32, level: i32, name: i32, value: &mut T) -> Res
     unsafe { crate::sys::call(libc::SYS_getsockopt, arguments) }.map(|_| length as usize)
 }
 
-/// The send queue's limit for a SO_SNDBUF of `size`: a negative one is a very large one, as in Linux.
-pub(crate) fn send_limit(size: i32) -> usize {
-    (size as u32 as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1)
+/// The send queue's limit for a SO_SNDBUF of `size`, and what the option says then: a negative one is a very large one, twice
+/// of it counts, and SOCK_MIN_SNDBUF (include/net/sock.h) is the least, as in Linux.
+pub(crate) fn send_limit(size: i32) -> (usize, u32) {
+    let most =
+        numbers("/proc/sys/net/core/wmem_max").first().map_or(212_992, |&bytes| bytes.min(1 << 30) as u32);
+    let size = (size as u32).min(most);
+    ((size as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1), size.saturating_mul(2).max(4608))
+}
+
+/// SO_RCVLOWAT of `bytes`: half of the largest buffer at most (tcp_set_rcvlowat() in net/ipv4/tcp.c).
+pub(crate) fn receive_low_water(bytes: i32) -> u32 {
+    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
+    let most = u32::try_from(buffer / 2).unwrap_or(u32::MAX);
+    // A negative number is a very large one, and zero is one.
+    u32::try_from(bytes).unwrap_or(u32::MAX).min(most).max(1)
 }
 
 /// A message for the system log, as syslog(3) sends it: of a daemon, a warning.

@@ -30,7 +30,7 @@ use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
-use crate::socket::{Settings, SocketId, canonical};
+use crate::socket::{Settings, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Statistics, Why};
 use crate::sys::{self, Seen};
@@ -459,6 +459,14 @@ impl Process {
         self.pump();
     }
 
+    /// A call that need not wait, in a program that perhaps never waits: it must hear all the same that its peer is gone.
+    pub(crate) fn keep_up(&mut self) {
+        const PAUSE: Duration = Duration::from_millis(1);
+        if !self.event_loop && self.stack.is_running() && now() - self.pumped >= PAUSE {
+            self.pump();
+        }
+    }
+
     /// Sends what is due.
     pub(crate) fn transmit(&mut self) {
         self.stack.transmit(now());
@@ -745,6 +753,9 @@ impl Process {
                 return self.left(Why::OtherAddress);
             }
         }
+        if self.is_tied_elsewhere(descriptor) {
+            return self.left(Why::OtherAddress);
+        }
         let settings = self.settings(id, descriptor);
         let socket = self.stack.socket_mut(id);
         let forced = socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking);
@@ -762,6 +773,7 @@ impl Process {
                 return self.refuse_listener(id, bound, &reason);
             }
         }
+        self.follow_listener(id, descriptor);
         if !nonblocking {
             // accept() must not wait in the kernel, where the stack's connections are not seen.
             kernel::set_nonblocking(descriptor, true);
@@ -770,6 +782,28 @@ impl Process {
             listening.forced_nonblocking = true;
         }
         true
+    }
+
+    /// The program tied the socket to another interface (SO_BINDTODEVICE).
+    pub(crate) fn is_tied_elsewhere(&self, descriptor: i32) -> bool {
+        let link = kernel::link(descriptor);
+        link != 0 && link != self.interface_index
+    }
+
+    /// What the program has asked of a listener alone.
+    fn follow_listener(&mut self, id: SocketId, descriptor: i32) {
+        self.stack.defer_accept(id, kernel::defer_accept(descriptor));
+        let max = kernel::fast_open_max(descriptor);
+        self.stack.open_fast(id, max, if max > 0 { kernel::fast_open_key(descriptor) } else { None });
+    }
+
+    /// A listener was given an option after this process had joined.
+    pub(crate) fn read_settings_again(&mut self, id: SocketId, descriptor: i32) {
+        if self.stack.has_joined(id) {
+            let settings = self.settings(id, descriptor);
+            self.stack.change_listener(id, settings);
+            self.follow_listener(id, descriptor);
+        }
     }
 
     /// What the program has set on the kernel's socket so far, with the profile's words where it has said nothing.
@@ -848,7 +882,8 @@ impl Process {
         if !self.start() {
             return Ok(self.left(Why::NoStack));
         }
-        if self.is_own(ip) || self.is_elsewhere(remote) {
+        let tied = self.stack.socket(id).customized && self.is_tied_elsewhere(descriptor);
+        if self.is_own(ip) || self.is_elsewhere(remote) || tied {
             return Ok(self.left(Why::OtherAddress));
         }
         let remote = canonical(remote);
@@ -873,7 +908,9 @@ impl Process {
             }
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
-        let settings = self.settings(id, descriptor);
+        // A socket that was connected before has its options, and O_NONBLOCK, here.
+        let again = self.stack.socket(id).state == State::Ended;
+        let settings = if again { self.stack.socket(id).settings } else { self.settings(id, descriptor) };
         if self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
             if let Some(client) = &mut self.client {
                 let _ = client.disconnect_flow(Protocol::Tcp, port, remote);
@@ -893,7 +930,8 @@ impl Process {
             );
         }
         let close_on_exec = kernel::is_close_on_exec(descriptor);
-        let nonblocking = kernel::is_nonblocking(descriptor);
+        let nonblocking =
+            if again { self.stack.socket(id).nonblocking } else { kernel::is_nonblocking(descriptor) };
         let socket = self.stack.socket_mut(id);
         socket.nonblocking = nonblocking;
         socket.close_on_exec = close_on_exec;

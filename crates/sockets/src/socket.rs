@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
 use std::collections::VecDeque;
 
-use overfly_engine::{Algorithm, FlowId};
+use overfly_engine::{Algorithm, FlowId, Instant};
 use rustix::io::Errno;
 
 use crate::interest::NONE;
@@ -103,6 +103,12 @@ pub struct Settings {
     pub send_timeout: Option<Duration>,
     /// SO_SNDBUF as asked for, in bytes.
     pub send_limit: usize,
+    /// What SO_SNDBUF says; zero is twice the limit.
+    pub send_buffer: u32,
+    /// SO_RCVLOWAT in bytes.
+    pub receive_low_water: u32,
+    /// TCP_NOTSENT_LOWAT in bytes; zero leaves it to the administrator.
+    pub unsent_low_water: u32,
 }
 
 impl Settings {
@@ -126,6 +132,9 @@ impl Settings {
         receive_timeout: None,
         send_timeout: None,
         send_limit: SEND_LIMIT,
+        send_buffer: 0,
+        receive_low_water: 1,
+        unsent_low_water: 0,
     };
 }
 
@@ -146,6 +155,8 @@ pub(crate) struct Listening {
     pub(crate) arrivals: VecDeque<Arrival>,
     /// Connections that may wait.
     pub(crate) backlog: u32,
+    /// For how long a connection is no news without data (TCP_DEFER_ACCEPT).
+    pub(crate) defer: Duration,
     /// Where it listens, once this process has joined: at two addresses if it takes connections of both families.
     pub(crate) joined: Vec<SocketAddr>,
     /// The kernel's listening socket may have connections too.
@@ -179,6 +190,8 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     /// The program changed the kernel's socket: it cannot serve another connection.
     pub(crate) customized: bool,
+    /// The stack cannot follow what the program does with it: the kernel takes the connection over at the next call.
+    pub(crate) wants_kernel: bool,
     /// First of its interests.
     pub(crate) interests: u32,
     pub(crate) settings: Settings,
@@ -192,6 +205,8 @@ pub(crate) struct Socket {
     /// Written and not yet acknowledged; its first byte has the offset `send_base` in the stream.
     pub(crate) send: Ring,
     pub(crate) send_base: u64,
+    /// Where in the stream what was never sent begins.
+    pub(crate) sent_to: u64,
     /// SO_ERROR.
     pub(crate) error: Option<Errno>,
     /// The peer's FIN came.
@@ -202,16 +217,22 @@ pub(crate) struct Socket {
     pub(crate) read_shut: bool,
     /// A write found no space: the next acknowledgment that makes enough of it is news.
     pub(crate) no_space: bool,
+    /// The last write said that more follows (MSG_MORE).
+    pub(crate) more: bool,
     /// connect() has returned success, or need not.
     pub(crate) connect_told: bool,
+    /// The connection is over and forgotten: connect() may open another one.
+    pub(crate) disconnected: bool,
     /// Accepted, rather than connected.
     pub(crate) passive: bool,
     /// How often the process had forked when it was accepted or connected.
     pub(crate) forks: u32,
     /// Of a lost connection: which ancestor has it.
     pub(crate) ancestor: u32,
-    /// Waits in `listener`'s queue.
+    /// Waits in `listener`'s queue, or until it may.
     pub(crate) queued: bool,
+    /// Waits for data before it goes into the queue, until then (TCP_DEFER_ACCEPT).
+    pub(crate) deferred_until: Option<Instant>,
     pub(crate) listener: SocketId,
     pub(crate) listening: Option<Box<Listening>>,
     /// A UDP socket's.
@@ -228,6 +249,7 @@ impl Socket {
             close_on_exec: false,
             v6: false,
             customized: false,
+            wants_kernel: false,
             interests: NONE,
             settings: Settings::DEFAULT,
             flow: None,
@@ -236,16 +258,20 @@ impl Socket {
             receive: Ring::new(),
             send: Ring::new(),
             send_base: 0,
+            sent_to: 0,
             error: None,
             remote_closed: false,
             write_shut: false,
             read_shut: false,
             no_space: false,
+            more: false,
             connect_told: false,
+            disconnected: false,
             passive: false,
             forks: 0,
             ancestor: 0,
             queued: false,
+            deferred_until: None,
             listener: SocketId(NONE),
             listening: None,
             datagrams: None,
@@ -260,6 +286,27 @@ impl Socket {
         *self = Self { receive, send, ..Self::new() };
     }
 
+    /// Forgets what it was connected to, but not its descriptors, settings, error, and flow.
+    pub(crate) fn begin_anew(&mut self) {
+        self.receive.recycle();
+        self.send.recycle();
+        self.send_base = 0;
+        self.sent_to = 0;
+        self.remote_closed = false;
+        self.write_shut = false;
+        self.read_shut = false;
+        self.no_space = false;
+        self.more = false;
+        self.connect_told = false;
+        self.disconnected = false;
+        self.passive = false;
+    }
+
+    /// Bytes that were written and not yet sent for the first time.
+    pub(crate) fn unsent(&self) -> usize {
+        self.send.len().saturating_sub(self.sent_to.saturating_sub(self.send_base) as usize)
+    }
+
     /// Established, and to be accepted from `listener`.
     pub(crate) fn waits_for(&mut self, listener: SocketId) {
         self.state = State::Connected;
@@ -268,9 +315,31 @@ impl Socket {
         self.listener = listener;
     }
 
-    /// Room for another write. Like Linux, a full queue counts as writable again when a third of it is free.
+    /// Room for another write. Like Linux, a full queue counts as writable again when a third of it is free, and when what was
+    /// not sent yet is below half of TCP_NOTSENT_LOWAT (tcp_stream_memory_free() in include/net/tcp.h).
     pub(crate) fn has_space(&self) -> bool {
-        self.send.len() <= self.settings.send_limit / 3 * 2
+        let mark = self.settings.unsent_low_water as usize;
+        self.send.len() <= self.settings.send_limit / 3 * 2 && (mark == 0 || self.unsent() * 2 < mark)
+    }
+
+    /// Bytes that a write may add. Below TCP_NOTSENT_LOWAT it may go beyond the mark by a segment or two, as in Linux.
+    pub(crate) fn space(&self) -> usize {
+        const SOME: usize = 4096;
+        let space = self.settings.send_limit.saturating_sub(self.send.len());
+        match self.settings.unsent_low_water as usize {
+            0 => space,
+            mark => match mark.saturating_sub(self.unsent()) {
+                0 => 0,
+                room => space.min(room.max(SOME)),
+            },
+        }
+    }
+
+    /// Received bytes from which on the socket counts as readable: SO_RCVLOWAT, but no more than there is sure to be room for.
+    pub(crate) fn low_water(&self) -> usize {
+        const SURE: u32 = 32 * 1024;
+        let room = self.settings.receive_limit.map_or(SURE, |limit| (limit / 2).min(SURE));
+        self.settings.receive_low_water.min(room).max(1) as usize
     }
 
     /// The program let go, and only the engine still knows the flow.

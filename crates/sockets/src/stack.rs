@@ -67,6 +67,8 @@ pub struct Stack<T> {
     pub(crate) forks: u32,
     /// How many times as large batches are as by themselves.
     batches: usize,
+    /// What Fast Open's cookies are made with, if it is not the engine's own key.
+    fast_open_key: Option<[u8; 16]>,
     /// What observers see, and whether one of them takes frames.
     pub(crate) show: Option<Show>,
     pub(crate) captured: bool,
@@ -97,6 +99,7 @@ impl<T: Transport> Stack<T> {
             connects: 0,
             forks: 0,
             batches: 1,
+            fast_open_key: None,
             show: None,
             captured: false,
         }
@@ -105,6 +108,7 @@ impl<T: Transport> Stack<T> {
     /// Gives the stack what carries it.
     pub fn start(&mut self, engine: Engine, transport: T, cache_limit: usize) {
         self.face.cache_limit = cache_limit;
+        self.fast_open_key = None;
         self.drive = Some(Drive { engine, transport });
     }
 
@@ -128,8 +132,9 @@ impl<T: Transport> Stack<T> {
             match socket.state {
                 State::Listening => {
                     if let Some(listening) = &mut socket.listening {
-                        let Listening { backlog, forced_nonblocking, .. } = **listening;
-                        **listening = Listening { backlog, forced_nonblocking, ..Listening::default() };
+                        let Listening { backlog, defer, forced_nonblocking, .. } = **listening;
+                        **listening =
+                            Listening { backlog, defer, forced_nonblocking, ..Listening::default() };
                     }
                 }
                 State::Datagram => {
@@ -159,6 +164,7 @@ impl<T: Transport> Stack<T> {
     /// Takes what the link received, runs timers, and sends everything that is due. Returns the frames received.
     pub fn pump(&mut self, now: Instant) -> usize {
         self.now = now;
+        self.face.now = now;
         let Some(drive) = &mut self.drive else { return 0 };
         let Drive { engine, transport } = drive;
         let face = &mut self.face;
@@ -174,6 +180,7 @@ impl<T: Transport> Stack<T> {
             engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
         }
         engine.advance(now, face);
+        face.promote_due();
         self.do_chores();
         self.transmit(now);
         received
@@ -235,7 +242,8 @@ impl<T: Transport> Stack<T> {
     /// When [`Stack::pump`] must be called again even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.drive.as_ref().and_then(|drive| drive.engine.next_deadline())
+        let engine = self.drive.as_ref().and_then(|drive| drive.engine.next_deadline());
+        [engine, self.face.next_deadline()].into_iter().flatten().min()
     }
 
     /// Before a sleep: frames that come from now on end it. Returns false if there are some already.
@@ -297,6 +305,13 @@ impl<T: Transport> Stack<T> {
         socket.listening.get_or_insert_default().backlog = backlog;
     }
 
+    /// The kernel's socket listens no more, and this process has parted.
+    pub(crate) fn stopped_listening(&mut self, id: SocketId) {
+        let socket = self.face.at_mut(id);
+        socket.state = State::Candidate;
+        socket.listening = None;
+    }
+
     /// This process takes connections for the listener at `local` from now on; a listener for both families joins twice.
     /// Returns whether it is the first for this address and port, so that the broker must be told.
     pub fn join(&mut self, id: SocketId, local: SocketAddr) -> Result<bool, Error> {
@@ -326,6 +341,39 @@ impl<T: Transport> Stack<T> {
         Ok(first)
     }
 
+    /// A listener has other settings than when this process joined it.
+    pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
+        self.face.at_mut(id).settings = settings;
+        let Some(drive) = &mut self.drive else { return };
+        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
+            let most = match settings.max_segment {
+                0 => u16::MAX,
+                bytes => bytes,
+            };
+            drive.engine.set_listener_max_segment(port.listener, most);
+            drive.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
+        }
+    }
+
+    /// Connections of the listener are to be accepted once they have data, or after so long (TCP_DEFER_ACCEPT).
+    pub fn defer_accept(&mut self, id: SocketId, defer: Duration) {
+        if let Some(listening) = &mut self.face.at_mut(id).listening {
+            listening.defer = defer;
+        }
+    }
+
+    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; its cookies are made with `key`.
+    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, key: Option<[u8; 16]>) {
+        let Some(drive) = &mut self.drive else { return };
+        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
+            drive.engine.set_listener_fast_open(port.listener, max);
+        }
+        if let Some(key) = key.filter(|_| max > 0 && key != self.fast_open_key) {
+            drive.engine.rotate_fast_open_key(key);
+            self.fast_open_key = Some(key);
+        }
+    }
+
     /// Whether this process has joined the listener.
     #[must_use]
     pub fn has_joined(&self, id: SocketId) -> bool {
@@ -351,6 +399,7 @@ impl<T: Transport> Stack<T> {
     /// This process takes no more connections for the listener. Those that wait to be accepted are for its other sockets at
     /// the address, and else for [`Stack::leaving`]; so are those whose handshake is under way.
     pub fn part(&mut self, id: SocketId) {
+        self.face.promote_all(id);
         let Some(listening) = &mut self.face.at_mut(id).listening else { return };
         let joined = core::mem::take(&mut listening.joined);
         let waiting = core::mem::take(&mut listening.queue);
@@ -494,6 +543,7 @@ impl<T: Transport> Stack<T> {
         }
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
+        socket.begin_anew();
         socket.state = State::Connecting;
         socket.forks = self.forks;
         socket.passive = false;
@@ -555,6 +605,19 @@ impl<T: Transport> Stack<T> {
         }
     }
 
+    /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
+    pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
+        let socket = self.face.at_mut(id);
+        if socket.more == more {
+            return;
+        }
+        socket.more = more;
+        let cork = more || socket.settings.cork;
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+            drive.engine.set_cork(flow, cork);
+        }
+    }
+
     /// Changes a socket's settings.
     pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
         let before = self.face.at(id).settings;
@@ -573,9 +636,12 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at_mut(id);
         if socket.receive.is_empty() {
             return match socket.state {
+                // After the end of the stream comes nothing, not even an error (SOCK_DONE in tcp_recvmsg_locked()).
+                State::Connected | State::Ended if socket.remote_closed => Ok(0),
                 _ if socket.error.is_some() => Err(socket.error.take().unwrap_or(Errno::IO)),
-                State::Connected if socket.remote_closed || socket.read_shut => Ok(0),
+                State::Connected if socket.read_shut => Ok(0),
                 State::Connected | State::Connecting => Err(Errno::AGAIN),
+                State::Ended if socket.disconnected && !socket.read_shut => Err(Errno::NOTCONN),
                 State::Ended => Ok(0),
                 State::Free | State::Candidate | State::Listening | State::Datagram | State::Lost => {
                     Err(Errno::NOTCONN)
@@ -618,7 +684,7 @@ impl<T: Transport> Stack<T> {
             State::Connected | State::Ended | State::Candidate | State::Listening => return Err(Errno::PIPE),
             State::Free | State::Datagram | State::Lost => return Err(Errno::NOTCONN),
         }
-        let space = socket.settings.send_limit.saturating_sub(socket.send.len());
+        let space = socket.space();
         if space == 0 {
             socket.no_space = true;
             return Err(Errno::AGAIN);
@@ -702,18 +768,58 @@ impl<T: Transport> Stack<T> {
 
     /// shutdown(). Errors as Linux has them.
     pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
+        let over = self.is_over(id);
         let socket = self.face.at_mut(id);
-        if !matches!(socket.state, State::Connected | State::Connecting) {
-            return Err(Errno::NOTCONN);
-        }
         socket.read_shut |= read;
         let first = write && !socket.write_shut;
         socket.write_shut |= write;
+        if over {
+            return Err(Errno::NOTCONN);
+        }
         if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drive) {
             drive.engine.shutdown(flow);
         }
         self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
         Ok(())
+    }
+
+    /// Both ends have sent their last: as far as a program can see, Linux has no connection any more then.
+    #[must_use]
+    pub fn is_over(&self, id: SocketId) -> bool {
+        use overfly_engine::State::{Closed, TimeWait};
+        match self.face.at(id).state {
+            State::Connecting => false,
+            State::Connected => self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait)),
+            _ => true,
+        }
+    }
+
+    /// Bytes that were written and not acknowledged, and those of them that were not sent.
+    pub(crate) fn waiting(&self, id: SocketId) -> (usize, usize) {
+        use overfly_engine::State::{Closing, FinWait1, LastAck};
+        let socket = self.face.at(id);
+        // The FIN has a number as well (tcp_ioctl() in net/ipv4/tcp.c).
+        let closing = socket.write_shut
+            && self.info(id).is_some_and(|info| matches!(info.state, FinWait1 | Closing | LastAck));
+        (socket.send.len() + usize::from(closing), socket.unsent())
+    }
+
+    /// Ends a connection at once, as connect() to AF_UNSPEC does; what was received and not read is gone. Returns whether
+    /// there was one.
+    pub(crate) fn disconnect(&mut self, now: Instant, id: SocketId) {
+        let alive = !self.is_over(id);
+        if let (Some(flow), Some(drive)) = (self.face.at(id).flow, &mut self.drive) {
+            drive.engine.abort(flow);
+            self.transmit(now);
+        }
+        let socket = self.face.at_mut(id);
+        socket.begin_anew();
+        socket.state = State::Ended;
+        if alive {
+            socket.error = Some(Errno::CONNRESET);
+        }
+        socket.disconnected = true;
+        self.face.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);
     }
 
     /// One more descriptor of the same socket.
@@ -781,6 +887,11 @@ impl<T: Transport> Stack<T> {
         self.face.level(id)
     }
 
+    /// The same for somebody who waits for `wanted`.
+    pub fn asked(&mut self, id: SocketId, wanted: u32) -> u32 {
+        self.face.asked(id, wanted)
+    }
+
     /// Connections that the program holds and the engine carries.
     pub(crate) fn connections(&self) -> impl Iterator<Item = SocketId> {
         self.face.ids().filter(|&id| {
@@ -792,6 +903,13 @@ impl<T: Transport> Stack<T> {
     /// Listeners that the program holds.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketId> {
         self.face.ids().filter(|&id| self.face.at(id).state == State::Listening)
+    }
+
+    /// The largest packet that the path to the socket's peer takes, in bytes.
+    #[must_use]
+    pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
+        let flow = self.face.at(id).flow?;
+        self.drive.as_ref().map(|drive| drive.engine.path_mtu(flow))
     }
 
     /// What the engine knows of the socket's flow.
@@ -860,7 +978,7 @@ impl<T: Transport> Stack<T> {
         data: u64,
         in_kernel: bool,
     ) -> Result<(), Errno> {
-        let level = self.face.level(id);
+        let level = self.face.asked(id, events);
         let mut head = self.face.at(id).interests;
         let index = self.face.interests.add(&mut head, set, id.0, descriptor, events, data, in_kernel)?;
         self.face.at_mut(id).interests = head;
@@ -887,7 +1005,7 @@ impl<T: Transport> Stack<T> {
         }
         self.face.interests.modify(index, events, data);
         let in_kernel = self.face.interests.at(index).in_kernel;
-        if !in_kernel && self.face.level(id) & (events | bits::ERR | bits::HUP) != 0 {
+        if !in_kernel && self.face.asked(id, events) & (events | bits::ERR | bits::HUP) != 0 {
             self.face.interests.list(index);
             self.face.news = true;
         }

@@ -609,3 +609,193 @@ fn batches_are_as_large_as_the_profile_says() {
         assert_eq!(bench.server.pump(bench.now), 256 * times);
     }
 }
+
+/// A write that took all it was given, but leaves less than a third free, does not make a waiter deaf.
+#[test]
+fn room_is_news_to_who_asked_in_vain() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 9, bits::OUT, 7, false).unwrap();
+    assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)]);
+    let data = vec![1; 400_000];
+    assert_eq!(write(&mut bench.server, server, &data), Ok(data.len()));
+    assert_eq!(ready(&mut bench.server, set), []);
+    bench.settle();
+    let mut left = data.len();
+    while left > 0 {
+        left -= read(&mut bench.client, client, 1 << 20).map_or(0, |data| data.len());
+        bench.settle();
+    }
+    assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)]);
+}
+
+/// TCP_NOTSENT_LOWAT: what was not sent stays below the mark, and room is news as soon as a segment takes enough of it.
+#[test]
+fn unsent_bytes_stay_below_the_mark() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.server.change(server, |settings| settings.unsent_low_water = 20_000);
+    let set = bench.server.open_set();
+    bench.server.watch(set, server, 9, bits::OUT | bits::ET, 7, false).unwrap();
+    assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)]);
+    let data = vec![1; 100_000];
+    let mut written = 0;
+    let mut events = 0;
+    let mut received = 0;
+    while received < 1_000_000 {
+        while let Ok(count) = write(&mut bench.server, server, &data) {
+            written += count;
+            let (waiting, unsent) = bench.server.waiting(server);
+            assert!(unsent < 20_000 + 4096 && unsent <= waiting, "{unsent} of {waiting}");
+        }
+        assert_eq!(bench.server.level(server) & bits::OUT, 0);
+        bench.settle();
+        while let Ok(data) = read(&mut bench.client, client, 1 << 20) {
+            received += data.len();
+        }
+        bench.settle();
+        if bench.server.waiting(server).1 * 2 < 20_000 {
+            assert_eq!(ready(&mut bench.server, set), [(bits::OUT, 7)], "{written}");
+            events += 1;
+        }
+    }
+    assert!(events > 10);
+    // More than the mark can wait for acknowledgment: only what was not sent counts.
+    assert_eq!(bench.server.waiting(server).1, 0);
+}
+
+/// MSG_MORE holds the end of a write back until the rest comes, and for some hundred milliseconds at most.
+#[test]
+fn the_end_of_a_write_waits_for_more() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.server.more_follows(server, true);
+    assert_eq!(write(&mut bench.server, server, b"head"), Ok(4));
+    bench.settle();
+    assert_eq!(read(&mut bench.client, client, 10), Err(Errno::AGAIN));
+    bench.server.more_follows(server, false);
+    assert_eq!(write(&mut bench.server, server, b"tail"), Ok(4));
+    bench.settle();
+    assert_eq!(read(&mut bench.client, client, 10), Ok(b"headtail".to_vec()));
+    bench.server.more_follows(server, true);
+    assert_eq!(write(&mut bench.server, server, b"alone"), Ok(5));
+    let began = bench.now;
+    while read(&mut bench.client, client, 10) == Err(Errno::AGAIN) {
+        bench.wait();
+        assert!(bench.now - began < Duration::from_secs(1));
+    }
+    assert!(bench.now - began > Duration::from_millis(100));
+}
+
+/// What a connection that failed leaves can connect again.
+#[test]
+fn a_socket_connects_anew() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    assert_eq!(write(&mut bench.client, client, b"one"), Ok(3));
+    bench.settle();
+    assert_eq!(read(&mut bench.server, server, 10), Ok(b"one".to_vec()));
+    bench.client.disconnect(bench.now, client);
+    bench.settle();
+    assert_eq!(bench.client.level(client), bits::OUT | bits::WRNORM | bits::HUP | bits::ERR);
+    assert_eq!(bench.client.take_error(client), Some(Errno::CONNRESET));
+    assert_eq!(read(&mut bench.client, client, 10), Err(Errno::NOTCONN));
+    assert_eq!(read(&mut bench.server, server, 10), Err(Errno::CONNRESET));
+    bench.port += 1;
+    let local = SocketAddr::new(CLIENT.into(), bench.port);
+    bench.client.connect(bench.now, client, local, SERVER, SERVER_MAC, Settings::DEFAULT).unwrap();
+    bench.settle();
+    let server = bench.accept().unwrap();
+    assert_eq!(write(&mut bench.client, client, b"two"), Ok(3));
+    bench.settle();
+    assert_eq!(read(&mut bench.server, server, 10), Ok(b"two".to_vec()));
+}
+
+/// SO_RCVLOWAT: fewer bytes are there, and can be read, but are no news.
+#[test]
+fn few_bytes_are_no_news() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.server.change(server, |settings| settings.no_delay = true);
+    bench.client.change(client, |settings| settings.receive_low_water = 5);
+    let set = bench.client.open_set();
+    bench.client.watch(set, client, 9, bits::IN, 7, false).unwrap();
+    assert_eq!(write(&mut bench.server, server, b"1234"), Ok(4));
+    bench.settle();
+    assert_eq!(ready(&mut bench.client, set), []);
+    assert_eq!(write(&mut bench.server, server, b"5"), Ok(1));
+    bench.settle();
+    assert_eq!(ready(&mut bench.client, set), [(bits::IN, 7)]);
+    assert_eq!(read(&mut bench.client, client, 1), Ok(b"1".to_vec()));
+    assert_eq!(bench.client.level(client) & bits::IN, 0);
+    // What there is no room to wait for is enough.
+    bench.client.change(client, |settings| settings.receive_low_water = 1 << 30);
+    let data = vec![0; 200_000];
+    assert_eq!(write(&mut bench.server, server, &data), Ok(data.len()));
+    bench.settle();
+    assert_eq!(ready(&mut bench.client, set), [(bits::IN, 7)]);
+}
+
+/// TCP_DEFER_ACCEPT: a connection is to be accepted once it has data or its end, or after the time.
+#[test]
+fn connections_without_data_are_not_accepted_yet() {
+    let mut bench = Bench::new();
+    bench.server.defer_accept(bench.listener, Duration::from_secs(3));
+    let set = bench.server.open_set();
+    bench.server.watch(set, bench.listener, 3, bits::IN, 7, false).unwrap();
+    let [silent, speaks, ends, resets] = [(); 4].map(|()| bench.connect());
+    let began = bench.now;
+    bench.settle();
+    assert!(bench.accept().is_none() && ready(&mut bench.server, set).is_empty());
+    assert_eq!(write(&mut bench.client, speaks, b"hello"), Ok(5));
+    bench.settle();
+    assert_eq!(ready(&mut bench.server, set), [(bits::IN, 7)]);
+    let server = bench.accept().unwrap();
+    assert_eq!(read(&mut bench.server, server, 10), Ok(b"hello".to_vec()));
+    assert!(bench.accept().is_none());
+    bench.client.shutdown(ends, false, true).unwrap();
+    bench.client.disconnect(bench.now, resets);
+    bench.settle();
+    let server = bench.accept().unwrap();
+    assert_eq!(read(&mut bench.server, server, 10), Ok(Vec::new()));
+    assert!(bench.accept().is_none());
+    while ready(&mut bench.server, set).is_empty() {
+        bench.wait();
+    }
+    assert!((3_000_000..3_300_000).contains(&(bench.now - began).as_micros()));
+    let server = bench.accept().unwrap();
+    assert!(bench.accept().is_none(), "who was reset is gone");
+    assert_eq!(write(&mut bench.client, silent, b"late"), Ok(4));
+    bench.settle();
+    assert_eq!(read(&mut bench.server, server, 10), Ok(b"late".to_vec()));
+}
+
+/// What waits for data when the listener leaves is not forgotten.
+#[test]
+fn deferred_connections_leave_with_their_listener() {
+    let mut bench = Bench::new();
+    bench.server.defer_accept(bench.listener, Duration::from_secs(3));
+    bench.connect();
+    bench.settle();
+    bench.server.part(bench.listener);
+    let leaving = bench.server.leaving();
+    assert_eq!(leaving.len(), 1);
+    assert_eq!(bench.server.socket(leaving[0].0).deferred_until, None);
+}
+
+/// What both ends have closed is no connection any more, whoever was first.
+#[test]
+fn a_connection_is_over_when_both_have_closed() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.client.shutdown(client, false, true).unwrap();
+    bench.settle();
+    assert!(!bench.server.is_over(server) && !bench.client.is_over(client));
+    bench.server.shutdown(server, false, true).unwrap();
+    assert_eq!(bench.server.waiting(server), (0, 0));
+    bench.settle();
+    assert!(bench.server.is_over(server) && bench.client.is_over(client));
+    assert_eq!(bench.server.shutdown(server, true, true), Err(Errno::NOTCONN));
+    assert_eq!(bench.client.shutdown(client, true, true), Err(Errno::NOTCONN));
+}

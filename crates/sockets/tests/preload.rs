@@ -103,6 +103,9 @@ fn calls(own: IpAddr, other: IpAddr, options: &[(&str, &str)]) {
         sum(&complained, "accepts") > 200 && sum(&complained, "connects") > 20,
         "not accelerated: {complained}"
     );
+    assert_eq!(sum(&complained, "fast_opens_accepted:"), 1, "{complained}");
+    assert!(sum(&complained, "handed over") >= 7, "{complained}");
+    assert_eq!(sum(&complained, "(refused"), 0, "{complained}");
 }
 
 #[test]

@@ -61,7 +61,12 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     let wanted = target.length();
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
-    let wait_all = flags & libc::MSG_WAITALL != 0 && !peek && !nonblocking;
+    // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
+    let enough = match flags & libc::MSG_WAITALL {
+        _ if peek || nonblocking => 0,
+        0 => guard.stack.socket(id).low_water().min(wanted),
+        _ => wanted,
+    };
     let mut done = 0;
     let mut started = None;
     let mut pumped = false;
@@ -73,15 +78,13 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
             } else {
                 guard.stack.consume(id, wanted)
             })
-        } else if wanted == 0 {
-            Ok(0)
         } else {
             guard.stack.read(id, target.pieces(done), peek)
         };
         match outcome {
             Ok(count) => {
                 done += count;
-                if count == 0 || !wait_all || done >= wanted {
+                if count == 0 || done >= enough {
                     let told = Told(&mut guard);
                     if told.0.stack.has_output() {
                         // A window update: worth sending when a window's worth was read.
@@ -132,9 +135,20 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         drop(guard);
         return datagram::send(descriptor, source, None, flags);
     }
-    if flags & libc::MSG_OOB != 0 {
-        return Answer::error(Errno::OPNOTSUPP);
+    if flags & libc::MSG_FASTOPEN != 0 && guard.stack.socket(id).state == State::Connected {
+        // tcp_sendmsg_fastopen() in Linux.
+        return Answer::error(Errno::ISCONN);
     }
+    let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
+    if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {
+        // The engine has no urgent pointer: who uses it is better off with the kernel.
+        return match guard.hand_over(id) {
+            Ok(()) => Answer::Kernel,
+            Err(error) => Answer::error(error),
+        };
+    }
+    guard.keep_up();
+    guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
     let since = sys::seen();
     let wanted = source.length();
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
@@ -148,6 +162,9 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                     Told(&mut guard).0.output();
                     return Answer::ok(done);
                 }
+            }
+            Err(Errno::AGAIN) if wanted == 0 && guard.stack.socket(id).state == State::Connected => {
+                return Answer::ok(0);
             }
             Err(Errno::AGAIN) if nonblocking => {
                 guard.pump_before_waiting();
@@ -246,8 +263,19 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
     }
 }
 
-/// FIONREAD, or SIOCOUTQ: bytes in the receive, or send, queue.
-pub(crate) fn queued(descriptor: i32, sending: bool) -> Answer<usize> {
+/// What an ioctl asks for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Queue {
+    /// FIONREAD: received and not yet read.
+    Received,
+    /// SIOCOUTQ: written and not acknowledged.
+    Unacknowledged,
+    /// SIOCOUTQNSD: written and not sent.
+    Unsent,
+}
+
+/// Bytes in a queue.
+pub(crate) fn queued(descriptor: i32, queue: Queue) -> Answer<usize> {
     let (mut process, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
@@ -255,13 +283,17 @@ pub(crate) fn queued(descriptor: i32, sending: bool) -> Answer<usize> {
     let socket = process.stack.socket(id);
     match socket.state {
         State::Free | State::Candidate => Answer::Kernel,
-        State::Datagram if sending => Answer::Kernel,
+        State::Datagram if queue != Queue::Received => Answer::Kernel,
         State::Datagram => {
             drop(process);
             datagram::pending(descriptor)
         }
         State::Listening => Answer::error(Errno::INVAL),
-        _ if sending => Answer::ok(socket.send.len()),
+        _ if queue == Queue::Unacknowledged => {
+            process.pump_before_waiting();
+            Answer::ok(process.stack.waiting(id).0)
+        }
+        _ if queue == Queue::Unsent => Answer::ok(process.stack.waiting(id).1),
         _ => {
             if socket.receive.is_empty() {
                 process.pump_before_waiting();

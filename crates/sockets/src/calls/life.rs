@@ -90,6 +90,22 @@ pub(crate) fn set_opened(descriptor: i32) {
     }
 }
 
+/// A connection cannot listen. The kernel's socket could: it is not connected.
+pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
+    match lock_socket::<()>(descriptor) {
+        Ok((guard, id)) if super::is_connection(&guard, id) && !guard.stack.socket(id).disconnected => {
+            Err(Errno::INVAL)
+        }
+        Ok((mut guard, id)) if super::is_connection(&guard, id) => {
+            // What listens is not what was connected before: the kernel has it.
+            guard.let_go(id);
+            Ok(())
+        }
+        Err(Answer::Done(Err(error))) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// listen() in the kernel succeeded.
 pub(crate) fn listened(descriptor: i32, backlog: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
@@ -321,18 +337,21 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
     Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
 }
 
-/// connect() to an address of either family.
-pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
+/// connect() to an address of either family, or to what is none.
+pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let since = sys::seen();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
+    if guard.stack.socket(id).state == State::Connecting {
+        guard.pump_before_waiting();
+    }
     match guard.stack.socket(id).state {
         State::Candidate => {}
         State::Datagram => {
             drop(guard);
-            return datagram::connect(descriptor, Some(remote));
+            return remote.map_or(Answer::Kernel, |remote| datagram::connect(descriptor, Some(remote)));
         }
         State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
         // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
@@ -341,9 +360,18 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
             let told = core::mem::replace(&mut socket.connect_told, true);
             return if told || socket.passive { Answer::error(Errno::ISCONN) } else { Answer::ok(()) };
         }
-        State::Ended => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
+        // As long as nobody has been told that it failed, it is being opened (the same function).
+        State::Ended if !guard.stack.socket(id).disconnected => {
+            let socket = guard.stack.socket(id);
+            if socket.passive || socket.connect_told {
+                return Answer::error(Errno::ISCONN);
+            }
+            return failed_to_connect(&mut guard, id);
+        }
+        State::Ended => {}
         State::Listening | State::Free | State::Lost => return Answer::Kernel,
     }
+    let Some(remote) = remote else { return Answer::Kernel };
     if is_misfit(&guard, id, descriptor, remote) {
         return Answer::Kernel;
     }
@@ -351,11 +379,66 @@ pub(crate) fn connect(descriptor: i32, remote: SocketAddr) -> Answer<()> {
         Ok(true) => finish_connecting(guard, id, descriptor, since, false),
         Ok(false) => {
             guard.statistics.kernel_connects += 1;
-            leave_to_kernel(&mut guard, id);
+            if guard.stack.socket(id).state == State::Ended {
+                guard.let_go(id);
+            } else {
+                leave_to_kernel(&mut guard, id);
+            }
             Answer::Kernel
         }
         Err(error) => Answer::error(error),
     }
+}
+
+/// connect() says that it failed, and the socket may connect again.
+fn failed_to_connect(process: &mut Process, id: SocketId) -> Answer<()> {
+    let error = process.stack.take_error(id).unwrap_or(Errno::CONNABORTED);
+    process.stack.disconnect(now(), id);
+    Answer::error(error)
+}
+
+/// connect() to AF_UNSPEC: the connection ends at once, a listener listens no more, and the socket may connect to another
+/// address (tcp_disconnect() in Linux).
+pub(crate) fn disconnect(descriptor: i32) -> Answer<()> {
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
+    match guard.stack.socket(id).state {
+        State::Connecting | State::Connected | State::Ended => {
+            let told = Told(&mut guard);
+            told.0.pump_before_waiting();
+            told.0.stack.disconnect(now(), id);
+            told.0.output();
+            Answer::ok(())
+        }
+        State::Listening => {
+            let outcome = rustix::net::connect_unspec(kernel::borrow(descriptor));
+            if outcome.is_ok() {
+                stopped_listening(&mut guard, id, descriptor);
+            }
+            Answer::Done(outcome)
+        }
+        _ => Answer::Kernel,
+    }
+}
+
+/// The kernel's socket listens no more: the socket is what it was before listen().
+fn stopped_listening(process: &mut Process, id: SocketId, descriptor: i32) {
+    process.part(id);
+    process.restore_blocking(id, descriptor);
+    let mut registered = Vec::new();
+    process
+        .stack
+        .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    for (set, descriptor, events, data) in registered {
+        let event = libc::epoll_event { events, u64: data };
+        let epoll = process.sets[set.0 as usize].descriptor;
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event);
+        let _ = process.stack.unwatch(set, id, descriptor);
+        let _ = process.stack.watch(set, id, descriptor, events, data, true);
+    }
+    process.stack.stopped_listening(id);
 }
 
 /// The kernel refuses such a connect() and the socket stays what it is: an address of the other family (EAFNOSUPPORT), a
@@ -369,7 +452,7 @@ fn is_misfit(process: &Process, id: SocketId, descriptor: i32, remote: SocketAdd
     if remote.ip().to_ipv4_mapped().is_some() {
         return kernel::is_v6only(descriptor);
     }
-    remote.ip().is_unicast_link_local() && remote.scope_id() == 0 && !kernel::is_tied_to_link(descriptor)
+    remote.ip().is_unicast_link_local() && remote.scope_id() == 0 && kernel::link(descriptor) == 0
 }
 
 /// The SYN is out: waits for the answer if the socket does.
@@ -394,7 +477,7 @@ fn finish_connecting(
                 guard.stack.socket_mut(id).connect_told = true;
                 return Answer::ok(());
             }
-            _ => return Answer::error(guard.stack.take_error(id).unwrap_or(Errno::CONNABORTED)),
+            _ => return failed_to_connect(&mut guard, id),
         }
         guard.event_loop = false;
         let spin = spin_until(&guard, Waiting::Connect, started);
@@ -420,9 +503,17 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     };
     let told = Told(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
-        // The kernel's listening socket stops listening; so does the stack's.
-        told.0.part(id);
-        return Answer::Kernel;
+        // Only that it no longer receives ends a listener (inet_shutdown() in Linux).
+        let how = match how {
+            libc::SHUT_RD => rustix::net::Shutdown::Read,
+            libc::SHUT_RDWR => rustix::net::Shutdown::Both,
+            _ => return Answer::Kernel,
+        };
+        let outcome = rustix::net::shutdown(kernel::borrow(descriptor), how);
+        if outcome.is_ok() {
+            stopped_listening(told.0, id, descriptor);
+        }
+        return Answer::Done(outcome);
     }
     if told.0.stack.socket(id).state == State::Datagram {
         drop(told);
@@ -438,6 +529,12 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         libc::SHUT_RDWR => (true, true),
         _ => return Answer::error(Errno::INVAL),
     };
+    told.0.pump_before_waiting();
+    if told.0.stack.socket(id).state == State::Connecting {
+        told.0.stack.disconnect(now(), id);
+        told.0.output();
+        return Answer::ok(());
+    }
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();
     Answer::Done(outcome)
@@ -552,14 +649,21 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     };
-    let process = process();
+    let mut process = process();
     if table::lookup(descriptor) != Entry::Socket(id) {
         return Answer::Kernel;
     }
     let socket = process.stack.socket(id);
+    if socket.state == State::Connecting || socket.write_shut {
+        // Some ask for the peer's name to learn whether there is one.
+        process.pump_before_waiting();
+    }
+    let over = process.stack.is_over(id);
+    let socket = process.stack.socket(id);
     let presented = |address| Answer::ok(presented(address, socket.v6, process.interface_index));
     match socket.state {
         State::Connecting | State::Ended if remote => Answer::error(Errno::NOTCONN),
+        State::Connected if remote && over => Answer::error(Errno::NOTCONN),
         State::Connected | State::Lost if remote => presented(socket.remote),
         State::Connected | State::Connecting | State::Ended | State::Lost => presented(socket.local),
         State::Free | State::Candidate | State::Listening | State::Datagram => Answer::Kernel,

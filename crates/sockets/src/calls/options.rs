@@ -4,11 +4,13 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
+use super::life::leave_to_kernel;
 use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::process::{Process, Told, process};
 use crate::socket::{Settings, Socket, SocketId, State};
 use crate::stack::rows::state_number;
+use crate::statistics::Why;
 use crate::table::{self, Entry};
 
 /// Longest `struct tcp_info` that is given: up to tcpi_rcv_wnd, and what newer kernels have behind it as zeros.
@@ -49,8 +51,16 @@ pub(crate) enum Shape {
 /// Who keeps an option of a connection.
 pub(crate) const fn shape(level: i32, name: i32) -> Shape {
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_ERROR | libc::SO_KEEPALIVE | libc::SO_SNDBUF | libc::SO_RCVBUF)
-        | (libc::IPPROTO_IP, libc::IP_TOS)
+        (
+            libc::SOL_SOCKET,
+            libc::SO_ERROR
+            | libc::SO_KEEPALIVE
+            | libc::SO_SNDBUF
+            | libc::SO_RCVBUF
+            | libc::SO_RCVLOWAT
+            | libc::SO_INCOMING_CPU,
+        )
+        | (libc::IPPROTO_IP, libc::IP_TOS | libc::IP_MTU)
         | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY | libc::IPV6_TCLASS) => Shape::Number,
         (libc::SOL_SOCKET, libc::SO_LINGER) => Shape::Linger,
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => Shape::Time,
@@ -63,12 +73,116 @@ pub(crate) const fn shape(level: i32, name: i32) -> Shape {
             | libc::TCP_KEEPCNT
             | libc::TCP_QUICKACK
             | libc::TCP_USER_TIMEOUT
+            | libc::TCP_NOTSENT_LOWAT
             | libc::TCP_MAXSEG,
         ) => Shape::Number,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => Shape::Name,
         (libc::IPPROTO_TCP, libc::TCP_INFO) => Shape::TcpInfo,
         _ => Shape::Kernel,
     }
+}
+
+/// Options that the stack cannot follow: who sets one of them to anything but zero has the kernel's TCP. Those that only
+/// change how the kernel's socket does its work (SO_PRIORITY, SO_BUSY_POLL, SO_MAX_PACING_RATE) are not among them.
+const FOR_THE_KERNEL: [(i32, i32); 25] = [
+    (libc::SOL_SOCKET, libc::SO_MARK),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING),
+    (libc::SOL_SOCKET, SO_TIMESTAMP_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPNS_NEW),
+    (libc::SOL_SOCKET, SO_TIMESTAMPING_NEW),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY),
+    (libc::IPPROTO_IP, libc::IP_TTL),
+    (libc::IPPROTO_IP, libc::IP_OPTIONS),
+    (libc::IPPROTO_IP, libc::IP_RECVERR),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+    (libc::IPPROTO_IP, libc::IP_MINTTL),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
+    (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT),
+    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+    (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+    (libc::IPPROTO_TCP, TCP_MD5SIG_EXT),
+    (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN),
+    (libc::IPPROTO_TCP, libc::TCP_ULP),
+    (libc::IPPROTO_TCP, TCP_INQ),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY),
+    (libc::IPPROTO_TCP, TCP_AO_ADD_KEY),
+];
+/// include/uapi/asm-generic/socket.h, include/uapi/linux/tcp.h
+const SO_TIMESTAMP_NEW: i32 = 63;
+const SO_TIMESTAMPNS_NEW: i32 = 64;
+const SO_TIMESTAMPING_NEW: i32 = 65;
+const TCP_INQ: i32 = 36;
+const TCP_TX_DELAY: i32 = 37;
+const TCP_MD5SIG_EXT: i32 = 38;
+const TCP_AO_ADD_KEY: i32 = 39;
+/// The hop limit that -1 asks for is the administrator's.
+const HOP_LIMITS: [(i32, i32); 2] =
+    [(libc::IPPROTO_IP, libc::IP_TTL), (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS)];
+
+/// Whether the kernel must carry a socket with this option. `number` is the first number of its value.
+pub(crate) fn is_for_the_kernel(level: i32, name: i32, number: i32) -> bool {
+    let option = (level, name);
+    number != 0 && FOR_THE_KERNEL.contains(&option) && !(number == -1 && HOP_LIMITS.contains(&option))
+}
+
+/// The connection is the kernel's before it is given an option that needs a connection.
+pub(crate) fn hands_over_first(level: i32, name: i32) -> bool {
+    (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP)
+}
+
+/// The kernel's socket has got such an option.
+pub(crate) fn leave_with_option(descriptor: i32) {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return };
+    let mut process = process();
+    match process.stack.socket(id).state {
+        State::Connecting | State::Connected => process.stack.socket_mut(id).wants_kernel = true,
+        State::Candidate | State::Listening => {
+            process.part(id);
+            process.left(Why::SocketOption);
+            leave_to_kernel(&mut process, id);
+        }
+        _ => {}
+    }
+}
+
+/// The socket was tied to an interface, or set free.
+pub(crate) fn tied_to_link(descriptor: i32) {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return };
+    let mut process = process();
+    let there = process.is_tied_elsewhere(descriptor);
+    match process.stack.socket(id).state {
+        State::Connecting | State::Connected if there => process.stack.socket_mut(id).wants_kernel = true,
+        State::Listening if there && process.stack.has_joined(id) => {
+            process.part(id);
+            process.left(Why::OtherAddress);
+            leave_to_kernel(&mut process, id);
+        }
+        // connect(), or whoever waits for a listener, will see.
+        _ => {}
+    }
+}
+
+/// An option of a listener that this process has joined: later connections begin with it.
+pub(crate) fn listener_was_given_option(descriptor: i32) {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return };
+    process().read_settings_again(id, descriptor);
+}
+
+/// Options of a socket that is not, or no more, connected: Linux refuses them to others (do_tcp_setsockopt()).
+pub(crate) fn comes_too_late(id: SocketId, level: i32, name: i32) -> bool {
+    const TCP_FASTOPEN_NO_COOKIE: i32 = 34;
+    let is_one = level == libc::IPPROTO_TCP
+        && matches!(name, libc::TCP_FASTOPEN | libc::TCP_FASTOPEN_CONNECT | TCP_FASTOPEN_NO_COOKIE);
+    if !is_one {
+        return false;
+    }
+    let mut process = process();
+    process.pump_before_waiting();
+    !process.stack.is_over(id)
 }
 
 /// Whether `descriptor` is a connection of ours.
@@ -78,6 +192,11 @@ pub(crate) fn connection(descriptor: i32) -> Answer<SocketId> {
         Entry::Kept | Entry::Internal => Answer::error(CLOSED),
         Entry::Socket(_) | Entry::Kernel | Entry::Set(_) => Answer::Kernel,
     }
+}
+
+/// Whether it is an AF_INET6 socket.
+pub(crate) fn is_v6(id: SocketId) -> bool {
+    process().stack.socket(id).v6
 }
 
 /// The kernel's socket was given an option of its own: it cannot serve another connection.
@@ -118,10 +237,12 @@ fn set_locked(
             change(&|settings| settings.keep_alive = on != 0);
         }
         (libc::SOL_SOCKET, libc::SO_SNDBUF, &Value::Number(size)) => {
-            change(&|settings| settings.send_limit = kernel::send_limit(size));
+            let (limit, buffer) = kernel::send_limit(size);
+            change(&|settings| (settings.send_limit, settings.send_buffer) = (limit, buffer));
         }
         (libc::SOL_SOCKET, libc::SO_LINGER, &Value::Linger(linger)) => {
-            let time = Duration::from_secs(u64::try_from(linger.l_linger).unwrap_or(0));
+            // A negative time is a very long one (sk_setsockopt() in net/core/sock.c).
+            let time = Duration::from_secs(u64::from(linger.l_linger as u32));
             change(&|settings| settings.linger = (linger.l_onoff != 0).then_some(time));
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, &Value::Time(time)) => {
@@ -172,8 +293,17 @@ fn set_locked(
         }
         // Stays until it is set again; Linux forgets it when the direction of the talk turns.
         (libc::IPPROTO_TCP, libc::TCP_QUICKACK, &Value::Number(on)) => {
-            change(&|settings| settings.quick_ack = Some(on & 1 != 0));
+            change(&|settings| settings.quick_ack = Some(on != 0));
         }
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, &Value::Number(bytes)) => {
+            change(&|settings| settings.unsent_low_water = bytes as u32);
+        }
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT, &Value::Number(bytes)) => {
+            let bytes = kernel::receive_low_water(bytes);
+            change(&|settings| settings.receive_low_water = bytes);
+        }
+        // The next frame makes it what it was.
+        (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, &Value::Number(_)) => {}
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG, &Value::Number(bytes)) => {
             // TCP_MIN_MSS and MAX_TCP_WINDOW (include/net/tcp.h). The handshake has settled it: as in Linux, nothing changes.
             if bytes != 0 && !(88..=32_767).contains(&bytes) {
@@ -244,7 +374,18 @@ fn get_locked(
         }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => flag(settings.keep_alive),
         // Linux says twice what was asked for.
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => Value::Number((settings.send_limit * 2) as i32),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => Value::Number(match settings.send_buffer {
+            0 => (settings.send_limit * 2) as i32,
+            bytes => bytes as i32,
+        }),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => Value::Number(settings.receive_low_water as i32),
+        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) => Value::Number(settings.unsent_low_water as i32),
+        // Its frames are looked at where the program looks for them.
+        (libc::SOL_SOCKET, libc::SO_INCOMING_CPU) => Value::Number(rustix::thread::sched_getcpu() as i32),
+        (libc::IPPROTO_IP, libc::IP_MTU) => {
+            // ip_getsockopt(): where there is no path, there is nothing to say.
+            Value::Number(process.stack.path_mtu(id).map(i32::from).ok_or(Errno::NOTCONN)?)
+        }
         (libc::SOL_SOCKET, libc::SO_LINGER) => Value::Linger(libc::linger {
             l_onoff: i32::from(settings.linger.is_some()),
             l_linger: settings.linger.map_or(0, |time| time.as_secs() as i32),

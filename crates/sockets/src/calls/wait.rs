@@ -402,7 +402,7 @@ pub(crate) fn poll(
         let mut ready = 0;
         let mut kernel_side = false;
         for descriptor in descriptors.iter_mut() {
-            let (revents, kernel_descriptor) = user_level(&guard, descriptor);
+            let (revents, kernel_descriptor) = user_level(&mut guard, descriptor);
             descriptor.revents = revents;
             ready += usize::from(revents != 0);
             kernel_side |= kernel_descriptor >= 0;
@@ -444,7 +444,7 @@ pub(crate) fn poll(
             // Kernel descriptors are ready; one more look at ours, without sleeping.
             guard.pump();
             for descriptor in descriptors.iter_mut() {
-                let (revents, _) = user_level(&guard, descriptor);
+                let (revents, _) = user_level(&mut guard, descriptor);
                 descriptor.revents |= revents;
             }
             let ready = descriptors.iter().filter(|descriptor| descriptor.revents != 0).count();
@@ -454,7 +454,7 @@ pub(crate) fn poll(
 }
 
 /// What poll() says of a descriptor at user level, and the descriptor that the kernel must be asked about as well, or -1.
-fn user_level(process: &Process, descriptor: &libc::pollfd) -> (i16, i32) {
+fn user_level(process: &mut Process, descriptor: &libc::pollfd) -> (i16, i32) {
     let always = libc::POLLERR | libc::POLLHUP;
     match table::lookup(descriptor.fd) {
         Entry::Kernel => (0, descriptor.fd),
@@ -468,7 +468,10 @@ fn user_level(process: &Process, descriptor: &libc::pollfd) -> (i16, i32) {
             // The kernel's socket may have a datagram, or a connection, too.
             State::Datagram => (process.stack.level(id) as i16 & (descriptor.events | always), descriptor.fd),
             State::Listening => (process.stack.level(id) as i16 & descriptor.events, descriptor.fd),
-            _ => (process.stack.level(id) as i16 & (descriptor.events | always), -1),
+            _ => {
+                let level = process.stack.asked(id, u32::from(descriptor.events as u16));
+                (level as i16 & (descriptor.events | always), -1)
+            }
         },
     }
 }

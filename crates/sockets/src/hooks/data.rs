@@ -35,6 +35,10 @@ unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, fla
 /// As for read(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
+    // Unlike recv(), read() of nothing asks for nothing (sock_read_iter() in net/socket.c).
+    if length == 0 && is_connection(descriptor) {
+        return 0;
+    }
     // SAFETY: the program's arguments, handed on.
     unsafe { count_or(receive_one(descriptor, buffer, length, 0), || next::read(descriptor, buffer, length)) }
 }
@@ -164,7 +168,11 @@ pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number:
             return count(Err(Errno::INVAL));
         };
         // SAFETY: the program lends the vectors and their buffers for the call.
-        if let Answer::Done(outcome) = data::receive(descriptor, unsafe { Target::new(vectors, number) }, 0) {
+        let target = unsafe { Target::new(vectors, number) };
+        if target.length() == 0 && is_connection(descriptor) {
+            return 0;
+        }
+        if let Answer::Done(outcome) = data::receive(descriptor, target, 0) {
             return count(outcome);
         }
     } else {
@@ -387,7 +395,11 @@ pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number
             return count(Err(Errno::INVAL));
         };
         // SAFETY: the program lends the vectors and their buffers for the call.
-        if let Answer::Done(outcome) = data::send(descriptor, unsafe { Source::new(vectors, number) }, 0) {
+        let source = unsafe { Source::new(vectors, number) };
+        if source.length() == 0 && is_connection(descriptor) {
+            return 0;
+        }
+        if let Answer::Done(outcome) = data::send(descriptor, source, 0) {
             return count(outcome);
         }
     }

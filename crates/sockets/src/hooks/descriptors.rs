@@ -9,6 +9,9 @@ use crate::calls::{Answer, data, life, options};
 use crate::process::is_active;
 use crate::table::is_ours;
 
+/// include/uapi/linux/sockios.h
+const SIOCOUTQNSD: c_ulong = 0x894b;
+
 /// # Safety
 /// As for close(2).
 #[unsafe(no_mangle)]
@@ -170,8 +173,9 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
                     Answer::Done(outcome) => return done(outcome),
                 }
             }
-            libc::FIONREAD => data::queued(descriptor, false),
-            libc::TIOCOUTQ => data::queued(descriptor, true),
+            libc::FIONREAD => data::queued(descriptor, data::Queue::Received),
+            libc::TIOCOUTQ => data::queued(descriptor, data::Queue::Unacknowledged),
+            SIOCOUTQNSD => data::queued(descriptor, data::Queue::Unsent),
             _ => Answer::Kernel,
         };
         if let Answer::Done(outcome) = answer {

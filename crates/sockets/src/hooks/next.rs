@@ -66,6 +66,8 @@ next! {
     sendto(descriptor: c_int, buffer: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, length: socklen_t) -> ssize_t;
     sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    vdprintf(descriptor: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    __vdprintf_chk(descriptor: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
     sendfile(descriptor: c_int, file: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
     splice(from: c_int, from_offset: *mut i64, to: c_int, to_offset: *mut i64, count: size_t, flags: c_uint) -> ssize_t;
 

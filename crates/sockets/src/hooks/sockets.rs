@@ -121,8 +121,10 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// As for listen(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
-    if options::is_closed(descriptor) {
-        return fail(Errno::BADF);
+    if is_ours(descriptor)
+        && let Err(error) = life::may_listen(descriptor)
+    {
+        return fail(error);
     }
     // SAFETY: the program's arguments, handed on.
     let result = unsafe { next::listen(descriptor, backlog) };
@@ -184,15 +186,19 @@ pub unsafe extern "C" fn accept(descriptor: c_int, address: *mut sockaddr, lengt
 pub unsafe extern "C" fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
-        if unsafe { is_unspecified(address, length) }
-            && let Answer::Done(outcome) = datagram::connect(descriptor, None)
-        {
-            return done(outcome);
-        }
-        // SAFETY: the program lends the address for the call.
-        if let Some(remote) = unsafe { address_from(address, length) }
-            && let Answer::Done(outcome) = life::connect(descriptor, remote)
-        {
+        let answer = unsafe {
+            if is_unspecified(address, length) {
+                match datagram::connect(descriptor, None) {
+                    Answer::Kernel => life::disconnect(descriptor),
+                    answer @ Answer::Done(_) => answer,
+                }
+            } else if !address.is_null() && length as usize >= size_of::<libc::sa_family_t>() {
+                life::connect(descriptor, address_from(address, length))
+            } else {
+                Answer::Kernel
+            }
+        };
+        if let Answer::Done(outcome) = answer {
             return done(outcome);
         }
     }
@@ -214,6 +220,30 @@ pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
     unsafe { next::shutdown(descriptor, how) }
 }
 
+/// A socket's name, into the program's record.
+///
+/// # Safety
+/// As for getsockname(2).
+unsafe fn put_name(
+    outcome: Result<SocketAddr, Errno>,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    // SAFETY: the program lends the length if it is not null.
+    match (outcome, unsafe { length.as_ref() }) {
+        (Err(error), _) => fail(error),
+        (Ok(_), None) => fail(Errno::FAULT),
+        // move_addr_to_user() in Linux.
+        (Ok(_), Some(&room)) if (room as c_int) < 0 => fail(Errno::INVAL),
+        (Ok(_), Some(&room)) if room > 0 && address.is_null() => fail(Errno::FAULT),
+        (Ok(name), Some(_)) => {
+            // SAFETY: the program lends the address and its length for the call.
+            unsafe { put_address(name, address, length) };
+            0
+        }
+    }
+}
+
 /// # Safety
 /// As for getsockname(2).
 #[unsafe(no_mangle)]
@@ -226,7 +256,7 @@ pub unsafe extern "C" fn getsockname(
         && let Answer::Done(outcome) = life::name(descriptor, false)
     {
         // SAFETY: the program lends the address and its length for the call.
-        return done(outcome.map(|name| unsafe { put_address(name, address, length) }));
+        return unsafe { put_name(outcome, address, length) };
     }
     // SAFETY: the program's arguments, handed on.
     unsafe { next::getsockname(descriptor, address, length) }
@@ -244,7 +274,7 @@ pub unsafe extern "C" fn getpeername(
         && let Answer::Done(outcome) = life::name(descriptor, true)
     {
         // SAFETY: the program lends the address and its length for the call.
-        return done(outcome.map(|name| unsafe { put_address(name, address, length) }));
+        return unsafe { put_name(outcome, address, length) };
     }
     // SAFETY: the program's arguments, handed on.
     unsafe { next::getpeername(descriptor, address, length) }
@@ -283,6 +313,44 @@ unsafe fn name_from(pointer: *const c_void, length: socklen_t) -> Result<[u8; NA
     Ok(name)
 }
 
+/// setsockopt() of an option that the kernel's socket keeps, and what follows from it.
+///
+/// # Safety
+/// As for setsockopt(2).
+unsafe fn set_in_kernel(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    pointer: *const c_void,
+    length: socklen_t,
+) -> c_int {
+    // SAFETY: the program's arguments, handed on.
+    let result = unsafe { next::setsockopt(descriptor, level, name, pointer, length) };
+    if result != 0 {
+        return result;
+    }
+    if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE)
+        || (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
+    {
+        options::tied_to_link(descriptor);
+        return result;
+    }
+    // SAFETY: the kernel took the value: the program lends `length` bytes.
+    let number = unsafe {
+        match length {
+            0 => 0,
+            1..4 => pointer.cast::<u8>().read().into(),
+            4.. => pointer.cast::<c_int>().read_unaligned(),
+        }
+    };
+    if options::is_for_the_kernel(level, name, number) {
+        options::leave_with_option(descriptor);
+    } else {
+        options::listener_was_given_option(descriptor);
+    }
+    result
+}
+
 /// # Safety
 /// As for setsockopt(2).
 #[unsafe(no_mangle)]
@@ -303,20 +371,35 @@ pub unsafe extern "C" fn setsockopt(
     }
     if is_ours(descriptor) {
         match options::connection(descriptor) {
-            Answer::Kernel => options::changed_in_kernel(descriptor),
+            Answer::Kernel => {
+                options::changed_in_kernel(descriptor);
+                // SAFETY: the program's arguments, handed on.
+                return unsafe { set_in_kernel(descriptor, level, name, pointer, length) };
+            }
             Answer::Done(Err(error)) => return fail(error),
+            Answer::Done(Ok(_)) if options::hands_over_first(level, name) => {
+                // If it cannot be, the kernel's answer is that of a socket that is not connected.
+                let _ = life::share(descriptor);
+            }
             Answer::Done(Ok(id)) => {
                 // SAFETY: the program lends the value for the call.
                 let value = unsafe {
                     match options::shape(level, name) {
+                        // An AF_INET socket knows none of these (tcp_setsockopt()).
+                        _ if level == libc::IPPROTO_IPV6 && !options::is_v6(id) => Err(Errno::NOPROTOOPT),
+                        // IP's options may be given as one byte (do_ip_setsockopt()).
+                        Shape::Number if level == libc::IPPROTO_IP && (1..4).contains(&length) => {
+                            value::<u8>(pointer, length).map(|byte| Value::Number(byte.into()))
+                        }
                         Shape::Number => value(pointer, length).map(Value::Number),
                         Shape::Linger => value(pointer, length).map(Value::Linger),
                         Shape::Time => value(pointer, length).map(Value::Time),
                         Shape::TcpInfo => Err(Errno::NOPROTOOPT),
                         Shape::Name => name_from(pointer, length).map(Value::Name),
+                        Shape::Kernel if options::comes_too_late(id, level, name) => Err(Errno::INVAL),
                         Shape::Kernel => {
                             options::customized(id);
-                            return next::setsockopt(descriptor, level, name, pointer, length);
+                            return set_in_kernel(descriptor, level, name, pointer, length);
                         }
                     }
                 };
@@ -372,7 +455,18 @@ pub unsafe extern "C" fn getsockopt(
                         return unsafe { next::getsockopt(descriptor, level, name, pointer, length) };
                     }
                 };
+                // SAFETY: the program lends the length.
+                let asked = unsafe { *length };
+                if asked as c_int <= 0 {
+                    return fail(Errno::INVAL);
+                }
+                let byte;
                 let bytes: &[u8] = match &value {
+                    // do_ip_getsockopt(): a short answer is one byte.
+                    Value::Number(number @ 0..=255) if level == libc::IPPROTO_IP && asked < 4 => {
+                        byte = [*number as u8];
+                        &byte
+                    }
                     // SAFETY: plain C records, seen as their bytes.
                     Value::Number(number) => unsafe { bytes_of(number) },
                     // SAFETY: as above.

@@ -83,7 +83,7 @@ impl Process {
     }
 
     /// The socket is the kernel's: so are its descriptors, and what watches it.
-    pub(super) fn let_go(&mut self, id: SocketId) {
+    pub(crate) fn let_go(&mut self, id: SocketId) {
         let Self { stack, sets, .. } = self;
         stack.interests(id, |set, descriptor, events, data| {
             let event = libc::epoll_event { events, u64: data };

@@ -682,6 +682,264 @@ def many_connections_reuse_descriptors():
 
 
 @test
+def urgent_data():
+    """The kernel sends it: the connection is handed over."""
+    for make in accepted, connected:
+        c = make("time.sleep(0.2); urgent = s.recv(1, socket.MSG_OOB); s.sendall(take(2) + urgent); take(1)")
+        c.sendall(b"a")
+        assert c.send(b"!", socket.MSG_OOB) == 1
+        c.sendall(b"b")
+        assert take(c, 3) == b"ab!"
+
+
+@test
+def zero_copy():
+    """Who asks for completions gets them: from the kernel, which goes on with the connection."""
+    SO_ZEROCOPY, MSG_ZEROCOPY, SO_EE_ORIGIN_ZEROCOPY = 60, 0x4000000, 5
+    for make in accepted, connected:
+        c = make("d = take(200000); s.sendall(b'%d' % len(d)); take(1)")
+        # Without the option the flag means nothing.
+        assert c.send(bytes(100_000), MSG_ZEROCOPY) == 100_000
+        c.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+        data = bytes(100_000)
+        sent = 0
+        while sent < len(data):
+            sent += c.send(data[sent:], MSG_ZEROCOPY)
+        assert take(c, 6) == b"200000"
+        poller = select.poll()
+        poller.register(c, 0)
+        assert poller.poll(5000) == [(c.fileno(), select.POLLERR)]
+        _, [(level, kind, record)], flags, _ = c.recvmsg(0, 200, socket.MSG_ERRQUEUE)
+        assert struct.unpack("=IBBBxII", record[:16])[1] == SO_EE_ORIGIN_ZEROCOPY and flags & socket.MSG_ERRQUEUE
+    # Before there is a connection, the kernel has it from the beginning.
+    next_port[0] += 1
+    control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+    c = socket.socket(FAMILY)
+    c.setsockopt(socket.SOL_SOCKET, SO_ZEROCOPY, 1)
+    c.connect((PEER, next_port[0]))
+    assert c.send(b"hello", MSG_ZEROCOPY) == 5 and take(c, 5) == b"hello"
+    assert c.recvmsg(0, 200, socket.MSG_ERRQUEUE)[1]
+    control.close()
+
+
+@test
+def options_that_the_kernel_must_follow():
+    def changed(c):
+        if FAMILY == socket.AF_INET6:
+            c.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_UNICAST_HOPS, 33)
+        else:
+            c.setsockopt(socket.IPPROTO_IP, socket.IP_TTL, 33)
+        c.sendall(b"hello")
+        assert take(c, 5) == b"hello"
+        c.close()
+
+    changed(accepted("s.sendall(take(5)); take(1)"))
+    changed(connected("s.sendall(take(5)); take(1)"))
+    # While the connection is being opened.
+    next_port[0] += 1
+    control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+    c = socket.socket(FAMILY)
+    c.setblocking(False)
+    assert c.connect_ex((PEER, next_port[0])) == errno.EINPROGRESS
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_TIMESTAMP if hasattr(socket, "SO_TIMESTAMP") else 29, 1)
+    epoll = select.epoll()
+    epoll.register(c, select.EPOLLOUT)
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLOUT)]
+    c.sendall(b"hello")
+    epoll.modify(c, select.EPOLLIN)
+    assert epoll.poll(5) == [(c.fileno(), select.EPOLLIN)]
+    assert c.recv(5) == b"hello"
+    control.close()
+    # A transparent listener is the kernel's.
+    server, port = listener()
+    level, name = (41, 75) if FAMILY == socket.AF_INET6 else (0, 19)
+    server.setsockopt(level, name, 1)
+    control = order("connect", port, "s.sendall(take(5)); take(1)")
+    c, _ = server.accept()
+    c.sendall(b"hello")
+    assert take(c, 5) == b"hello"
+    control.close()
+
+
+@test
+def sockets_tied_to_an_interface():
+    next_port[0] += 1
+    control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+    c = socket.socket(FAMILY)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"veth0")
+    c.connect((PEER, next_port[0]))
+    c.sendall(b"hello")
+    assert take(c, 5) == b"hello"
+    control.close()
+    # Who listens on the loopback interface alone is not there for the peer, whether it was tied before or after.
+    for late in False, True:
+        server, port = listener()
+        server.setblocking(False)
+        if late:
+            expect(errno.EAGAIN, server.accept)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+        expect(errno.EAGAIN, server.accept)
+        control = order("connect", port, "take(1)")
+        assert control.recv(1) == b""
+        expect(errno.EAGAIN, server.accept)
+
+
+@test
+def options_of_a_listener_that_is_in_use():
+    server, port = listener()
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    control = order("connect", port, "take(1)")
+    select.select([server], [], [], 5)
+    c, _ = server.accept()
+    assert c.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
+    control.close()
+
+
+@test
+def deferred_accept():
+    server, port = listener()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    control = order("connect", port, "time.sleep(0.3); s.sendall(b'hello'); take(1)")
+    assert select.select([server], [], [], 0.15)[0] == []
+    expect(errno.EAGAIN, server.accept)
+    assert select.select([server], [], [], 5)[0] == [server]
+    c, _ = server.accept()
+    assert c.recv(10, socket.MSG_DONTWAIT) == b"hello"
+    control.close()
+    # Without data it takes as long as was asked for.
+    control = order("connect", port, "take(1)")
+    began = time.monotonic()
+    assert select.select([server], [], [], 5)[0] == [server]
+    assert 0.8 < time.monotonic() - began < 2
+    c, _ = server.accept()
+    expect(errno.EAGAIN, c.recv, 10, socket.MSG_DONTWAIT)
+    control.close()
+
+
+@test
+def fast_open():
+    """A client of the kernel's sends data with its second SYN."""
+    with open("/proc/sys/net/ipv4/tcp_fastopen", "w") as setting:
+        setting.write("3")
+    server, port = listener()
+    server.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, 5)
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    server.setblocking(True)
+    control = order("connect", port,
+                    "address = s.getpeername()\n"
+                    "for data in b'first', b'later':\n"
+                    " f = socket.socket(s.family)\n"
+                    " assert f.sendto(data, socket.MSG_FASTOPEN, address) == 5\n"
+                    " assert f.recv(9) == data, data\n"
+                    " f.close()\n"
+                    "s.sendall(b'done')")
+    c, _ = server.accept()
+    for data in b"first", b"later":
+        fast, _ = server.accept()
+        assert take(fast, 5) == data
+        fast.sendall(data)
+        fast.close()
+    assert take(c, 4) == b"done"
+    # As a client the kernel does it.
+    next_port[0] += 1
+    for _ in range(2):
+        control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+        c = socket.socket(FAMILY)
+        assert c.sendto(b"hello", socket.MSG_FASTOPEN, (PEER, next_port[0])) == 5
+        assert take(c, 5) == b"hello"
+        expect(errno.EISCONN, c.sendto, b"x", socket.MSG_FASTOPEN, (PEER, next_port[0]))
+        c.close()
+        control.close()
+    control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+    c = socket.socket(FAMILY)
+    TCP_FASTOPEN_CONNECT = 30
+    c.setsockopt(socket.IPPROTO_TCP, TCP_FASTOPEN_CONNECT, 1)
+    c.connect((PEER, next_port[0]))
+    c.sendall(b"hello")
+    assert take(c, 5) == b"hello"
+    control.close()
+
+
+@test
+def formatted_output():
+    libc = ctypes.CDLL(None, use_errno=True)
+    c = accepted("s.sendall(take(52)); take(1)")
+    numbers = [ctypes.c_double(index / 4) for index in range(1, 10)]
+    for _ in range(2):
+        assert libc.dprintf(c.fileno(), b"%s %d %.2f", b"text", -5, ctypes.c_double(2.5)) == 12
+    # More than there are registers for.
+    assert libc.__dprintf_chk(c.fileno(), 1, b"%d%d%d%d%d%d%d" + b"%.0f" * 9 + b"%s", 1, 2, 3, 4, 5, 6, 7, *numbers, b"the end.....") == 28
+    assert take(c, 52) == b"text -5 2.50" * 2 + b"1234567001112222the end....."
+    reading, writing = os.pipe()
+    assert libc.dprintf(writing, b"%d", 77) == 2
+    assert os.read(reading, 10) == b"77"
+
+
+@test
+def writers_hear_that_the_peer_has_gone():
+    """A program that only writes, and never waits."""
+    c = accepted("")
+    time.sleep(0.1)
+    end = time.monotonic() + 5
+    try:
+        while True:
+            c.send(b"x")
+            time.sleep(0.01)
+            assert time.monotonic() < end
+    except BrokenPipeError:
+        pass
+
+
+@test
+def a_socket_connects_again():
+    c = socket.socket(FAMILY)
+    expect(errno.ECONNREFUSED, c.connect, (PEER, 6599))
+    expect(errno.ECONNREFUSED, c.connect, (PEER, 6599))
+    epoll = select.epoll()
+    epoll.register(c, select.EPOLLIN)
+    for _ in range(2):
+        next_port[0] += 1
+        control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+        c.connect((PEER, next_port[0]))
+        c.sendall(b"hello")
+        assert epoll.poll(5) == [(c.fileno(), select.EPOLLIN)]
+        assert take(c, 5) == b"hello"
+        # AF_UNSPEC ends it.
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.connect(c.fileno(), bytes(16), 16) == 0
+        assert c.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == errno.ECONNRESET
+        expect(errno.ENOTCONN, c.recv, 1)
+        control.close()
+
+
+@test
+def a_listener_pauses():
+    """As HAProxy does: the kernel's socket stops listening, and begins again."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    server, port = listener()
+    server.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(server, select.EPOLLIN)
+    assert epoll.poll(0) == []
+    for stop in lambda: server.shutdown(socket.SHUT_RD), lambda: libc.connect(server.fileno(), bytes(16), 16):
+        stop()
+        control = order("connect", port, "take(1)")
+        assert control.recv(1) == b""
+        expect(errno.EINVAL, server.accept)
+        server.listen(5)
+        control = order("connect", port, "take(1)")
+        assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+        c, _ = server.accept()
+        c.close()
+        control.close()
+
+
+@test
 def calls_by_their_numbers():
     """syscall(2) with the numbers of x86-64 and of aarch64."""
     numbers = {"x86_64": (0, 1, 44, 45, 51, 54, 3), "aarch64": (63, 64, 206, 207, 204, 208, 57)}
