@@ -52,7 +52,11 @@ def carry_out(control):
             data += piece
         return data
 
-    exec(program, {"s": s, "time": time, "socket": socket, "reset": reset, "take": take, "threading": threading})
+    def hold():
+        """Until whoever gave the order lets go."""
+        control.recv(1)
+
+    exec(program, {"s": s, "hold": hold, "time": time, "socket": socket, "reset": reset, "take": take, "threading": threading})
     s.close()
 
 
