@@ -102,6 +102,8 @@ counters! {
     drop_no_flow,
     /// Dropped: a segment of a connection that was handed over: it may have been on its way before.
     drop_departed,
+    /// Dropped: a segment with urgent data, for whoever takes the flow over.
+    drop_urgent,
     /// Dropped: a UDP datagram for no socket.
     drop_udp_no_socket,
     /// Dropped: a UDP datagram over IPv6 without a checksum.

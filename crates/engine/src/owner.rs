@@ -99,6 +99,14 @@ pub trait Owner {
         None
     }
 
+    /// A segment with urgent data arrived (RFC 9293 section 3.8.5), which the engine knows nothing to do with. False: its data
+    /// stands in the stream like any other. True: it is dropped unacknowledged, as the flow is about to be somebody else's
+    /// ([`crate::Engine::export`]), whom the peer will send it again.
+    fn urgent(&mut self, flow: FlowId) -> bool {
+        let _ = flow;
+        false
+    }
+
     /// A UDP datagram arrived, its payload still in the frame. An owner without UDP sockets leaves this out.
     fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
         let _ = (socket, datagram);

@@ -176,7 +176,12 @@ impl<O: Owner> Turn<'_, O> {
         if let Some(verdict) = self.acknowledge(arrival) {
             return verdict;
         }
-        // Seventh and eighth: the text, then FIN. Urgent data is in-band (RFC 6093 section 6): URG changes nothing.
+        // Sixth: URG, for an owner that can do something about it.
+        if flags.contains(TcpFlags::URG) && length > 0 && self.owner.urgent(self.id) {
+            self.shared.counters.drop_urgent += 1;
+            return Verdict::Keep;
+        }
+        // Seventh and eighth: the text, then FIN. Urgent data is in-band (RFC 6093 section 6).
         if length > 0 {
             return self.text(arrival);
         }

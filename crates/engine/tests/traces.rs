@@ -340,6 +340,21 @@ fn urgent_data_is_delivered_in_its_place() {
     assert!(s.sent().iter().all(|segment| !segment.flags.contains(urgent)));
 }
 
+/// What an owner leaves to who takes the flow over is not acknowledged: it comes again.
+#[test]
+fn urgent_data_may_be_left_to_somebody_else() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.owner.leaves_urgent = true;
+    s.inject(Flags::URG | PSH | ACK, 1, 1, 100, 65_535);
+    s.received(flow, 0);
+    s.expect(&[]);
+    assert_eq!(s.host.engine.counters().drop_urgent, 1);
+    s.host.owner.leaves_urgent = false;
+    s.inject(Flags::URG | PSH | ACK, 1, 1, 100, 65_535);
+    s.received(flow, 100);
+}
+
 #[test]
 fn an_early_fin_is_kept() {
     let mut s = Script::new();

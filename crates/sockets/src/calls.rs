@@ -56,12 +56,8 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 if table::lookup(descriptor) != Entry::Socket(id) {
                     continue;
                 }
-                let socket = guard.stack.socket_mut(id);
-                if socket.wants_kernel && socket.state == State::Connected {
-                    socket.wants_kernel = false;
-                    if guard.hand_over(id).is_ok() {
-                        continue;
-                    }
+                if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id) {
+                    continue;
                 }
                 return Ok((guard, id));
             }

@@ -55,6 +55,10 @@ pub(crate) struct Face {
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramFace,
     pub(crate) chores: Vec<Chore>,
+    /// Connections can move into the kernel.
+    pub(crate) can_hand_over: bool,
+    /// Accepted connections that want to, since urgent data came.
+    pub(crate) urgent: Vec<SocketId>,
     /// The time last told.
     pub(crate) now: Instant,
     /// Connections that wait for data before they may be accepted: until when in microseconds, and the socket's number.
@@ -77,6 +81,8 @@ impl Face {
             interests: Interests::new(),
             datagrams: DatagramFace::new(),
             chores: Vec::new(),
+            can_hand_over: false,
+            urgent: Vec::new(),
             now: Instant::from_micros(0),
             deferred: BTreeSet::new(),
             leaving: Vec::new(),
@@ -147,6 +153,7 @@ impl Face {
         self.chores.clear();
         self.leaving.clear();
         self.deferred.clear();
+        self.urgent.clear();
     }
 
     /// The state of a socket in epoll's bits (tcp_poll() in Linux).
@@ -450,6 +457,24 @@ impl Owner for Face {
             Event::Failed(failure) => self.failed(id, failure),
             Event::Released => self.released(flow, id),
         }
+    }
+
+    fn urgent(&mut self, flow: FlowId) -> bool {
+        let can = self.can_hand_over;
+        let Some(id) = self.socket_of(flow) else { return false };
+        let socket = self.at_mut(id);
+        if !can || socket.is_orphan() || socket.stays {
+            return false;
+        }
+        socket.wants_kernel = true;
+        // A connection that waits for accept() has no descriptor yet.
+        let waits = socket.queued;
+        self.promote(id);
+        if !waits {
+            self.urgent.push(id);
+            self.news = true;
+        }
+        true
     }
 
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {

@@ -329,7 +329,8 @@ impl Process {
             (config.address6, config.prefix6_len) = (Some(address), prefix_len);
         }
         config.partial_checksums = interface.partial_checksums;
-        if link.is_alone() {
+        let is_alone = link.is_alone();
+        if is_alone {
             config.arp = true;
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
@@ -359,6 +360,7 @@ impl Process {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
         self.stack.start(engine, link, self.cache_limit.max(1024));
+        self.stack.hands_over(!is_alone);
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }

@@ -192,6 +192,8 @@ pub(crate) struct Socket {
     pub(crate) customized: bool,
     /// The stack cannot follow what the program does with it: the kernel takes the connection over at the next call.
     pub(crate) wants_kernel: bool,
+    /// The kernel could not.
+    pub(crate) stays: bool,
     /// First of its interests.
     pub(crate) interests: u32,
     pub(crate) settings: Settings,
@@ -250,6 +252,7 @@ impl Socket {
             v6: false,
             customized: false,
             wants_kernel: false,
+            stays: false,
             interests: NONE,
             settings: Settings::DEFAULT,
             flow: None,

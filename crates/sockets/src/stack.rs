@@ -112,6 +112,16 @@ impl<T: Transport> Stack<T> {
         self.drive = Some(Drive { engine, transport });
     }
 
+    /// Connections can move into the kernel: those with urgent data will ask for it.
+    pub(crate) fn hands_over(&mut self, can: bool) {
+        self.face.can_hand_over = can;
+    }
+
+    /// Connections that urgent data came for since this was last asked.
+    pub(crate) fn take_urgent(&mut self) -> Vec<SocketId> {
+        core::mem::take(&mut self.face.urgent)
+    }
+
     /// Takes and sends frames in batches so many times as large.
     pub fn enlarge_batches(&mut self, times: usize) {
         self.batches = times;

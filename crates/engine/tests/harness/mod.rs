@@ -141,6 +141,8 @@ pub struct Recorder {
     pub past: Vec<Stream>,
     /// Deliveries are consumed at once, or held until the test reads them.
     pub hold: bool,
+    /// Segments with urgent data are somebody else's.
+    pub leaves_urgent: bool,
     /// Payload is neither made nor kept, only counted: for measurements of many bytes.
     pub count_only: bool,
     /// The UDP sockets that are open; others must not be heard of.
@@ -182,6 +184,10 @@ impl Owner for Recorder {
                 }
             }
         }
+    }
+
+    fn urgent(&mut self, _flow: FlowId) -> bool {
+        self.leaves_urgent
     }
 
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {

@@ -94,6 +94,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 }
             }
             Err(Errno::AGAIN) => {
+                if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id) {
+                    return if done > 0 { Answer::ok(done) } else { Answer::Kernel };
+                }
                 if !pumped {
                     pumped = true;
                     guard.pump_before_waiting();

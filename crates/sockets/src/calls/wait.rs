@@ -241,6 +241,7 @@ pub(crate) unsafe fn epoll_wait(
     let mut kernel_first = core::mem::take(&mut guard.sets[set.0 as usize].full);
     loop {
         guard.pump();
+        guard.hand_over_urgent();
         let time = guard.pumped;
         let started = *started.get_or_insert(time);
         if core::mem::take(&mut kernel_first) {
@@ -397,6 +398,7 @@ pub(crate) fn poll(
     let mut looked = Instant::from_micros(0);
     loop {
         guard.pump();
+        guard.hand_over_urgent();
         let time = now();
         for_kernel.clear();
         let mut ready = 0;

@@ -40,6 +40,28 @@ impl Process {
         outcome.map_err(|_| Errno::OPNOTSUPP)
     }
 
+    /// Hands a connection over that has asked for it. False if it stays.
+    pub(crate) fn hand_over_as_wanted(&mut self, id: SocketId) -> bool {
+        let socket = self.stack.socket_mut(id);
+        if !socket.wants_kernel || socket.state != State::Connected || socket.references == 0 {
+            return false;
+        }
+        socket.wants_kernel = false;
+        if self.hand_over(id).is_ok() {
+            return true;
+        }
+        self.stack.socket_mut(id).stays = true;
+        false
+    }
+
+    /// Hands over the connections that urgent data came for: the engine has none, and the peer sends it again. For calls that
+    /// hold no socket.
+    pub(crate) fn hand_over_urgent(&mut self) {
+        for id in self.stack.take_urgent() {
+            self.hand_over_as_wanted(id);
+        }
+    }
+
     /// Hands over every connection that can be.
     pub(crate) fn hand_over_all(&mut self) {
         let held: Vec<_> = self.stack.connections().collect();

@@ -693,6 +693,53 @@ def urgent_data():
 
 
 @test
+def urgent_data_that_comes():
+    """Not in the stream: the kernel goes on with the connection, before or after it was accepted."""
+    for make in accepted, connected:
+        c = make("s.sendall(b'ab'); take(1); s.send(b'c!', socket.MSG_OOB); s.sendall(b'd'); take(1)")
+        assert take(c, 2) == b"ab"
+        c.send(b"x")
+        # A blocking read waits through it.
+        assert c.recv(1) == b"c"
+        while True:
+            # Whoever reads beyond it has lost it.
+            try:
+                assert c.recv(1, socket.MSG_OOB) == b"!"
+                break
+            except (BlockingIOError, OSError) as error:
+                assert error.errno in (errno.EAGAIN, errno.EINVAL)
+        assert c.recv(1) == b"d"
+        c = make("take(1); s.send(b'c!', socket.MSG_OOB); s.sendall(b'd'); take(1)")
+        epoll = select.epoll()
+        epoll.register(c, select.EPOLLIN | select.EPOLLPRI)
+        c.send(b"x")
+        seen = 0
+        while not seen & select.EPOLLPRI:
+            [(number, events)] = epoll.poll(5)
+            assert number == c.fileno()
+            seen |= events
+        assert c.recv(1, socket.MSG_OOB) == b"!"
+        assert take(c, 2) == b"cd"
+        poller = select.poll()
+        c = make("take(1); s.send(b'c!', socket.MSG_OOB); s.sendall(b'd'); take(1)")
+        poller.register(c, select.POLLPRI)
+        c.send(b"x")
+        assert poller.poll(5000) == [(c.fileno(), select.POLLPRI)]
+        assert take(c, 2) == b"cd"
+    server, port = listener()
+    server.setblocking(False)
+    expect(errno.EAGAIN, server.accept)
+    control = order("connect", port, "s.send(b'c!', socket.MSG_OOB); s.sendall(b'd'); take(1)")
+    time.sleep(0.1)
+    assert select.select([server], [], [], 5)[0] == [server]
+    c, _ = server.accept()
+    assert c.recv(1) == b"c"
+    assert c.recv(1, socket.MSG_OOB) == b"!"
+    assert c.recv(1) == b"d"
+    control.close()
+
+
+@test
 def zero_copy():
     """Who asks for completions gets them: from the kernel, which goes on with the connection."""
     SO_ZEROCOPY, MSG_ZEROCOPY, SO_EE_ORIGIN_ZEROCOPY = 60, 0x4000000, 5
