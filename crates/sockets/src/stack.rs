@@ -804,6 +804,16 @@ impl<T: Transport> Stack<T> {
         }
     }
 
+    /// For how long the last close() of a socket waits until its peer has everything (SO_LINGER); `None` if it has, or if unread
+    /// data will make the close a reset.
+    pub(crate) fn lingers(&self, id: SocketId) -> Option<Duration> {
+        use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
+        let socket = self.face.at(id);
+        let time = socket.settings.linger.filter(|time| !time.is_zero() && socket.references == 1)?;
+        let open = matches!(self.info(id)?.state, Established | CloseWait | FinWait1 | Closing | LastAck);
+        (open && socket.receive.is_empty()).then_some(time)
+    }
+
     /// Bytes that were written and not acknowledged, and those of them that were not sent.
     pub(crate) fn waiting(&self, id: SocketId) -> (usize, usize) {
         use overfly_engine::State::{Closing, FinWait1, LastAck};

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::wait::listener_event;
 use super::{Answer, CLOSED, datagram, lock_socket, spin_until};
 use crate::kernel::{self, now};
+use crate::lock::Guard;
 use crate::options::Waiting;
 use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, wait};
 use crate::rules::Direction;
@@ -457,7 +458,7 @@ fn is_misfit(process: &Process, id: SocketId, descriptor: i32, remote: SocketAdd
 
 /// The SYN is out: waits for the answer if the socket does.
 fn finish_connecting(
-    mut guard: crate::lock::Guard<'static, Process>,
+    mut guard: Guard<'static, Process>,
     id: SocketId,
     descriptor: i32,
     since: sys::Seen,
@@ -546,6 +547,9 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         Entry::Kernel => Answer::Kernel,
         Entry::Socket(id) => {
             let mut guard = process();
+            if let Some(time) = guard.stack.lingers(id) {
+                guard = linger(guard, id, descriptor, time);
+            }
             let told = Told(&mut guard);
             // Two threads may close the same descriptor, or another one has just handed it over.
             if table::lookup(descriptor) != Entry::Socket(id) {
@@ -555,6 +559,32 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         }
         Entry::Set(_) => close_set(&mut process(), descriptor),
         Entry::Kept | Entry::Internal => Answer::error(CLOSED),
+    }
+}
+
+/// SO_LINGER: close() waits until the peer has acknowledged everything, the FIN as well, for `time` at most. O_NONBLOCK does not
+/// matter (__tcp_close() in Linux, net/ipv4/tcp.c).
+fn linger(
+    mut guard: Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+    time: Duration,
+) -> Guard<'static, Process> {
+    let since = sys::seen();
+    let deadline = now() + time;
+    let _ = guard.stack.shutdown(id, false, true);
+    guard.event_loop = false;
+    loop {
+        guard.pump();
+        if table::lookup(descriptor) != Entry::Socket(id) || guard.stack.lingers(id).is_none() {
+            return guard;
+        }
+        let (next, woken) =
+            wait(guard, &mut [], Some(deadline), overfly_engine::Instant::from_micros(0), since, false);
+        guard = next;
+        if woken != Woken::Look {
+            return guard;
+        }
     }
 }
 

@@ -254,6 +254,27 @@ def reset_by_linger():
 
 
 @test
+def close_lingers():
+    """Until everything has arrived, or for so long."""
+    data = bytes(1_000_000)
+    for blocking in False, True:
+        for reads, seconds, least, most in ("time.sleep(0.4); take(10**7)", 10, 0.3, 5), ("time.sleep(20)", 1, 0.9, 3):
+            c = accepted("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 10000); " + reads)
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
+            c.send(data, socket.MSG_DONTWAIT)
+            c.setblocking(blocking)
+            began = time.monotonic()
+            c.close()
+            assert least < time.monotonic() - began < most, time.monotonic() - began
+    # Nothing to wait for.
+    c = accepted("take(1)")
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 10))
+    began = time.monotonic()
+    c.close()
+    assert time.monotonic() - began < 1
+
+
+@test
 def sigpipe():
     got = []
     signal.signal(signal.SIGPIPE, lambda *_: got.append(1))
