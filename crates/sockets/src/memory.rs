@@ -1,5 +1,6 @@
 //! The program's buffers.
 
+use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::mem::MaybeUninit;
 
@@ -32,6 +33,16 @@ impl<'a> Source<'a> {
         length(self.vectors, self.count)
     }
 
+    /// No piece lies where no program has memory.
+    pub(crate) fn is_plausible(&self) -> bool {
+        are_all(self.vectors, self.count, is_plausible)
+    }
+
+    /// No piece lies in the kernel's half: Linux looks at that before anything else.
+    pub(crate) fn is_possible(&self) -> bool {
+        are_all(self.vectors, self.count, is_possible)
+    }
+
     /// The pieces after the first `skip` bytes; empty ones are left out.
     pub(crate) fn pieces(self, skip: usize) -> impl Iterator<Item = &'a [u8]> {
         Pieces { vectors: self.vectors, left: self.count, skip }.map(|(base, length)| {
@@ -52,6 +63,16 @@ impl<'a> Target<'a> {
         length(self.vectors, self.count)
     }
 
+    /// No piece lies where no program has memory.
+    pub(crate) fn is_plausible(&self) -> bool {
+        are_all(self.vectors, self.count, is_plausible)
+    }
+
+    /// No piece lies in the kernel's half: Linux looks at that before anything else.
+    pub(crate) fn is_possible(&self) -> bool {
+        are_all(self.vectors, self.count, is_possible)
+    }
+
     /// The pieces after the first `skip` bytes; empty ones are left out.
     pub(crate) fn pieces(self, skip: usize) -> impl Iterator<Item = &'a mut [MaybeUninit<u8>]> {
         Pieces { vectors: self.vectors, left: self.count, skip }.map(|(base, length)| {
@@ -64,6 +85,31 @@ impl<'a> Target<'a> {
 fn length(vectors: *const iovec, count: usize) -> usize {
     // SAFETY: `Source::new`'s or `Target::new`'s caller answers for the vectors.
     (0..count).fold(0usize, |sum, index| sum.saturating_add(unsafe { (*vectors.add(index)).iov_len }))
+}
+
+/// Behind every address that a program can have.
+const BEHIND: usize = 1 << 56;
+
+/// Whether `length` bytes there are outside the kernel's half (access_ok() in Linux).
+fn is_possible<T>(pointer: *const T, length: usize) -> bool {
+    pointer.addr().checked_add(length).is_some_and(|end| end <= BEHIND)
+}
+
+/// Whether a program could have `length` bytes there: not on the first page, and not in the kernel's half. More would cost a
+/// system call for each buffer: where a program could have memory and has none, it dies of SIGSEGV.
+pub(crate) fn is_plausible<T>(pointer: *const T, length: usize) -> bool {
+    const FIRST: usize = 4096;
+    is_possible(pointer, length) && (length == 0 || pointer.addr() >= FIRST)
+}
+
+/// Whether that holds for all pieces.
+fn are_all(vectors: *const iovec, count: usize, holds: impl Fn(*const c_void, usize) -> bool) -> bool {
+    is_plausible(vectors, count.saturating_mul(size_of::<iovec>()))
+        && (0..count).all(|index| {
+            // SAFETY: `Source::new`'s or `Target::new`'s caller answers for the vectors.
+            let vector = unsafe { &*vectors.add(index) };
+            holds(vector.iov_base, vector.iov_len)
+        })
 }
 
 struct Pieces {

@@ -6,11 +6,11 @@ mod bench;
 use std::net::IpAddr;
 use std::process::Command;
 
-use bench::lab::{CLIENT, SERVER};
+use bench::lab::{CLIENT, CLIENT_V6, SERVER, SERVER_V6};
 use bench::{Bench, peer, programs, run, sum, text};
 
 /// What differs: how the names of the states and of the call begin, and why.
-const EXPLAINED: [(&str, &str, &str); 21] = [
+const EXPLAINED: [(&str, &str, &str); 23] = [
     ("", "F_SETFL", "of a connection's status flags only O_NONBLOCK is kept"),
     ("refused", "bind", "the kernel's socket keeps the port of a connection that has failed"),
     ("peer_reset", "bind", "as above"),
@@ -20,6 +20,8 @@ const EXPLAINED: [(&str, &str, &str); 21] = [
     ("established passive", "bind", "as above"),
     ("with_data passive", "bind", "as above"),
     ("filled passive", "bind", "as above"),
+    ("refused", "set IPV6_V6ONLY 1", "as for bind"),
+    ("both_shut", "set IPV6_V6ONLY 1", "as for bind"),
     ("refused", "SIOCOUTQ", "what will never be acknowledged is no longer counted"),
     ("peer_reset", "SIOCOUTQ", "as above"),
     ("shut", "SIOCOUTQ", "whether the peer has acknowledged the FIN by then is its own affair"),
@@ -65,13 +67,22 @@ fn walk(own: IpAddr, other: IpAddr, accelerates: bool) -> String {
     told
 }
 
-#[test]
-fn calls_say_in_every_state_what_the_kernel_says() {
-    let told = [false, true]
-        .map(|accelerates| std::thread::spawn(move || walk(SERVER.into(), CLIENT.into(), accelerates)));
+/// Both walks at the same time: each waits most of it.
+fn says_what_the_kernel_says(own: IpAddr, other: IpAddr) {
+    let told = [false, true].map(|accelerates| std::thread::spawn(move || walk(own, other, accelerates)));
     let [kernel, overfly] = told.map(|walk| walk.join().unwrap());
     assert_eq!(kernel.lines().count(), overfly.lines().count());
     let differs = |(kernel, overfly): &(&str, &str)| kernel != overfly && !is_explained(kernel);
     let different: Vec<_> = kernel.lines().zip(overfly.lines()).filter(differs).collect();
     assert!(different.is_empty(), "kernel, Overfly: {different:#?}");
+}
+
+#[test]
+fn calls_say_in_every_state_what_the_kernel_says() {
+    says_what_the_kernel_says(SERVER.into(), CLIENT.into());
+}
+
+#[test]
+fn calls_over_ipv6_say_in_every_state_what_the_kernel_says() {
+    says_what_the_kernel_says(SERVER_V6.into(), CLIENT_V6.into());
 }

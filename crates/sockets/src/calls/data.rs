@@ -59,6 +59,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     }
     let since = sys::seen();
     let wanted = target.length();
+    let plausible = target.is_plausible();
+    if !plausible && !target.is_possible() {
+        return Answer::error(Errno::FAULT);
+    }
     let peek = flags & libc::MSG_PEEK != 0;
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
@@ -78,8 +82,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
             } else {
                 guard.stack.consume(id, wanted)
             })
-        } else {
+        } else if plausible || guard.stack.socket(id).receive.is_empty() {
             guard.stack.read(id, target.pieces(done), peek)
+        } else {
+            Err(Errno::FAULT)
         };
         match outcome {
             Ok(count) => {
@@ -154,11 +160,20 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
     let since = sys::seen();
     let wanted = source.length();
+    let plausible = source.is_plausible();
+    if !plausible && !source.is_possible() {
+        return Answer::error(Errno::FAULT);
+    }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     let mut done = 0;
     let mut started = None;
     loop {
-        match guard.stack.write(id, source.pieces(done)) {
+        let outcome = if plausible {
+            guard.stack.write(id, source.pieces(done))
+        } else {
+            guard.stack.write(id, core::iter::empty()).and(Err(Errno::FAULT))
+        };
+        match outcome {
             Ok(count) => {
                 done += count;
                 if done >= wanted || nonblocking {

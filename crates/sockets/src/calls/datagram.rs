@@ -77,6 +77,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
         return Answer::Kernel;
     }
+    if !target.is_plausible() {
+        return Answer::error(Errno::FAULT);
+    }
     match guard.place_datagram(id, descriptor) {
         Placed::Yes => {}
         Placed::Unbound => return Answer::Kernel,

@@ -10,6 +10,7 @@ use super::{Answer, CLOSED, lock_socket, spin_until, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
+use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::{
     PRIVATE_BELL, PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait,
@@ -226,7 +227,7 @@ pub(crate) unsafe fn epoll_wait(
         return Answer::Kernel;
     }
     let Ok(room @ 1..) = usize::try_from(room) else { return Answer::error(Errno::INVAL) };
-    if records.is_null() {
+    if !is_plausible(records, room.saturating_mul(size_of::<libc::epoll_event>())) {
         return Answer::error(Errno::FAULT);
     }
     let since = sys::seen();

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
 use crate::calls::{Answer, data, datagram, life};
-use crate::memory::{Source, Target};
+use crate::memory::{Source, Target, is_plausible};
 use crate::process::{before_kernel_wait, is_active};
 use crate::table::is_ours;
 
@@ -167,6 +167,9 @@ pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number:
         let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
             return count(Err(Errno::INVAL));
         };
+        if !is_plausible(vectors, number * size_of::<iovec>()) {
+            return count(Err(Errno::FAULT));
+        }
         // SAFETY: the program lends the vectors and their buffers for the call.
         let target = unsafe { Target::new(vectors, number) };
         if target.length() == 0 && is_connection(descriptor) {
@@ -185,13 +188,16 @@ pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number:
 /// # Safety
 /// As for recvmsg(2).
 unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int) -> Answer<usize> {
-    if message.is_null() {
+    if !is_plausible(message, size_of::<msghdr>()) {
         return Answer::error(Errno::FAULT);
     }
-    // SAFETY: the program lends the header for the call, and checked for null.
+    // SAFETY: the program lends the header for the call, and it is where it may be.
     let message = unsafe { &mut *message };
     if message.msg_iovlen > VECTORS_MAX {
         return Answer::error(Errno::MSGSIZE);
+    }
+    if !is_plausible(message.msg_iov, message.msg_iovlen * size_of::<iovec>()) {
+        return Answer::error(Errno::FAULT);
     }
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the vectors and their buffers for the call.
@@ -394,6 +400,9 @@ pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number
         let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
             return count(Err(Errno::INVAL));
         };
+        if !is_plausible(vectors, number * size_of::<iovec>()) {
+            return count(Err(Errno::FAULT));
+        }
         // SAFETY: the program lends the vectors and their buffers for the call.
         let source = unsafe { Source::new(vectors, number) };
         if source.length() == 0 && is_connection(descriptor) {
@@ -410,13 +419,16 @@ pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number
 /// # Safety
 /// As for sendmsg(2).
 unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) -> Answer<usize> {
-    if message.is_null() {
+    if !is_plausible(message, size_of::<msghdr>()) {
         return Answer::error(Errno::FAULT);
     }
-    // SAFETY: the program lends the header for the call, and checked for null.
+    // SAFETY: the program lends the header for the call, and it is where it may be.
     let message = unsafe { &*message };
     if message.msg_iovlen > VECTORS_MAX {
         return Answer::error(Errno::MSGSIZE);
+    }
+    if !is_plausible(message.msg_iov, message.msg_iovlen * size_of::<iovec>()) {
+        return Answer::error(Errno::FAULT);
     }
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.

@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::{count, done, fail, next, set_errno};
 use crate::calls::{Answer, data, life, options};
+use crate::memory::is_plausible;
 use crate::process::is_active;
 use crate::table::is_ours;
 
@@ -166,7 +167,7 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
         }
         let number = argument as *mut c_int;
         let answer = match request {
-            libc::FIONBIO if !number.is_null() => {
+            libc::FIONBIO if is_plausible(number, size_of::<c_int>()) => {
                 // SAFETY: FIONBIO's argument points to an int.
                 match options::set_nonblocking(descriptor, unsafe { *number } != 0) {
                     Answer::Kernel => Answer::Kernel,
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
         };
         if let Answer::Done(outcome) = answer {
             let Ok(bytes) = outcome else { return count(outcome) as c_int };
-            if number.is_null() {
+            if !is_plausible(number, size_of::<c_int>()) {
                 set_errno(libc::EFAULT);
                 return -1;
             }

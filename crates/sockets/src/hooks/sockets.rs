@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::{done, fail, next};
 use crate::calls::options::{NAME_LEN, Shape, Value};
 use crate::calls::{Answer, datagram, life, options};
+use crate::memory::is_plausible;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
 
@@ -229,13 +230,14 @@ unsafe fn put_name(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    // SAFETY: the program lends the length if it is not null.
-    match (outcome, unsafe { length.as_ref() }) {
+    let given = is_plausible(length, size_of::<socklen_t>());
+    // SAFETY: the program lends the length.
+    match (outcome, given.then(|| unsafe { &*length })) {
         (Err(error), _) => fail(error),
         (Ok(_), None) => fail(Errno::FAULT),
         // move_addr_to_user() in Linux.
         (Ok(_), Some(&room)) if (room as c_int) < 0 => fail(Errno::INVAL),
-        (Ok(_), Some(&room)) if room > 0 && address.is_null() => fail(Errno::FAULT),
+        (Ok(_), Some(&room)) if !is_plausible(address, room as usize) => fail(Errno::FAULT),
         (Ok(name), Some(_)) => {
             // SAFETY: the program lends the address and its length for the call.
             unsafe { put_address(name, address, length) };
@@ -288,7 +290,7 @@ unsafe fn value<T>(pointer: *const c_void, length: socklen_t) -> Result<T, Errno
     if (length as usize) < size_of::<T>() {
         return Err(Errno::INVAL);
     }
-    if pointer.is_null() {
+    if !is_plausible(pointer, length as usize) {
         return Err(Errno::FAULT);
     }
     // SAFETY: the program lends `length` bytes, which are enough; `T` is a plain C record.
@@ -303,7 +305,7 @@ unsafe fn name_from(pointer: *const c_void, length: socklen_t) -> Result<[u8; NA
     if length < 1 {
         return Err(Errno::INVAL);
     }
-    if pointer.is_null() {
+    if !is_plausible(pointer, length as usize) {
         return Err(Errno::FAULT);
     }
     let mut name = [0; NAME_LEN];
@@ -444,7 +446,7 @@ pub unsafe extern "C" fn getsockopt(
             Answer::Kernel => {}
             Answer::Done(Err(error)) => return fail(error),
             Answer::Done(Ok(_)) if !matches!(options::shape(level, name), Shape::Kernel) => {
-                if pointer.is_null() || length.is_null() {
+                if !is_plausible(length, size_of::<socklen_t>()) {
                     return fail(Errno::FAULT);
                 }
                 let value = match options::get(descriptor, level, name) {
@@ -459,6 +461,9 @@ pub unsafe extern "C" fn getsockopt(
                 let asked = unsafe { *length };
                 if asked as c_int <= 0 {
                     return fail(Errno::INVAL);
+                }
+                if !is_plausible(pointer, asked as usize) {
+                    return fail(Errno::FAULT);
                 }
                 let byte;
                 let bytes: &[u8] = match &value {

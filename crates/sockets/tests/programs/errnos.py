@@ -399,6 +399,34 @@ CALLS = {
 }
 
 
+def bad_pointers():
+    """Addresses where nobody has memory: the first page, and the kernel's half."""
+    for text, address in ("null", None), ("low", ctypes.c_void_p(8)), ("high", ctypes.c_void_p(-1)):
+        def add(name, function):
+            CALLS[f"{name} {text}"] = function
+
+        number = ctypes.c_int(4)
+        four = ctypes.c_size_t(4)
+        bad = address
+        add("recv to", lambda fd, bad=bad: said(call("recv", fd, bad, four, 0)))
+        add("recv trunc to", lambda fd, bad=bad: said(call("recv", fd, bad, four, socket.MSG_TRUNC)))
+        add("read to", lambda fd, bad=bad: said(call("read", fd, bad, four)))
+        add("send from", lambda fd, bad=bad: said(call("send", fd, bad, four, 0)))
+        add("write from", lambda fd, bad=bad: said(call("write", fd, bad, four)))
+        add("send nothing from", lambda fd, bad=bad: said(call("send", fd, bad, ctypes.c_size_t(0), 0)))
+        add("readv with", lambda fd, bad=bad: said(call("readv", fd, bad, 2)))
+        add("writev with", lambda fd, bad=bad: said(call("writev", fd, bad, 2)))
+        add("recvmsg with", lambda fd, bad=bad: said(call("recvmsg", fd, bad, 0)))
+        add("sendmsg with", lambda fd, bad=bad: said(call("sendmsg", fd, bad, 0)))
+        add("getsockopt to", lambda fd, bad=bad: said(call("getsockopt", fd, 6, 1, bad, ctypes.byref(ctypes.c_uint(4)))))
+        add("getsockopt with length", lambda fd, bad=bad: said(call("getsockopt", fd, 6, 1, ctypes.byref(number), bad)))
+        add("setsockopt from", lambda fd, bad=bad: said(call("setsockopt", fd, 6, 1, bad, 4)))
+        add("getsockname to", lambda fd, bad=bad: said(call("getsockname", fd, bad, ctypes.byref(ctypes.c_uint(16)))))
+        add("getsockname with length", lambda fd, bad=bad: said(call("getsockname", fd, ctypes.create_string_buffer(32), bad)))
+        add("FIONREAD to", lambda fd, bad=bad: said(call("ioctl", fd, ctypes.c_ulong(FIONREAD), bad)))
+        add("FIONBIO from", lambda fd, bad=bad: said(call("ioctl", fd, ctypes.c_ulong(FIONBIO), bad)))
+
+
 def fd_is_open(fd):
     return LIBC.fcntl(fd, 1, 0) >= 0
 
@@ -474,6 +502,7 @@ def options():
 
 BASIC = len(CALLS)
 options()
+bad_pointers()
 
 # ---- the states ----
 
