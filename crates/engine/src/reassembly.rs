@@ -204,19 +204,24 @@ mod tests {
         }
     }
 
+    /// Numbers below the bound that each is asked with, always the same ones for a seed.
+    fn random(seed: u32) -> impl FnMut(u32) -> u32 {
+        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
+        move |bound| {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state % bound
+        }
+    }
+
     /// Random overlapping inserts against a plain array of "byte is here" flags, around the wrap of sequence numbers.
     #[test]
     fn holds_each_byte_once() {
         for seed in 1..500_u32 {
             let base = u32::MAX - 300;
             let stream: Vec<u8> = (0..1000_u32).map(|i| (i * 31 + seed) as u8).collect();
-            let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-            let mut random = |bound: u32| {
-                state ^= state << 13;
-                state ^= state >> 17;
-                state ^= state << 5;
-                state % bound
-            };
+            let mut random = random(seed);
             let mut reassembly = Reassembly::default();
             let mut here = vec![false; 1000];
             for _ in 0..20 {
@@ -263,13 +268,7 @@ mod tests {
     #[test]
     fn what_is_held_costs_no_less_than_its_memory() {
         for seed in 1..200_u32 {
-            let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-            let mut random = |bound: u32| {
-                state ^= state << 13;
-                state ^= state >> 17;
-                state ^= state << 5;
-                state % bound
-            };
+            let mut random = random(seed);
             let mut reassembly = Reassembly::default();
             let largest = [1, 20, 1448][seed as usize % 3];
             for _ in 0..300 {

@@ -266,13 +266,14 @@ fn reply_to(request: Request, site: &Site) -> Reply {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
     use crate::serve::fault::Chances;
 
-    fn site(faults: &[&str]) -> Site {
+    /// A thread's, with these faults.
+    pub(in super::super) fn site(faults: &[&str]) -> Site {
         let mut chances = Chances::default();
         faults.iter().for_each(|fault| chances.add(fault).unwrap());
         Site {

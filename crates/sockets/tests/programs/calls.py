@@ -18,25 +18,17 @@ import tempfile
 import termios
 import threading
 import time
-import traceback
+
+import ends
+from ends import test
 
 OWN, PEER = sys.argv[1:3]
 FAMILY = socket.AF_INET6 if ":" in OWN else socket.AF_INET
-TESTS = []
-
-
-def test(function):
-    TESTS.append(function)
-    return function
+socket.socket = ends.Connection
 
 
 def order(verb, port, program):
-    """Tells the peer what to do."""
-    control = socket.create_connection((PEER, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
+    return ends.order(PEER, verb, port, program)
 
 
 next_port = [8000]
@@ -44,33 +36,19 @@ next_port = [8000]
 
 def listener(backlog=16):
     next_port[0] += 1
-    server = socket.socket(FAMILY)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((OWN, next_port[0]))
-    server.listen(backlog)
-    return server, next_port[0]
+    return ends.bound(OWN, next_port[0], backlog), next_port[0]
 
 
 def accepted(program):
     """A connection that the peer began, and what it does with it."""
     server, port = listener()
-    # The listener must be ours before the peer connects: a first look makes it so.
-    server.setblocking(False)
-    expect(errno.EAGAIN, server.accept)
-    server.setblocking(True)
+    ends.look(server)
     control = order("connect", port, program)
     connection, address = server.accept()
     assert address[0] == PEER, address
     server.close()
     connection.control = control
     return connection
-
-
-class Connection(socket.socket):
-    __slots__ = ("control",)
-
-
-socket.socket = Connection
 
 
 def connected(program):
@@ -1047,19 +1025,4 @@ def splice_through_a_pipe():
 if hasattr(os, "splice"):
     test(splice_through_a_pipe)
 
-failed = 0
-chosen = sys.argv[3:]
-signal.signal(signal.SIGALRM, signal.SIG_DFL)
-for function in TESTS:
-    if chosen and function.__name__ not in chosen:
-        continue
-    began = time.monotonic()
-    try:
-        function()
-        print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
-    except BaseException:
-        failed += 1
-        print(f"FAILED {function.__name__}", flush=True)
-        traceback.print_exc()
-print(f"{failed} failed", flush=True)
-sys.exit(failed != 0)
+ends.run(sys.argv[3:])

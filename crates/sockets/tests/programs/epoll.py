@@ -14,9 +14,12 @@ import sys
 import threading
 import time
 
+import ends
+
 OWN, PEER = sys.argv[1:3]
 LIBC = ctypes.CDLL(None, use_errno=True)
 next_port = [7300]
+socket.socket = ends.Connection
 names = {}
 EVENTS = {
     "IN": 1, "PRI": 2, "OUT": 4, "ERR": 8, "HUP": 16, "RDNORM": 64, "WRNORM": 256, "RDHUP": 0x2000,
@@ -42,30 +45,12 @@ def outcome(call, *arguments):
 
 
 def order(verb, port, program):
-    control = socket.create_connection((PEER, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
+    return ends.order(PEER, verb, port, program)
 
 
 def listener():
     next_port[0] += 1
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((OWN, next_port[0]))
-    server.listen()
-    server.setblocking(False)
-    outcome(server.accept)
-    server.setblocking(True)
-    return server
-
-
-class Connection(socket.socket):
-    __slots__ = ("control",)
-
-
-socket.socket = Connection
+    return ends.look(ends.bound(OWN, next_port[0]))
 
 
 def connection(program, name="c"):

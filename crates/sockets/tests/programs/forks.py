@@ -6,7 +6,6 @@ usage: forks.py OWN-ADDRESS PEER-ADDRESS [TEST...]
 import ctypes
 import os
 import select
-import signal
 import socket
 import socketserver
 import subprocess
@@ -15,6 +14,9 @@ import tempfile
 import threading
 import time
 import traceback
+
+import ends
+from ends import test
 
 if sys.argv[1] == "image":
     # What `another_image_goes_on` execs: the connection and the listener that it was left.
@@ -27,43 +29,17 @@ if sys.argv[1] == "image":
     sys.exit(0)
 
 OWN, PEER = sys.argv[1:3]
-TESTS = []
 next_port = [7500]
-
-
-def test(function):
-    TESTS.append(function)
-    return function
+socket.socket = ends.Connection
 
 
 def order(verb, port, program):
-    control = socket.create_connection((PEER, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
+    return ends.order(PEER, verb, port, program)
 
 
 def listener():
     next_port[0] += 1
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((OWN, next_port[0]))
-    server.listen()
-    server.setblocking(False)
-    try:
-        server.accept()
-    except BlockingIOError:
-        pass
-    server.setblocking(True)
-    return server
-
-
-class Connection(socket.socket):
-    __slots__ = ("control",)
-
-
-socket.socket = Connection
+    return ends.look(ends.bound(OWN, next_port[0]))
 
 
 def accepted(program, server=None):
@@ -398,19 +374,4 @@ def a_server_that_forks():
         server.shutdown()
 
 
-failed = 0
-chosen = sys.argv[3:]
-signal.signal(signal.SIGALRM, signal.SIG_DFL)
-for function in TESTS:
-    if chosen and function.__name__ not in chosen:
-        continue
-    began = time.monotonic()
-    try:
-        function()
-        print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
-    except BaseException:
-        failed += 1
-        print(f"FAILED {function.__name__}", flush=True)
-        traceback.print_exc()
-print(f"{failed} failed", flush=True)
-sys.exit(failed != 0)
+ends.run(sys.argv[3:])

@@ -4,8 +4,6 @@ usage: handover.py OWN-ADDRESS PEER-ADDRESS
 
 Over the kernel alone the handover is nothing but a descriptor that is passed, so the expectations are its own.
 """
-import errno
-import fcntl
 import os
 import select
 import socket
@@ -15,51 +13,27 @@ import threading
 import time
 import traceback
 
+import ends
+from ends import TESTS, hand_over, test
+
 OWN, PEER = sys.argv[1:3]
-FAMILY = socket.AF_INET6 if ":" in OWN else socket.AF_INET
-TESTS = []
 next_port = [7200]
 
 
-def test(function):
-    TESTS.append(function)
-    return function
-
-
 def order(verb, port, program):
-    control = socket.create_connection((PEER, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
+    return ends.order(PEER, verb, port, program)
 
 
 def connections(program):
     """One that the peer began and one that this end began; the peer does the same with both."""
     next_port[0] += 2
-    server = socket.socket(FAMILY)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((OWN, next_port[0]))
-    server.listen()
-    server.setblocking(False)
-    try:
-        server.accept()
-    except BlockingIOError:
-        pass
-    server.setblocking(True)
+    server = ends.look(ends.bound(OWN, next_port[0]))
     control = order("connect", next_port[0], program)
     connection, _ = server.accept()
     server.close()
     yield connection, control
     control = order("listen", next_port[0] + 1, program)
     yield socket.create_connection((PEER, next_port[0] + 1)), control
-
-
-def hand_over(connection):
-    here, there = socket.socketpair()
-    with here, there:
-        socket.send_fds(here, [b"x"], [connection.fileno()])
-        os.close(socket.recv_fds(there, 1, 1)[1][0])
 
 
 def wait_for(connection, events, timeout=5):
@@ -276,11 +250,7 @@ def every_descriptor_of_it_moves():
 def a_listener_can_begin_again_at_the_port():
     for connection, control in connections("take(1)"):
         hand_over(connection)
-        server = socket.socket(FAMILY)
-        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        server.bind((OWN, connection.getsockname()[1]))
-        server.listen()
-        server.close()
+        ends.bound(OWN, connection.getsockname()[1]).close()
         connection.send(b"x")
         finished(control)
         connection.close()

@@ -11,9 +11,10 @@ import socket
 import sys
 import threading
 
+from ends import bound, hand_over, look
+
 ROLE, ADDRESS, PORT, COUNT, SIZE, SEED, DIRECTION, HANDOVERS = sys.argv[1:9]
 COUNT, SIZE = int(COUNT), int(SIZE)
-FAMILY = socket.AF_INET6 if ":" in ADDRESS else socket.AF_INET
 # No multiple of a segment, so that a piece lost or repeated shows.
 PERIOD = (1 << 20) + 13
 CHUNK = 256 * 1024
@@ -24,14 +25,6 @@ PATTERN = PATTERN + PATTERN[:CHUNK]
 def expected(offset, length):
     offset %= PERIOD
     return memoryview(PATTERN)[offset : offset + length]
-
-
-def hand_over(connection):
-    """Passing a descriptor to another process, if only to ourselves, moves its connection into the kernel."""
-    here, there = socket.socketpair()
-    with here, there:
-        socket.send_fds(here, [b"x"], [connection.fileno()])
-        socket.socket(fileno=socket.recv_fds(there, 1, 1)[1][0]).close()
 
 
 def send(connection, places):
@@ -92,16 +85,7 @@ def transfer(connection, chance):
 
 chance = random.Random(SEED + ROLE)
 if ROLE == "listen":
-    server = socket.socket(FAMILY)
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind((ADDRESS, int(PORT)))
-    server.listen()
-    server.setblocking(False)
-    try:
-        server.accept()
-    except BlockingIOError:
-        pass
-    server.setblocking(True)
+    server = look(bound(ADDRESS, int(PORT)))
     print("ready", flush=True)
 for index in range(COUNT):
     if ROLE == "listen":

@@ -7,9 +7,7 @@ use std::rc::Rc;
 use overfly_engine::{Config, Engine, Failure};
 use overfly_wire::MacAddr;
 
-use super::super::fault::{Chances, Dice};
-use super::super::reply::Template;
-use super::super::request::HeadCache;
+use super::super::session::tests::site;
 use super::*;
 use crate::link::Ports;
 use crate::link::in_memory::{End, Network};
@@ -58,20 +56,6 @@ impl Owner for Clients {
 
     fn fill(&mut self, _flow: FlowId, offset: u64, buffer: &mut [u8]) {
         buffer.copy_from_slice(&self.request[offset as usize..offset as usize + buffer.len()]);
-    }
-}
-
-fn site(faults: &[&str]) -> Site {
-    let mut chances = Chances::default();
-    faults.iter().for_each(|fault| chances.add(fault).unwrap());
-    Site {
-        chunked: false,
-        close: false,
-        template: Template::default(),
-        cache: HeadCache::new(),
-        dice: Dice::new(chances, 1),
-        counts: Counts::default(),
-        now_ns: 0,
     }
 }
 

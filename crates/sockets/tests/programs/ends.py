@@ -1,0 +1,76 @@
+"""What the test programs of this end share: orders for the peer, listeners, connections, a run of tests."""
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+
+TESTS = []
+
+
+class Connection(socket.socket):
+    """A socket that can hold the connection on which the peer was told what to do with it."""
+
+    __slots__ = ("control",)
+
+
+def test(function):
+    TESTS.append(function)
+    return function
+
+
+def order(peer, verb, port, program):
+    """Tells the peer what to do."""
+    control = socket.create_connection((peer, 7000))
+    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
+    if verb == "listen":
+        assert control.recv(3) == b"ok\n"
+    return control
+
+
+def bound(address, port, backlog=16):
+    """A listener."""
+    server = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((address, port))
+    server.listen(backlog)
+    return server
+
+
+def look(server):
+    """The listener must be ours before the peer connects: a first look makes it so."""
+    server.setblocking(False)
+    try:
+        server.accept()
+    except BlockingIOError:
+        pass
+    server.setblocking(True)
+    return server
+
+
+def hand_over(connection):
+    """Passing a descriptor to another process, if only to ourselves, moves its connection into the kernel."""
+    here, there = socket.socketpair()
+    with here, there:
+        socket.send_fds(here, [b"x"], [connection.fileno()])
+        os.close(socket.recv_fds(there, 1, 1)[1][0])
+
+
+def run(chosen):
+    """Runs the tests that are chosen, or all, and ends."""
+    failed = 0
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for function in TESTS:
+        if chosen and function.__name__ not in chosen:
+            continue
+        began = time.monotonic()
+        try:
+            function()
+            print(f"ok {function.__name__} {time.monotonic() - began:.2f} s", flush=True)
+        except BaseException:
+            failed += 1
+            print(f"FAILED {function.__name__}", flush=True)
+            traceback.print_exc()
+    print(f"{failed} failed", flush=True)
+    sys.exit(failed != 0)
