@@ -17,6 +17,7 @@ pub mod output;
 mod processors;
 mod random;
 pub mod record;
+mod redis;
 pub mod response;
 pub mod search;
 pub mod serve;

@@ -20,8 +20,8 @@ struct Command {
     http: HttpArgs,
 }
 
-/// Answers each request with `hello`, and closes where it is asked to.
-fn server() -> SocketAddr {
+/// Serves each connection in a thread of its own.
+fn server(serve: fn(TcpStream)) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -32,6 +32,19 @@ fn server() -> SocketAddr {
     address
 }
 
+/// Answers each GET of Redis's, of the key `key`, with `hello`.
+fn serve_redis(mut stream: TcpStream) {
+    let mut request = *b"*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n";
+    let expected = request;
+    while stream.read_exact(&mut request).is_ok() {
+        assert_eq!(request, expected);
+        if stream.write_all(b"$5\r\nhello\r\n").is_err() {
+            return;
+        }
+    }
+}
+
+/// Answers each request with `hello`, and closes where it is asked to.
 fn serve(mut stream: TcpStream) {
     let mut pending = Vec::new();
     let mut buffer = [0; 16_384];
@@ -67,7 +80,8 @@ fn serve_over_memif(example: &str) -> (Server, Link) {
 fn every_example_of_the_manual_works() {
     let manual = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/load.md");
     let manual = std::fs::read_to_string(manual).unwrap();
-    let plain = server();
+    let plain = server(serve);
+    let redis = server(serve_redis);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let secure = listener.local_addr().unwrap();
     secure::serve_on(listener, "127.0.0.1", 5);
@@ -78,7 +92,11 @@ fn every_example_of_the_manual_works() {
         let words = words(example).into_iter().skip(2);
         let mut settings = Command::try_parse_from(words).unwrap().http.settings().unwrap();
         for target in &mut settings.targets {
-            let (scheme, address) = if target.is_secure() { ("https", secure) } else { ("http", plain) };
+            let (scheme, address) = match (target.redis_key(), target.is_secure()) {
+                (Some(_), _) => ("redis", redis),
+                (None, true) => ("https", secure),
+                (None, false) => ("http", plain),
+            };
             let weight = target.weight;
             *target = Target::parse(&format!("{scheme}://{address}{}", target.path())).unwrap();
             target.weight = weight;

@@ -18,7 +18,7 @@ use crate::step::StepArgs;
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HttpArgs {
-    /// What to request: http://HOST[:PORT][/PATH], or https://; several are mixed
+    /// What to request: http://HOST[:PORT][/PATH], or https://; several are mixed. redis://HOST[:PORT]/KEY: GET, of a Redis server
     #[arg(value_name = "URL", required = true)]
     pub urls: Vec<String>,
     /// How often each URL comes up beside the others, in their order: 3,1

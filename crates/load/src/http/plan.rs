@@ -56,6 +56,8 @@ pub(crate) struct Plan {
     pub(crate) threads: usize,
     /// Responses have no content: the method is HEAD.
     pub(crate) no_content: bool,
+    /// The servers are Redis's.
+    pub(crate) redis: bool,
 }
 
 impl Plan {
@@ -84,6 +86,7 @@ impl Plan {
             pipeline: settings.pipeline,
             threads: settings.threads,
             no_content: settings.method == "HEAD",
+            redis: settings.targets.iter().any(|target| target.redis_key().is_some()),
         })
     }
 

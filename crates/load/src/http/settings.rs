@@ -12,6 +12,7 @@ use super::script::Workload;
 use super::{Hostility, Target};
 use crate::error::Error;
 use crate::link::{Link, Network};
+use crate::redis;
 
 /// The targets' weights together: so many requests after which the mix repeats.
 const MAX_WEIGHT: u64 = 10_000;
@@ -188,6 +189,7 @@ impl Settings {
             return Err(Error::usage("--pipeline", self.pipeline, "1 to 1024 requests"));
         }
         self.check_hostile()?;
+        self.check_redis()?;
         if let Some(rate) = &self.rate {
             let sound = |per_s: f64| (0.0..=1e9).contains(&per_s);
             if rate.legs.iter().any(|leg| !sound(leg.from_per_s) || !sound(leg.to_per_s))
@@ -237,6 +239,29 @@ impl Settings {
         Ok(())
     }
 
+    /// A Redis server is asked to GET, and told nothing else.
+    fn check_redis(&self) -> Result<(), Error> {
+        let count = self.targets.iter().filter(|target| target.redis_key().is_some()).count();
+        if count == 0 {
+            return Ok(());
+        }
+        let wrong =
+            |option, expected: &str| Err(Error::usage(option, "", format!("{expected} with redis://")));
+        if count < self.targets.len() {
+            return wrong("URL", "no other kind of URL");
+        }
+        if self.method != "GET" || !self.body.is_empty() || !self.headers.is_empty() {
+            return wrong("-X", "no method, headers or body");
+        }
+        if self.hostile.is_some() || self.workload.is_some() {
+            return wrong("--hostile", "neither hostile clients nor a script");
+        }
+        if self.turns() < u64::MAX && self.ending == Ending::Fin {
+            return wrong("--close", "--close=rst: nothing asks the server to close a connection,");
+        }
+        Ok(())
+    }
+
     /// Each connection needs a local port of its own.
     pub(crate) fn check_ports(&self, ports: usize) -> Result<(), Error> {
         if self.connections > ports {
@@ -279,6 +304,9 @@ impl Settings {
     /// A request for `target`; the `last` one of a connection says so.
     #[must_use]
     pub fn request(&self, target: &Target, last: bool) -> Vec<u8> {
+        if let Some(key) = target.redis_key() {
+            return redis::get(key);
+        }
         let given = |name: &str| self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let mut request = format!("{} {} HTTP/1.1\r\n", self.method, target.path());
         let mut line = |name: &str, value: &str| {
@@ -323,6 +351,7 @@ mod tests {
         assert_eq!(request("https://a:443/b"), "GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(request("https://a:80/"), "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n");
         assert_eq!(request("http://[::1]"), "GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n");
+        assert_eq!(request("redis://a/b:c"), "*2\r\n$3\r\nGET\r\n$3\r\nb:c\r\n");
     }
 
     #[test]
@@ -360,6 +389,16 @@ mod tests {
         starts(settings(|s| s.requests = Some(0)), "-n 0");
         starts(settings(|s| s.timeout = Duration::ZERO), "--timeout 0");
         starts(settings(|s| s.interface = Some("eth0".into())), "--interface eth0");
+        let redis = |change: fn(&mut Settings)| {
+            let mut settings = Settings::new(Target::parse("redis://a/b").unwrap());
+            change(&mut settings);
+            settings.check().err().map(|error| error.to_string())
+        };
+        assert_eq!(redis(|_| {}), None);
+        assert_eq!(redis(|s| (s.close, s.ending) = (true, Ending::Reset)), None);
+        starts(redis(|s| s.close = true), "--close");
+        starts(redis(|s| s.method = "PUT".into()), "-X");
+        starts(redis(|s| s.targets.push(Target::parse("http://a/").unwrap())), "URL");
         starts(
             settings(|s| {
                 s.link = Link::Xdp;

@@ -4,11 +4,32 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::error::Error;
 
-/// A server and a resource, from an `http://` or `https://` URL.
+/// How a server is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scheme {
+    Http,
+    Https,
+    Redis,
+}
+
+impl Scheme {
+    const ALL: [(&str, Scheme); 3] =
+        [("http://", Scheme::Http), ("https://", Scheme::Https), ("redis://", Scheme::Redis)];
+
+    fn default_port(self) -> u16 {
+        match self {
+            Scheme::Http => 80,
+            Scheme::Https => 443,
+            Scheme::Redis => 6379,
+        }
+    }
+}
+
+/// A server and a resource, from an `http://`, `https://` or `redis://` URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     url: String,
-    secure: bool,
+    scheme: Scheme,
     host: String,
     port: u16,
     path: String,
@@ -17,23 +38,22 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1).
+    /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1). Or `redis://host[:port]/key`.
     ///
     /// # Errors
     /// [`Error::Usage`] for anything else.
     pub fn parse(url: &str) -> Result<Target, Error> {
         let wrong = |expected: &str| Error::usage("URL", url, expected);
-        const SHAPE: &str = "http://HOST[:PORT][/PATH] or https://HOST[:PORT][/PATH]";
-        let scheme =
-            ["http://", "https://"].into_iter().find(|scheme| starts_with_ignoring_case(url, scheme));
-        let Some(scheme) = scheme else {
+        const SHAPE: &str =
+            "http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH] or redis://HOST[:PORT]/KEY";
+        let found = Scheme::ALL.into_iter().find(|(start, _)| starts_with_ignoring_case(url, start));
+        let Some((start, scheme)) = found else {
             return Err(wrong(SHAPE));
         };
-        let secure = scheme == "https://";
         if !url.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(wrong("visible ASCII only: other bytes are written as %XX"));
         }
-        let rest = url[scheme.len()..].split('#').next().unwrap_or_default();
+        let rest = url[start.len()..].split('#').next().unwrap_or_default();
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         if authority.contains('@') {
@@ -44,7 +64,7 @@ impl Target {
             _ => (authority, ""),
         };
         let port = match port {
-            "" => default_port(secure),
+            "" => scheme.default_port(),
             digits => digits
                 .parse::<u16>()
                 .ok()
@@ -60,7 +80,10 @@ impl Target {
             Some(b'?') => format!("/{path}"),
             Some(_) => path.to_string(),
         };
-        Ok(Target { url: url.to_string(), secure, host: host.to_string(), port, path, weight: 1 })
+        if scheme == Scheme::Redis && path.len() < 2 {
+            return Err(wrong("a key after the slash: redis://HOST[:PORT]/KEY"));
+        }
+        Ok(Target { url: url.to_string(), scheme, host: host.to_string(), port, path, weight: 1 })
     }
 
     /// As it was given.
@@ -86,7 +109,13 @@ impl Target {
     /// Whether it wants TLS.
     #[must_use]
     pub fn is_secure(&self) -> bool {
-        self.secure
+        self.scheme == Scheme::Https
+    }
+
+    /// The key to GET, if it is a Redis server: it is sent as it stands in the URL.
+    #[must_use]
+    pub fn redis_key(&self) -> Option<&str> {
+        (self.scheme == Scheme::Redis).then(|| self.path.get(1..).unwrap_or_default())
     }
 
     /// The host as it was given, without the brackets of an IPv6 address.
@@ -109,7 +138,7 @@ impl Target {
 
     /// Whether both are one server: a connection to the one can carry requests for the other.
     pub(crate) fn is_same_server(&self, other: &Target) -> bool {
-        (self.secure, self.port) == (other.secure, other.port) && self.host.eq_ignore_ascii_case(&other.host)
+        (self.scheme, self.port) == (other.scheme, other.port) && self.host.eq_ignore_ascii_case(&other.host)
     }
 
     /// The Host field (RFC 9112 section 3.2): the port only where it is not the scheme's.
@@ -119,16 +148,12 @@ impl Target {
             Ok(IpAddr::V6(address)) => format!("[{address}]"),
             _ => self.host.clone(),
         };
-        if self.port == default_port(self.secure) { host } else { format!("{host}:{}", self.port) }
+        if self.port == self.scheme.default_port() { host } else { format!("{host}:{}", self.port) }
     }
 }
 
 fn starts_with_ignoring_case(text: &str, start: &str) -> bool {
     text.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start))
-}
-
-fn default_port(secure: bool) -> u16 {
-    if secure { 443 } else { 80 }
 }
 
 #[cfg(test)]
@@ -149,6 +174,8 @@ mod tests {
             "http://u:p@a/",
             "http://a/ b",
             "ftp://a",
+            "redis://a",
+            "redis://a/",
             "http://a/\u{e9}",
         ] {
             let error = Target::parse(url).unwrap_err();

@@ -4,6 +4,7 @@
 use ring::digest::{Context, SHA256};
 
 use super::super::script::Interest;
+use crate::redis;
 use crate::response::{HeadCache, Malformed, Parser, Response, Sink};
 
 /// What some bytes of a response did for it.
@@ -43,8 +44,36 @@ impl Sink for Capture {
     }
 }
 
+/// What reads the responses of the servers' protocol.
+enum Reader {
+    Http(Parser),
+    Redis(redis::Parser),
+}
+
+impl Reader {
+    #[inline]
+    fn feed_into(
+        &mut self,
+        data: &[u8],
+        cache: &mut HeadCache,
+        sink: &mut impl Sink,
+    ) -> Result<(usize, Option<Response>), Malformed> {
+        match self {
+            Reader::Http(parser) => parser.feed_into(data, cache, sink),
+            Reader::Redis(parser) => parser.feed(data, sink),
+        }
+    }
+
+    fn finish(&mut self) -> Option<Response> {
+        match self {
+            Reader::Http(parser) => parser.finish(),
+            Reader::Redis(_) => None,
+        }
+    }
+}
+
 struct Partial {
-    parser: Parser,
+    reader: Reader,
     first_byte_ns: u64,
     capture: Capture,
 }
@@ -55,15 +84,16 @@ pub(super) struct Partials {
     free: Vec<u32>,
     expected: Option<[u8; 32]>,
     interest: Interest,
+    redis: bool,
 }
 
 impl Partials {
     /// No place: nothing of a response has come.
     pub(super) const NONE: u32 = u32::MAX;
 
-    /// `expected`: the content's SHA-256 digest, if it is to be compared.
-    pub(super) fn new(expected: Option<[u8; 32]>, interest: Interest) -> Partials {
-        Partials { places: Vec::new(), free: Vec::new(), expected, interest }
+    /// `expected`: the content's SHA-256 digest, if it is to be compared. `redis`: that is what the servers speak.
+    pub(super) fn new(expected: Option<[u8; 32]>, interest: Interest, redis: bool) -> Partials {
+        Partials { places: Vec::new(), free: Vec::new(), expected, interest, redis }
     }
 
     /// Takes bytes of the response of a connection that knows `place`.
@@ -77,20 +107,29 @@ impl Partials {
         cache: &mut HeadCache,
     ) -> Result<Progress, Malformed> {
         let captures = self.interest >= Interest::Head || self.expected.is_some();
-        let fresh = || if no_content { Parser::without_content() } else { Parser::new() };
+        let redis = self.redis;
+        let fresh = || match (redis, no_content) {
+            (true, _) => Reader::Redis(redis::Parser::new()),
+            (false, true) => Reader::Http(Parser::without_content()),
+            (false, false) => Reader::Http(Parser::new()),
+        };
         let (used, response) = if *place == Partials::NONE && !captures {
-            let mut parser = fresh();
-            let fed = parser.feed(data, cache)?;
+            let mut reader = fresh();
+            let fed = reader.feed_into(data, cache, &mut ())?;
             if fed.1.is_none() {
-                *place = self.add(parser, now_ns);
+                *place = self.add(reader, now_ns);
             }
             fed
         } else {
             if *place == Partials::NONE {
                 *place = self.add(fresh(), now_ns);
             }
-            let Partial { parser, capture, .. } = &mut self.places[*place as usize];
-            if captures { parser.feed_into(data, cache, capture)? } else { parser.feed(data, cache)? }
+            let Partial { reader, capture, .. } = &mut self.places[*place as usize];
+            if captures {
+                reader.feed_into(data, cache, capture)?
+            } else {
+                reader.feed_into(data, cache, &mut ())?
+            }
         };
         Ok(match response {
             None => Progress::More,
@@ -98,15 +137,15 @@ impl Partials {
         })
     }
 
-    fn add(&mut self, parser: Parser, first_byte_ns: u64) -> u32 {
+    fn add(&mut self, reader: Reader, first_byte_ns: u64) -> u32 {
         let place = self.free.pop().unwrap_or_else(|| {
             let interest = self.interest;
             let capture = Capture { digest: None, interest, head: Vec::new(), content: Vec::new() };
-            self.places.push(Partial { parser: Parser::new(), first_byte_ns, capture });
+            self.places.push(Partial { reader: Reader::Http(Parser::new()), first_byte_ns, capture });
             (self.places.len() - 1) as u32
         });
         let partial = &mut self.places[place as usize];
-        partial.parser = parser;
+        partial.reader = reader;
         partial.first_byte_ns = first_byte_ns;
         partial.capture.digest = self.expected.map(|_| Context::new(&SHA256));
         partial.capture.head.clear();
@@ -131,7 +170,7 @@ impl Partials {
 
     /// The stream has ended: the response whose content ends there, if that is what this is.
     pub(super) fn finish(&mut self, place: u32) -> Option<Response> {
-        self.places.get_mut(place as usize)?.parser.finish()
+        self.places.get_mut(place as usize)?.reader.finish()
     }
 
     /// Of a complete response: whether its content is the expected one.
