@@ -26,7 +26,7 @@ import java.nio.charset.StandardCharsets;
  * An HTTP server that describes each request in its answer, or answers with {@code ?size=N} bytes. A request with
  * {@code Connection: close} gets an answer without Content-Length, which ends at FIN; {@code /echo} returns the body.
  *
- * <p>Arguments: nio or epoll, the port, the threads that serve connections.
+ * <p>Arguments: nio or epoll, the port, the threads that serve connections (0: the one that accepts serves them too).
  */
 public final class Snoop extends SimpleChannelInboundHandler<FullHttpRequest> {
     public static void main(String[] arguments) throws InterruptedException {
@@ -34,7 +34,7 @@ public final class Snoop extends SimpleChannelInboundHandler<FullHttpRequest> {
         int port = Integer.parseInt(arguments[1]);
         int threads = Integer.parseInt(arguments[2]);
         EventLoopGroup acceptor = epoll ? new EpollEventLoopGroup(1) : new NioEventLoopGroup(1);
-        EventLoopGroup workers = epoll ? new EpollEventLoopGroup(threads) : new NioEventLoopGroup(threads);
+        EventLoopGroup workers = threads == 0 ? acceptor : epoll ? new EpollEventLoopGroup(threads) : new NioEventLoopGroup(threads);
         new ServerBootstrap()
                 .group(acceptor, workers)
                 .channel(epoll ? EpollServerSocketChannel.class : NioServerSocketChannel.class)

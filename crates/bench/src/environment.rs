@@ -122,11 +122,13 @@ fn offloads() -> Vec<String> {
         .collect()
 }
 
-/// Most servers print their version, on either stream, when they are given -v.
+/// Most programs print their version, on either stream, when they are given -v or else --version.
 fn version(program: &str) -> String {
-    let Ok(output) = Command::new(program).arg("-v").stdin(Stdio::null()).output() else {
-        return String::new();
+    let said = |option: &str| {
+        let output = Command::new(program).arg(option).stdin(Stdio::null()).output().ok()?;
+        let text = [output.stdout, output.stderr].concat();
+        let line = String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned();
+        output.status.success().then_some(line)
     };
-    let text = [output.stdout, output.stderr].concat();
-    String::from_utf8_lossy(&text).lines().next().unwrap_or("").to_owned()
+    said("-v").or_else(|| said("--version")).unwrap_or_default()
 }

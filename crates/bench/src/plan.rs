@@ -54,8 +54,8 @@ pub struct Plan {
 pub struct Source {
     /// Path, as it was given.
     pub file: PathBuf,
-    /// What the server's configuration is made from.
-    pub config_template: String,
+    /// What the server's configuration is made from, if it has one.
+    pub config_template: Option<String>,
 }
 
 /// `[server]`
@@ -64,10 +64,23 @@ pub struct Source {
 pub struct Server {
     /// Found through PATH.
     pub program: String,
-    /// `@ROOT@` and `@CONFIG@` are replaced.
+    /// `@ROOT@`, `@CONFIG@`, `@PORT@` and `@BUILD@` are replaced.
     pub arguments: Vec<String>,
-    /// Path of the template, relative to the plan.
-    pub config: PathBuf,
+    /// Path of the template, relative to the plan, for a server that wants a configuration.
+    pub config: Option<PathBuf>,
+    /// A program, relative to the plan, that makes what the server needs in the folder that it is given: `@BUILD@`. It is run
+    /// once, before all runs.
+    pub build: Option<PathBuf>,
+    /// A program, relative to the plan, and its arguments: run beside each server that was started, it gives it what will be
+    /// asked for. `@PORT@` and `@BYTES@` are replaced.
+    #[serde(default)]
+    pub fill: Vec<String>,
+    /// What is asked for: `@ADDRESS@`, `@PORT@` and `@BYTES@` are replaced.
+    #[serde(default = "a_file")]
+    pub url: String,
+    /// How it is told to end.
+    #[serde(default)]
+    pub stop: Stop,
     /// Replaces `@WORKERS@` in the template.
     #[serde(default = "one")]
     pub workers: u32,
@@ -75,6 +88,17 @@ pub struct Server {
     pub port: Option<u16>,
     /// The core that all of it runs on.
     pub cpu: usize,
+}
+
+/// A signal that a server ends at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stop {
+    /// SIGQUIT.
+    #[default]
+    Quit,
+    /// SIGTERM.
+    Term,
 }
 
 /// `[client]`
@@ -163,6 +187,10 @@ fn one_segment() -> u64 {
     1448
 }
 
+fn a_file() -> String {
+    "http://@ADDRESS@:@PORT@/@BYTES@".to_owned()
+}
+
 fn one() -> u32 {
     1
 }
@@ -216,16 +244,18 @@ impl Plan {
     pub fn read(file: &Path) -> Result<Plan, Error> {
         let text = fs::read_to_string(file).map_err(|error| wrong(file, error.to_string()))?;
         let mut plan = Plan::parse(file, &text)?;
-        let config = file.parent().unwrap_or(Path::new(".")).join(&plan.server.config);
-        plan.source.config_template = fs::read_to_string(&config).map_err(|error| {
-            wrong(
-                file,
-                format!(
-                    "server.config = \"{}\": {error}; expected a file, relative to the plan",
-                    plan.server.config.display()
-                ),
-            )
-        })?;
+        if let Some(config) = &plan.server.config {
+            let template = fs::read_to_string(plan.beside(config)).map_err(|error| {
+                wrong(
+                    file,
+                    format!(
+                        "server.config = \"{}\": {error}; expected a file, relative to the plan",
+                        config.display()
+                    ),
+                )
+            })?;
+            plan.source.config_template = Some(template);
+        }
         Ok(plan)
     }
 
@@ -321,6 +351,11 @@ impl Plan {
     /// Whether any run needs network namespaces, and so root.
     pub fn needs_lab(&self) -> bool {
         self.links.iter().any(|&link| link != Link::Memif)
+    }
+
+    /// A path that is relative to the plan, as one from here.
+    pub(crate) fn beside(&self, path: impl AsRef<Path>) -> PathBuf {
+        self.source.file.parent().unwrap_or(Path::new(".")).join(path)
     }
 
     /// The plan's name: that of its file, without the extension.

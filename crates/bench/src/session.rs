@@ -4,6 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::mem::take;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -17,7 +18,7 @@ use crate::plan::{Case, Link, Mode, Plan};
 use crate::report::Report;
 use crate::schedule::{Attempt, Cores, STEADY, Schedule};
 use crate::site::Site;
-use crate::trial::{Trial, carry_out};
+use crate::trial::{Tools, Trial, carry_out};
 
 /// How to carry a plan out.
 #[derive(Debug, Clone)]
@@ -70,6 +71,7 @@ impl Session {
         // Raw data of an earlier session would be taken for this one's.
         let _ = fs::remove_dir_all(&raw);
         fs::create_dir_all(&raw).map_err(Error::kernel(format!("make {}", raw.display())))?;
+        let build = self.build(plan)?;
         let environment = Environment::observe(
             &if plan.needs_lab() { Site::lab(&self.overfly)? } else { Site::machine(&self.overfly)? },
             &plan.server.program,
@@ -86,7 +88,7 @@ impl Session {
         while let Some(point) = schedule.next() {
             let (index, case) = (trials.len(), cases[point]);
             progress.before(index, schedule.left(), plan, case);
-            let mut trial = carry_out(plan, &self.overfly, case);
+            let mut trial = carry_out(plan, Tools { overfly: &self.overfly, build: &build }, case);
             let Some(attempt) = schedule.made(take(&mut trial.conditions)) else { break };
             self.keep(&raw, index, plan, case, &attempt, &trial)?;
             progress.after(index, plan, case, &trial, schedule.share(&attempt) < STEADY);
@@ -99,6 +101,27 @@ impl Session {
             fs::write(&path, text).map_err(Error::kernel(format!("write {}", path.display())))?;
         }
         Ok(report)
+    }
+
+    /// The folder of what the plan's server needs, which is made if the plan says how.
+    fn build(&self, plan: &Plan) -> Result<PathBuf, Error> {
+        let absolute =
+            |path: &Path| std::path::absolute(path).map_err(Error::kernel("find the working folder"));
+        let folder = absolute(&self.output.join("build"))?;
+        if let Some(script) = &plan.server.build {
+            fs::create_dir_all(&folder).map_err(Error::kernel(format!("make {}", folder.display())))?;
+            let path = absolute(&plan.beside(script))?;
+            let status = Command::new(&path)
+                .arg(&folder)
+                .stdin(Stdio::null())
+                .status()
+                .map_err(Error::kernel(format!("start {}", path.display())))?;
+            if !status.success() {
+                let message = format!("server.build = \"{}\": {status}", script.display());
+                return Err(Error::Plan { file: plan.source.file.display().to_string(), message });
+            }
+        }
+        Ok(folder)
     }
 
     fn keep(

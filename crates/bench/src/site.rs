@@ -87,14 +87,6 @@ impl Site {
         }
     }
 
-    /// Runs `work` where the generator runs.
-    pub(crate) fn as_client<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
-        match &self.lab {
-            Some(lab) => lab.within("client", work),
-            None => Ok(work()),
-        }
-    }
-
     /// A command that runs `program` as the server, on a core. What is started is its guardian.
     pub(crate) fn server(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
         if let Some(lab) = &self.lab {
@@ -104,6 +96,14 @@ impl Site {
         command.arg(&self.overfly).args(["__warden", "--parent"]).arg(std::process::id().to_string());
         command.arg("--folder").arg(&self.root).arg("--").arg(program);
         command
+    }
+
+    /// A command that runs `program` where the server is. It ends by itself.
+    pub(crate) fn beside_server(&self, program: impl AsRef<OsStr>) -> Command {
+        match &self.lab {
+            Some(lab) => lab.command("server", program),
+            None => Command::new(program),
+        }
     }
 
     /// A command that runs `overfly` as the generator, on a core.

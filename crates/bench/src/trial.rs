@@ -2,8 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::lab::DEVICE;
-use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop};
 use crate::process_time::{CoreTime, tree};
 use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
@@ -87,26 +86,36 @@ struct LoadLatency {
     p99: f64,
 }
 
+/// What runs are made with.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Tools<'a> {
+    pub(crate) overfly: &'a Path,
+    /// What the plan's `server.build` made.
+    pub(crate) build: &'a Path,
+}
+
 /// Carries out one case of the plan. A failure is part of what is returned.
-pub(crate) fn carry_out(plan: &Plan, overfly: &Path, case: Case) -> Trial {
+pub(crate) fn carry_out(plan: &Plan, tools: Tools<'_>, case: Case) -> Trial {
     let cell = plan.cells()[case.cell];
     let mut trial = Trial::default();
-    if let Err(problem) = attempt(plan, overfly, case, cell, &mut trial) {
+    if let Err(problem) = attempt(plan, tools, case, cell, &mut trial) {
         trial.problems.push(problem);
     }
     trial
 }
 
-fn attempt(plan: &Plan, overfly: &Path, case: Case, cell: Cell, trial: &mut Trial) -> Result<(), String> {
+fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Trial) -> Result<(), String> {
+    let overfly = tools.overfly;
     let site = match cell.link {
         Link::Memif => Site::machine(overfly),
         Link::Xdp | Link::Kernel => Site::lab(overfly),
     };
     let site = site.map_err(|error| error.to_string())?;
-    let mut server = Server::start(plan, &site, overfly, case.mode, cell)?;
+    let mut server = Server::start(plan, &site, tools, case.mode, cell)?;
     trial.server_command.clone_from(&server.line);
-    let result = server.await_answer(cell).and_then(|()| measure(plan, overfly, case, cell, &server, trial));
-    let stopped = server.stop();
+    let result = server.fill(plan, cell).and_then(|()| server.await_answer(plan, cell));
+    let result = result.and_then(|()| measure(plan, overfly, case, cell, &server, trial));
+    let stopped = server.stop(plan.server.stop);
     trial.server_log = server.log();
     // The first thing that went wrong is the one to tell; what the server said may explain it.
     match result.and(stopped) {
@@ -267,10 +276,20 @@ fn load_arguments(plan: &Plan, case: Case, cell: Cell, server: &Server<'_>) -> V
     if cell.connection == Connection::Close {
         add(&["--close"]);
     }
-    add(&["--expect-status", "200", "--expect-size", &cell.payload_bytes.to_string()]);
-    let address = server.site.address(case.generator);
-    add(&[&format!("http://{address}:{}/{}", server.port, cell.payload_bytes)]);
+    arguments.extend(asked_for(plan, cell, server, case.generator));
     arguments
+}
+
+/// What is asked for, and expected.
+fn asked_for(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Link) -> Vec<OsString> {
+    let bytes = cell.payload_bytes.to_string();
+    let url = plan
+        .server
+        .url
+        .replace("@ADDRESS@", &server.site.address(generator).to_string())
+        .replace("@PORT@", &server.port.to_string())
+        .replace("@BYTES@", &bytes);
+    ["--expect-status", "200", "--expect-size", &bytes, &url].map(OsString::from).into()
 }
 
 /// The server of one run, under its guardian.
@@ -286,28 +305,28 @@ impl Server<'_> {
     fn start<'a>(
         plan: &Plan,
         site: &'a Site,
-        overfly: &Path,
+        tools: Tools<'_>,
         mode: Mode,
         cell: Cell,
     ) -> Result<Server<'a>, String> {
         let root = site.root().display().to_string();
         let config = format!("{root}/server.conf");
         let port = plan.server.port.map_or_else(|| site.port(), Ok).map_err(|error| error.to_string())?;
-        let text = plan
-            .source
-            .config_template
-            .replace("@ROOT@", &root)
-            .replace("@PORT@", &port.to_string())
-            .replace("@WORKERS@", &plan.server.workers.to_string());
+        if let Some(template) = &plan.source.config_template {
+            let text = template
+                .replace("@ROOT@", &root)
+                .replace("@PORT@", &port.to_string())
+                .replace("@WORKERS@", &plan.server.workers.to_string());
+            site.write(&config, text.as_bytes()).map_err(|error| error.to_string())?;
+        }
         let payload: Vec<u8> = (0..cell.payload_bytes).map(|index| b'a' + (index % 26) as u8).collect();
-        site.write(&config, text.as_bytes())
-            .and_then(|()| site.write(format!("{root}/www/{}", cell.payload_bytes), &payload))
+        site.write(format!("{root}/www/{}", cell.payload_bytes), &payload)
             .map_err(|error| error.to_string())?;
 
         let mut words: Vec<OsString> = Vec::new();
         if mode == Mode::Overfly {
             words.extend([
-                overfly.as_os_str().to_owned(),
+                tools.overfly.as_os_str().to_owned(),
                 "run".into(),
                 "--profile".into(),
                 plan.profile.clone().into(),
@@ -320,12 +339,13 @@ impl Server<'_> {
             words.push("--".into());
         }
         words.push(plan.server.program.clone().into());
-        words.extend(
-            plan.server
-                .arguments
-                .iter()
-                .map(|word| word.replace("@ROOT@", &root).replace("@CONFIG@", &config).into()),
-        );
+        let filled_in = |word: &String| {
+            word.replace("@ROOT@", &root)
+                .replace("@CONFIG@", &config)
+                .replace("@PORT@", &port.to_string())
+                .replace("@BUILD@", &tools.build.display().to_string())
+        };
+        words.extend(plan.server.arguments.iter().map(|word| filled_in(word).into()));
         let program = words.remove(0);
         // Not a pipe, which would have to be emptied while the server runs.
         let log = rustix::fs::memfd_create("server-log", rustix::fs::MemfdFlags::CLOEXEC)
@@ -345,48 +365,83 @@ impl Server<'_> {
         Ok(Server { site, port, guardian, line: line(program, &words), log })
     }
 
-    /// Asks for the file from the client's side until it comes.
-    fn await_answer(&mut self, cell: Cell) -> Result<(), String> {
+    /// Runs what gives the server what will be asked for.
+    fn fill(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
+        let [program, arguments @ ..] = plan.server.fill.as_slice() else { return Ok(()) };
+        let port = self.port.to_string();
+        let bytes = cell.payload_bytes.to_string();
+        let child = self
+            .site
+            .beside_server(plan.beside(program))
+            .args(arguments.iter().map(|word| word.replace("@PORT@", &port).replace("@BYTES@", &bytes)))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{program} could not be started: {error}"))?;
+        let output = output_of(child, Instant::now() + START_DEADLINE)?;
+        match output.success {
+            true => Ok(()),
+            false => Err(format!("{program} failed: {}", output.stderr.trim())),
+        }
+    }
+
+    /// Asks from the client's side until the answer comes.
+    fn await_answer(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
         let deadline = Instant::now() + START_DEADLINE;
-        let address = SocketAddr::from((self.site.address(Link::Kernel), self.port));
         loop {
             if let Ok(Some(status)) = self.guardian.try_wait() {
                 return Err(format!("the server ended at once: {status}"));
             }
-            let answer = self
+            let child = self
                 .site
-                .as_client(|| request(address, cell.payload_bytes))
-                .map_err(|error| error.to_string())?;
-            match answer {
-                Ok(()) => return Ok(()),
-                Err(error) if Instant::now() > deadline => {
-                    return Err(format!(
-                        "the server did not answer within {} s: {error}",
-                        START_DEADLINE.as_secs()
-                    ));
-                }
-                Err(_) => thread::sleep(Duration::from_millis(20)),
+                .generator(plan.client.cpu)
+                .args(["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms"])
+                .args(asked_for(plan, cell, self, Link::Kernel))
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .map_err(|error| format!("the generator could not be started: {error}"))?;
+            let output = output_of(child, deadline + LOAD_SLACK)?;
+            if output.success {
+                return Ok(());
             }
+            if Instant::now() > deadline {
+                return Err(format!(
+                    "the server did not answer within {} s: {}",
+                    START_DEADLINE.as_secs(),
+                    format!("{} {}", output.stdout.trim(), output.stderr.trim()).replace('\n', "; ").trim()
+                ));
+            }
+            thread::sleep(Duration::from_millis(20));
         }
     }
 
     /// Tells the server to end in its own way, and waits for that.
-    fn stop(&mut self) -> Result<(), String> {
+    fn stop(&mut self, stop: Stop) -> Result<(), String> {
+        let signal = match stop {
+            Stop::Quit => Signal::QUIT,
+            Stop::Term => Signal::TERM,
+        };
         let told = self.site.listens_to_signals(self.guardian.id());
         if let Some(told) = told.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            let _ = kill_process(told, Signal::QUIT);
+            let _ = kill_process(told, signal);
         }
         let deadline = Instant::now() + STOP_DEADLINE;
         loop {
             match self.guardian.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
+                // A program may end by the signal, or say so as shells do.
+                Ok(Some(status)) if status.success() || status.code() == Some(128 + signal.as_raw()) => {
+                    return Ok(());
+                }
                 Ok(Some(status)) => return Err(format!("the server ended with {status}")),
                 Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
                 _ => break,
             }
         }
         self.kill();
-        Err(format!("the server did not end within {} s of SIGQUIT", STOP_DEADLINE.as_secs()))
+        Err(format!("the server did not end within {} s of being told to", STOP_DEADLINE.as_secs()))
     }
 
     fn kill(&mut self) {
@@ -407,31 +462,8 @@ impl Drop for Server<'_> {
     }
 }
 
-/// One plain request over kernel sockets: the status and the size must be right.
-fn request(address: SocketAddr, size: u64) -> Result<(), String> {
-    let timeout = Duration::from_millis(500);
-    let attempt = || -> std::io::Result<Vec<u8>> {
-        let mut stream = TcpStream::connect_timeout(&address, timeout)?;
-        stream.set_read_timeout(Some(timeout))?;
-        write!(stream, "GET /{size} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")?;
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer)?;
-        Ok(answer)
-    };
-    let answer = attempt().map_err(|error| error.to_string())?;
-    let head_len = answer.windows(4).position(|four| four == b"\r\n\r\n").map_or(answer.len(), |at| at + 4);
-    let status = String::from_utf8_lossy(&answer).lines().next().unwrap_or("").to_owned();
-    if !status.contains(" 200 ") {
-        return Err(format!("it answered `{status}`"));
-    }
-    let body_len = (answer.len() - head_len) as u64;
-    if body_len != size {
-        return Err(format!("it sent {body_len} B of {size}"));
-    }
-    Ok(())
-}
-
 struct Output {
+    success: bool,
     stdout: String,
     stderr: String,
 }
@@ -449,20 +481,22 @@ fn output_of(mut child: Child, deadline: Instant) -> Result<Output, String> {
     thread::scope(|scope| {
         let stdout = scope.spawn(|| read_all(stdout));
         let stderr = scope.spawn(|| read_all(stderr));
-        let in_time = loop {
+        let status = loop {
             match child.try_wait() {
                 Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
-                Ok(Some(_)) => break true,
+                Ok(Some(status)) => break Some(status),
                 _ => {
                     let _ = child.kill();
                     let _ = child.wait();
-                    break false;
+                    break None;
                 }
             }
         };
-        let output =
-            Output { stdout: stdout.join().unwrap_or_default(), stderr: stderr.join().unwrap_or_default() };
-        if in_time { Ok(output) } else { Err("the generator did not end in time and was killed".to_owned()) }
+        let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+        match status {
+            Some(status) => Ok(Output { success: status.success(), stdout, stderr }),
+            None => Err("it did not end in time and was killed".to_owned()),
+        }
     })
 }
 

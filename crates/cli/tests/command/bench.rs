@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -102,6 +103,35 @@ fn a_plan_is_carried_out_and_everything_is_written() {
 }
 
 #[test]
+fn a_plan_may_have_another_server_than_nginx() {
+    let server = r#"
+program = "redis-server"
+arguments = ["@BUILD@/redis.conf", "--port", "@PORT@", "--dir", "@ROOT@"]
+build = "build"
+fill = ["FOLDER/redis/fill", "@PORT@", "@BYTES@"]
+url = "redis://@ADDRESS@:@PORT@/@BYTES@"
+stop = "term"
+"#;
+    let server = server.replace("FOLDER", concat!(env!("CARGO_MANIFEST_DIR"), "/../../workloads"));
+    let workplace = Workplace::new(|plan| {
+        let (before, rest) = plan.split_once("program = ").unwrap();
+        let (_, after) = rest.split_once("config = \"nginx.conf\"\n").unwrap();
+        format!("{before}{server}{after}")
+    });
+    let build = workplace.folder.path().join("build");
+    fs::write(&build, "#!/bin/sh\nprintf 'save \"\"\nprotected-mode no\n' > \"$1/redis.conf\"\n").unwrap();
+    fs::set_permissions(&build, fs::Permissions::from_mode(0o755)).unwrap();
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
+    assert_eq!(kernel["errors"], 0);
+
+    fs::write(&build, "#!/bin/sh\nexit 3\n").unwrap();
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "server.build", "exit status: 3"]);
+}
+
+#[test]
 fn a_run_that_fails_is_in_the_report() {
     let workplace = Workplace::new(|plan| plan.replace("\"nginx\"", "\"false\""));
     let output = workplace.bench().output().unwrap();
@@ -117,12 +147,12 @@ fn a_run_that_fails_is_in_the_report() {
 
 #[test]
 fn failed_requests_are_errors() {
-    // One byte more than the generator expects.
+    // All but the first one of a connection.
     let workplace = Workplace::new(|plan| plan);
     let config = workplace.folder.path().join("nginx.conf");
     let text = fs::read_to_string(&config).unwrap();
     let text =
-        text.replace("root @ROOT@/www;", "root @ROOT@/www; if ($http_connection != close) { return 404; }");
+        text.replace("root @ROOT@/www;", "root @ROOT@/www; if ($connection_requests != 1) { return 404; }");
     fs::write(&config, text).unwrap();
     let output = workplace.bench().output().unwrap();
     assert_eq!(output.status.code(), Some(1));
