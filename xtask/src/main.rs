@@ -2,8 +2,8 @@
 
 #![forbid(unsafe_code)]
 
-mod apps;
 mod compare_load;
+mod example;
 mod fuzz;
 mod instructions;
 
@@ -13,7 +13,9 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
        cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
-       cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]";
+       cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
+       cargo xtask calls [--requests N]
+       cargo xtask workers [--repeats N] [--seconds N]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
@@ -21,7 +23,7 @@ fn main() -> ExitCode {
         Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
-        Some("apps") => apps::run(words),
+        Some(name @ ("apps" | "calls" | "workers")) => example::run(name, words),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -1,12 +1,11 @@
-//! Runs real programs on the kernel and under `overfly run`, and prints the table: `tests/examples/apps.rs` does the work, with
-//! the command as it is built for release.
+//! Commands whose work an example of `tests` does, with real programs and the command as it is built for release.
 
 use std::process::{Command, ExitCode};
 
 use crate::cargo;
 
 /// `words` are the example's own arguments.
-pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<ExitCode, String> {
+pub(crate) fn run(name: &str, words: impl Iterator<Item = String>) -> Result<ExitCode, String> {
     let root = crate::root()?;
     let built = Command::new(cargo())
         .args(["build", "--release", "--locked", "--quiet"])
@@ -17,7 +16,7 @@ pub(crate) fn run(words: impl Iterator<Item = String>) -> Result<ExitCode, Strin
         return Err("the command could not be built: see above".to_owned());
     }
     let status = Command::new(cargo())
-        .args(["run", "--locked", "--quiet", "--package", "overfly-tests", "--example", "apps", "--"])
+        .args(["run", "--locked", "--quiet", "--package", "overfly-tests", "--example", name, "--"])
         .args(words)
         .current_dir(root)
         .status()

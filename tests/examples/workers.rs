@@ -1,0 +1,149 @@
+//! `cargo xtask workers`: what two nginx workers lose by being workers of one nginx.
+//!
+//! Two cores, and on each a worker and a thread of the generator, which so take turns. Either the workers are those of two
+//! nginx in networks of their own, which share nothing but the machine, or they are those of one. The first is twice one worker.
+
+use std::process::ExitCode;
+use std::thread;
+
+use overfly_bench::lab::Lab;
+use overfly_tests::measured::{Link, Measured};
+use overfly_tests::overfly;
+use serde_json::Value;
+
+const USAGE: &str = "usage: cargo xtask workers [--repeats N] [--seconds N]";
+/// A worker that has nothing to do sleeps at once: the time is the generator's, and no processor time of the worker.
+const OPTIONS: [(&str, &str); 1] = [("EF_POLL_USEC", "0")];
+
+fn main() -> ExitCode {
+    let (mut repeats, mut seconds) = (5, 2);
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let number = words.next().and_then(|number| number.parse::<u32>().ok()).filter(|number| *number > 0);
+        match (word.as_str(), number) {
+            ("--repeats", Some(number)) => repeats = number,
+            ("--seconds", Some(number)) => seconds = number,
+            _ => {
+                eprintln!("workers: {USAGE}");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    println!(
+        "| link | connections | apart, requests/s | µs/request | together, requests/s | µs/request | two for one | points |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
+    for link in Link::ALL {
+        for (connections, close) in [("stay open", false), ("one each", true)] {
+            let mut runs: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
+            for repeat in 0..repeats {
+                // In turns, each first as often as the other.
+                for turn in 0..2 {
+                    let index = (turn + repeat as usize) % 2;
+                    runs[index].push(if index == 0 {
+                        apart(link, close, seconds)
+                    } else {
+                        together(link, close, seconds)
+                    });
+                }
+            }
+            let per_s = |runs: &[Run]| median(runs.iter().map(|run| run.per_s));
+            let cost_us = |runs: &[Run]| median(runs.iter().map(|run| run.cost_us));
+            let [apart, together] = &runs;
+            let points: Vec<String> = apart
+                .iter()
+                .zip(together)
+                .map(|(one, other)| format!("{:.2}", 2.0 * other.per_s / one.per_s))
+                .collect();
+            println!(
+                "| {} | {connections} | {:.0} | {:.2} | {:.0} | {:.2} | {:.2} | {} |",
+                link.name(),
+                per_s(apart),
+                cost_us(apart),
+                per_s(together),
+                cost_us(together),
+                2.0 * per_s(together) / per_s(apart),
+                points.join(" ")
+            );
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+struct Run {
+    /// Requests a second, all together.
+    per_s: f64,
+    /// Processor time of the workers, a request.
+    cost_us: f64,
+}
+
+impl Run {
+    fn new(reports: &[Value], ticks: u64) -> Run {
+        let sum =
+            |name: &str| reports.iter().map(|report| report[name].as_f64().expect("a figure")).sum::<f64>();
+        let tick_us = 1e6 / rustix::param::clock_ticks_per_second() as f64;
+        Run { per_s: sum("requests_per_s"), cost_us: ticks as f64 * tick_us / sum("succeeded") }
+    }
+}
+
+/// Two nginx with a worker each; the generator's thread for one is on the other's core.
+fn apart(link: Link, close: bool, seconds: u32) -> Run {
+    let labs = [0, 1].map(|_| Lab::new(overfly()).expect("a lab"));
+    let nginx = [0, 1].map(|core| Measured::start(&labs[core], link, &[core], &OPTIONS));
+    let before: u64 = nginx.iter().map(ticks).sum();
+    let reports: Vec<Value> = thread::scope(|scope| {
+        let loads = nginx.each_ref().map(|nginx| {
+            let other = if nginx.cores == [0] { "1" } else { "0" };
+            scope.spawn(move || load(nginx, &["-t", "1", "-c", "256", "--cpus", other], close, seconds))
+        });
+        loads.into_iter().map(|load| load.join().expect("a generator")).collect()
+    });
+    let run = Run::new(&reports, nginx.iter().map(ticks).sum::<u64>() - before);
+    nginx.into_iter().for_each(Measured::stop);
+    run
+}
+
+/// One nginx with two workers. Over memif a thread's connections are one worker's, and whoever comes first has a client: it is
+/// done again if one worker has all of them.
+fn together(link: Link, close: bool, seconds: u32) -> Run {
+    for _ in 0..10 {
+        let lab = Lab::new(overfly()).expect("a lab");
+        let nginx = Measured::start(&lab, link, &[0, 1], &OPTIONS);
+        let before: Vec<u64> = nginx.workers.iter().map(|id| ticks_of(*id)).collect();
+        let report = load(&nginx, &["-t", "2", "-c", "512", "--cpus", "0,1"], close, seconds);
+        let spent: Vec<u64> =
+            nginx.workers.iter().zip(before).map(|(id, before)| ticks_of(*id) - before).collect();
+        nginx.stop();
+        let all: u64 = spent.iter().sum();
+        if spent.iter().all(|one| one * 5 > all) {
+            return Run::new(&[report], all);
+        }
+    }
+    panic!("one of the workers has no work, again and again");
+}
+
+fn load(nginx: &Measured<'_>, words: &[&str], close: bool, seconds: u32) -> Value {
+    let duration = format!("{seconds}s");
+    let mut words = [words, &["-d", &duration]].concat();
+    if close {
+        words.push("--close");
+    }
+    nginx.load(&words, 0)
+}
+
+fn ticks(nginx: &Measured<'_>) -> u64 {
+    nginx.workers.iter().map(|id| ticks_of(*id)).sum()
+}
+
+/// Processor time of a process, user and system (proc_pid_stat(5)).
+fn ticks_of(id: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the worker's times");
+    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).expect("a name");
+    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
