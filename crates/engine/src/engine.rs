@@ -13,7 +13,7 @@ use crate::config::{Config, ConfigError};
 use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
-use crate::fastopen::{ClientCookies, ServerCookies};
+use crate::fastopen::{ClientCookies, Opening, ServerCookies};
 use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State, Timer};
 use crate::flows::Flows;
 use crate::handover::Departed;
@@ -430,6 +430,13 @@ impl Engine {
         if client && block.state == State::SynSent && block.all_acknowledged() {
             block.flags.set(Flags::FAST_OPEN);
         }
+    }
+
+    /// Whether a connection with [`Engine::set_fast_open`] would carry data in its SYN: the server gave a cookie, and nothing
+    /// went wrong since.
+    pub fn may_open_fast(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
+        let client = self.shared.config.fast_open_client;
+        client && matches!(self.shared.servers.opening(now, local, remote), Opening::Data { .. })
     }
 
     /// A listener takes data in a SYN with a cookie of ours (RFC 7413 section 4.2.2; TCP_FASTOPEN), from `max` connections at

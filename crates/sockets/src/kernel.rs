@@ -292,6 +292,12 @@ pub(crate) fn defer_accept(descriptor: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
+/// net.ipv4.tcp_fastopen lets clients send data with their SYN.
+pub(crate) fn opens_fast() -> bool {
+    const CLIENT: u64 = 1;
+    numbers("/proc/sys/net/ipv4/tcp_fastopen").first().is_some_and(|bits| bits & CLIENT != 0)
+}
+
 /// TCP_FASTOPEN of a listener: handshakes that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it.
 pub(crate) fn fast_open_max(descriptor: i32) -> u32 {
     const SERVER: u64 = 2;

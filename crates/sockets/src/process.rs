@@ -28,6 +28,7 @@ use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Lock};
+use crate::memory::Source;
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, SocketId, State, canonical};
@@ -335,6 +336,7 @@ impl Process {
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
         }
+        config.fast_open_client = kernel::opens_fast();
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
@@ -864,13 +866,24 @@ impl Process {
         self.left(Why::Refused)
     }
 
-    /// Begins an active open. `Ok(false)`: the kernel can do this one better.
+    /// Begins an active open. `Ok(None)`: the kernel can do this one better. Else how much of `data` goes with the SYN or right
+    /// behind it, which needs TCP Fast Open.
     pub(crate) fn connect(
         &mut self,
         id: SocketId,
         descriptor: i32,
         remote: SocketAddr,
-    ) -> Result<bool, Errno> {
+        data: Option<Source<'_>>,
+    ) -> Result<Option<usize>, Errno> {
+        if !self.begin_connecting(id, descriptor, remote)? {
+            return Ok(None);
+        }
+        let written = data.map_or(0, |data| self.stack.open_with_data(id, data.pieces(0)));
+        self.transmit();
+        Ok(Some(written))
+    }
+
+    fn begin_connecting(&mut self, id: SocketId, descriptor: i32, remote: SocketAddr) -> Result<bool, Errno> {
         let ip = remote.ip().to_canonical();
         if ip.is_loopback() || ip.is_unspecified() {
             return Ok(self.left(Why::Loopback));
@@ -937,7 +950,6 @@ impl Process {
         let socket = self.stack.socket_mut(id);
         socket.nonblocking = nonblocking;
         socket.close_on_exec = close_on_exec;
-        self.transmit();
         Ok(true)
     }
 

@@ -570,6 +570,28 @@ impl<T: Transport> Stack<T> {
         Ok(())
     }
 
+    /// The SYN of a connection just begun may carry data (TCP Fast Open): as much of `source` as the socket has room for is
+    /// written if the server is known to take it, else nothing, and the server is asked for its cookie. Returns the bytes.
+    pub fn open_with_data<'b>(&mut self, id: SocketId, source: impl Iterator<Item = &'b [u8]>) -> usize {
+        let socket = self.face.at(id);
+        let (local, remote) = (socket.local, socket.remote);
+        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else { return 0 };
+        let now = drive.engine.may_open_fast(self.now, local.ip(), remote);
+        drive.engine.set_fast_open(flow);
+        if !now {
+            return 0;
+        }
+        let socket = self.face.at_mut(id);
+        let mut written = 0;
+        for piece in source {
+            let length = piece.len().min(socket.space());
+            socket.send.push(&piece[..length]);
+            written += length;
+        }
+        self.promise(id, written);
+        written
+    }
+
     /// Tells the engine in what a socket's settings differ from those that it has, `before`.
     fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
         if settings == *before {

@@ -144,10 +144,6 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         drop(guard);
         return datagram::send(descriptor, source, None, flags);
     }
-    if flags & libc::MSG_FASTOPEN != 0 && guard.stack.socket(id).state == State::Connected {
-        // tcp_sendmsg_fastopen() in Linux.
-        return Answer::error(Errno::ISCONN);
-    }
     let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
     if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {
         // The engine has no urgent pointer: who uses it is better off with the kernel.

@@ -6,9 +6,10 @@ use core::time::Duration;
 use rustix::io::Errno;
 
 use super::wait::listener_event;
-use super::{Answer, CLOSED, datagram, lock_socket, spin_until};
+use super::{Answer, CLOSED, data, datagram, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
+use crate::memory::Source;
 use crate::options::Waiting;
 use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, wait};
 use crate::rules::Direction;
@@ -376,9 +377,9 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     if is_misfit(&guard, id, descriptor, remote) {
         return Answer::Kernel;
     }
-    match guard.connect(id, descriptor, remote) {
-        Ok(true) => finish_connecting(guard, id, descriptor, since, false),
-        Ok(false) => {
+    match guard.connect(id, descriptor, remote, None) {
+        Ok(Some(_)) => finish_connecting(guard, id, descriptor, since, false),
+        Ok(None) => {
             guard.statistics.kernel_connects += 1;
             if guard.stack.socket(id).state == State::Ended {
                 guard.let_go(id);
@@ -388,6 +389,60 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
             Answer::Kernel
         }
         Err(error) => Answer::error(error),
+    }
+}
+
+/// send() with MSG_FASTOPEN to `remote`: connects, with data in the SYN if the server has given its cookie before.
+pub(crate) fn open_fast(
+    descriptor: i32,
+    remote: Option<SocketAddr>,
+    source: Source<'_>,
+    flags: i32,
+) -> Answer<usize> {
+    let since = sys::seen();
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
+    match guard.stack.socket(id).state {
+        State::Candidate => {}
+        State::Ended if guard.stack.socket(id).disconnected => {}
+        // As connect() would (tcp_sendmsg_fastopen() in Linux).
+        _ => {
+            drop(guard);
+            return match connect(descriptor, None) {
+                Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+                Answer::Done(Err(error)) => Answer::error(error),
+                Answer::Kernel => Answer::Kernel,
+            };
+        }
+    }
+    let Some(remote) = remote else { return Answer::Kernel };
+    // The kernel says what is wrong.
+    if !source.is_plausible() || !kernel::opens_fast() || is_misfit(&guard, id, descriptor, remote) {
+        return Answer::Kernel;
+    }
+    let written = match guard.connect(id, descriptor, remote, Some(source)) {
+        Ok(Some(written)) => written,
+        Ok(None) => {
+            guard.statistics.kernel_connects += 1;
+            if guard.stack.socket(id).state == State::Ended {
+                guard.let_go(id);
+            } else {
+                leave_to_kernel(&mut guard, id);
+            }
+            return Answer::Kernel;
+        }
+        Err(error) => return Answer::error(error),
+    };
+    if flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking {
+        return if written > 0 { Answer::ok(written) } else { Answer::error(Errno::INPROGRESS) };
+    }
+    match finish_connecting(guard, id, descriptor, since, false) {
+        Answer::Done(Ok(())) if written > 0 => Answer::ok(written),
+        Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+        Answer::Done(Err(error)) => Answer::error(error),
+        Answer::Kernel => Answer::Kernel,
     }
 }
 

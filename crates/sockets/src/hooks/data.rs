@@ -383,7 +383,19 @@ pub unsafe extern "C" fn sendto(
             next::sendto(descriptor, buffer, length, flags, address, address_length)
         });
     }
-    // The address of a connected TCP socket is ignored (send(2)). TCP Fast Open's connecting sendto is the kernel's.
+    if flags & libc::MSG_FASTOPEN != 0 && is_ours(descriptor) {
+        let vector = iovec { iov_base: buffer.cast_mut(), iov_len: length };
+        // SAFETY: the program lends the address and the buffer for the call.
+        let answer = unsafe {
+            let remote = address_from(address, address_length);
+            life::open_fast(descriptor, remote, Source::new(&raw const vector, 1), flags)
+        };
+        // SAFETY: the program's arguments, handed on.
+        return count_or(answer, || unsafe {
+            next::sendto(descriptor, buffer, length, flags, address, address_length)
+        });
+    }
+    // The address of a connected TCP socket is ignored (send(2)).
     // SAFETY: the program's arguments, handed on.
     unsafe {
         count_or(send_one(descriptor, buffer, length, flags), || {
@@ -441,7 +453,13 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
         return datagram::send(descriptor, source, destination, flags);
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
-    data::send(descriptor, unsafe { Source::new(message.msg_iov, message.msg_iovlen) }, flags)
+    let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
+    if flags & libc::MSG_FASTOPEN != 0 {
+        // SAFETY: the program lends the address for the call.
+        let remote = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
+        return life::open_fast(descriptor, remote, source, flags);
+    }
+    data::send(descriptor, source, flags)
 }
 
 /// Connections that a message takes to another process are handed over first.

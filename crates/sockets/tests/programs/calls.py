@@ -891,14 +891,18 @@ def fast_open():
         fast.sendall(data)
         fast.close()
     assert take(c, 4) == b"done"
-    # As a client the kernel does it.
-    next_port[0] += 1
-    for _ in range(2):
-        control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
+    # As a client: the first connection asks for the cookie, the others use it.
+    large = os.urandom(20_000)
+    for data, blocking in (b"hello", True), (b"hello", True), (large, True), (large, False):
+        next_port[0] += 1
+        control = order("listen", next_port[0], f"s.sendall(take({len(data)})); take(1)")
         c = socket.socket(FAMILY)
-        assert c.sendto(b"hello", socket.MSG_FASTOPEN, (PEER, next_port[0])) == 5
-        assert take(c, 5) == b"hello"
-        expect(errno.EISCONN, c.sendto, b"x", socket.MSG_FASTOPEN, (PEER, next_port[0]))
+        c.setblocking(blocking)
+        assert c.sendto(data, socket.MSG_FASTOPEN, (PEER, next_port[0])) == len(data)
+        c.setblocking(True)
+        assert take(c, len(data)) == data
+        if blocking:
+            expect(errno.EISCONN, c.sendto, b"x", socket.MSG_FASTOPEN, (PEER, next_port[0]))
         c.close()
         control.close()
     control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")

@@ -350,6 +350,8 @@ CALLS = {
     "send zerocopy": send(MSG_ZEROCOPY),
     "send twice": lambda fd: f"{slowly(send(0), fd)}, {send(0)(fd)}",
     "sendto": lambda fd: said(call("sendto", fd, DATA, ctypes.c_size_t(1), 0, ELSEWHERE, len(ELSEWHERE))),
+    "sendto fastopen": lambda fd: said(call("sendto", fd, DATA, ctypes.c_size_t(1), MSG_FASTOPEN, ELSEWHERE, len(ELSEWHERE))),
+    "sendto fastopen nowhere": lambda fd: said(call("sendto", fd, DATA, ctypes.c_size_t(1), MSG_FASTOPEN, None, 0)),
     "sendmsg": message(True),
     "sendmsg two": message(True, 0, None, None, 2),
     "sendmsg none": message(True, 0, None, None, 0),
