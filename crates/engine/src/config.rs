@@ -38,6 +38,8 @@ pub struct Config {
     pub segment_offload: u32,
     /// No kernel shares the link: answer and ask ARP and neighbour discovery, answer ping.
     pub arp: bool,
+    /// The peers are on this host: they may have our own address, too.
+    pub loopback: bool,
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
     /// (CHECKSUM_PARTIAL): the link is memory, such as veth.
     pub partial_checksums: bool,
@@ -175,6 +177,7 @@ impl Config {
             checksum_offload: false,
             segment_offload: 0,
             arp: false,
+            loopback: false,
             partial_checksums: false,
             max_flows: 65_536,
             max_time_wait: 65_536,

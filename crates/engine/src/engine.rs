@@ -511,6 +511,12 @@ impl Engine {
         block.congestion = Congestion::new(algorithm, block.congestion.window());
     }
 
+    /// Where the flow's segments go: who is behind it.
+    #[must_use]
+    pub fn next_hop(&self, flow: FlowId) -> MacAddr {
+        self.flows.at(flow.0).next_hop
+    }
+
     /// The local and the remote end.
     #[must_use]
     pub fn tuple(&self, flow: FlowId) -> (SocketAddr, SocketAddr) {
@@ -587,7 +593,8 @@ impl Engine {
     }
 
     /// Whoever was behind the next hops that `is_theirs` has gone, with all that they knew: their connections fail as if they
-    /// had been reset. Those that are being opened go on, their SYN is sent again: somebody else may be there by now.
+    /// had been reset. Those that are being opened go on, their SYN is sent again: somebody else may be there by now. Those
+    /// whose peer had sent everything and its FIN, and has all that was sent to it, fail when there is more to send.
     pub fn peer_gone<O: Owner>(&mut self, now: Instant, is_theirs: impl Fn(MacAddr) -> bool, owner: &mut O) {
         self.tell(now);
         for index in self.flows.in_table() {
@@ -598,6 +605,12 @@ impl Engine {
                 State::SynSent => {
                     flow.flags.set(Flags::SYN_WANTED);
                     self.enqueue(index);
+                }
+                State::CloseWait
+                    if flow.promised == flow.una_offset && !flow.flags.has(Flags::FIN_WANTED) =>
+                {
+                    flow.flags.set(Flags::NO_NEXT_HOP);
+                    flow.ack_at = Deadline::NEVER;
                 }
                 _ => {
                     self.shared.counters.peers_gone += 1;

@@ -96,7 +96,7 @@ flags! {
     HALF_OPEN = 13;
     /// Counts as not yet accepted at its listener.
     UNACCEPTED = 14;
-    /// The next hop's address is being asked for.
+    /// The next hop's address is being asked for; in CLOSE-WAIT, there is nobody any more.
     NO_NEXT_HOP = 15;
     /// The owner has been told `Released`, or never knew the flow.
     RELEASED = 16;

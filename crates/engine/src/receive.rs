@@ -237,8 +237,8 @@ impl Shared {
         Some(segment)
     }
 
-    /// Whether a connection between these addresses can be: neither many nor nobody nor ourselves at the other end (RFC 1122
-    /// section 4.2.3.10), and where no kernel knows better, one of our own at this end.
+    /// Whether a connection between these addresses can be: neither many nor nobody nor ourselves, if peers are not on this
+    /// host, at the other end (RFC 1122 section 4.2.3.10), and where no kernel knows better, one of our own at this end.
     fn may_connect(&self, tuple: &Tuple) -> bool {
         let broadcast = self.config.broadcast();
         let is_one = |address: IpAddr| match address {
@@ -252,7 +252,8 @@ impl Shared {
         };
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
         let is_ours = || self.config.is_own(local) || self.listeners.has_exact(tuple.local());
-        is_one(local) && is_one(remote) && local != remote && (!self.config.arp || is_ours())
+        let is_another = local != remote || self.config.loopback;
+        is_one(local) && is_one(remote) && is_another && (!self.config.arp || is_ours())
     }
 
     /// RFC 9293 section 3.10.7.1: the RST that answers a segment without a flow.

@@ -142,10 +142,25 @@ impl<O: Owner> Turn<'_, O> {
                     self.flow.flags.clear_all(&[Flags::ACK_NOW, Flags::SEND_WANTED]);
                     Ok(Sent::Done(Verdict::Keep))
                 }
+                State::CloseWait if self.flow.flags.has(Flags::NO_NEXT_HOP) => Ok(self.send_to_nobody()),
                 _ => self.send_stream(sink),
             }
         };
         result.unwrap_or(Sent::Full)
+    }
+
+    /// What there is to send is for a peer that has gone ([`crate::Engine::peer_gone`]).
+    fn send_to_nobody(&mut self) -> Sent {
+        let flow = &mut *self.flow;
+        if flow.flags.has(Flags::DETACHED) {
+            return Sent::Done(Verdict::End(None));
+        }
+        let sends = flow.promised > flow.una_offset;
+        if sends || flow.flags.has_any(&[Flags::FIN_WANTED, Flags::PROBE_WANTED]) {
+            return Sent::Done(Verdict::End(Some(crate::Failure::Reset)));
+        }
+        flow.flags.clear_all(&[Flags::ACK_NOW, Flags::SEND_WANTED]);
+        Sent::Done(Verdict::Keep)
     }
 
     fn send_syn<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {

@@ -93,6 +93,30 @@ fn a_peer_that_is_gone_fails_its_flows_and_leaves_those_that_are_being_opened() 
 }
 
 #[test]
+fn a_peer_that_said_all_and_is_gone_fails_only_what_is_sent_to_it() {
+    // Found with two programs of one host: one sent a file and ended, and the other lost the end of it.
+    let half_closed = || {
+        let mut s = Script::new();
+        let flow = s.passive_open();
+        s.inject(FIN | ACK, 1, 1, 0, 65_535);
+        s.expect(&[(ACK, 1, 2, 0)]);
+        s.host.engine.peer_gone(s.now, |_| true, &mut s.host.owner);
+        s.wait_ms(1000);
+        s.expect(&[]);
+        assert_eq!(s.state(flow), State::CloseWait);
+        (s, flow)
+    };
+    let (mut s, flow) = half_closed();
+    s.host.send(flow, 10);
+    s.expect(&[]);
+    assert_eq!(s.host.owner.past[0].failed, Some(Failure::Reset));
+    let (mut s, flow) = half_closed();
+    s.host.engine.close(flow);
+    s.expect(&[]);
+    assert_eq!((s.host.owner.past[0].failed, s.host.engine.flows()), (None, 0));
+}
+
+#[test]
 fn a_peer_that_knows_an_older_connection_is_reset_and_asked_again_at_once() {
     // Found by `xtask compare-load`: where wrk had left TIME-WAIT behind, each new connection took a second longer.
     let mut s = Script::new();

@@ -1,9 +1,9 @@
-//! What carries a process's frames: an interface, or clients over shared memory.
+//! What carries a process's frames: an interface, or clients over shared memory; and, beside it, other programs of the host.
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_link::broker::Sockets;
-use overfly_link::memif::{Keeper, Station};
+use overfly_link::memif::{Keeper, Loopback, Station};
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_wire::{FrameSink, Unfinished};
 
@@ -19,6 +19,7 @@ pub(crate) const SEGMENT_OFFLOAD: u32 = 65_435;
 pub(crate) enum Carrier {
     Xdp(XdpLink),
     Memif(Station),
+    Loopback(Box<Loopback>),
 }
 
 impl Carrier {
@@ -27,11 +28,15 @@ impl Carrier {
         match sockets {
             Sockets::Xdp(sockets) => open_xdp(sockets).map(Carrier::Xdp),
             Sockets::Memif { socket, address } => {
-                let keeper = Keeper { adopt, release };
-                let station = Station::join(socket, &address, keeper).map_err(|error| error.to_string())?;
+                let station = Station::join(socket, &address, KEEPER).map_err(|error| error.to_string())?;
                 Ok(Carrier::Memif(station))
             }
         }
+    }
+
+    /// One that carries connections within the host; `own` is the stack's hardware address.
+    pub(crate) fn within_host(own: [u8; 6]) -> Result<Carrier, String> {
+        Loopback::new(own, KEEPER).map(Box::new).map(Carrier::Loopback).map_err(|error| error.to_string())
     }
 
     /// What to sleep on. The same ones as long as the carrier lives.
@@ -39,6 +44,7 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
             Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
+            Carrier::Loopback(loopback) => vec![loopback.descriptor().as_raw_fd()],
         }
     }
 
@@ -47,6 +53,7 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.transmit_pending(),
             Carrier::Memif(station) => station.is_busy(),
+            Carrier::Loopback(loopback) => loopback.is_busy(),
         }
     }
 
@@ -59,6 +66,14 @@ impl Carrier {
     pub(crate) fn set_listening(&mut self, listening: bool) {
         if let Carrier::Memif(station) = self {
             station.set_accepting(listening);
+        }
+    }
+
+    /// The switch of connections within the host.
+    pub(crate) fn loopback(&mut self) -> Option<&mut Loopback> {
+        match self {
+            Carrier::Loopback(loopback) => Some(loopback),
+            _ => None,
         }
     }
 
@@ -84,6 +99,12 @@ impl Carrier {
                 hub.link_counters().named().for_each(|(name, value)| each("link", name, value));
                 hub.counters().named().for_each(|(name, value)| each("link", name, value));
             }
+            Carrier::Loopback(loopback) => {
+                let hub = loopback.hub();
+                each("loopback", "peers", hub.links() as u64);
+                loopback.counters().named().for_each(|(name, value)| each("loopback", name, value));
+                hub.link_counters().named().for_each(|(name, value)| each("loopback", name, value));
+            }
         }
     }
 
@@ -93,6 +114,9 @@ impl Carrier {
             Carrier::Xdp(link) => format!("{:?}", link.counters()),
             Carrier::Memif(station) => {
                 format!("{:?} {:?}", station.hub().link_counters(), station.hub().counters())
+            }
+            Carrier::Loopback(loopback) => {
+                format!("{:?} {:?}", loopback.counters(), loopback.hub().link_counters())
             }
         }
     }
@@ -112,6 +136,8 @@ fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
     })
 }
 
+const KEEPER: Keeper = Keeper { adopt, release };
+
 /// A descriptor of the library's own.
 fn adopt(descriptor: OwnedFd) -> OwnedFd {
     let descriptor = kernel::move_up(descriptor);
@@ -130,6 +156,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(link) => link.receive(budget, each),
             Carrier::Memif(station) => station.receive(budget, each),
+            Carrier::Loopback(loopback) => loopback.receive(budget, each),
         }
     }
 
@@ -138,6 +165,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(link) => link.flush(),
             Carrier::Memif(station) => station.flush(),
+            Carrier::Loopback(loopback) => loopback.flush(),
         }
     }
 
@@ -145,6 +173,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(_) => true,
             Carrier::Memif(station) => station.arm(),
+            Carrier::Loopback(loopback) => loopback.arm(),
         }
     }
 
@@ -152,6 +181,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(_) => Vec::new(),
             Carrier::Memif(station) => station.take_gone(),
+            Carrier::Loopback(loopback) => loopback.take_gone(),
         }
     }
 }
@@ -162,6 +192,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.frame(),
             Carrier::Memif(station) => station.frame(),
+            Carrier::Loopback(loopback) => loopback.frame(),
         }
     }
 
@@ -170,6 +201,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.commit(length),
             Carrier::Memif(station) => station.commit(length),
+            Carrier::Loopback(loopback) => loopback.commit(length),
         }
     }
 
@@ -178,6 +210,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.commit_unfinished(length, left),
             Carrier::Memif(station) => station.commit_unfinished(length, left),
+            Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
         }
     }
 }

@@ -9,12 +9,13 @@ use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
 use crate::interest::{Interests, NONE, SetId, bits};
-use crate::socket::{Socket, SocketId, State};
+use crate::socket::{Side, Socket, SocketId, State};
 use crate::stack::DatagramFace;
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
 /// has left, and stays until the handshakes that it began are done.
 pub(crate) struct Port {
+    pub(crate) side: Side,
     pub(crate) local: SocketAddr,
     pub(crate) listener: ListenerId,
     pub(crate) members: Vec<SocketId>,
@@ -23,8 +24,8 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    pub(crate) fn new(local: SocketAddr, listener: ListenerId, member: SocketId) -> Self {
-        Self { local, listener, members: vec![member], turn: 0 }
+    pub(crate) fn new(side: Side, local: SocketAddr, listener: ListenerId, member: SocketId) -> Self {
+        Self { side, local, listener, members: vec![member], turn: 0 }
     }
 
     /// Who gets the next connection.
@@ -40,17 +41,19 @@ impl Port {
 /// What a callback noted, to be done when the engine may be called again.
 pub(crate) enum Chore {
     /// A connection for a listener that has gone.
-    Abort(FlowId),
+    Abort(Side, FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
-    Disconnected { local: SocketAddr, remote: SocketAddr, descriptor: i32 },
+    Disconnected { side: Side, local: SocketAddr, remote: SocketAddr, descriptor: i32 },
 }
 
 /// All sockets and epoll sets of the process.
 pub(crate) struct Face {
     sockets: Vec<Socket>,
     free: Vec<u32>,
-    /// Socket of each flow, by [`FlowId::index`].
-    by_flow: Vec<u32>,
+    /// Socket of each flow, by [`FlowId::index`], of each engine.
+    by_flow: [Vec<u32>; 2],
+    /// Whose flows are spoken of: set before an engine is called.
+    pub(crate) side: Side,
     pub(crate) ports: Vec<Port>,
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramFace,
@@ -76,7 +79,8 @@ impl Face {
         Self {
             sockets: Vec::new(),
             free: Vec::new(),
-            by_flow: Vec::new(),
+            by_flow: [const { Vec::new() }; 2],
+            side: Side::Network,
             ports: Vec::new(),
             interests: Interests::new(),
             datagrams: DatagramFace::new(),
@@ -127,27 +131,29 @@ impl Face {
     }
 
     pub(crate) fn bind_flow(&mut self, flow: FlowId, id: SocketId) {
-        if self.by_flow.len() <= flow.index() {
-            self.by_flow.resize(flow.index() + 1, NONE);
+        let by_flow = &mut self.by_flow[self.side.index()];
+        if by_flow.len() <= flow.index() {
+            by_flow.resize(flow.index() + 1, NONE);
         }
-        self.by_flow[flow.index()] = id.0;
-        self.sockets[id.index()].flow = Some(flow);
+        by_flow[flow.index()] = id.0;
+        let socket = &mut self.sockets[id.index()];
+        (socket.flow, socket.side) = (Some(flow), self.side);
     }
 
     /// The flow is nobody's.
     pub(crate) fn unbind_flow(&mut self, flow: FlowId) {
-        if let Some(slot) = self.by_flow.get_mut(flow.index()) {
+        if let Some(slot) = self.by_flow[self.side.index()].get_mut(flow.index()) {
             *slot = NONE;
         }
     }
 
     pub(crate) fn socket_of(&self, flow: FlowId) -> Option<SocketId> {
-        self.by_flow.get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
+        self.by_flow[self.side.index()].get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
     }
 
     /// All flows are gone with their engine (after a fork).
     pub(crate) fn forget_flows(&mut self) {
-        self.by_flow.clear();
+        self.by_flow.iter_mut().for_each(Vec::clear);
         self.ports.clear();
         self.datagrams.forget();
         self.chores.clear();
@@ -200,8 +206,10 @@ impl Face {
     }
 
     fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
-        let Some(port) = self.ports.iter_mut().find(|port| port.listener == listener) else {
-            self.chores.push(Chore::Abort(flow));
+        let side = self.side;
+        let mut ports = self.ports.iter_mut();
+        let Some(port) = ports.find(|port| (port.side, port.listener) == (side, listener)) else {
+            self.chores.push(Chore::Abort(side, flow));
             return;
         };
         let (local, member) = (port.local, port.next_member());
@@ -337,8 +345,9 @@ impl Face {
         let socket = self.at_mut(id);
         socket.flow = None;
         socket.state = State::Ended;
-        let (local, remote) = (socket.local, socket.remote);
+        let (side, local, remote) = (socket.side, socket.local, socket.remote);
         let chore = (!socket.passive).then_some(Chore::Disconnected {
+            side,
             local,
             remote,
             descriptor: if socket.is_orphan() { socket.descriptor } else { -1 },
@@ -460,7 +469,7 @@ impl Owner for Face {
     }
 
     fn urgent(&mut self, flow: FlowId) -> bool {
-        let can = self.can_hand_over;
+        let can = self.can_hand_over || self.side == Side::Loopback;
         let Some(id) = self.socket_of(flow) else { return false };
         let socket = self.at_mut(id);
         if !can || socket.is_orphan() || socket.stays {

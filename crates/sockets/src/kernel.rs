@@ -22,8 +22,13 @@ pub(crate) fn borrow(descriptor: i32) -> BorrowedFd<'static> {
 /// A kernel TCP socket that is neither bound nor connected: what an accelerated connection's descriptor refers to.
 pub(crate) fn tcp_socket(v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
     let flags = if close_on_exec { SocketFlags::CLOEXEC } else { SocketFlags::empty() };
+    new_tcp_socket(v6, flags).map(IntoRawFd::into_raw_fd)
+}
+
+/// As [`tcp_socket`], for the library itself.
+pub(crate) fn new_tcp_socket(v6: bool, flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
-    rustix::net::socket_with(family, SocketType::STREAM, flags, None).map(IntoRawFd::into_raw_fd)
+    rustix::net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
 /// From where on programs do not use descriptors' numbers, if there is such a place.
@@ -54,6 +59,50 @@ pub(crate) fn now() -> overfly_engine::Instant {
 /// The address that the kernel's socket is bound to, as the kernel says it.
 pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()
+}
+
+/// Whether a read, or an accept(), would find something now.
+pub(crate) fn is_readable(descriptor: i32) -> bool {
+    let mut descriptors = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+    crate::sys::poll(&mut descriptors, Some(0), crate::sys::seen()).is_ok_and(|ready| ready > 0)
+}
+
+/// The broker is making a connection of the socket: calls say EPERM.
+pub(crate) fn is_in_repair(descriptor: i32) -> bool {
+    number(descriptor, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|repair| repair != 0)
+}
+
+/// The addresses of all interfaces of this network namespace.
+pub(crate) fn own_addresses() -> Vec<IpAddr> {
+    let mut first = core::ptr::null_mut();
+    // SAFETY: getifaddrs writes one pointer.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Vec::new();
+    }
+    let mut addresses = Vec::new();
+    let mut next = first;
+    // SAFETY: a list as getifaddrs made it, which nobody else has.
+    while let Some(interface) = unsafe { next.as_ref() } {
+        next = interface.ifa_next;
+        // SAFETY: null, or an address that begins with its family.
+        let Some(address) = (unsafe { interface.ifa_addr.as_ref() }) else { continue };
+        match i32::from(address.sa_family) {
+            libc::AF_INET => {
+                // SAFETY: the family says that it is one of these.
+                let address = unsafe { &*interface.ifa_addr.cast::<libc::sockaddr_in>() };
+                addresses.push(IpAddr::V4(u32::from_be(address.sin_addr.s_addr).into()));
+            }
+            libc::AF_INET6 => {
+                // SAFETY: as above.
+                let address = unsafe { &*interface.ifa_addr.cast::<libc::sockaddr_in6>() };
+                addresses.push(IpAddr::V6(address.sin6_addr.s6_addr.into()));
+            }
+            _ => {}
+        }
+    }
+    // SAFETY: made by getifaddrs, freed once.
+    unsafe { libc::freeifaddrs(first) };
+    addresses
 }
 
 /// A port of the kernel's choice at `address`, and the socket that keeps it from others.

@@ -6,6 +6,8 @@ mod exec;
 mod family;
 mod handover;
 mod leaving;
+mod loopback;
+mod pairs;
 mod ports;
 mod show;
 
@@ -16,6 +18,7 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
+use overfly_wire::MacAddr;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
@@ -23,7 +26,9 @@ pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
+use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
+use crate::calls::wait::prepare;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
@@ -31,7 +36,7 @@ use crate::lock::{Guard, Lock};
 use crate::memory::Source;
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
-use crate::socket::{Settings, SocketId, State, canonical};
+use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Statistics, Why};
 use crate::sys::{self, Seen};
@@ -157,6 +162,7 @@ pub(crate) struct Process {
     /// Closed descriptors that hold a port.
     held: usize,
     shared_ports: SharedPorts,
+    within_host: WithinHost,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
@@ -218,6 +224,7 @@ impl Process {
             cache_limit: 0,
             held: 0,
             shared_ports: SharedPorts::new(),
+            within_host: WithinHost::new(),
             event_loop: false,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),
@@ -322,7 +329,6 @@ impl Process {
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
         let link = Carrier::open(client.open_stack().map_err(|error| error.to_string())?)?;
-        self.link_descriptors = link.descriptors();
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
         // RFC 8200 section 5: a link with less carries no IPv6.
@@ -336,10 +342,20 @@ impl Process {
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
         }
+        config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
+        self.carry(Side::Network, config, link)?;
+        self.stack.hands_over(!is_alone);
+        self.interface_index = interface.index;
+        self.interface = Some(interface);
+        Ok(())
+    }
+
+    /// Makes the engine of one side.
+    fn carry(&mut self, side: Side, mut config: Config, link: Carrier) -> Result<(), String> {
+        self.equip()?;
         config.fast_open_client = kernel::opens_fast();
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
-        config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
         config.fin_timeout = Duration::from_secs(self.options.tcp_fin_timeout);
         config.data_retries = self.options.retransmit_threshold as u8;
         config.syn_retries = self.options.retransmit_threshold_syn as u8;
@@ -351,26 +367,40 @@ impl Process {
         config.receive_window = kernel::receive_window_max();
         config.initial_receive_window =
             if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
-        self.receive_buffer_max = kernel::receive_buffer_max();
-        let fresh = Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?;
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
         let engine = Engine::new(config).map_err(|error| error.to_string())?;
+        self.link_descriptors.extend(link.descriptors());
+        self.stack.start(side, engine, link, self.cache_limit.max(1024));
+        self.statistics.stacks += 1;
+        if self.options.high_throughput_mode != 0 {
+            self.stack.enlarge_batches(LARGE_BATCHES);
+        }
+        // Sets that are watched already must hear of this one, too.
+        for index in 0..self.sets.len() {
+            let set = &mut self.sets[index];
+            if core::mem::take(&mut set.prepared) {
+                set.tainted = true;
+                let descriptor = set.descriptor;
+                prepare(self, SetId(index as u32), descriptor);
+            }
+        }
+        Ok(())
+    }
+
+    /// What every engine's sockets need.
+    fn equip(&mut self) -> Result<(), String> {
+        if self.kick.is_some() {
+            return Ok(());
+        }
+        self.receive_buffer_max = kernel::receive_buffer_max();
+        self.fresh = Some(Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?);
         let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| format!("eventfd: {error}"))?;
         let kick = kernel::move_up(kick);
         table::enter(kick.as_raw_fd(), Entry::Internal);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
-        self.stack.start(engine, link, self.cache_limit.max(1024));
-        self.stack.hands_over(!is_alone);
-        if self.options.high_throughput_mode != 0 {
-            self.stack.enlarge_batches(LARGE_BATCHES);
-        }
         self.kick = Some(kick);
-        self.fresh = Some(fresh);
-        self.interface_index = interface.index;
-        self.interface = Some(interface);
-        self.statistics.stacks += 1;
         Ok(())
     }
 
@@ -412,6 +442,7 @@ impl Process {
     fn lose_stack(&mut self, ancestor: u32) {
         self.stack.drop_arrivals(sys::close);
         drop(self.stack.forget(ancestor));
+        self.within_host.forget();
         self.stop_showing();
         self.client = None;
         self.kick = None;
@@ -445,6 +476,9 @@ impl Process {
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
         let received = self.stack.pump(self.pumped);
+        if self.within_host.is_busy() {
+            self.look_within_host();
+        }
         if self.stack.is_leaving() {
             self.give_away();
         }
@@ -480,8 +514,10 @@ impl Process {
     fn after_output(&mut self) {
         PENDING.store(false, Ordering::Relaxed);
         let Self { stack, client, held, .. } = self;
-        stack.disconnected(|local, remote, descriptor| {
-            if let Some(client) = client {
+        stack.disconnected(|side, local, remote, descriptor| {
+            if let Some(client) = client
+                && side == Side::Network
+            {
                 let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote);
             }
             if descriptor >= 0 && table::lookup(descriptor) == Entry::Kept {
@@ -509,7 +545,7 @@ impl Process {
         }
         // Whoever took frames meanwhile has ended what was to wake them.
         news |= !self.stack.arm();
-        let earlier = match (self.stack.next_deadline(), self.sleep_until) {
+        let earlier = match (self.next_deadline(), self.sleep_until) {
             (Some(deadline), Some(until)) => deadline < until,
             (Some(_), None) => true,
             (None, _) => false,
@@ -589,7 +625,13 @@ impl Process {
 
     /// There is output that the link had no frames for, or that the device did not take.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.stack.has_output() || self.stack.transport().is_some_and(Carrier::is_busy)
+        self.stack.has_output() || self.stack.transports().any(Carrier::is_busy)
+    }
+
+    /// When [`Process::pump`] has something to do even if no frame arrives.
+    fn next_deadline(&self) -> Option<Instant> {
+        let engines = self.stack.next_deadline();
+        self.within_host.next_deadline().into_iter().chain(engines).min()
     }
 
     /// Readable when an observer wants an answer; there is none where nobody can look.
@@ -601,7 +643,7 @@ impl Process {
     fn sleep_us(&self, deadline: Option<Instant>) -> Option<u64> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
         let time = now();
-        let own = if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.stack.next_deadline() };
+        let own = if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.next_deadline() };
         let first = match (deadline, own) {
             (Some(deadline), Some(own)) => Some(deadline.min(own)),
             (deadline, own) => deadline.or(own),
@@ -745,16 +787,14 @@ impl Process {
             return true;
         }
         let Some(bound) = kernel::local_address(descriptor) else { return false };
-        if bound.ip().to_canonical().is_loopback() {
-            return self.left(Why::Loopback);
-        }
-        if !self.start() {
-            return self.left(Why::NoStack);
-        }
-        if !self.is_accelerated_address(bound) {
-            self.refresh_addresses();
-            if !self.is_accelerated_address(bound) {
-                return self.left(Why::OtherAddress);
+        let network = self.may_join(bound);
+        let within_host = self.options.tcp_server_loopback != 0 && self.start_loopback();
+        if let Err(why) = network
+            && !(within_host && why == Why::Loopback)
+        {
+            self.left(why);
+            if !within_host {
+                return false;
             }
         }
         if self.is_tied_elsewhere(descriptor) {
@@ -767,15 +807,21 @@ impl Process {
         socket.nonblocking = nonblocking;
         socket.settings = settings;
         let local = canonical(bound);
-        if let Err(reason) = self.join_at(id, descriptor, local) {
-            return self.refuse_listener(id, bound, &reason);
-        }
         // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).
-        if local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor) {
-            let v4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port());
-            if let Err(reason) = self.join_at(id, descriptor, v4) {
+        let both = local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor);
+        let v4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+        for local in [Some(local), v4].into_iter().flatten() {
+            if network.is_ok()
+                && let Err(reason) = self.join_at(id, descriptor, local)
+            {
                 return self.refuse_listener(id, bound, &reason);
             }
+            if within_host {
+                self.join_within_host(id, local);
+            }
+        }
+        if !self.stack.has_joined(id) {
+            return self.left(Why::Refused);
         }
         self.follow_listener(id, descriptor);
         if !nonblocking {
@@ -808,6 +854,23 @@ impl Process {
             self.stack.change_listener(id, settings);
             self.follow_listener(id, descriptor);
         }
+    }
+
+    /// Whether the interface's connections to a listener can be the stack's.
+    fn may_join(&mut self, bound: SocketAddr) -> Result<(), Why> {
+        if bound.ip().to_canonical().is_loopback() {
+            return Err(Why::Loopback);
+        }
+        if !self.start() {
+            return Err(Why::NoStack);
+        }
+        if !self.is_accelerated_address(bound) {
+            self.refresh_addresses();
+            if !self.is_accelerated_address(bound) {
+                return Err(Why::OtherAddress);
+            }
+        }
+        Ok(())
     }
 
     /// What the program has set on the kernel's socket so far, with the profile's words where it has said nothing.
@@ -845,14 +908,14 @@ impl Process {
     }
 
     fn join_at(&mut self, id: SocketId, descriptor: i32, local: SocketAddr) -> Result<(), String> {
-        if self.stack.join(id, local).map_err(|error| error.to_string())?
+        if self.stack.join(Side::Network, id, local).map_err(|error| error.to_string())?
             && let Some(client) = &mut self.client
         {
             client
                 .listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
                 .map_err(|error| error.to_string())?;
         }
-        if let Some(link) = self.stack.transport_mut() {
+        if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.set_listening(true);
         }
         Ok(())
@@ -885,7 +948,7 @@ impl Process {
 
     fn begin_connecting(&mut self, id: SocketId, descriptor: i32, remote: SocketAddr) -> Result<bool, Errno> {
         let ip = remote.ip().to_canonical();
-        if ip.is_loopback() || ip.is_unspecified() {
+        if ip.is_unspecified() {
             return Ok(self.left(Why::Loopback));
         }
         if !self.rules.accelerate(Direction::Connect, remote) {
@@ -893,6 +956,9 @@ impl Process {
         }
         if ip == IpAddr::V4(Ipv4Addr::BROADCAST) || ip.is_multicast() || remote.port() == 0 {
             return Ok(self.left(Why::OtherAddress));
+        }
+        if self.is_of_host(ip) {
+            return self.connect_within_host(id, descriptor, canonical(remote));
         }
         if !self.start() {
             return Ok(self.left(Why::NoStack));
@@ -923,15 +989,30 @@ impl Process {
             }
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
-        // A socket that was connected before has its options, and O_NONBLOCK, here.
-        let again = self.stack.socket(id).state == State::Ended;
-        let settings = if again { self.stack.socket(id).settings } else { self.settings(id, descriptor) };
-        if self.stack.connect(now(), id, local, remote, route.next_hop, settings).is_err() {
+        if !self.begin(Side::Network, id, descriptor, (local, remote), route.next_hop) {
             if let Some(client) = &mut self.client {
                 let _ = client.disconnect_flow(Protocol::Tcp, port, remote);
             }
-            self.statistics.connects_refused += 1;
             return Ok(self.left(Why::Refused));
+        }
+        Ok(true)
+    }
+
+    /// Begins a socket's active open between two ends: it is the stack's from now on. False if the engine refuses it.
+    fn begin(
+        &mut self,
+        side: Side,
+        id: SocketId,
+        descriptor: i32,
+        (local, remote): (SocketAddr, SocketAddr),
+        next_hop: MacAddr,
+    ) -> bool {
+        // A socket that was connected before has its options, and O_NONBLOCK, here.
+        let again = self.stack.socket(id).state == State::Ended;
+        let settings = if again { self.stack.socket(id).settings } else { self.settings(id, descriptor) };
+        if self.stack.connect(now(), side, id, local, remote, next_hop, settings).is_err() {
+            self.statistics.connects_refused += 1;
+            return false;
         }
         // What watched the kernel's socket in a set watches the stack's from now on.
         let mut registered = Vec::new();
@@ -950,7 +1031,7 @@ impl Process {
         let socket = self.stack.socket_mut(id);
         socket.nonblocking = nonblocking;
         socket.close_on_exec = close_on_exec;
-        Ok(true)
+        true
     }
 
     /// Prints what the process did, if that is wanted.

@@ -66,6 +66,23 @@ pub(crate) enum State {
     Lost,
 }
 
+/// Which engine carries a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// That of the interface, or of clients over memif.
+    Network,
+    /// That of connections within the host.
+    Loopback,
+}
+
+impl Side {
+    pub(crate) const ALL: [Self; 2] = [Self::Network, Self::Loopback];
+
+    pub(crate) const fn index(self) -> usize {
+        self as usize
+    }
+}
+
 /// What accepted sockets inherit from their listener, and an active open from its socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -171,7 +188,7 @@ pub(crate) struct Listening {
 impl Listening {
     /// accept() has something to return.
     pub(crate) fn has_connections(&self) -> bool {
-        !self.queue.is_empty() || !self.arrivals.is_empty()
+        self.queue.len() > self.dead || !self.arrivals.is_empty()
     }
 }
 
@@ -199,6 +216,8 @@ pub(crate) struct Socket {
     pub(crate) settings: Settings,
 
     pub(crate) flow: Option<FlowId>,
+    /// Whose flow it is.
+    pub(crate) side: Side,
     /// As the engine has them: no mapped addresses, no scopes.
     pub(crate) local: SocketAddr,
     pub(crate) remote: SocketAddr,
@@ -256,6 +275,7 @@ impl Socket {
             interests: NONE,
             settings: Settings::DEFAULT,
             flow: None,
+            side: Side::Network,
             local: NOWHERE,
             remote: NOWHERE,
             receive: Ring::new(),

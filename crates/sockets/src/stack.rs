@@ -21,7 +21,7 @@ pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
-use crate::socket::{Arrival, Listening, Settings, Socket, SocketId, State};
+use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;
@@ -57,12 +57,16 @@ struct Drive<T> {
 /// The sockets of a process, from the first one on; the engine joins them when it is first needed.
 pub struct Stack<T> {
     face: Face,
-    drive: Option<Drive<T>>,
+    /// By [`Side`].
+    drives: [Option<Drive<T>>; 2],
     /// The time last told.
     now: Instant,
     /// Passive opens accepted, and active opens begun, since the process began.
     pub(crate) accepts: u64,
     pub(crate) connects: u64,
+    /// Those of them whose other end is on this host.
+    pub(crate) accepts_within_host: u64,
+    pub(crate) connects_within_host: u64,
     /// How often the process has forked: connections note it when they begin.
     pub(crate) forks: u32,
     /// How many times as large batches are as by themselves.
@@ -93,10 +97,12 @@ impl<T: Transport> Stack<T> {
     pub const fn new() -> Self {
         Self {
             face: Face::new(),
-            drive: None,
+            drives: [None, None],
             now: Instant::from_micros(0),
             accepts: 0,
             connects: 0,
+            accepts_within_host: 0,
+            connects_within_host: 0,
             forks: 0,
             batches: 1,
             fast_open_key: None,
@@ -105,11 +111,19 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    /// Gives the stack what carries it.
-    pub fn start(&mut self, engine: Engine, transport: T, cache_limit: usize) {
+    /// Gives the stack what carries it on one side.
+    pub fn start(&mut self, side: Side, engine: Engine, transport: T, cache_limit: usize) {
         self.face.cache_limit = cache_limit;
         self.fast_open_key = None;
-        self.drive = Some(Drive { engine, transport });
+        self.drives[side.index()] = Some(Drive { engine, transport });
+    }
+
+    fn drive(&self, side: Side) -> Option<&Drive<T>> {
+        self.drives[side.index()].as_ref()
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Drive<T>> {
+        self.drives.iter().flatten()
     }
 
     /// Connections can move into the kernel: those with urgent data will ask for it.
@@ -129,14 +143,20 @@ impl<T: Transport> Stack<T> {
 
     /// Whether there is an engine.
     #[must_use]
-    pub const fn is_running(&self) -> bool {
-        self.drive.is_some()
+    pub fn is_running(&self) -> bool {
+        self.running().next().is_some()
+    }
+
+    /// Whether there is one on this side.
+    #[must_use]
+    pub fn runs(&self, side: Side) -> bool {
+        self.drive(side).is_some()
     }
 
     /// After a fork: the parent, or one of its own, goes on with the flows (number `ancestor` of them, for those that were
-    /// this process's), and this process has only its descriptors and epoll sets. Returns the transport, to be closed.
-    pub fn forget(&mut self, ancestor: u32) -> Option<T> {
-        let drive = self.drive.take();
+    /// this process's), and this process has only its descriptors and epoll sets. Returns the transports, to be closed.
+    pub fn forget(&mut self, ancestor: u32) -> [Option<T>; 2] {
+        let drives = core::mem::take(&mut self.drives);
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
             match socket.state {
@@ -166,18 +186,30 @@ impl<T: Transport> Stack<T> {
             }
         }
         self.face.forget_flows();
-        drive.map(|drive| drive.transport)
+        drives.map(|drive| drive.map(|drive| drive.transport))
     }
 
     // ---- moving frames ----
 
-    /// Takes what the link received, runs timers, and sends everything that is due. Returns the frames received.
+    /// Takes what the links received, runs timers, and sends everything that is due. Returns the frames received.
     pub fn pump(&mut self, now: Instant) -> usize {
         self.now = now;
         self.face.now = now;
-        let Some(drive) = &mut self.drive else { return 0 };
+        let mut received = 0;
+        for side in Side::ALL {
+            received += self.receive(now, side);
+        }
+        self.face.promote_due();
+        self.do_chores();
+        self.transmit(now);
+        received
+    }
+
+    fn receive(&mut self, now: Instant, side: Side) -> usize {
+        let Some(drive) = &mut self.drives[side.index()] else { return 0 };
         let Drive { engine, transport } = drive;
         let face = &mut self.face;
+        face.side = side;
         let mut show = self.show.as_mut().filter(|_| self.captured);
         let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
             if let Some(show) = &mut show {
@@ -190,36 +222,44 @@ impl<T: Transport> Stack<T> {
             engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
         }
         engine.advance(now, face);
-        face.promote_due();
-        self.do_chores();
-        self.transmit(now);
         received
     }
 
     fn do_chores(&mut self) {
-        let Some(drive) = &mut self.drive else { return };
         if self.face.chores.is_empty() {
             return;
         }
+        let drives = &mut self.drives;
         self.face.chores.retain(|chore| match *chore {
-            Chore::Abort(flow) => {
-                drive.engine.abort(flow);
+            Chore::Abort(side, flow) => {
+                if let Some(drive) = &mut drives[side.index()] {
+                    drive.engine.abort(flow);
+                }
                 false
             }
             Chore::Disconnected { .. } => true,
         });
     }
 
-    /// Sends everything that is due. Returns false if the link is full.
+    /// Sends everything that is due. Returns false if a link is full.
     pub fn transmit(&mut self, now: Instant) -> bool {
         self.now = now;
-        let Some(drive) = &mut self.drive else { return true };
+        let mut done = true;
+        for side in Side::ALL {
+            done &= self.transmit_on(now, side);
+        }
+        done
+    }
+
+    fn transmit_on(&mut self, now: Instant, side: Side) -> bool {
+        let Some(drive) = &mut self.drives[side.index()] else { return true };
         if !drive.engine.has_output() {
             // What the device could not take before.
             drive.transport.flush();
             return true;
         }
         let Drive { engine, transport } = drive;
+        self.face.side = side;
         let mut done = false;
         // What the link cannot take at first it may after it was flushed.
         for _ in 0..2 {
@@ -238,27 +278,29 @@ impl<T: Transport> Stack<T> {
     /// There is output that waits for company.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.drive.as_ref().is_some_and(|drive| drive.engine.has_output())
+        self.running().any(|drive| drive.engine.has_output())
     }
 
     /// Enough output has come together to send it without being asked.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        self.drive
-            .as_ref()
-            .is_some_and(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
+        self.running().any(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
     }
 
     /// When [`Stack::pump`] must be called again even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let engine = self.drive.as_ref().and_then(|drive| drive.engine.next_deadline());
-        [engine, self.face.next_deadline()].into_iter().flatten().min()
+        let engines = self.running().filter_map(|drive| drive.engine.next_deadline());
+        engines.chain(self.face.next_deadline()).min()
     }
 
     /// Before a sleep: frames that come from now on end it. Returns false if there are some already.
     pub fn arm(&mut self) -> bool {
-        self.drive.as_mut().is_none_or(|drive| drive.transport.arm())
+        let mut safe = true;
+        for drive in self.drives.iter_mut().flatten() {
+            safe &= drive.transport.arm();
+        }
+        safe
     }
 
     /// Whether anything became ready since this was last asked.
@@ -269,10 +311,10 @@ impl<T: Transport> Stack<T> {
     /// Flows that were closed but still have data or a FIN to deliver.
     #[must_use]
     pub fn unfinished(&self) -> usize {
-        let Some(drive) = &self.drive else { return 0 };
         let unfinished = |socket: &Socket| {
             use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
-            socket.flow.is_some_and(|flow| match drive.engine.info(flow).state {
+            let flow = socket.flow.zip(self.drive(socket.side));
+            flow.is_some_and(|(flow, drive)| match drive.engine.info(flow).state {
                 FinWait1 | Closing | LastAck => true,
                 Established | CloseWait => !socket.send.is_empty() || socket.is_orphan(),
                 _ => false,
@@ -298,7 +340,7 @@ impl<T: Transport> Stack<T> {
     /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free.
     #[must_use]
     pub fn is_free(&self, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
-        let state = self.drive.as_ref().and_then(|drive| drive.engine.state_between(local, remote));
+        let state = self.drive(Side::Network).and_then(|drive| drive.engine.state_between(local, remote));
         state.is_none_or(|state| reuse && state == overfly_engine::State::TimeWait)
     }
 
@@ -322,14 +364,14 @@ impl<T: Transport> Stack<T> {
         socket.listening = None;
     }
 
-    /// This process takes connections for the listener at `local` from now on; a listener for both families joins twice.
-    /// Returns whether it is the first for this address and port, so that the broker must be told.
-    pub fn join(&mut self, id: SocketId, local: SocketAddr) -> Result<bool, Error> {
-        let Some(drive) = &mut self.drive else { return Ok(false) };
+    /// This process takes connections for the listener at `local` from now on; a listener for both families joins twice on
+    /// each side. Returns whether it is the first for this address and port, so that others must be told.
+    pub fn join(&mut self, side: Side, id: SocketId, local: SocketAddr) -> Result<bool, Error> {
+        let Some(drive) = &mut self.drives[side.index()] else { return Ok(false) };
         let Some(backlog) = self.face.at(id).listening.as_ref().map(|listening| listening.backlog) else {
             return Ok(false);
         };
-        let first = match self.face.ports.iter_mut().find(|port| port.local == local) {
+        let first = match self.face.ports.iter_mut().find(|port| (port.side, port.local) == (side, local)) {
             Some(port) => {
                 port.members.push(id);
                 port.members.len() == 1
@@ -341,11 +383,13 @@ impl<T: Transport> Stack<T> {
                     drive.engine.set_listener_max_segment(listener, settings.max_segment);
                 }
                 drive.engine.set_listener_traffic_class(listener, settings.traffic_class);
-                self.face.ports.push(Port::new(local, listener, id));
+                self.face.ports.push(Port::new(side, local, listener, id));
                 true
             }
         };
-        if let Some(listening) = &mut self.face.at_mut(id).listening {
+        if let Some(listening) = &mut self.face.at_mut(id).listening
+            && !listening.joined.contains(&local)
+        {
             listening.joined.push(local);
         }
         Ok(first)
@@ -354,8 +398,8 @@ impl<T: Transport> Stack<T> {
     /// A listener has other settings than when this process joined it.
     pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
         self.face.at_mut(id).settings = settings;
-        let Some(drive) = &mut self.drive else { return };
         for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
+            let Some(drive) = &mut self.drives[port.side.index()] else { continue };
             let most = match settings.max_segment {
                 0 => u16::MAX,
                 bytes => bytes,
@@ -374,12 +418,15 @@ impl<T: Transport> Stack<T> {
 
     /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; its cookies are made with `key`.
     pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, key: Option<[u8; 16]>) {
-        let Some(drive) = &mut self.drive else { return };
         for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            drive.engine.set_listener_fast_open(port.listener, max);
+            if let Some(drive) = &mut self.drives[port.side.index()] {
+                drive.engine.set_listener_fast_open(port.listener, max);
+            }
         }
         if let Some(key) = key.filter(|_| max > 0 && key != self.fast_open_key) {
-            drive.engine.rotate_fast_open_key(key);
+            for drive in self.drives.iter_mut().flatten() {
+                drive.engine.rotate_fast_open_key(key);
+            }
             self.fast_open_key = Some(key);
         }
     }
@@ -401,9 +448,13 @@ impl<T: Transport> Stack<T> {
         !self.face.ports.is_empty()
     }
 
-    /// Addresses and ports where a listener has joined and is the only one: the broker must be told before it parts.
-    pub fn last_member_at(&self, id: SocketId) -> impl Iterator<Item = SocketAddr> {
-        self.face.ports.iter().filter(move |port| port.members == [id]).map(|port| port.local)
+    /// Addresses and ports where a listener has joined and is the only one: others must be told before it parts.
+    pub fn last_member_at(&self, side: Side, id: SocketId) -> impl Iterator<Item = SocketAddr> {
+        self.face
+            .ports
+            .iter()
+            .filter(move |port| port.side == side && port.members == [id])
+            .map(|port| port.local)
     }
 
     /// This process takes no more connections for the listener. Those that wait to be accepted are for its other sockets at
@@ -414,19 +465,17 @@ impl<T: Transport> Stack<T> {
         let joined = core::mem::take(&mut listening.joined);
         let waiting = core::mem::take(&mut listening.queue);
         listening.dead = 0;
-        for local in &joined {
-            if let Some(port) = self.face.ports.iter_mut().find(|port| port.local == *local) {
-                port.members.retain(|&member| member != id);
-            }
+        for port in &mut self.face.ports {
+            port.members.retain(|&member| member != id);
         }
         for queued in waiting {
-            let Some(flow) = self.face.at(queued).flow else {
+            let (Some(flow), side) = (self.face.at(queued).flow, self.face.at(queued).side) else {
                 self.face.release(queued);
                 continue;
             };
-            let is_v4 = self.drive.as_ref().is_none_or(|drive| drive.engine.tuple(flow).0.is_ipv4());
+            let is_v4 = self.drive(side).is_none_or(|drive| drive.engine.tuple(flow).0.is_ipv4());
             let Some(&local) = joined.iter().find(|local| local.is_ipv4() == is_v4) else { continue };
-            let port = self.face.ports.iter_mut().find(|port| port.local == local);
+            let port = self.face.ports.iter_mut().find(|port| (port.side, port.local) == (side, local));
             match port.and_then(Port::next_member) {
                 Some(other) => self.face.queue(queued, other),
                 None => {
@@ -440,9 +489,9 @@ impl<T: Transport> Stack<T> {
 
     /// Listeners that have left close when their last handshake is done. Returns whether one is still open.
     pub(crate) fn close_ports(&mut self) -> bool {
-        let Some(drive) = &mut self.drive else { return false };
         let mut any = false;
         self.face.ports.retain(|port| {
+            let Some(drive) = &mut self.drives[port.side.index()] else { return false };
             let left = port.members.is_empty();
             let done = left && drive.engine.half_open(port.listener) == 0;
             if done {
@@ -468,10 +517,29 @@ impl<T: Transport> Stack<T> {
     pub(crate) fn abandon(&mut self, id: SocketId) {
         let socket = self.face.at_mut(id);
         socket.queued = false;
-        match (socket.flow, &mut self.drive) {
+        match (socket.flow, &mut self.drives[socket.side.index()]) {
             (Some(flow), Some(drive)) => drive.engine.abort(flow),
             _ => self.face.release(id),
         }
+    }
+
+    /// The socket tries no longer to connect, and is forgotten: whoever answers is refused.
+    pub(crate) fn withdraw(&mut self, id: SocketId) {
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.abort(flow);
+            self.face.side = socket.side;
+            self.face.unbind_flow(flow);
+        }
+        self.face.drop_interests(id);
+        self.face.release(id);
+        self.face.news = true;
+    }
+
+    /// An active open has failed for a reason that no engine knows.
+    pub(crate) fn fail(&mut self, id: SocketId, errno: Errno) {
+        self.abandon(id);
+        self.face.at_mut(id).error = Some(errno);
     }
 
     /// Another process gave a connection to whoever listens at `local`. False if nobody does.
@@ -494,6 +562,22 @@ impl<T: Transport> Stack<T> {
         }
     }
 
+    /// A connection that waits at a listener is the kernel's now: it still waits there. False if the listener has gone.
+    pub(crate) fn replace_queued(&mut self, id: SocketId, arrival: Arrival) -> bool {
+        let socket = self.face.at_mut(id);
+        let listener = socket.listener;
+        socket.queued = false;
+        self.face.leaving.retain(|&(leaving, _)| leaving != id);
+        if listener == SocketId(NONE) {
+            return false;
+        }
+        let Some(listening) = &mut self.face.at_mut(listener).listening else { return false };
+        listening.queue.retain(|&queued| queued != id);
+        listening.arrivals.push_back(arrival);
+        self.face.wake(listener, bits::IN | bits::RDNORM);
+        true
+    }
+
     /// The oldest connection that came from another process.
     pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
         self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
@@ -511,7 +595,7 @@ impl<T: Transport> Stack<T> {
             let id = self.face.at_mut(listener).listening.as_mut()?.queue.pop_front()?;
             let socket = self.face.at_mut(id);
             socket.queued = false;
-            let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else {
+            let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
                 if let Some(listening) = &mut self.face.at_mut(listener).listening {
                     listening.dead = listening.dead.saturating_sub(1);
                 }
@@ -525,6 +609,7 @@ impl<T: Transport> Stack<T> {
             (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
+            self.accepts_within_host += u64::from(socket.side == Side::Loopback);
             self.settle(id, &Settings::DEFAULT, settings);
             self.accepts += 1;
             return Some(id);
@@ -532,9 +617,11 @@ impl<T: Transport> Stack<T> {
     }
 
     /// Begins an active open from a socket that is neither listening nor connected.
+    #[expect(clippy::too_many_arguments, reason = "both ends, the way between them, and what they agree on")]
     pub fn connect(
         &mut self,
         now: Instant,
+        side: Side,
         id: SocketId,
         local: SocketAddr,
         remote: SocketAddr,
@@ -542,7 +629,7 @@ impl<T: Transport> Stack<T> {
         settings: Settings,
     ) -> Result<(), Error> {
         self.now = now;
-        let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
+        let Some(drive) = &mut self.drives[side.index()] else { return Err(Error::NoNeighbor) };
         if next_hop != UNKNOWN {
             drive.engine.set_neighbor(remote.ip(), next_hop);
         }
@@ -551,6 +638,7 @@ impl<T: Transport> Stack<T> {
             // Before the SYN, which says so.
             drive.engine.set_max_segment(flow, settings.max_segment);
         }
+        self.face.side = side;
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
         socket.begin_anew();
@@ -567,6 +655,7 @@ impl<T: Transport> Stack<T> {
             index = self.face.interests.at(index).next;
         }
         self.connects += 1;
+        self.connects_within_host += u64::from(side == Side::Loopback);
         Ok(())
     }
 
@@ -575,7 +664,9 @@ impl<T: Transport> Stack<T> {
     pub fn open_with_data<'b>(&mut self, id: SocketId, source: impl Iterator<Item = &'b [u8]>) -> usize {
         let socket = self.face.at(id);
         let (local, remote) = (socket.local, socket.remote);
-        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else { return 0 };
+        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
+            return 0;
+        };
         let now = drive.engine.may_open_fast(self.now, local.ip(), remote);
         drive.engine.set_fast_open(flow);
         if !now {
@@ -599,7 +690,10 @@ impl<T: Transport> Stack<T> {
         }
         let socket = self.face.at_mut(id);
         socket.settings = settings;
-        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drive) else { return };
+        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drives[socket.side.index()])
+        else {
+            return;
+        };
         if settings.no_delay != before.no_delay {
             engine.set_no_delay(flow, settings.no_delay);
         }
@@ -645,7 +739,7 @@ impl<T: Transport> Stack<T> {
         }
         socket.more = more;
         let cork = more || socket.settings.cork;
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.set_cork(flow, cork);
         }
     }
@@ -698,7 +792,7 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at_mut(id);
         let count = count.min(socket.receive.len());
         socket.receive.discard(count);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.consumed(flow, count);
         }
         count
@@ -726,7 +820,7 @@ impl<T: Transport> Stack<T> {
 
     fn promise(&mut self, id: SocketId, bytes: usize) {
         let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) {
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.send(flow, bytes);
         }
     }
@@ -808,7 +902,7 @@ impl<T: Transport> Stack<T> {
         if over {
             return Err(Errno::NOTCONN);
         }
-        if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drive) {
+        if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.shutdown(flow);
         }
         self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
@@ -850,7 +944,8 @@ impl<T: Transport> Stack<T> {
     /// there was one.
     pub(crate) fn disconnect(&mut self, now: Instant, id: SocketId) {
         let alive = !self.is_over(id);
-        if let (Some(flow), Some(drive)) = (self.face.at(id).flow, &mut self.drive) {
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.abort(flow);
             self.transmit(now);
         }
@@ -878,7 +973,7 @@ impl<T: Transport> Stack<T> {
         }
         self.face.drop_interests(id);
         let socket = self.face.at_mut(id);
-        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drive) else {
+        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
             let reusable = socket.passive && socket.state == State::Ended;
             self.face.release(id);
             return if reusable { Closed::Reusable } else { Closed::Done };
@@ -904,17 +999,17 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    /// Active opens that are over, with the backing descriptor that waited for it or -1.
-    pub fn disconnected(&mut self, mut each: impl FnMut(SocketAddr, SocketAddr, i32)) {
+    /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1.
+    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {
         if self.face.chores.is_empty() {
             return;
         }
         self.face.chores.retain(|chore| match *chore {
-            Chore::Disconnected { local, remote, descriptor } => {
-                each(local, remote, descriptor);
+            Chore::Disconnected { side, local, remote, descriptor } => {
+                each(side, local, remote, descriptor);
                 false
             }
-            Chore::Abort(_) => true,
+            Chore::Abort(..) => true,
         });
     }
 
@@ -951,16 +1046,15 @@ impl<T: Transport> Stack<T> {
     #[must_use]
     pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
         let flow = self.face.at(id).flow?;
-        self.drive.as_ref().map(|drive| drive.engine.path_mtu(flow))
+        self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
     }
 
     /// What the engine knows of the socket's flow.
     #[must_use]
     pub fn info(&self, id: SocketId) -> Option<Info> {
-        match (self.face.at(id).flow, &self.drive) {
-            (Some(flow), Some(drive)) => Some(drive.engine.info(flow)),
-            _ => None,
-        }
+        let socket = self.face.at(id);
+        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
+        Some(drive.engine.info(flow))
     }
 
     pub(crate) fn socket(&self, id: SocketId) -> &Socket {
@@ -979,16 +1073,36 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    pub(crate) fn engine(&self) -> Option<&Engine> {
-        self.drive.as_ref().map(|drive| &drive.engine)
+    /// A connection's ends, and who is behind it.
+    pub(crate) fn way(&self, id: SocketId) -> Option<(SocketAddr, SocketAddr, MacAddr)> {
+        let socket = self.face.at(id);
+        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
+        let (local, remote) = drive.engine.tuple(flow);
+        Some((local, remote, drive.engine.next_hop(flow)))
     }
 
-    pub(crate) fn transport_mut(&mut self) -> Option<&mut T> {
-        self.drive.as_mut().map(|drive| &mut drive.transport)
+    /// The connection within the host that has these ends.
+    pub(crate) fn within_host(&self, local: SocketAddr, remote: SocketAddr) -> Option<SocketId> {
+        self.face.ids().find(|&id| {
+            self.face.at(id).side == Side::Loopback
+                && self.way(id).is_some_and(|way| (way.0, way.1) == (local, remote))
+        })
     }
 
-    pub(crate) fn transport(&self) -> Option<&T> {
-        self.drive.as_ref().map(|drive| &drive.transport)
+    pub(crate) fn engine(&self, side: Side) -> Option<&Engine> {
+        self.drive(side).map(|drive| &drive.engine)
+    }
+
+    pub(crate) fn transport_mut(&mut self, side: Side) -> Option<&mut T> {
+        self.drives[side.index()].as_mut().map(|drive| &mut drive.transport)
+    }
+
+    pub(crate) fn transport(&self, side: Side) -> Option<&T> {
+        self.drive(side).map(|drive| &drive.transport)
+    }
+
+    pub(crate) fn transports(&self) -> impl Iterator<Item = &T> {
+        self.running().map(|drive| &drive.transport)
     }
 
     // ---- epoll ----

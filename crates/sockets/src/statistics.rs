@@ -2,6 +2,7 @@
 
 use crate::carrier::Carrier;
 use crate::kernel;
+use crate::socket::Side;
 use crate::stack::Stack;
 
 /// Why a socket is the kernel's.
@@ -39,7 +40,7 @@ impl Why {
 pub(crate) struct Statistics {
     /// `OVERFLY_STATS=1`.
     pub(crate) enabled: bool,
-    /// Stacks made.
+    /// Engines made.
     pub(crate) stacks: u64,
     /// Connections that listeners of ours took from the kernel (loopback, other interfaces).
     pub(crate) kernel_accepts: u64,
@@ -49,6 +50,8 @@ pub(crate) struct Statistics {
     pub(crate) listeners_refused: u64,
     /// Active opens that the broker or the engine refused (counted in `kernel_connects` too).
     pub(crate) connects_refused: u64,
+    /// Active opens within the host that nobody answered in time, and that the kernel made instead.
+    pub(crate) late_within_host: u64,
     /// Connections that the kernel took over.
     pub(crate) handovers: u64,
     /// Those that it should have, and that stayed.
@@ -82,6 +85,7 @@ impl Statistics {
             kernel_connects: 0,
             listeners_refused: 0,
             connects_refused: 0,
+            late_within_host: 0,
             handovers: 0,
             given_away: 0,
             reset_unaccepted: 0,
@@ -154,11 +158,17 @@ impl Statistics {
         kernel::complain(&format!(
             "process {pid}: shared ports {shared_port_connects}, sleeps {sleeps}, looks {looks}, naps {naps}"
         ));
-        if let Some(engine) = stack.engine() {
-            kernel::complain(&format!("process {pid}: engine {:?}", engine.counters()));
-        }
-        if let Some(link) = stack.transport() {
-            kernel::complain(&format!("process {pid}: link {}", link.report()));
+        kernel::complain(&format!(
+            "process {pid}: within the host: accepts {}, connects {} (late {})",
+            stack.accepts_within_host, stack.connects_within_host, self.late_within_host
+        ));
+        for (side, name) in [(Side::Network, ""), (Side::Loopback, "loopback ")] {
+            if let Some(engine) = stack.engine(side) {
+                kernel::complain(&format!("process {pid}: {name}engine {:?}", engine.counters()));
+            }
+            if let Some(link) = stack.transport(side) {
+                kernel::complain(&format!("process {pid}: {name}link {}", link.report()));
+            }
         }
     }
 }

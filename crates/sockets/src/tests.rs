@@ -12,7 +12,7 @@ use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 use crate::interest::{SetId, bits};
-use crate::socket::{Settings, SocketId, canonical, presented};
+use crate::socket::{Settings, Side, SocketId, canonical, presented};
 use crate::stack::{Closed, Stack, Transport};
 
 type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
@@ -88,11 +88,21 @@ impl Bench {
         };
         let mut server = Stack::new();
         let mut client = Stack::new();
-        server.start(Engine::new(Config::new(SERVER_MAC, SERVER_IP, 16)).unwrap(), cable(&there, &back), 16);
-        client.start(Engine::new(Config::new(CLIENT_MAC, CLIENT, 16)).unwrap(), cable(&back, &there), 16);
+        server.start(
+            Side::Network,
+            Engine::new(Config::new(SERVER_MAC, SERVER_IP, 16)).unwrap(),
+            cable(&there, &back),
+            16,
+        );
+        client.start(
+            Side::Network,
+            Engine::new(Config::new(CLIENT_MAC, CLIENT, 16)).unwrap(),
+            cable(&back, &there),
+            16,
+        );
         let listener = server.open(3, false, true);
         server.listening(listener, 64);
-        assert_eq!(server.join(listener, SERVER), Ok(true));
+        assert_eq!(server.join(Side::Network, listener, SERVER), Ok(true));
         Self {
             server,
             client,
@@ -130,6 +140,7 @@ impl Bench {
         self.client
             .connect(
                 self.now,
+                Side::Network,
                 id,
                 SocketAddr::new(CLIENT.into(), self.port),
                 SERVER,
@@ -191,7 +202,7 @@ fn request_and_response() {
     assert_eq!(bench.client.close(client), Closed::Held);
     bench.settle();
     let mut over = Vec::new();
-    bench.client.disconnected(|local, remote, descriptor| over.push((local.port(), remote, descriptor)));
+    bench.client.disconnected(|_, local, remote, descriptor| over.push((local.port(), remote, descriptor)));
     assert_eq!(over, [(bench.port, SERVER, bench.descriptor - 1)], "LAST-ACK is over: the held port is free");
 }
 
@@ -201,11 +212,11 @@ fn segments_and_traffic_class_are_as_the_socket_or_its_listener_says() {
     bench.server.socket_mut(bench.listener).settings =
         Settings { max_segment: 900, traffic_class: 0x20, ..Settings::DEFAULT };
     let other = SocketAddr::new(SERVER.ip(), 81);
-    assert_eq!(bench.server.join(bench.listener, other), Ok(true));
+    assert_eq!(bench.server.join(Side::Network, bench.listener, other), Ok(true));
     let id = bench.client.open(7, false, true);
     let settings = Settings { max_segment: 1000, traffic_class: 0x48, ..Settings::DEFAULT };
     let local = SocketAddr::new(CLIENT.into(), 9);
-    bench.client.connect(bench.now, id, local, other, SERVER_MAC, settings).unwrap();
+    bench.client.connect(bench.now, Side::Network, id, local, other, SERVER_MAC, settings).unwrap();
     for (side, class, segment) in [(1, 0x48, 1000), (0, 0x20, 900_u16)] {
         let stack = if side == 1 { &mut bench.client } else { &mut bench.server };
         stack.pump(bench.now);
@@ -227,13 +238,14 @@ fn a_response_and_its_end_share_a_segment() {
     let mut bench = Bench::new();
     let (client, server) = bench.pair();
     bench.settle();
-    let before = *bench.server.engine().unwrap().counters();
+    let before = *bench.server.engine(Side::Network).unwrap().counters();
     write(&mut bench.server, server, &[7; 1000]).unwrap();
     bench.server.close(server);
     bench.server.transmit(bench.now);
-    let sent = format!("{before:?}") != format!("{:?}", bench.server.engine().unwrap().counters());
+    let sent =
+        format!("{before:?}") != format!("{:?}", bench.server.engine(Side::Network).unwrap().counters());
     assert!(sent);
-    assert_eq!(bench.server.transport().unwrap().outbound.borrow().len(), 1);
+    assert_eq!(bench.server.transport(Side::Network).unwrap().outbound.borrow().len(), 1);
     bench.settle();
     assert_eq!(read(&mut bench.client, client, 2000).unwrap().len(), 1000);
     assert_eq!(read(&mut bench.client, client, 10), Ok(vec![]));
@@ -383,18 +395,18 @@ fn listeners_at_one_address_take_turns() {
     let mut bench = Bench::new();
     let second = bench.server.open(4, false, true);
     bench.server.listening(second, 64);
-    assert_eq!(bench.server.join(second, SERVER), Ok(false));
+    assert_eq!(bench.server.join(Side::Network, second, SERVER), Ok(false));
     for _ in 0..4 {
         bench.connect();
     }
     bench.settle();
     assert!(bench.accept().is_some() && bench.accept().is_some() && bench.accept().is_none());
     assert!(bench.server.accept(second, 200, true).is_some());
-    assert_eq!(bench.server.last_member_at(second).next(), None);
+    assert_eq!(bench.server.last_member_at(Side::Network, second).next(), None);
     bench.server.part(second);
-    assert_eq!(bench.server.last_member_at(bench.listener).next(), Some(SERVER));
+    assert_eq!(bench.server.last_member_at(Side::Network, bench.listener).next(), Some(SERVER));
     bench.server.part(bench.listener);
-    assert_eq!(bench.server.last_member_at(bench.listener).next(), None);
+    assert_eq!(bench.server.last_member_at(Side::Network, bench.listener).next(), None);
 }
 
 #[test]
@@ -529,7 +541,7 @@ fn a_fork_leaves_descriptors_without_connections() {
     write(&mut bench.client, client, b"for the parent").unwrap();
     bench.connect();
     bench.settle();
-    assert!(bench.server.forget(0).is_some());
+    assert!(bench.server.forget(0)[0].is_some());
     assert!(!bench.server.has_joined(bench.listener));
     assert!(!bench.server.can_accept(bench.listener));
     assert_eq!(bench.server.close(server), Closed::Done);
@@ -559,7 +571,10 @@ fn one_listener_takes_both_families() {
     let dual = bench.server.open(4, true, true);
     bench.server.listening(dual, 64);
     let [v6, v4] = ["[::]:80", "0.0.0.0:80"].map(|address| address.parse::<SocketAddr>().unwrap());
-    assert_eq!((bench.server.join(dual, v6), bench.server.join(dual, v4)), (Ok(true), Ok(true)));
+    assert_eq!(
+        (bench.server.join(Side::Network, dual, v6), bench.server.join(Side::Network, dual, v4)),
+        (Ok(true), Ok(true))
+    );
     let mut ends = Vec::new();
     for (remote, local) in [
         (SocketAddr::new(SERVER_V6.ip(), 80), CLIENT_V6.into()),
@@ -568,7 +583,10 @@ fn one_listener_takes_both_families() {
         bench.port += 1;
         let id = bench.client.open(bench.port.into(), remote.is_ipv6(), true);
         let local = SocketAddr::new(local, bench.port);
-        bench.client.connect(bench.now, id, local, remote, SERVER_MAC, Settings::DEFAULT).unwrap();
+        bench
+            .client
+            .connect(bench.now, Side::Network, id, local, remote, SERVER_MAC, Settings::DEFAULT)
+            .unwrap();
         bench.settle();
         let accepted = bench.server.accept(dual, 200 + i32::from(bench.port), true).unwrap();
         let socket = bench.server.socket(accepted);
@@ -581,7 +599,7 @@ fn one_listener_takes_both_families() {
         bench.settle();
         assert_eq!(read(&mut bench.server, server, 10).unwrap(), b"hello");
     }
-    assert_eq!(bench.server.last_member_at(dual).collect::<Vec<_>>(), [v6, v4]);
+    assert_eq!(bench.server.last_member_at(Side::Network, dual).collect::<Vec<_>>(), [v6, v4]);
     bench.server.part(dual);
     assert!(!bench.server.has_joined(dual) && bench.server.has_joined(bench.listener));
 }
@@ -704,7 +722,10 @@ fn a_socket_connects_anew() {
     assert_eq!(read(&mut bench.server, server, 10), Err(Errno::CONNRESET));
     bench.port += 1;
     let local = SocketAddr::new(CLIENT.into(), bench.port);
-    bench.client.connect(bench.now, client, local, SERVER, SERVER_MAC, Settings::DEFAULT).unwrap();
+    bench
+        .client
+        .connect(bench.now, Side::Network, client, local, SERVER, SERVER_MAC, Settings::DEFAULT)
+        .unwrap();
     bench.settle();
     let server = bench.accept().unwrap();
     assert_eq!(write(&mut bench.client, client, b"two"), Ok(3));

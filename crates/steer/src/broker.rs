@@ -459,25 +459,15 @@ impl Service {
     /// Reads one message of a connection and does what it says.
     fn hear(&mut self, index: usize) {
         let mut bytes = [0; MESSAGE_LEN_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let connection = &mut self.connections[index];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
-        let length =
-            match recvmsg(&connection.socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-                Ok(message) if message.bytes > 0 => message.bytes,
-                Err(Errno::AGAIN | Errno::INTR) => return,
-                _ => {
-                    connection.over = true;
-                    return;
-                }
-            };
-        let descriptors: Vec<OwnedFd> = (control.drain())
-            .flat_map(|message| match message {
-                RecvAncillaryMessage::ScmRights(received) => received.collect(),
-                _ => Vec::new(),
-            })
-            .collect();
+        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
+            Ok((length, descriptors)) if length > 0 => (length, descriptors),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            _ => {
+                connection.over = true;
+                return;
+            }
+        };
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
         match &connection.state {
             State::Greeting { public, .. } => {
@@ -573,6 +563,11 @@ impl Service {
                 }
                 Err(error) => Err(error),
             },
+            // The kernel knows whether the addresses are the host's.
+            (Kind::HandOverPair, _) => {
+                drop(attachment);
+                return self.reply(index, crate::repair::pair(descriptors).map(|()| None));
+            }
             (_, None) => no_stack,
             (Kind::Listen | Kind::Connect, _)
                 if let Err(error) = self.may_have(index, &wish, descriptors) =>
@@ -800,6 +795,24 @@ fn settle_route(
         }
         found => Ok(found),
     }
+}
+
+/// One message and what comes with it: its length, which is more than there is room for if it is longer.
+pub(crate) fn receive(
+    socket: &OwnedFd,
+    bytes: &mut [u8; MESSAGE_LEN_MAX],
+) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
+    let length = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?.bytes;
+    let descriptors = (control.drain())
+        .flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(received) => received.collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    Ok((length, descriptors))
 }
 
 /// Grants [`Kind::HandOver`]; returns the peer.

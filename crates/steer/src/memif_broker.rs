@@ -13,12 +13,13 @@ use overfly_link::memif::{Address, Listener, Settings};
 use overfly_wire::MacAddr;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SocketFlags, accept_with, recv};
+use rustix::net::{SocketFlags, accept_with};
 use zerocopy::IntoBytes;
 
-use crate::broker::{open_socket, tie};
+use crate::broker::{open_socket, receive, tie};
 use crate::error::Error;
 use crate::observers::{self, Peer, Seen, deliver};
+use crate::repair;
 use crate::serving::Serving;
 
 /// Connections at any time: every process of a program holds a leash.
@@ -190,13 +191,13 @@ impl Service {
     fn hear(&mut self, index: usize) -> Option<()> {
         let connection = &mut self.connections[index];
         let mut bytes = [0; MESSAGE_LEN_MAX];
-        let length = match recv(&connection.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
             Ok((0, _)) => return None,
-            Ok((length, _)) => length,
+            Ok(received) => received,
             Err(Errno::AGAIN | Errno::INTR) => return Some(()),
             Err(_) => return None,
         };
-        let (message, socket) = (&bytes[..length], &mut connection.socket);
+        let (message, socket) = (bytes.get(..length)?, &mut connection.socket);
         match connection.state {
             State::Greeting { public: true } => {
                 if Hello::parse(message, observer::PUBLIC)? == Role::Observer {
@@ -220,13 +221,13 @@ impl Service {
                 };
                 delivered.then_some(())
             }
-            State::Client(_) => self.serve(index, Request::parse(message)?).then_some(()),
+            State::Client(_) => self.serve(index, Request::parse(message)?, &descriptors).then_some(()),
             State::Leash => None,
         }
     }
 
     /// False if the client does not take the answer.
-    fn serve(&mut self, index: usize, wish: Wish) -> bool {
+    fn serve(&mut self, index: usize, wish: Wish, descriptors: &[OwnedFd]) -> bool {
         let connection = &mut self.connections[index];
         let socket = &connection.socket;
         let reply = match wish.kind {
@@ -252,6 +253,10 @@ impl Service {
                     Refusal::RouteElsewhere,
                     "the kernel carries what is outside of memif's network",
                 ),
+            },
+            Kind::HandOverPair => match repair::pair(descriptors) {
+                Ok(()) => Reply::yes(None),
+                Err(error) => Reply::no(Refusal::NotMoved, &error.to_string()),
             },
             Kind::HandOver | Kind::GiveAway | Kind::PassOn => {
                 Reply::no(Refusal::NotMoved, "the kernel has no way to the peers of memif")

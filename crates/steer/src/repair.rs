@@ -5,7 +5,7 @@
 //! steers its frames elsewhere lets them through between [`Repair::restore`] and [`Repair::finish`].
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use overfly_link::broker::connection::{Connection, flags};
@@ -15,6 +15,8 @@ use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketFlags, SocketType, bind, connect, connect_unspec, getsockname,
     ipproto, send, sendto, shutdown, socket_with, sockopt,
 };
+
+use crate::error::Error;
 
 // include/uapi/linux/tcp.h
 const REPAIR_OFF: i32 = 0;
@@ -35,6 +37,44 @@ const STATE_CLOSE: u8 = 7;
 /// Room for queues beside what is in them, in bytes; and the most that is tried.
 const ROOM: usize = 256 * 1024;
 const ROOM_MAX: usize = 512 << 20;
+
+/// Makes a connection within the host out of its two ends, or of one of them if the other is no more: for each, a socket that is
+/// in no connection and the file that says what it is to be. Neither says anything before both are there. Without any descriptors
+/// it is only looked whether this process may do that.
+pub(crate) fn pair(descriptors: &[OwnedFd]) -> Result<(), Error> {
+    let not_moved = |errno| Error::NotMoved { errno };
+    let read =
+        |file| Connection::from_file(file).map_err(|errno| Error::system("reading the connection", errno));
+    let restore = |socket, (connection, bytes)| Repair::restore(socket, connection, bytes, 0);
+    match descriptors {
+        [] => probe().map_err(not_moved),
+        [socket, file] => {
+            let (own, bytes) = read(file)?;
+            let end = restore(socket.as_fd(), (&own, &bytes)).map_err(not_moved)?;
+            end.finish(&bytes).map_err(not_moved)
+        }
+        [socket, file, peers_socket, peers_file] => {
+            let ((own, bytes), (peers, peers_bytes)) = (read(file)?, read(peers_file)?);
+            if (own.local(), own.remote()) != (peers.remote(), peers.local()) {
+                return Err(Error::Options("the ends of two connections".to_owned()));
+            }
+            let end = restore(socket.as_fd(), (&own, &bytes)).map_err(not_moved)?;
+            let peers_end = restore(peers_socket.as_fd(), (&peers, &peers_bytes)).map_err(not_moved)?;
+            end.finish(&bytes).map_err(not_moved)?;
+            peers_end.finish(&peers_bytes).map_err(|errno| {
+                let _ = connect_unspec(socket);
+                not_moved(errno)
+            })
+        }
+        _ => Err(Error::Options("each end of a connection is a socket and a file".to_owned())),
+    }
+}
+
+/// Whether this process may repair connections here.
+fn probe() -> Result<(), Errno> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set(socket.as_fd(), libc::TCP_REPAIR, REPAIR_ON)
+}
 
 /// A socket on its way to become a connection. Dropped before [`Repair::finish`], it is in none, as before.
 pub(crate) struct Repair<'a> {

@@ -117,8 +117,8 @@ impl Client {
                 })
             })?;
             let part = match (part, descriptors) {
-                (Err(address), [Some(socket), _]) => return Ok(Sockets::Memif { socket, address }),
-                (Ok(part), [Some(socket), Some(pool)]) => {
+                (Err(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
+                (Ok(part), [Some(socket), Some(pool), ..]) => {
                     queues.push(QueueSockets { socket, pool });
                     part
                 }
@@ -258,6 +258,30 @@ impl Client {
         self.answer(Reply::parse).map(drop)
     }
 
+    /// Whether [`Client::hand_over_pair`] can be done: the broker has the privilege.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn moves_pairs(&mut self) -> Result<bool, Error> {
+        match self.ask(&Wish::new(Kind::HandOverPair)) {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the kernel go on with a connection within the host. Both ends are given as for [`Client::hand_over`], or one if the
+    /// other is no more.
+    ///
+    /// # Errors
+    /// As [`Client::hand_over`].
+    pub fn hand_over_pair(&mut self, ends: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), Error> {
+        let request = Request::new(&Wish::new(Kind::HandOverPair));
+        let descriptors: Vec<_> = ends.iter().flat_map(|&(socket, file)| [socket, file]).collect();
+        tell_with(self.socket.as_fd(), request.as_bytes(), &descriptors)?;
+        self.answer(Reply::parse).map(drop)
+    }
+
     /// As [`Client::hand_over`], and another process that listens at `listener` is to accept the connection. `socket` is of
     /// no more use here afterwards. If nobody comes to listen there within 2 s it is reset.
     ///
@@ -293,7 +317,7 @@ impl Client {
     /// when there may be one.
     pub fn gift(&mut self) -> Option<Gift> {
         if self.gifts.is_empty() {
-            let (message, [socket, _]) =
+            let (message, [socket, ..]) =
                 hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
                     message::Gift::parse(bytes).ok_or(Error::BrokerProtocol("not a gift"))
                 })
@@ -315,10 +339,10 @@ impl Client {
             };
             match hear_with_descriptors(self.socket.as_fd(), RecvFlags::empty(), parse)? {
                 (Ok(answer), descriptors) => return Ok((answer, descriptors)),
-                (Err((listener, remote)), [Some(socket), _]) => {
+                (Err((listener, remote)), [Some(socket), ..]) => {
                     self.gifts.push_back(Gift { listener, remote, socket });
                 }
-                (Err(_), [None, _]) => {}
+                (Err(_), [None, ..]) => {}
             }
         }
     }
@@ -337,7 +361,7 @@ impl Client {
     pub fn show(&mut self) -> Result<(OwnedFd, OwnedFd), Error> {
         self.say(&Wish::new(Kind::Show))?;
         match self.answer(ShownPart::parse)? {
-            (Some(_), [Some(memory), Some(bell)]) => Ok((memory, bell)),
+            (Some(_), [Some(memory), Some(bell), ..]) => Ok((memory, bell)),
             _ => Err(Error::BrokerProtocol("a process without what it shows")),
         }
     }
@@ -387,7 +411,7 @@ impl Leash {
         let connection = greet(environment, Role::Leash)?;
         // The kernel wakes who waits for an answer before it signals that there is one: tied to the connection, the process
         // could be killed by the answer that it has just read. Nothing is ever said on the socket that comes with it.
-        let (_, [Some(socket), _]) =
+        let (_, [Some(socket), ..]) =
             hear_with_descriptors(connection.as_fd(), RecvFlags::empty(), Reply::parse)?
         else {
             return Err(Error::BrokerProtocol("no leash"));

@@ -11,6 +11,7 @@
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
 //! | [`Kind::GiveAway`] | local | the same, and that another stack's listener at `local` accepts it |
+//! | [`Kind::HandOverPair`] | | that the kernel goes on with both ends of a connection within the host |
 //! | [`Kind::PassOn`] | local, remote | that another stack's listener at `local` accepts the kernel's connection from `remote` |
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
@@ -18,7 +19,8 @@
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
 //! [`Kind::Listen`] and [`Kind::Connect`] carry the kernel's socket at `local`, unless the process is of the broker's user.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
-//! that describes it ([`Connection`](super::connection::Connection)); [`Kind::PassOn`] the connection's socket. Whoever is to
+//! that describes it ([`Connection`](super::connection::Connection)); [`Kind::HandOverPair`] two for each end that there
+//! still is, or none to ask whether that can be; [`Kind::PassOn`] the connection's socket. Whoever is to
 //! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. [`Kind::Show`] is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
 //! [`ShownPart`] for each process that it may see, and a [`Reply`]. `overfly run` says [`Hello`] there too, and hears [`Joined`]:
@@ -38,7 +40,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 7;
+const VERSION: u16 = 8;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -46,7 +48,7 @@ const REASON_MAX: usize = 240;
 /// Longer than any message.
 pub const MESSAGE_LEN_MAX: usize = 1024;
 /// Descriptors with one message at most.
-pub const DESCRIPTORS_MAX: usize = 2;
+pub const DESCRIPTORS_MAX: usize = 4;
 
 /// The secret that `overfly run` and its program share.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -127,10 +129,12 @@ pub enum Kind {
     PassOn = 10,
     /// Memory to show itself in.
     Show = 11,
+    /// The kernel is to go on with a connection within the host: two descriptors for each end. Without them: can it be?
+    HandOverPair = 12,
 }
 
 impl Kind {
-    const ALL: [Kind; 11] = [
+    const ALL: [Kind; 12] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -142,6 +146,7 @@ impl Kind {
         Kind::GiveAway,
         Kind::PassOn,
         Kind::Show,
+        Kind::HandOverPair,
     ];
 }
 

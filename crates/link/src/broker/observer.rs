@@ -84,7 +84,7 @@ pub fn processes(interface: &str) -> Result<Vec<Watched>, Error> {
         let (part, descriptors) =
             hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), ShownPart::parse)?;
         let Some(part) = part else { return Ok(watched) };
-        let [Some(memory), Some(bell)] = descriptors else {
+        let [Some(memory), Some(bell), ..] = descriptors else {
             return Err(Error::BrokerProtocol("a process without what it shows"));
         };
         watched.push(Watched {

@@ -151,16 +151,16 @@ fn left(deadline: Instant) -> Duration {
 }
 
 /// What is where in the client's one region: all rings, then all buffers.
-struct Layout {
+pub(super) struct Layout {
     pairs: u16,
     log2_ring_size: u8,
     buffer_len: u32,
     buffers_offset: usize,
-    length: usize,
+    pub(super) length: usize,
 }
 
 impl Layout {
-    fn new(settings: &Settings) -> Result<Layout, Error> {
+    pub(super) fn new(settings: &Settings) -> Result<Layout, Error> {
         let Settings { pairs, log2_ring_size, buffer_len, .. } = *settings;
         let rings = 2 * usize::from(pairs);
         let buffers_offset = (rings * ring_len(log2_ring_size)).next_multiple_of(PAGE);
@@ -176,7 +176,7 @@ impl Layout {
         2 * usize::from(pair) + usize::from(direction == Direction::ToClient)
     }
 
-    fn place(&self, pair: u16, direction: Direction) -> RingPlace {
+    pub(super) fn place(&self, pair: u16, direction: Direction) -> RingPlace {
         let offset = Layout::number(pair, direction) * ring_len(self.log2_ring_size);
         RingPlace { region: 0, offset: offset as u32, log2_size: self.log2_ring_size }
     }
@@ -188,7 +188,7 @@ impl Layout {
     }
 
     /// Writes the rings: descriptors of all buffers, those toward the client offered to the server.
-    fn initialize(&self, memory: &OwnedFd) -> Result<(), Error> {
+    pub(super) fn initialize(&self, memory: &OwnedFd) -> Result<(), Error> {
         let region = Region::map(memory, self.length as u64, true)?;
         for pair in 0..self.pairs {
             for direction in [Direction::ToServer, Direction::ToClient] {
@@ -201,7 +201,7 @@ impl Layout {
         Ok(())
     }
 
-    fn ring_end(&self, pair: u16, direction: Direction) -> Result<RingEnd, Error> {
+    pub(super) fn ring_end(&self, pair: u16, direction: Direction) -> Result<RingEnd, Error> {
         let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| Error::system("eventfd", errno))?;
         let buffers = Some(self.buffers(pair, direction));

@@ -63,6 +63,8 @@ pub struct Hub {
     past: Counters,
     /// Who was behind them, until somebody asks.
     gone: Vec<Mac>,
+    /// What is for nobody known goes to everybody.
+    floods: bool,
     counters: HubCounters,
 }
 
@@ -76,16 +78,28 @@ impl Default for Hub {
             scratch: vec![0; FRAME_LEN_MAX].into_boxed_slice(),
             past: Counters::default(),
             gone: Vec::new(),
+            floods: true,
             counters: HubCounters::default(),
         }
     }
 }
 
 impl Hub {
+    /// One whose stack knows all its next hops: what is for somebody else is for somebody who has gone.
+    pub(super) fn without_flooding() -> Hub {
+        Hub { floods: false, ..Hub::default() }
+    }
+
     /// One more link.
     pub fn attach(&mut self, link: MemifLink) {
         self.links.push(link);
         self.latest.push(Mac::default());
+    }
+
+    /// One more link, whose peer this end calls `name`: frames to that address leave over it.
+    pub(super) fn attach_as(&mut self, link: MemifLink, name: Mac) {
+        self.table.insert(name, self.links.len());
+        self.attach(link);
     }
 
     /// Links that there are.
@@ -137,6 +151,19 @@ impl Hub {
         safe
     }
 
+    /// Whether both lead to the same peer.
+    pub(super) fn is_same(&self, one: Mac, other: Mac) -> bool {
+        self.table.get(&one).is_some_and(|index| self.table.get(&other) == Some(index))
+    }
+
+    /// Looks whether all peers still live.
+    pub(super) fn check_peers(&mut self) {
+        for link in &mut self.links {
+            link.check_peer();
+        }
+        self.remove_the_gone();
+    }
+
     /// As [`MemifLink::descriptors`]. They change when links come and go.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.links.iter().flat_map(MemifLink::descriptors)
@@ -167,8 +194,24 @@ impl Hub {
     fn remove_the_gone(&mut self) {
         let Hub { links, table, past, gone, counters, .. } = self;
         let before = links.len();
-        let lost = |index: usize| links.get(index).is_none_or(|link| link.state() != State::Up);
-        gone.extend(table.iter().filter(|&(_, &index)| lost(index)).map(|(mac, _)| *mac));
+        // Where those that stay will be.
+        let mut places = Vec::with_capacity(before);
+        let mut next = 0;
+        for link in links.iter() {
+            let stays = link.state() == State::Up;
+            places.push(stays.then_some(next));
+            next += usize::from(stays);
+        }
+        table.retain(|mac, index| match places.get(*index).copied().flatten() {
+            Some(place) => {
+                *index = place;
+                true
+            }
+            None => {
+                gone.push(*mac);
+                false
+            }
+        });
         links.retain(|link| {
             match link.state() {
                 State::Up => return true,
@@ -179,8 +222,6 @@ impl Hub {
             false
         });
         if links.len() != before {
-            // Places have changed: who is where is learned anew.
-            self.table.clear();
             self.latest.clear();
             self.latest.resize(links.len(), Mac::default());
             self.first = 0;
@@ -199,15 +240,22 @@ impl Hub {
     /// Sends the frame in the scratch where it should go.
     #[cold]
     fn forward(&mut self, length: usize, left: Unfinished) {
-        let frame = &self.scratch[..length.min(self.scratch.len())];
+        let scratch = core::mem::take(&mut self.scratch);
+        self.send(&scratch[..length.min(scratch.len())], left);
+        self.scratch = scratch;
+    }
+
+    /// Sends a frame where it should go.
+    pub(super) fn send(&mut self, frame: &[u8], left: Unfinished) {
         let destination = frame.first_chunk::<6>().copied().unwrap_or_default();
         let only = if self.links.len() == 1 { Some(0) } else { self.table.get(&destination).copied() };
         let links = match only {
             Some(index) => self.links.get_mut(index..=index).unwrap_or_default(),
-            None => {
+            None if self.floods => {
                 self.counters.flooded += 1;
                 self.links.as_mut_slice()
             }
+            None => &mut [],
         };
         if links.is_empty() {
             self.counters.dropped_no_peer += 1;

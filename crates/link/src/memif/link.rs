@@ -370,7 +370,7 @@ impl MemifLink {
         self.receive.ring.set_polling(false);
         self.armed = true;
         fence(Ordering::SeqCst);
-        self.receive.peer_index().load(Ordering::Acquire) == self.receive.next
+        self.receive.is_empty()
     }
 
     /// Looks whether the peer still lives, and takes the interrupts that have come. Returns whether the link is up. The
@@ -387,7 +387,8 @@ impl MemifLink {
                 self.counters.wakeups += 1;
                 silence_bell(self.wakeup.as_fd());
             }
-            if control && self.state == State::Up {
+            // What it sent before is taken first.
+            if control && self.state == State::Up && self.receive.is_empty() {
                 self.state = State::PeerGone;
             }
         }
@@ -555,6 +556,11 @@ impl Transmit {
 }
 
 impl Receive {
+    /// The peer has shown no frame that has not been taken.
+    fn is_empty(&self) -> bool {
+        self.peer_index().load(Ordering::Acquire) == self.next
+    }
+
     fn new(ring: Ring, role: Role, area: Option<Area>, rewrite: bool) -> Receive {
         // A server goes on where whoever had this end before stopped. A client is the first to look at the ring: the server
         // has written nothing, since no buffer has been offered to it.

@@ -357,7 +357,7 @@ impl Greeting {
 }
 
 /// Whether a peer's descriptor is one that can be written without doing anything else than waking somebody.
-fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
+pub(super) fn is_eventfd(descriptor: BorrowedFd<'_>) -> bool {
     use std::os::fd::AsRawFd;
     let path = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
     readlinkat(CWD, path, Vec::new()).is_ok_and(|target| target.as_bytes() == b"anon_inode:[eventfd]")

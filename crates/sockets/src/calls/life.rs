@@ -117,7 +117,8 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
 /// The kernel's socket listens.
 pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, backlog: i32) {
     let local = kernel::local_address(descriptor);
-    let Some(local) = local.filter(|local| !local.ip().to_canonical().is_loopback()) else {
+    let within_host = process.options.tcp_server_loopback != 0;
+    let Some(local) = local.filter(|local| within_host || !local.ip().to_canonical().is_loopback()) else {
         process.left(Why::Loopback);
         leave_to_kernel(process, id);
         return;
@@ -266,6 +267,10 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 }
                 Ok(accepted) => {
                     guard.statistics.kernel_accepts += 1;
+                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
+                        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
+                        listening.kernel_ready = kernel::is_readable(descriptor);
+                    }
                     drop(guard);
                     forget_stale(accepted.descriptor);
                     return Answer::ok(accepted);
@@ -527,6 +532,15 @@ fn finish_connecting(
     }
     loop {
         guard.pump();
+        match table::lookup(descriptor) {
+            Entry::Socket(its) if its == id => {}
+            // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.
+            Entry::Kernel if rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
+                return Answer::ok(());
+            }
+            Entry::Kernel => return Answer::Kernel,
+            _ => return Answer::error(CLOSED),
+        }
         match guard.stack.socket(id).state {
             State::Connecting => {}
             State::Connected => {
@@ -544,9 +558,6 @@ fn finish_connecting(
             Woken::Interrupted => return Answer::error(Errno::INTR),
             Woken::TimedOut => return Answer::error(Errno::INPROGRESS),
             Woken::Look => {}
-        }
-        if table::lookup(descriptor) != Entry::Socket(id) {
-            return Answer::error(CLOSED);
         }
     }
 }

@@ -292,7 +292,7 @@ pub(crate) unsafe fn epoll_wait(
 }
 
 /// The stack's own descriptors join a set of the program, so that frames end its sleep.
-fn prepare(process: &mut Process, set: SetId, epoll: i32) {
+pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
     if process.sets[set.0 as usize].prepared || !process.stack.is_running() {
         return;
     }

@@ -168,8 +168,8 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
         let number = argument as *mut c_int;
         let answer = match request {
             libc::FIONBIO if is_plausible(number, size_of::<c_int>()) => {
-                // SAFETY: FIONBIO's argument points to an int.
-                match options::set_nonblocking(descriptor, unsafe { *number } != 0) {
+                // SAFETY: FIONBIO's argument points to an int, which may stand anywhere.
+                match options::set_nonblocking(descriptor, unsafe { number.read_unaligned() } != 0) {
                     Answer::Kernel => Answer::Kernel,
                     Answer::Done(outcome) => return done(outcome),
                 }
@@ -185,8 +185,8 @@ pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_
                 set_errno(libc::EFAULT);
                 return -1;
             }
-            // SAFETY: FIONREAD's and SIOCOUTQ's argument points to an int.
-            unsafe { *number = bytes.min(c_int::MAX as usize) as c_int };
+            // SAFETY: as above, for FIONREAD and SIOCOUTQ.
+            unsafe { number.write_unaligned(bytes.min(c_int::MAX as usize) as c_int) };
             return 0;
         }
     }

@@ -27,9 +27,9 @@ use crate::sys;
 use crate::table::{self, Entry};
 
 /// Which connection a child asks for: both ends' addresses, then their ports.
-const REQUEST_LEN: usize = 36;
+pub(super) const REQUEST_LEN: usize = 36;
 /// Signals 32 and 33 are libc's own: setuid() waits for every thread to take one.
-const ALL_SIGNALS_BUT_LIBCS: u64 = !(0b11 << 31);
+pub(super) const ALL_SIGNALS_BUT_LIBCS: u64 = !(0b11 << 31);
 
 /// Some of the process's connections may be an ancestor's.
 static INHERITED: AtomicBool = AtomicBool::new(false);
@@ -167,8 +167,8 @@ impl Process {
         if self.stack.socket(id).state != State::Lost {
             return Entry::Socket(id);
         }
-        // Perhaps it is the kernel's already.
-        if rustix::net::getpeername(kernel::borrow(descriptor)).is_err() {
+        // Perhaps it is the kernel's already, or just about to be.
+        if rustix::net::getpeername(kernel::borrow(descriptor)).is_err() || kernel::is_in_repair(descriptor) {
             self.ask_ancestor(id);
         }
         self.let_go(id);
@@ -288,7 +288,7 @@ fn hear(channel: BorrowedFd<'_>) -> Result<Option<Request>, Errno> {
     })
 }
 
-fn request(local: SocketAddr, remote: SocketAddr) -> [u8; REQUEST_LEN] {
+pub(super) fn request(local: SocketAddr, remote: SocketAddr) -> [u8; REQUEST_LEN] {
     let mut bytes = [0; REQUEST_LEN];
     for (index, end) in [local, remote].into_iter().enumerate() {
         let address = match end.ip() {
@@ -301,7 +301,7 @@ fn request(local: SocketAddr, remote: SocketAddr) -> [u8; REQUEST_LEN] {
     bytes
 }
 
-fn ends(bytes: &[u8; REQUEST_LEN]) -> [SocketAddr; 2] {
+pub(super) fn ends(bytes: &[u8; REQUEST_LEN]) -> [SocketAddr; 2] {
     [0, 1].map(|index| {
         let mut address = [0; 16];
         address.copy_from_slice(&bytes[index * 16..][..16]);

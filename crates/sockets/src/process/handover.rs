@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::Process;
 use crate::kernel::{self, now};
-use crate::socket::{Settings, Socket, SocketId, State};
+use crate::socket::{Settings, Side, Socket, SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -73,27 +73,35 @@ impl Process {
     }
 
     fn try_hand_over(&mut self, id: SocketId) -> Result<(), String> {
+        if self.stack.socket(id).side == Side::Loopback {
+            return self.hand_over_within_host(id, None);
+        }
         // What has arrived is taken into account, so that little is lost with the rings.
         self.pump();
         let Some((connection, socket)) = self.stack.export(now(), id) else {
             return Err(format!("it is {:?}", self.stack.socket(id).state));
         };
-        let (descriptor, settings) = (socket.descriptor, socket.settings);
-        let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
-        let file = to_file(&connection, socket)?;
+        let (descriptor, file) = (socket.descriptor, to_file(&connection, socket)?);
         let client = self.client.as_mut().ok_or("there is no broker")?;
-        let backing = kernel::borrow(descriptor);
-        client.hand_over(backing, file.as_fd()).map_err(|error| error.to_string())?;
-        kernel::set_nonblocking(descriptor, nonblocking);
-        self.apply(descriptor, &settings);
-        if read_shut {
-            let _ = rustix::net::shutdown(backing, rustix::net::Shutdown::Read);
-        }
-        self.let_go(id);
+        client.hand_over(kernel::borrow(descriptor), file.as_fd()).map_err(|error| error.to_string())?;
+        self.moved(id);
         Ok(())
     }
 
-    fn apply(&self, descriptor: i32, settings: &Settings) {
+    /// The connection is that of its descriptor's kernel socket now.
+    pub(super) fn moved(&mut self, id: SocketId) {
+        let socket = self.stack.socket(id);
+        let (descriptor, settings) = (socket.descriptor, socket.settings);
+        let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
+        kernel::set_nonblocking(descriptor, nonblocking);
+        self.apply(descriptor, &settings);
+        if read_shut {
+            let _ = rustix::net::shutdown(kernel::borrow(descriptor), rustix::net::Shutdown::Read);
+        }
+        self.let_go(id);
+    }
+
+    pub(super) fn apply(&self, descriptor: i32, settings: &Settings) {
         if let Some(fresh) = &self.fresh {
             kernel::apply(descriptor, settings, fresh);
         }
@@ -104,8 +112,14 @@ impl Process {
         self.apply(descriptor, &self.stack.socket(listener).settings);
     }
 
-    /// The socket is the kernel's: so are its descriptors, and what watches it.
+    /// The connection is the kernel's: so are its descriptors, and what watches it.
     pub(crate) fn let_go(&mut self, id: SocketId) {
+        self.set_free(id);
+        self.stack.depart(id);
+    }
+
+    /// A socket's descriptors, and what watches it, are the kernel's.
+    pub(super) fn set_free(&mut self, id: SocketId) {
         let Self { stack, sets, .. } = self;
         stack.interests(id, |set, descriptor, events, data| {
             let event = libc::epoll_event { events, u64: data };
@@ -117,7 +131,6 @@ impl Process {
                 table::enter(descriptor, Entry::Kernel);
             }
         }
-        stack.depart(id);
     }
 
     /// The kernel's listening socket blocks again if the program thinks so: others will see it.

@@ -7,7 +7,7 @@ use overfly_link::broker::{Client, Gift, Protocol};
 
 use super::Process;
 use crate::kernel;
-use crate::socket::{Arrival, SocketId};
+use crate::socket::{Arrival, Side, SocketId};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -17,15 +17,21 @@ impl Process {
     pub(crate) fn part(&mut self, id: SocketId) {
         // New connections are steered away before it is looked who waits here.
         if let Some(client) = &mut self.client {
-            for local in self.stack.last_member_at(id) {
+            for local in self.stack.last_member_at(Side::Network, id) {
                 let _ = client.unlisten(Protocol::Tcp, local, true);
+            }
+        }
+        let within_host: Vec<_> = self.stack.last_member_at(Side::Loopback, id).collect();
+        for local in within_host {
+            if let Some(loopback) = self.loopback() {
+                loopback.unlisten(local);
             }
         }
         self.take_gifts();
         let joined = self.stack.joined(id);
         self.stack.part(id);
         let listens = self.stack.is_listening();
-        if let Some(link) = self.stack.transport_mut() {
+        if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.set_listening(listens);
         }
         while let Some(arrival) = self.stack.take_arrival(id) {
@@ -46,10 +52,7 @@ impl Process {
     pub(super) fn give_away(&mut self) {
         for (id, listener) in self.stack.leaving() {
             match self.try_give_away(id, listener) {
-                Ok(()) => {
-                    self.statistics.given_away += 1;
-                    self.stack.depart(id);
-                }
+                Ok(()) => self.statistics.given_away += 1,
                 Err(_) => {
                     self.statistics.reset_unaccepted += 1;
                     self.stack.abandon(id);
@@ -60,13 +63,18 @@ impl Process {
     }
 
     fn try_give_away(&mut self, id: SocketId, listener: core::net::SocketAddr) -> Result<(), String> {
+        if self.stack.socket(id).side == Side::Loopback {
+            return self.hand_over_within_host(id, Some(listener));
+        }
         let (connection, socket) = self.stack.export(kernel::now(), id).ok_or("it is over")?;
         let file = super::handover::to_file(&connection, socket)?;
         let backing = kernel::tcp_socket(socket.v6, true).map_err(|error| error.to_string())?;
         let client = self.client.as_mut().ok_or("there is no broker")?;
         let outcome = client.give_away(listener, kernel::borrow(backing), file.as_fd());
         sys::close(backing);
-        outcome.map_err(|error| error.to_string())
+        outcome.map_err(|error| error.to_string())?;
+        self.stack.depart(id);
+        Ok(())
     }
 
     /// Connections that other processes gave away.

@@ -9,6 +9,7 @@ use overfly_link::watch::Show;
 
 use super::Process;
 use crate::kernel::{self, now};
+use crate::socket::Side;
 use crate::stack::Stack;
 use crate::table::{self, Entry};
 
@@ -110,14 +111,16 @@ impl Process {
 
     /// Every counter: its group, its name, its value.
     fn each_counter(&self, mut each: impl FnMut(&'static str, &'static str, u64)) {
-        let flows = self.stack.engine().map_or(0, overfly_engine::Engine::flows);
-        each("now", "flows", flows as u64);
+        let flows = |side| self.stack.engine(side).map_or(0, overfly_engine::Engine::flows) as u64;
+        each("now", "flows", flows(Side::Network) + flows(Side::Loopback));
         for (name, value) in self.statistics.counters() {
             each("sockets", name, value);
         }
         for (name, value) in [
             ("accepts", self.stack.accepts),
             ("connects", self.stack.connects),
+            ("accepts_within_host", self.stack.accepts_within_host),
+            ("connects_within_host", self.stack.connects_within_host),
             ("datagram_overflows", self.stack.datagram_overflows()),
         ] {
             each("sockets", name, value);
@@ -125,11 +128,11 @@ impl Process {
         for (name, value) in self.statistics.reasons() {
             each("kernel", name, value);
         }
-        if let Some(engine) = self.stack.engine() {
+        if let Some(engine) = self.stack.engine(Side::Network) {
             engine.counters().iter().for_each(|(name, value)| each("engine", name, value));
         }
-        if let Some(link) = self.stack.transport() {
-            link.each_counter(each);
+        for link in self.stack.transports() {
+            link.each_counter(&mut each);
         }
     }
 }

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::{Stack, Transport};
 use crate::face::Face;
 use crate::interest::{NONE, bits};
-use crate::socket::{SocketId, State};
+use crate::socket::{Side, SocketId, State};
 
 /// What a datagram takes of SO_RCVBUF besides its payload: about what Linux counts for one of a small frame
 /// (SKB_TRUESIZE() in include/linux/skbuff.h).
@@ -152,7 +152,7 @@ impl<T: Transport> Stack<T> {
         local: SocketAddr,
         remote: Option<SocketAddr>,
     ) -> Result<(), Error> {
-        let Some(drive) = &mut self.drive else { return Err(Error::NoNeighbor) };
+        let Some(drive) = &mut self.drives[Side::Network.index()] else { return Err(Error::NoNeighbor) };
         let place = Place { id: drive.engine.udp_open(local, remote)?, local, remote };
         let by_id = &mut self.face.datagrams.by_id;
         if by_id.len() <= place.id.index() {
@@ -170,7 +170,7 @@ impl<T: Transport> Stack<T> {
         let Some(part) = self.datagrams_mut(id) else { return };
         for place in core::mem::take(&mut part.places) {
             self.face.datagrams.by_id[place.id.index()] = NONE;
-            if let Some(drive) = &mut self.drive {
+            if let Some(drive) = &mut self.drives[Side::Network.index()] {
                 drive.engine.udp_close(place.id);
             }
         }
@@ -224,7 +224,9 @@ impl<T: Transport> Stack<T> {
         payload: &[u8],
     ) -> Result<(), SendError> {
         self.now = now;
-        let (Some(drive), Some(part)) = (&mut self.drive, self.face.at(id).datagrams.as_ref()) else {
+        let (Some(drive), Some(part)) =
+            (&mut self.drives[Side::Network.index()], self.face.at(id).datagrams.as_ref())
+        else {
             return Err(SendError::NoNeighbor);
         };
         let is_v4 = destination.is_ipv4();
@@ -265,7 +267,7 @@ impl<T: Transport> Stack<T> {
 
     /// The kernel's answer to who the next hop is.
     pub fn next_hop(&mut self, now: Instant, destination: IpAddr, mac: MacAddr) {
-        let Some(drive) = &mut self.drive else { return };
+        let Some(drive) = &mut self.drives[Side::Network.index()] else { return };
         if mac != super::UNKNOWN {
             drive.engine.set_neighbor(destination, mac);
         }

@@ -4,23 +4,55 @@ use overfly_engine::{Handover, Instant, SentFin};
 use overfly_link::broker::connection::{Connection, flags};
 
 use super::{Stack, Transport};
-use crate::socket::{Socket, SocketId, State};
+use crate::socket::{Side, Socket, SocketId, State};
 
 impl<T: Transport> Stack<T> {
     /// What whoever goes on with a connection must know, and the socket with its bytes. `None` if it cannot be moved now.
     pub(crate) fn export(&self, now: Instant, id: SocketId) -> Option<(Connection, &Socket)> {
         let socket = self.face.at(id);
-        let (State::Connected, Some(flow), Some(drive)) = (socket.state, socket.flow, &self.drive) else {
+        let (State::Connected, Some(flow), Some(drive)) =
+            (socket.state, socket.flow, self.drive(socket.side))
+        else {
             return None;
         };
         let handover = drive.engine.export(now, flow)?;
         Some((describe(&handover, socket)?, socket))
     }
 
+    /// As [`Stack::export`], of a connection within the host that is over without an error: nobody is at its other end any
+    /// more, and only what was not read yet is left of it.
+    pub(crate) fn export_ended(&self, id: SocketId) -> Option<(Connection, &Socket)> {
+        const PAYLOAD: u16 = 1460;
+        const WINDOW: u32 = 65_535;
+        let socket = self.face.at(id);
+        let over = match socket.state {
+            State::Ended => socket.error.is_none(),
+            State::Connected => self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed),
+            _ => false,
+        };
+        if !over || socket.side != Side::Loopback {
+            return None;
+        }
+        let passive = if socket.passive { flags::PASSIVE } else { 0 };
+        let unread = u32::try_from(socket.receive.len()).ok()?;
+        let connection = Connection {
+            mss: PAYLOAD,
+            receive_next: unread,
+            send_window: WINDOW,
+            receive_window: WINDOW,
+            flags: passive | flags::FIN_RECEIVED | flags::FIN_ACKNOWLEDGED,
+            unread,
+            ..Connection::between(socket.local, socket.remote)
+        };
+        Some((connection, socket))
+    }
+
     /// Somebody else goes on with the connection: the stack forgets it, and what watches it.
     pub(crate) fn depart(&mut self, id: SocketId) {
-        if let (Some(flow), Some(drive)) = (self.face.at(id).flow, &mut self.drive) {
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.forget(flow);
+            self.face.side = socket.side;
             self.face.unbind_flow(flow);
         }
         self.face.drop_interests(id);

@@ -68,7 +68,7 @@ impl<T> Stack<T> {
     }
 
     fn connection_row(&self, now: Instant, socket: &Socket) -> Row {
-        let engine = self.drive.as_ref().map(|drive| &drive.engine);
+        let engine = self.drives[socket.side.index()].as_ref().map(|drive| &drive.engine);
         let flow = engine.zip(socket.flow);
         // One that waits to be accepted does not know its ends yet.
         let (local, remote) = match flow {

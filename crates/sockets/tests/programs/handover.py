@@ -102,7 +102,8 @@ def epoll_sets_go_on():
             hand_over(connection)
             # An edge that was reported may be reported again: what waits to be read must not be missed.
             expected = [] if mode == "once" else [(number, select.EPOLLIN)]
-            if mode == "level" or "LD_PRELOAD" in os.environ:
+            # Within a host a connection may be the kernel's from the beginning.
+            if mode == "level" or ("LD_PRELOAD" in os.environ and OWN != PEER):
                 assert epoll.poll(0.2) == expected, mode
             assert connection.recv(10) == b"one"
             assert epoll.poll(0.05) == [], mode

@@ -1,0 +1,493 @@
+//! Connections between programs of one host, and within a program: one process's end of all of them.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use overfly_wire::{FrameSink, Unfinished};
+use rustix::event::epoll;
+
+use super::rendezvous::{self, Door, Found, PLACES};
+use super::{FRAME_LEN_MAX, Hub, Keeper, MemifLink, Pair, Settings};
+use crate::Error;
+
+/// A hardware address.
+type Mac = [u8; 6];
+
+/// How long what was found at an address and port is believed.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// Addresses and ports that are remembered at most.
+const KNOWN_MAX: usize = 1024;
+/// A ring's entries: 1 MB each way, as many programs may have links.
+const LOG2_RING_SIZE: u8 = 9;
+/// Visitors that have come and said nothing yet, at most.
+const VISITORS_MAX: usize = 64;
+/// Bytes of frames to this process itself that wait at most.
+const QUEUE_BYTES_MAX: usize = 8 << 20;
+/// Frames' memory that is kept for the next ones.
+const SPARE_MAX: usize = 256;
+/// Calls of `receive` before the doors are looked at again; those that find frames count for several.
+const PATROL: u32 = 1024;
+const BUSY_CALL: u32 = 16;
+
+/// What a [`Loopback`] has done besides what its links count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoopbackCounters {
+    /// Frames from this process to itself.
+    pub own_frames: u64,
+    /// Those of them that were dropped because too many waited.
+    pub own_dropped: u64,
+    /// Links that this process offered, and that it took.
+    pub offered: u64,
+    /// Links that another process offered.
+    pub taken: u64,
+    /// Offers that made no sense.
+    pub refused: u64,
+}
+
+impl LoopbackCounters {
+    /// Each counter with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("own_frames", self.own_frames),
+            ("own_dropped", self.own_dropped),
+            ("offered", self.offered),
+            ("taken", self.taken),
+            ("refused", self.refused),
+        ]
+        .into_iter()
+    }
+}
+
+/// Another process with a link to it.
+#[derive(Debug)]
+struct Peer {
+    /// What this end calls it: the next hop of connections to it.
+    name: Mac,
+    process: i32,
+    /// For what is said besides frames.
+    channel: Kept,
+}
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OtherEnd {
+    /// This process.
+    Own,
+    /// Another one, as [`Loopback`] calls it.
+    Peer([u8; 6]),
+}
+
+/// A message from another process.
+#[derive(Debug)]
+pub struct Word {
+    /// Who says it.
+    pub from: [u8; 6],
+    /// What is said.
+    pub bytes: Vec<u8>,
+    /// What comes with it.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+/// Where this process listens: for others too, or for itself only.
+#[derive(Debug)]
+struct OwnDoor {
+    local: SocketAddr,
+    for_others: Option<(Door, Kept)>,
+}
+
+/// What was found at an address and port.
+#[derive(Debug)]
+struct Known {
+    looked: Instant,
+    /// Next hops of the processes that listen there.
+    next_hops: Vec<Mac>,
+    /// Whose turn it is.
+    turn: usize,
+}
+
+/// A switch between one process's stack and those of all programs of the same user and network namespace that it has
+/// connections with; with itself, too. A link is made when the first connection needs it, and stays until one of the two
+/// processes goes.
+#[derive(Debug)]
+pub struct Loopback {
+    own: Mac,
+    hub: Hub,
+    /// All that ends a sleep.
+    bell: Kept,
+    /// Readable when somebody says something.
+    calls_bell: Kept,
+    keeper: Keeper,
+    doors: Vec<OwnDoor>,
+    visitors: Vec<Kept>,
+    peers: Vec<Peer>,
+    /// How many have been named.
+    names: u32,
+    known: HashMap<SocketAddr, Known>,
+    /// There have been frames to this process itself: each frame's destination must be looked at.
+    to_self: bool,
+    scratch: Box<[u8]>,
+    queue: VecDeque<Vec<u8>>,
+    queued_bytes: usize,
+    spare: Vec<Vec<u8>>,
+    /// Next hops that have gone, until somebody asks.
+    gone: Vec<Mac>,
+    armed: bool,
+    calls: u32,
+    counters: LoopbackCounters,
+}
+
+/// A descriptor that the keeper watches over.
+#[derive(Debug)]
+struct Kept(OwnedFd, Keeper);
+
+impl Kept {
+    fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
+        Kept((keeper.adopt)(descriptor), keeper)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        (self.1.release)(self.0.as_fd());
+    }
+}
+
+impl Loopback {
+    /// Nobody's peer yet. `own` is the stack's hardware address, which no other process may have.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(own: [u8; 6], keeper: Keeper) -> Result<Loopback, Error> {
+        let set = || {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC);
+            set.map(|set| Kept::new(set, keeper)).map_err(|errno| Error::system("epoll_create1", errno))
+        };
+        Ok(Loopback {
+            own,
+            hub: Hub::without_flooding(),
+            bell: set()?,
+            calls_bell: set()?,
+            keeper,
+            doors: Vec::new(),
+            visitors: Vec::new(),
+            peers: Vec::new(),
+            names: 0,
+            known: HashMap::new(),
+            to_self: false,
+            scratch: Box::default(),
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            spare: Vec::new(),
+            gone: Vec::new(),
+            armed: false,
+            calls: 0,
+            counters: LoopbackCounters::default(),
+        })
+    }
+
+    /// Connections to `local` may come to this process from now on, from others or only from itself.
+    ///
+    /// # Errors
+    /// What the kernel said, or that [`PLACES`] processes listen there already: then others cannot come.
+    pub fn listen(&mut self, local: SocketAddr, for_others: bool) -> Result<(), Error> {
+        if self.doors.iter().any(|door| door.local == local) {
+            return Ok(());
+        }
+        // What was found before does not know of this one.
+        self.known.clear();
+        self.doors.push(OwnDoor { local, for_others: None });
+        if for_others {
+            let (door, socket) = Door::open(local)?;
+            let socket = Kept::new(socket, self.keeper);
+            self.ring_for(socket.0.as_fd());
+            if let Some(own) = self.doors.last_mut() {
+                own.for_others = Some((door, socket));
+            }
+        }
+        Ok(())
+    }
+
+    /// They come no more.
+    pub fn unlisten(&mut self, local: SocketAddr) {
+        self.doors.retain(|door| door.local != local);
+        self.known.clear();
+    }
+
+    /// The next hop of a connection to `remote`: a process that listens there, each of them in turn (or this one, if nobody
+    /// else is wanted); `None` if there is none that can be reached so.
+    pub fn reach(&mut self, remote: SocketAddr, only_own: bool) -> Option<[u8; 6]> {
+        let now = Instant::now();
+        let believed = |known: &Known| now - known.looked < BELIEVED;
+        if !self.known.get(&remote).is_some_and(believed) {
+            let next_hops = self.look(remote);
+            if self.known.len() >= KNOWN_MAX {
+                self.known.clear();
+            }
+            let turn = self.known.get(&remote).map_or(0, |known| known.turn);
+            self.known.insert(remote, Known { looked: now, next_hops, turn });
+        }
+        let known = self.known.get_mut(&remote)?;
+        known.turn = known.turn.wrapping_add(1);
+        let next_hop = if only_own {
+            known.next_hops.iter().copied().find(|&next_hop| next_hop == self.own)?
+        } else {
+            *known.next_hops.get(known.turn.checked_rem(known.next_hops.len())?)?
+        };
+        if next_hop == self.own && !self.to_self {
+            self.to_self = true;
+            self.scratch = vec![0; FRAME_LEN_MAX].into_boxed_slice();
+        }
+        Some(next_hop)
+    }
+
+    /// Who listens at an address and port: whoever listens at that very address, else whoever listens at all of them.
+    fn look(&mut self, remote: SocketAddr) -> Vec<Mac> {
+        let any = match remote.ip() {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        self.hub.check_peers();
+        self.forget_the_gone();
+        let mut socket = None;
+        for local in [remote, SocketAddr::new(any, remote.port())] {
+            let mut next_hops = Vec::new();
+            let own = self.doors.iter().find(|door| door.local == local);
+            let own_place = own.and_then(|door| door.for_others.as_ref()).map(|(door, _)| door.place);
+            next_hops.extend(own.map(|_| self.own));
+            for place in (0..PLACES).filter(|&place| Some(place) != own_place) {
+                if let Ok(Found::Process(process, channel)) = rendezvous::knock(local, place, &mut socket) {
+                    next_hops.extend(self.link_to(process, channel));
+                }
+            }
+            if !next_hops.is_empty() {
+                return next_hops;
+            }
+        }
+        Vec::new()
+    }
+
+    /// The link to a process, made if there is none.
+    fn link_to(&mut self, process: i32, channel: OwnedFd) -> Option<Mac> {
+        if let Some(peer) = self.peers.iter().find(|peer| peer.process == process) {
+            return Some(peer.name);
+        }
+        let settings = Settings { log2_ring_size: LOG2_RING_SIZE, ..Settings::default() };
+        let pair = rendezvous::offer(&channel, &settings).ok()?;
+        self.counters.offered += 1;
+        self.attach(pair, process, Kept::new(channel, self.keeper))
+    }
+
+    fn attach(&mut self, pair: Pair, process: i32, channel: Kept) -> Option<Mac> {
+        let link = MemifLink::open_kept(pair, Some(self.keeper)).ok()?;
+        for descriptor in link.descriptors() {
+            self.ring_for(descriptor);
+        }
+        // Locally administered; the other half of them is the stacks' own.
+        let [a, b, c, d] = self.names.to_be_bytes();
+        let name = [0x06, 0, a, b, c, d];
+        self.names = self.names.wrapping_add(1);
+        self.hub.attach_as(link, name);
+        watch(&self.calls_bell, channel.0.as_fd());
+        self.peers.push(Peer { name, process, channel });
+        Some(name)
+    }
+
+    /// Takes what visitors offer.
+    #[cold]
+    fn accept(&mut self) {
+        for (_, socket) in self.doors.iter().filter_map(|door| door.for_others.as_ref()) {
+            while self.visitors.len() < VISITORS_MAX
+                && let Some(visitor) = Door::accept(&socket.0)
+            {
+                self.visitors.push(Kept::new(visitor, self.keeper));
+            }
+        }
+        for visitor in core::mem::take(&mut self.visitors) {
+            match rendezvous::take_offer(&visitor.0) {
+                Ok(Some(pair)) => {
+                    let process = rendezvous::process_of(visitor.0.as_fd()).unwrap_or(0);
+                    let taken = self.attach(pair, process, visitor).is_some();
+                    self.counters.taken += u64::from(taken);
+                    self.counters.refused += u64::from(!taken);
+                }
+                Ok(None) => {
+                    self.ring_for(visitor.0.as_fd());
+                    self.visitors.push(visitor);
+                }
+                // Who only looked whether anybody is here has gone again.
+                Err(Error::MemifGone { .. }) => {}
+                Err(_) => self.counters.refused += 1,
+            }
+        }
+    }
+
+    /// Hands up to `budget` received frames to `each`; returns how many.
+    #[inline]
+    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        if core::mem::take(&mut self.armed) {
+            self.accept();
+        }
+        let own = self.queue.len().min(budget);
+        for _ in 0..own {
+            let Some(frame) = self.queue.pop_front() else { break };
+            each(&frame);
+            self.queued_bytes -= frame.len();
+            if self.spare.len() < SPARE_MAX {
+                self.spare.push(frame);
+            }
+        }
+        let count = own + self.hub.receive(budget - own, each);
+        self.calls += if count == 0 { 1 } else { BUSY_CALL };
+        if self.calls >= PATROL {
+            self.calls = 0;
+            self.accept();
+        }
+        count
+    }
+
+    /// As [`MemifLink::flush`].
+    #[inline]
+    pub fn flush(&mut self) {
+        self.hub.flush();
+    }
+
+    /// As [`MemifLink::arm`].
+    pub fn arm(&mut self) -> bool {
+        self.armed = true;
+        self.hub.arm() && self.queue.is_empty()
+    }
+
+    /// A visitor has not said what it offers yet: sleep for a millisecond at most.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.visitors.is_empty()
+    }
+
+    /// What to sleep on. It stays the same.
+    #[must_use]
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        self.bell.0.as_fd()
+    }
+
+    /// As [`Hub::take_gone`].
+    pub fn take_gone(&mut self) -> Vec<[u8; 6]> {
+        self.forget_the_gone();
+        core::mem::take(&mut self.gone)
+    }
+
+    fn forget_the_gone(&mut self) {
+        let gone = self.hub.take_gone();
+        if !gone.is_empty() {
+            self.peers.retain(|peer| !gone.contains(&peer.name));
+            self.known.clear();
+            self.gone.extend(gone);
+        }
+    }
+
+    /// Who is behind a next hop; `None` if nobody is any more.
+    #[must_use]
+    pub fn other_end(&self, next_hop: [u8; 6]) -> Option<OtherEnd> {
+        if next_hop == self.own {
+            return Some(OtherEnd::Own);
+        }
+        let peer = self.peers.iter().find(|peer| self.hub.is_same(peer.name, next_hop))?;
+        Some(OtherEnd::Peer(peer.name))
+    }
+
+    /// Whether there are other processes.
+    #[inline]
+    #[must_use]
+    pub fn has_peers(&self) -> bool {
+        !self.peers.is_empty()
+    }
+
+    /// Readable when [`Loopback::hear`] may have something.
+    #[must_use]
+    pub fn calls_bell(&self) -> BorrowedFd<'_> {
+        self.calls_bell.0.as_fd()
+    }
+
+    /// Says something to another process, with descriptors: four at most.
+    ///
+    /// # Errors
+    /// [`Error::MemifGone`].
+    pub fn say(&self, to: [u8; 6], bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+        let peer = self.peers.iter().find(|peer| peer.name == to);
+        let peer = peer.ok_or(Error::MemifGone { during: "a word", errno: None })?;
+        rendezvous::say(&peer.channel.0, bytes, descriptors)
+    }
+
+    /// The next thing that another process says, in `most` bytes at most. Does not wait.
+    pub fn hear(&mut self, most: usize) -> Option<Word> {
+        for peer in &self.peers {
+            match rendezvous::hear(&peer.channel.0, most) {
+                Ok(Some((bytes, descriptors))) => return Some(Word { from: peer.name, bytes, descriptors }),
+                Ok(None) => {}
+                // Its link says so, too.
+                Err(_) => drop(epoll::delete(&self.calls_bell.0, &peer.channel.0)),
+            }
+        }
+        None
+    }
+
+    /// The links to other processes.
+    #[must_use]
+    pub fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> &LoopbackCounters {
+        &self.counters
+    }
+
+    fn ring_for(&self, descriptor: BorrowedFd<'_>) {
+        watch(&self.bell, descriptor);
+    }
+
+    /// Queues the frame in the scratch for this process itself.
+    fn keep(&mut self, length: usize) {
+        self.counters.own_frames += 1;
+        if self.queued_bytes + length > QUEUE_BYTES_MAX {
+            self.counters.own_dropped += 1;
+            return;
+        }
+        let mut frame = self.spare.pop().unwrap_or_default();
+        frame.clear();
+        frame.extend_from_slice(&self.scratch[..length]);
+        self.queued_bytes += length;
+        self.queue.push_back(frame);
+    }
+}
+
+/// `descriptor` ends a sleep on `set`, from now on if it did not before.
+fn watch(set: &Kept, descriptor: BorrowedFd<'_>) {
+    let _ = epoll::add(&set.0, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+}
+
+impl FrameSink for Loopback {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        if self.to_self { Some(&mut self.scratch) } else { self.hub.frame() }
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        self.commit_unfinished(length, Unfinished::default());
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        if !self.to_self {
+            self.hub.commit_unfinished(length, left);
+        } else if self.scratch.starts_with(&self.own) {
+            self.keep(length);
+        } else {
+            self.hub.send(&self.scratch[..length], left);
+        }
+    }
+}

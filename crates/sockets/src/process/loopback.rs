@@ -1,0 +1,240 @@
+//! Connections whose other end is on this host, at user level too: an engine of their own, with a link to each accelerated
+//! program that there are connections with ([`overfly_link::memif::Loopback`]), beside the one for the network. A connection
+//! that finds nobody there, or no answer in time, is the kernel's.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+
+use overfly_engine::{Config, FlowId, Instant, Prefix};
+use overfly_link::memif::Loopback;
+use overfly_wire::MacAddr;
+use rustix::io::Errno;
+
+use super::pairs::{Asked, Given};
+use super::{Process, Start};
+use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
+use crate::kernel::{self, now};
+use crate::socket::{Side, SocketId, State, presented};
+use crate::statistics::Why;
+
+/// How long the other program may take to answer a SYN: it may be computing, and its kernel is always there.
+const PATIENCE: Duration = Duration::from_millis(50);
+/// From this value of EF_TCP_CLIENT_LOOPBACK on it does not matter whether connections can be handed over.
+const REGARDLESS: u64 = 3;
+/// How long the host's addresses are believed.
+const BELIEVED: Duration = Duration::from_secs(5);
+/// Nothing lingers on a link within the host: what was sent has arrived, in order.
+const TIME_WAIT: Duration = Duration::from_millis(1);
+
+/// What a process knows of the host.
+pub(super) struct WithinHost {
+    start: Start,
+    /// Active opens that are under way, and until when: in order.
+    openings: VecDeque<(Instant, SocketId, FlowId)>,
+    addresses: Vec<IpAddr>,
+    looked: Option<Instant>,
+    /// A thread answers other processes.
+    answers: bool,
+    /// See [`super::pairs`].
+    pub(super) asked: Vec<Asked>,
+    pub(super) given: Vec<Given>,
+}
+
+impl WithinHost {
+    pub(super) const fn new() -> Self {
+        Self {
+            start: Start::Untried,
+            openings: VecDeque::new(),
+            addresses: Vec::new(),
+            looked: None,
+            answers: false,
+            asked: Vec::new(),
+            given: Vec::new(),
+        }
+    }
+
+    /// The engine is gone.
+    pub(super) fn forget(&mut self) {
+        *self = Self::new();
+    }
+
+    /// There may be something to do besides moving frames.
+    #[inline]
+    pub(super) fn is_busy(&self) -> bool {
+        !self.openings.is_empty() || (self.start == Start::Running && !self.answers)
+    }
+
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        self.openings.front().map(|&(deadline, ..)| deadline)
+    }
+}
+
+impl Process {
+    pub(super) fn loopback(&mut self) -> Option<&mut Loopback> {
+        self.stack.transport_mut(Side::Loopback).and_then(Carrier::loopback)
+    }
+
+    /// Makes the engine for connections within the host, at its first use. Returns whether there is one.
+    pub(super) fn start_loopback(&mut self) -> bool {
+        if self.within_host.start == Start::Untried {
+            self.within_host.start = match self.try_start_loopback() {
+                Ok(true) => Start::Running,
+                Ok(false) => Start::Failed,
+                Err(reason) => {
+                    kernel::complain(&format!("connections within the host are the kernel's: {reason}"));
+                    Start::Failed
+                }
+            };
+        }
+        self.within_host.start == Start::Running
+    }
+
+    /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same.
+    fn try_start_loopback(&mut self) -> Result<bool, String> {
+        let mut client = self.take_client()?;
+        let moves_pairs = client.moves_pairs();
+        self.client = Some(client);
+        if self.options.tcp_client_loopback < REGARDLESS && !moves_pairs.map_err(|error| error.to_string())? {
+            return Ok(false);
+        }
+        let mut own = [0; 6];
+        rustix::rand::getrandom(&mut own[1..], rustix::rand::GetRandomFlags::empty())
+            .map_err(|error| format!("getrandom: {error}"))?;
+        // Locally administered; the link names its peers with the other half of those.
+        own[0] = 0x02;
+        let mut config = Config::new(MacAddr(own), Ipv4Addr::LOCALHOST, 8);
+        config.loopback = true;
+        config.own_prefixes = vec![
+            Prefix { address: Ipv4Addr::UNSPECIFIED.into(), len: 0 },
+            Prefix { address: core::net::Ipv6Addr::UNSPECIFIED.into(), len: 0 },
+        ];
+        config.partial_checksums = true;
+        config.checksum_offload = true;
+        config.segment_offload = SEGMENT_OFFLOAD;
+        config.time_wait = TIME_WAIT;
+        self.carry(Side::Loopback, config, Carrier::within_host(own)?)?;
+        self.begin_to_show();
+        Ok(true)
+    }
+
+    /// Connections from this host to `local` may come to this process.
+    pub(super) fn join_within_host(&mut self, id: SocketId, local: SocketAddr) {
+        let for_others = self.options.tcp_server_loopback > 1;
+        if self.stack.join(Side::Loopback, id, local) == Ok(true)
+            && let Some(loopback) = self.loopback()
+        {
+            // Without a place there the kernel has the connections of others.
+            let _ = loopback.listen(local, for_others);
+        }
+    }
+
+    /// An address of this host's.
+    pub(super) fn is_of_host(&mut self, address: IpAddr) -> bool {
+        if address.is_loopback() || self.is_own(address) {
+            return true;
+        }
+        let time = now();
+        if self.within_host.looked.is_none_or(|looked| time - looked >= BELIEVED) {
+            self.within_host.looked = Some(time);
+            self.within_host.addresses = kernel::own_addresses();
+        }
+        self.within_host.addresses.contains(&address)
+    }
+
+    /// Begins an active open to an address of this host. `Ok(false)`: the kernel has to.
+    pub(super) fn connect_within_host(
+        &mut self,
+        id: SocketId,
+        descriptor: i32,
+        remote: SocketAddr,
+    ) -> Result<bool, Errno> {
+        let why = if remote.ip().is_loopback() { Why::Loopback } else { Why::OtherAddress };
+        let is_link_local = matches!(remote.ip(), IpAddr::V6(address) if address.is_unicast_link_local());
+        let is_tied = self.stack.socket(id).customized && kernel::link(descriptor) != 0;
+        if self.options.tcp_client_loopback == 0 || is_link_local || is_tied || !self.start_loopback() {
+            return Ok(self.left(why));
+        }
+        let bound = kernel::local_address(descriptor).ok_or(Errno::INVAL)?;
+        let from = bound.ip().to_canonical();
+        if !from.is_unspecified() && from.is_ipv4() != remote.is_ipv4() {
+            return Ok(self.left(why));
+        }
+        let only_own = self.options.tcp_client_loopback == 1;
+        let Some(next_hop) = self.loopback().and_then(|loopback| loopback.reach(remote, only_own)) else {
+            return Ok(self.left(why));
+        };
+        let bound = if bound.port() == 0 {
+            kernel::bind_any_port(descriptor, bound)?;
+            kernel::local_address(descriptor).ok_or(Errno::INVAL)?
+        } else {
+            bound
+        };
+        let source = match remote.ip() {
+            _ if !from.is_unspecified() => from,
+            // The kernel's own choice for all of 127.0.0.0/8.
+            IpAddr::V4(address) if address.is_loopback() => Ipv4Addr::LOCALHOST.into(),
+            address => address,
+        };
+        let local = SocketAddr::new(source, bound.port());
+        if !self.begin(Side::Loopback, id, descriptor, (local, remote), MacAddr(next_hop)) {
+            return Ok(self.left(Why::Refused));
+        }
+        if let Some(flow) = self.stack.socket(id).flow {
+            self.within_host.openings.push_back((now() + PATIENCE, id, flow));
+        }
+        Ok(true)
+    }
+
+    /// What there is to do besides moving frames.
+    #[cold]
+    pub(super) fn look_within_host(&mut self) {
+        self.look_at_openings();
+        if !self.within_host.answers && self.loopback().is_some_and(|loopback| loopback.has_peers()) {
+            self.within_host.answers = true;
+            if let Err(error) = self.start_to_answer() {
+                kernel::complain(&format!("other programs of the host get no answer: {error}"));
+            }
+        }
+    }
+
+    /// Whether other processes are answered still.
+    pub(super) fn answers(&self) -> bool {
+        self.within_host.answers
+    }
+
+    /// Active opens that nobody has answered in time are left to the kernel.
+    fn look_at_openings(&mut self) {
+        while let Some(&(deadline, id, flow)) = self.within_host.openings.front() {
+            let socket = self.stack.socket(id);
+            let waits =
+                (socket.flow, socket.side, socket.state) == (Some(flow), Side::Loopback, State::Connecting);
+            if waits && self.pumped < deadline {
+                break;
+            }
+            self.within_host.openings.pop_front();
+            if waits && socket.references > 0 {
+                self.connect_in_kernel(id);
+            }
+        }
+    }
+
+    /// The kernel goes on with an active open: a call that waits for it does so itself.
+    fn connect_in_kernel(&mut self, id: SocketId) {
+        self.statistics.late_within_host += 1;
+        let socket = self.stack.socket(id);
+        let (descriptor, nonblocking) = (socket.descriptor, socket.nonblocking);
+        let remote = presented(socket.remote, socket.v6, 0);
+        let settings = socket.settings;
+        kernel::set_nonblocking(descriptor, nonblocking);
+        self.apply(descriptor, &settings);
+        if nonblocking {
+            match rustix::net::connect(kernel::borrow(descriptor), &remote) {
+                Ok(()) | Err(Errno::INPROGRESS) => {}
+                Err(errno) => return self.stack.fail(id, errno),
+            }
+        }
+        self.set_free(id);
+        self.stack.withdraw(id);
+    }
+}

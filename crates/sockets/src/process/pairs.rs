@@ -1,0 +1,366 @@
+//! Connections within the host that the kernel takes over: both ends at once, as their frames never passed the kernel. Who wants
+//! it asks the other process for its end, and gives both to the broker; the other waits meanwhile. A thread answers, so the
+//! program need not be in a call of ours. It exists while there are links to other processes.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
+
+use overfly_link::memif::{OtherEnd, Word};
+use rustix::io::Errno;
+use rustix::net::SocketFlags;
+
+use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
+use super::handover::to_file;
+use super::{Process, process};
+use crate::kernel::{self, now};
+use crate::socket::{Arrival, SocketId};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// How long the other process may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// What is said about a connection, and its ends as who says it sees them.
+const NOTE_LEN: usize = 1 + REQUEST_LEN;
+
+/// What is said.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verb {
+    /// The connection is to be the kernel's: give your end.
+    Ask = 1,
+    /// Here it is, as a socket and a file. What became of it will be told.
+    Give = 2,
+    /// It cannot be moved now.
+    Refuse = 3,
+    /// The ends that were given are the kernel's.
+    Done = 4,
+    /// They are what they were.
+    Failed = 5,
+    /// There is no such end any more.
+    Gone = 6,
+}
+
+impl Verb {
+    const ALL: [Self; 6] = [Self::Ask, Self::Give, Self::Refuse, Self::Done, Self::Failed, Self::Gone];
+}
+
+/// One end on its way into the kernel.
+struct End {
+    id: SocketId,
+    /// The kernel's socket that becomes it: the connection's own, or a new one if nobody has accepted it yet.
+    socket: Backing,
+    file: OwnedFd,
+}
+
+enum Backing {
+    Own(i32),
+    New(OwnedFd),
+}
+
+impl Backing {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Own(descriptor) => kernel::borrow(*descriptor),
+            Self::New(socket) => socket.as_fd(),
+        }
+    }
+}
+
+/// An end that another process has got, and has not told yet what became of it.
+pub(super) struct Given {
+    to: [u8; 6],
+    end: End,
+}
+
+/// What this process waits to be told.
+pub(super) struct Asked {
+    whom: [u8; 6],
+    local: SocketAddr,
+    remote: SocketAddr,
+    answer: Option<Answer>,
+}
+
+enum Answer {
+    /// The other end, as a socket and a file.
+    Given([OwnedFd; 2]),
+    Gone,
+    Refused,
+    /// The other process has moved both.
+    Moved,
+}
+
+impl Process {
+    /// The kernel goes on with both ends of a connection within the host. `heir`: who listens there now accepts this one.
+    pub(super) fn hand_over_within_host(
+        &mut self,
+        id: SocketId,
+        heir: Option<SocketAddr>,
+    ) -> Result<(), String> {
+        let outcome = self.try_hand_over_within_host(id, heir);
+        self.finish_giving();
+        outcome
+    }
+
+    fn try_hand_over_within_host(&mut self, id: SocketId, heir: Option<SocketAddr>) -> Result<(), String> {
+        let Some((local, remote, next_hop)) = self.stack.way(id) else {
+            return self.move_last_end(id, heir);
+        };
+        match self.loopback().and_then(|loopback| loopback.other_end(next_hop.0)) {
+            None => self.move_last_end(id, heir),
+            Some(OtherEnd::Own) => {
+                // What is on its way from one end to the other arrives.
+                for _ in 0..2 {
+                    self.pump();
+                }
+                let Some(other) = self.stack.within_host(remote, local) else {
+                    return self.move_last_end(id, heir);
+                };
+                let (end, others) = (self.end(id)?, self.end(other)?);
+                self.move_ends(&[
+                    (end.socket.as_fd(), end.file.as_fd()),
+                    (others.socket.as_fd(), others.file.as_fd()),
+                ])?;
+                self.end_moved(others, None);
+                self.end_moved(end, heir);
+                Ok(())
+            }
+            Some(OtherEnd::Peer(peer)) => {
+                let [socket, file] = match self.ask_for(peer, local, remote) {
+                    Some(Answer::Given(end)) => end,
+                    Some(Answer::Moved) => return Ok(()),
+                    Some(Answer::Gone) => {
+                        self.pump();
+                        return self.move_last_end(id, heir);
+                    }
+                    Some(Answer::Refused) => return Err("the other process's end cannot be moved".to_owned()),
+                    None => return Err("the other process does not answer".to_owned()),
+                };
+                self.pump();
+                let moved = self.end(id).and_then(|end| {
+                    let ends = [(end.socket.as_fd(), end.file.as_fd()), (socket.as_fd(), file.as_fd())];
+                    self.move_ends(&ends)?;
+                    Ok(end)
+                });
+                self.tell(peer, if moved.is_ok() { Verb::Done } else { Verb::Failed }, local, remote, &[]);
+                self.end_moved(moved?, heir);
+                Ok(())
+            }
+        }
+    }
+
+    /// The other end is no more.
+    fn move_last_end(&mut self, id: SocketId, heir: Option<SocketAddr>) -> Result<(), String> {
+        let end = self.end(id)?;
+        self.move_ends(&[(end.socket.as_fd(), end.file.as_fd())])?;
+        self.end_moved(end, heir);
+        Ok(())
+    }
+
+    fn move_ends(&mut self, ends: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), String> {
+        let client = self.client.as_mut().ok_or("there is no broker")?;
+        client.hand_over_pair(ends).map_err(|error| error.to_string())
+    }
+
+    /// This process's end of a connection, as the broker takes it.
+    fn end(&self, id: SocketId) -> Result<End, String> {
+        let exported = self.stack.export(now(), id).or_else(|| self.stack.export_ended(id));
+        let Some((connection, socket)) = exported else {
+            return Err(format!("it is {:?}", self.stack.socket(id).state));
+        };
+        let file = to_file(&connection, socket)?;
+        let backing = if socket.references > 0 {
+            Backing::Own(socket.descriptor)
+        } else {
+            Backing::New(
+                kernel::new_tcp_socket(socket.v6, SocketFlags::CLOEXEC).map_err(|error| error.to_string())?,
+            )
+        };
+        Ok(End { id, socket: backing, file })
+    }
+
+    /// The end is the kernel's.
+    fn end_moved(&mut self, end: End, heir: Option<SocketAddr>) {
+        let remote = self.stack.way(end.id).map_or(self.stack.socket(end.id).remote, |way| way.1);
+        match end.socket {
+            // The program has closed it: so does the kernel, when all is said.
+            Backing::New(_) if !self.stack.socket(end.id).queued && heir.is_none() => {
+                self.stack.depart(end.id);
+            }
+            Backing::Own(_) => self.moved(end.id),
+            Backing::New(socket) => {
+                match heir {
+                    Some(listener) => {
+                        if let Some(client) = &mut self.client {
+                            let _ = client.pass_on(listener, remote, socket.as_fd());
+                        }
+                    }
+                    None => {
+                        let descriptor = kernel::move_up(socket).into_raw_fd();
+                        if self.stack.replace_queued(end.id, Arrival { descriptor, remote }) {
+                            table::enter(descriptor, Entry::Internal);
+                        } else {
+                            sys::close(descriptor);
+                        }
+                    }
+                }
+                self.stack.depart(end.id);
+            }
+        }
+    }
+
+    /// Another process's end of a connection whose ends, seen from here, are these.
+    fn ask_for(&mut self, peer: [u8; 6], local: SocketAddr, remote: SocketAddr) -> Option<Answer> {
+        let is_it = |asked: &Asked| (asked.local, asked.remote) == (local, remote);
+        self.within_host.asked.push(Asked { whom: peer, local, remote, answer: None });
+        self.tell(peer, Verb::Ask, local, remote, &[]);
+        self.wait_for_words(|process| {
+            process.within_host.asked.iter().any(|asked| is_it(asked) && asked.answer.is_some())
+        });
+        let asked = &mut self.within_host.asked;
+        let place = asked.iter().position(is_it)?;
+        asked.swap_remove(place).answer
+    }
+
+    /// Hears and answers, with the lock held, until `is_over` or too much time has passed.
+    fn wait_for_words(&mut self, is_over: impl Fn(&Self) -> bool) {
+        let end = now() + PATIENCE;
+        loop {
+            self.hear_words();
+            let time = now();
+            if is_over(self) || time >= end {
+                return;
+            }
+            let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell().as_raw_fd()) else {
+                return;
+            };
+            let mut bells = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
+            let left = end.as_micros() - time.as_micros();
+            let _ = sys::poll(&mut bells, Some(left), sys::seen());
+        }
+    }
+
+    fn tell(
+        &mut self,
+        peer: [u8; 6],
+        verb: Verb,
+        local: SocketAddr,
+        remote: SocketAddr,
+        descriptors: &[BorrowedFd<'_>],
+    ) {
+        let mut note = [verb as u8; NOTE_LEN];
+        note[1..].copy_from_slice(&request(local, remote));
+        if let Some(loopback) = self.loopback() {
+            // Who does not hear it has gone, or will not answer.
+            let _ = loopback.say(peer, &note, descriptors);
+        }
+    }
+
+    /// Answers all that has been said.
+    fn hear_words(&mut self) {
+        while let Some(word) = self.loopback().and_then(|loopback| loopback.hear(NOTE_LEN)) {
+            self.answer(word);
+        }
+    }
+
+    fn answer(&mut self, Word { from, bytes, descriptors }: Word) {
+        let Ok([verb, addresses @ ..]) = <[u8; NOTE_LEN]>::try_from(bytes) else { return };
+        let Some(verb) = Verb::ALL.into_iter().find(|&known| known as u8 == verb) else { return };
+        let [remote, local] = ends(&addresses);
+        let is_about = |asked: &Asked| (asked.whom, asked.local, asked.remote) == (from, local, remote);
+        match verb {
+            Verb::Ask => self.give(from, local, remote),
+            Verb::Give | Verb::Refuse | Verb::Gone => {
+                if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
+                    asked.answer = Some(match (verb, <[OwnedFd; 2]>::try_from(descriptors)) {
+                        (Verb::Give, Ok(end)) => Answer::Given(end),
+                        (Verb::Gone, _) => Answer::Gone,
+                        _ => Answer::Refused,
+                    });
+                } else if verb == Verb::Give {
+                    // Too late.
+                    self.tell(from, Verb::Failed, local, remote, &[]);
+                }
+            }
+            Verb::Done | Verb::Failed => {
+                let given = &mut self.within_host.given;
+                let place = given.iter().position(|given| {
+                    given.to == from
+                        && self.stack.way(given.end.id).is_some_and(|way| (way.0, way.1) == (local, remote))
+                });
+                let Some(place) = place else { return };
+                let given = given.swap_remove(place);
+                if verb == Verb::Done {
+                    self.statistics.handovers += 1;
+                    self.end_moved(given.end, None);
+                    // Whoever else wanted it has it.
+                    self.within_host.asked.iter_mut().filter(|asked| is_about(asked)).for_each(|asked| {
+                        asked.answer = Some(Answer::Moved);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Gives this process's end away, and waits until it is told what became of it.
+    fn give(&mut self, to: [u8; 6], local: SocketAddr, remote: SocketAddr) {
+        let mut asked = self.within_host.asked.iter();
+        let asked_too = asked.any(|asked| (asked.local, asked.remote) == (local, remote));
+        let Some(id) = self.stack.within_host(local, remote) else {
+            return self.tell(to, Verb::Gone, local, remote, &[]);
+        };
+        // Both want it: the passive end gives.
+        if asked_too && !self.stack.socket(id).passive {
+            return;
+        }
+        match self.end(id) {
+            Ok(end) => {
+                let descriptors = [end.socket.as_fd(), end.file.as_fd()];
+                self.tell(to, Verb::Give, local, remote, &descriptors);
+                self.within_host.given.push(Given { to, end });
+            }
+            Err(_) => self.tell(to, Verb::Refuse, local, remote, &[]),
+        }
+    }
+
+    /// Answers what other processes say, and waits until they have told what became of what they got.
+    fn serve_words(&mut self) {
+        self.pump();
+        self.hear_words();
+        self.finish_giving();
+        self.tell_sleepers();
+    }
+
+    /// Nobody uses an end that another process has got before it has told what became of it.
+    fn finish_giving(&mut self) {
+        if !self.within_host.given.is_empty() {
+            self.wait_for_words(|process| process.within_host.given.is_empty());
+            // Who has not told by now has died, or is stopped.
+            self.within_host.given.clear();
+        }
+    }
+
+    /// There are links to other processes: the thread that answers them begins.
+    pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
+        let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell()) else { return Ok(()) };
+        let bell = kernel::move_up(rustix::io::fcntl_dupfd_cloexec(bell, 0)?);
+        table::enter(bell.as_raw_fd(), Entry::Internal);
+        let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
+        let thread = std::thread::Builder::new().name("overfly-host".to_owned()).spawn(move || serve(&bell));
+        sys::set_signal_mask(mask);
+        thread.map(drop).map_err(|_| Errno::AGAIN)
+    }
+}
+
+/// The thread.
+fn serve(bell: &OwnedFd) {
+    loop {
+        let mut bells = [libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        if sys::poll(&mut bells, None, sys::seen()).is_ok() && bells[0].revents != 0 {
+            let mut process = process();
+            if !process.answers() {
+                return;
+            }
+            process.serve_words();
+        }
+    }
+}
