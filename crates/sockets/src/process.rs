@@ -118,6 +118,8 @@ pub(crate) struct KernelSet {
     pub(crate) prepared: bool,
     /// So were, or are, another process's: what the kernel says of the set is not for the program alone.
     pub(crate) tainted: bool,
+    /// It was there before this process was forked: another one may wait for it.
+    pub(crate) inherited: bool,
     /// An eventfd in it that is readable while the set has something at user level, or -1: for those who watch the set as a
     /// descriptor.
     pub(crate) exposed: i32,
@@ -460,6 +462,7 @@ impl Process {
         self.shared_ports = SharedPorts::new();
         for set in &mut self.sets {
             set.tainted |= set.prepared;
+            set.inherited = true;
             set.prepared = false;
             // The kernel's set is shared with whoever has the flows, and so is what exposes it.
             set.exposed = -1;
@@ -741,12 +744,12 @@ impl Process {
         let mut registered = Vec::new();
         self.stack.interests(id, |set, descriptor, _, _| registered.push((set, descriptor)));
         for (set, descriptor) in registered {
-            let _ = sys::epoll_control(
-                self.sets[set.0 as usize].descriptor,
-                libc::EPOLL_CTL_DEL,
-                descriptor,
-                core::ptr::null(),
-            );
+            let set = &self.sets[set.0 as usize];
+            // As close() itself: what another process watches it goes on to watch.
+            if !set.inherited {
+                let null = core::ptr::null();
+                let _ = sys::epoll_control(set.descriptor, libc::EPOLL_CTL_DEL, descriptor, null);
+            }
         }
         self.part(id);
     }
@@ -802,9 +805,8 @@ impl Process {
         }
         let settings = self.settings(id, descriptor);
         let socket = self.stack.socket_mut(id);
-        let forced = socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking);
-        let nonblocking = if forced { socket.nonblocking } else { kernel::is_nonblocking(descriptor) };
-        socket.nonblocking = nonblocking;
+        // Not what the kernel says: another process that shares the listener may have joined it before.
+        let nonblocking = socket.nonblocking;
         socket.settings = settings;
         let local = canonical(bound);
         // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).

@@ -313,12 +313,15 @@ impl<T: Transport> Stack<T> {
     pub fn unfinished(&self) -> usize {
         let unfinished = |socket: &Socket| {
             use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
-            let flow = socket.flow.zip(self.drive(socket.side));
-            flow.is_some_and(|(flow, drive)| match drive.engine.info(flow).state {
-                FinWait1 | Closing | LastAck => true,
-                Established | CloseWait => !socket.send.is_empty() || socket.is_orphan(),
+            let Some((flow, drive)) = socket.flow.zip(self.drive(socket.side)) else { return false };
+            let info = drive.engine.info(flow);
+            // What was sent within the host is there, whether or not the other program has looked yet.
+            let on_its_way = if socket.side == Side::Loopback { info.flight as usize } else { 0 };
+            match info.state {
+                FinWait1 | Closing | LastAck => socket.side == Side::Network,
+                Established | CloseWait => socket.send.len() > on_its_way || socket.is_orphan(),
                 _ => false,
-            })
+            }
         };
         self.face.ids().filter(|&id| unfinished(self.face.at(id))).count()
     }

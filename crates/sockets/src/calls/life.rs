@@ -76,6 +76,7 @@ pub(crate) fn set_opened(descriptor: i32) {
         references: 1,
         prepared: false,
         tainted: false,
+        inherited: false,
         exposed: -1,
         signalled: false,
         full: false,

@@ -247,9 +247,9 @@ pub(crate) unsafe fn epoll_wait(
         let started = *started.get_or_insert(time);
         if core::mem::take(&mut kernel_first) {
             guard.sets[set.0 as usize].looked = time;
-            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
+            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::No, since);
         }
-        guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
+        let ours = guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
         let deadline = timeout.map(|timeout| started + timeout);
         let over = deadline.is_some_and(|deadline| time >= deadline);
         let pause = if found.count > 0 {
@@ -261,7 +261,11 @@ pub(crate) unsafe fn epoll_wait(
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             guard.sets[set.0 as usize].looked = time;
-            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::No, since);
+            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::No, since);
+            if ours == 0 {
+                // The kernel may have had something for a listener. (What was reported already would be reported twice.)
+                guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
+            }
         }
         if found.count > 0 || over {
             guard.sets[set.0 as usize].full = found.left() == 0;
@@ -279,7 +283,7 @@ pub(crate) unsafe fn epoll_wait(
             guard.stack.take_news();
             guard = let_others_in(guard);
         } else {
-            guard = look_at_kernel(guard, epoll, set, &mut found, &Sleep::Until(deadline), since);
+            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::Until(deadline), since);
             let time = now();
             if let Some(record) = guard.sets.get_mut(set.0 as usize) {
                 record.looked = time;
@@ -319,7 +323,6 @@ enum Sleep {
 fn look_at_kernel(
     mut guard: Guard<'static, Process>,
     epoll: i32,
-    set: SetId,
     found: &mut Found,
     sleep: &Sleep,
     since: Seen,
@@ -342,25 +345,15 @@ fn look_at_kernel(
         }
     }
     let Ok(count) = outcome else { return guard };
-    let mut listeners = false;
     for event in &events[..count.min(KERNEL_BATCH)] {
         let (bits, data) = (event.events, event.u64);
         match tag(data) {
             Tag::Program => found.put(bits, data),
             Tag::Stack => {}
-            Tag::Broker => {
-                guard.take_gifts();
-                listeners = true;
-            }
+            Tag::Broker => guard.take_gifts(),
             Tag::Bell => guard.hush(),
-            Tag::Listener(id) => {
-                guard.stack.kernel_ready(id);
-                listeners = true;
-            }
+            Tag::Listener(id) => guard.stack.kernel_ready(id),
         }
-    }
-    if listeners {
-        guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
     }
     guard
 }

@@ -3,7 +3,10 @@
 use core::ffi::{c_int, c_uint};
 use core::time::Duration;
 
-use libc::{epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{
+    epoll_event, fd_set, id_t, idtype_t, nfds_t, pid_t, pollfd, rusage, siginfo_t, sigset_t, timespec,
+    timeval,
+};
 use rustix::io::Errno;
 
 use super::{count, done, fail, next};
@@ -398,4 +401,59 @@ pub unsafe extern "C" fn sleep(time: c_uint) -> c_uint {
     before_kernel_wait();
     // SAFETY: the program's argument, handed on.
     unsafe { next::sleep(time) }
+}
+
+/// # Safety
+/// As for wait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wait(status: *mut c_int) -> pid_t {
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::wait(status) }
+}
+
+/// # Safety
+/// As for waitpid(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t {
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::waitpid(process, status, options) }
+}
+
+/// # Safety
+/// As for wait3(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t {
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::wait3(status, options, usage) }
+}
+
+/// # Safety
+/// As for wait4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn wait4(
+    process: pid_t,
+    status: *mut c_int,
+    options: c_int,
+    usage: *mut rusage,
+) -> pid_t {
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::wait4(process, status, options, usage) }
+}
+
+/// # Safety
+/// As for waitid(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn waitid(
+    kind: idtype_t,
+    id: id_t,
+    information: *mut siginfo_t,
+    options: c_int,
+) -> c_int {
+    before_kernel_wait();
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::waitid(kind, id, information, options) }
 }

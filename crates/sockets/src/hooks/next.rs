@@ -4,9 +4,9 @@ use core::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, sigaction as Action, sighandler_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t,
-    timespec, timeval,
+    epoll_event, fd_set, id_t, idtype_t, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rusage, sigaction as Action, sighandler_t, siginfo_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 type Strings = *const *const c_char;
@@ -93,6 +93,11 @@ next! {
     clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
     usleep(time: c_uint) -> c_int;
     sleep(time: c_uint) -> c_uint;
+    wait(status: *mut c_int) -> pid_t;
+    waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t;
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    wait4(process: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    waitid(kind: idtype_t, id: id_t, information: *mut siginfo_t, options: c_int) -> c_int;
 
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
     signal(signal: c_int, handler: sighandler_t) -> sighandler_t;

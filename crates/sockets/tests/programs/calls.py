@@ -809,6 +809,8 @@ def options_that_the_kernel_must_follow():
 
 @test
 def sockets_tied_to_an_interface():
+    if OWN == PEER:
+        return  # there is no interface between them
     next_port[0] += 1
     control = order("listen", next_port[0], "s.sendall(take(5)); take(1)")
     c = socket.socket(FAMILY)
@@ -869,6 +871,8 @@ def deferred_accept():
 @test
 def fast_open():
     """A client of the kernel's sends data with its second SYN."""
+    if OWN == PEER:
+        return  # whether one has a cookie depends on who has answered before
     with open("/proc/sys/net/ipv4/tcp_fastopen", "w") as setting:
         setting.write("3")
     server, port = listener()

@@ -361,6 +361,56 @@ class Server(socketserver.ForkingMixIn, socketserver.TCPServer):
 
 
 @test
+def a_child_that_comes_later_waits_too():
+    """Children share the listener's open file: what one of them needs of it must not make another's accept() return."""
+    next_port[0] += 1
+    server = ends.bound(OWN, next_port[0])
+
+    def serve():
+        while True:
+            connection, _ = server.accept()
+            last = connection.recv(100) == b"last"
+            connection.close()
+            if last:
+                return
+
+    children = []
+    for _ in range(3):
+        children.append(child(serve))
+        time.sleep(0.2)
+    server.close()
+    controls = [order("connect", next_port[0], f"s.sendall(b'{word}'); assert s.recv(1) == b''")
+                for word in ["more"] * 9]
+    for control in controls:
+        assert control.recv(1) == b""
+    for _ in children:
+        control = order("connect", next_port[0], "s.sendall(b'last'); assert s.recv(1) == b''")
+        assert control.recv(1) == b""
+        time.sleep(0.1)
+    for pid in children:
+        reap(pid)
+
+
+@test
+def a_child_closes_a_listener_that_its_parent_watches():
+    next_port[0] += 1
+    server = ends.look(ends.bound("", next_port[0]))
+    server.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(server, select.EPOLLIN)
+    assert epoll.poll(0) == []
+    reap(child(server.close))
+    # Through the kernel: who connects is not accelerated.
+    program = f"import socket; socket.create_connection(('127.0.0.1', {next_port[0]})).recv(1)"
+    peer = subprocess.Popen([sys.executable, "-c", program], env={"PATH": os.environ["PATH"]})
+    assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+    connection, _ = server.accept()
+    connection.close()
+    assert peer.wait() == 0
+    server.close()
+
+
+@test
 def a_server_that_forks():
     next_port[0] += 1
     with Server((OWN, next_port[0]), Handler) as server:
