@@ -28,8 +28,9 @@ const VISITORS_MAX: usize = 64;
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Frames' memory that is kept for the next ones.
 const SPARE_MAX: usize = 256;
-/// Calls of `receive` before the doors are looked at again; those that find frames count for several.
-const PATROL: u32 = 1024;
+/// Calls of `receive` before the doors are looked at again, about a millisecond of spinning; those that find frames count for
+/// several.
+const PATROL: u32 = 16_384;
 const BUSY_CALL: u32 = 16;
 
 /// What a [`Loopback`] has done besides what its links count.
@@ -66,6 +67,7 @@ impl LoopbackCounters {
 struct Peer {
     /// What this end calls it: the next hop of connections to it.
     name: Mac,
+    /// As [`rendezvous::process_of`].
     process: i32,
     /// For what is said besides frames.
     channel: Kept,
@@ -271,7 +273,8 @@ impl Loopback {
 
     /// The link to a process, made if there is none.
     fn link_to(&mut self, process: i32, channel: OwnedFd) -> Option<Mac> {
-        if let Some(peer) = self.peers.iter().find(|peer| peer.process == process) {
+        let known = self.peers.iter().find(|peer| peer.process == process && process != 0);
+        if let Some(peer) = known {
             return Some(peer.name);
         }
         let settings = Settings { log2_ring_size: LOG2_RING_SIZE, ..Settings::default() };

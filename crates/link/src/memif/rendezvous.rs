@@ -4,10 +4,9 @@
 
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::{Errno, IoSlice, IoSliceMut};
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
@@ -74,10 +73,22 @@ impl Door {
     }
 }
 
-/// The peer's process, as this one counts processes, if it is of the same user.
+/// The peer's process, as this one counts processes, if it is of the same user: 0 for one of another PID namespace, of which
+/// there may be several.
 pub(super) fn process_of(socket: BorrowedFd<'_>) -> Option<i32> {
-    let peer = socket_peercred(socket).ok()?;
-    (peer.uid == rustix::process::geteuid()).then(|| peer.pid.as_raw_nonzero().get())
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the kernel writes one such record at most. (rustix's has no process 0.)
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0 && peer.uid == rustix::process::geteuid().as_raw()).then_some(peer.pid)
 }
 
 /// Where connections may go.
