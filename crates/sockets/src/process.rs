@@ -124,10 +124,37 @@ pub(crate) struct KernelSet {
     /// descriptor.
     pub(crate) exposed: i32,
     pub(crate) signalled: bool,
+    /// An eventfd in it, or -1, that wakes the threads that sleep in it, how many they are, and whether it does.
+    kick: i32,
+    sleepers: u32,
+    kicked: bool,
+    /// How often in a row its threads were woken for others.
+    pub(crate) in_vain: u32,
     /// The last wait found more than there was room for, or as much.
     pub(crate) full: bool,
     /// When the kernel's part was last looked at.
     pub(crate) looked: Instant,
+}
+
+impl KernelSet {
+    /// A new set.
+    pub(crate) const fn new(descriptor: i32) -> Self {
+        Self {
+            descriptor,
+            references: 1,
+            prepared: false,
+            tainted: false,
+            inherited: false,
+            exposed: -1,
+            signalled: false,
+            kick: -1,
+            sleepers: 0,
+            kicked: false,
+            in_vain: 0,
+            full: false,
+            looked: Instant::from_micros(0),
+        }
+    }
 }
 
 /// Everything behind the lock.
@@ -148,11 +175,12 @@ pub(crate) struct Process {
     pub(crate) interface_index: u32,
     /// Descriptors of the link's sockets.
     link_descriptors: Vec<i32>,
-    /// Wakes sleepers of this process.
+    /// Wakes sleepers of this process that sleep in no set.
     kick: Option<OwnedFd>,
     kicked: bool,
-    /// Threads that sleep outside the lock, and when the first of them wakes by itself.
+    /// Threads that sleep outside the lock, those of them that sleep in no set, and when the first of them all wakes by itself.
     sleepers: u32,
+    without_set: u32,
     sleep_until: Option<Instant>,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
@@ -219,6 +247,7 @@ impl Process {
             kick: None,
             kicked: false,
             sleepers: 0,
+            without_set: 0,
             sleep_until: None,
             sets: Vec::new(),
             any_exposed: false,
@@ -412,7 +441,7 @@ impl Process {
         let ancestor = self.become_child();
         let tied = self.leash.take().is_some();
         self.lose_stack(ancestor);
-        self.sleepers = 0;
+        (self.sleepers, self.without_set) = (0, 0);
         self.sleep_until = None;
         let enabled = self.statistics.enabled;
         self.statistics = Statistics::new();
@@ -466,6 +495,13 @@ impl Process {
             set.prepared = false;
             // The kernel's set is shared with whoever has the flows, and so is what exposes it.
             set.exposed = -1;
+            // This process's copy of what wakes others.
+            let kick = core::mem::replace(&mut set.kick, -1);
+            if kick >= 0 {
+                table::enter(kick, Entry::Kernel);
+                sys::close(kick);
+            }
+            (set.sleepers, set.kicked) = (0, false);
         }
         if self.start == Start::Running {
             self.start = Start::Untried;
@@ -486,6 +522,9 @@ impl Process {
             self.give_away();
         }
         self.after_output();
+        if self.sleepers > 0 {
+            self.tell_of_news();
+        }
         self.show_sometimes();
         received
     }
@@ -542,23 +581,113 @@ impl Process {
 
     /// Before the lock is released: threads that sleep must see what has changed.
     fn tell_sleepers(&mut self) {
-        let mut news = self.stack.take_news();
+        self.tell_of_news();
         if self.sleepers == 0 {
             return;
         }
         // Whoever took frames meanwhile has ended what was to wake them.
-        news |= !self.stack.arm();
+        let frames = !self.stack.arm();
         let earlier = match (self.next_deadline(), self.sleep_until) {
             (Some(deadline), Some(until)) => deadline < until,
             (Some(_), None) => true,
             (None, _) => false,
         };
-        if (news || earlier) && !self.kicked {
-            self.kicked = true;
-            if let Some(kick) = &self.kick {
-                let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+        if frames || earlier {
+            self.kick_anybody();
+        }
+    }
+
+    /// Wakes those who wait for what has become ready: threads in sets that have it, and all that wait in another way.
+    fn tell_of_news(&mut self) {
+        if !self.stack.take_news() || self.sleepers == 0 {
+            return;
+        }
+        let everybody = self.any_exposed || self.stack.has_urgent();
+        for index in 0..self.sets.len() {
+            let set = &self.sets[index];
+            if set.sleepers > 0 && (everybody || self.stack.set_is_ready(SetId(index as u32))) {
+                self.kick_set(index);
             }
         }
+        if self.without_set > 0 {
+            self.kick_others();
+        }
+    }
+
+    /// Somebody must look.
+    fn kick_anybody(&mut self) {
+        if self.without_set > 0 {
+            self.kick_others();
+        } else if let Some(index) = self.sets.iter().position(|set| set.sleepers > 0) {
+            self.kick_set(index);
+        }
+    }
+
+    fn kick_set(&mut self, index: usize) {
+        let set = &mut self.sets[index];
+        if !core::mem::replace(&mut set.kicked, true) && set.kick >= 0 {
+            let _ = rustix::io::write(kernel::borrow(set.kick), &1u64.to_ne_bytes());
+        }
+    }
+
+    fn kick_others(&mut self) {
+        if !core::mem::replace(&mut self.kicked, true)
+            && let Some(kick) = &self.kick
+        {
+            let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A thread begins to sleep, in a set or not.
+    fn falls_asleep(&mut self, set: Option<SetId>) {
+        self.sleepers += 1;
+        match set.and_then(|set| self.sets.get_mut(set.0 as usize)) {
+            Some(set) => set.sleepers += 1,
+            None => self.without_set += 1,
+        }
+    }
+
+    /// It wakes. The set may have been closed meanwhile, and be another's.
+    fn wakes_up(&mut self, set: Option<SetId>) {
+        self.sleepers = self.sleepers.saturating_sub(1);
+        match set.and_then(|set| self.sets.get_mut(set.0 as usize)) {
+            Some(set) => {
+                set.sleepers = set.sleepers.saturating_sub(1);
+                if set.sleepers == 0 && core::mem::take(&mut set.kicked) && set.kick >= 0 {
+                    let _ = rustix::io::read(kernel::borrow(set.kick), &mut [0u8; 8]);
+                }
+            }
+            None => {
+                self.without_set = self.without_set.saturating_sub(1);
+                if self.without_set == 0
+                    && core::mem::take(&mut self.kicked)
+                    && let Some(kick) = &self.kick
+                {
+                    let _ = rustix::io::read(kick, &mut [0u8; 8]);
+                }
+            }
+        }
+    }
+
+    /// What ends the sleep of threads in a set: its own signal, made at its first use.
+    pub(crate) fn kick_of(&mut self, set: SetId) -> Option<i32> {
+        let record = &mut self.sets[set.0 as usize];
+        if record.kick < 0 {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            record.kick = kernel::move_up(rustix::event::eventfd(0, flags).ok()?).into_raw_fd();
+            table::enter(record.kick, Entry::Internal);
+        }
+        Some(record.kick)
+    }
+
+    /// The links' descriptors: readable when frames have come.
+    pub(crate) fn link_descriptors(&self) -> Vec<i32> {
+        self.link_descriptors.clone()
+    }
+
+    /// Whether threads sleep in another set.
+    pub(crate) fn others_sleep(&self, set: SetId) -> bool {
+        self.sets.iter().enumerate().any(|(index, other)| index != set.0 as usize && other.sleepers > 0)
     }
 
     /// The descriptors that say that [`Process::pump`] has something to do.
@@ -611,10 +740,13 @@ impl Process {
 
     /// A set is closed.
     pub(crate) fn conceal(&mut self, set: SetId) {
-        let signal = core::mem::replace(&mut self.sets[set.0 as usize].exposed, -1);
-        if signal >= 0 {
-            table::enter(signal, Entry::Kernel);
-            sys::close(signal);
+        let record = &mut self.sets[set.0 as usize];
+        for signal in [core::mem::replace(&mut record.exposed, -1), core::mem::replace(&mut record.kick, -1)]
+        {
+            if signal >= 0 {
+                table::enter(signal, Entry::Kernel);
+                sys::close(signal);
+            }
         }
     }
 
@@ -1151,7 +1283,7 @@ pub(crate) fn wait(
         }
     }
     let nap_us = guard.nap_us(spins);
-    guard = sleeping(guard, deadline, spins, |timeout_us| {
+    guard = sleeping(guard, None, deadline, spins, |timeout_us| {
         if spins && extra.is_empty() {
             rest(nap_us);
         } else {
@@ -1187,22 +1319,23 @@ pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static
     process()
 }
 
-/// Runs `sleep` with the lock released; its argument is how long to sleep at most.
+/// Runs `sleep` with the lock released; its argument is how long to sleep at most. `set`: the set that is slept in.
 pub(crate) fn sleeping(
     mut guard: Guard<'static, Process>,
+    set: Option<SetId>,
     deadline: Option<Instant>,
     spins: bool,
     sleep: impl FnOnce(Option<u64>),
 ) -> Guard<'static, Process> {
     let mut timeout_us = guard.sleep_us(deadline);
     guard.tell_sleepers();
-    if !spins && !guard.stack.arm() {
+    if !spins && (!guard.stack.arm() || set.is_some_and(|set| guard.stack.set_is_ready(set))) {
         timeout_us = Some(0);
     }
     if !spins {
         guard.statistics.sleeps += 1;
         guard.show();
-        guard.sleepers += 1;
+        guard.falls_asleep(set);
         let until = timeout_us.map(|us| now() + Duration::from_micros(us));
         guard.sleep_until = match (guard.sleep_until, until) {
             _ if guard.sleepers == 1 => until,
@@ -1214,13 +1347,7 @@ pub(crate) fn sleeping(
     sleep(timeout_us);
     let mut guard = process();
     if !spins {
-        guard.sleepers -= 1;
-        if guard.sleepers == 0 && guard.kicked {
-            guard.kicked = false;
-            if let Some(kick) = &guard.kick {
-                let _ = rustix::io::read(kick, &mut [0u8; 8]);
-            }
-        }
+        guard.wakes_up(set);
     }
     guard
 }

@@ -131,6 +131,11 @@ impl<T: Transport> Stack<T> {
         self.face.can_hand_over = can;
     }
 
+    /// Whether [`Stack::take_urgent`] would return any.
+    pub(crate) fn has_urgent(&self) -> bool {
+        !self.face.urgent.is_empty()
+    }
+
     /// Connections that urgent data came for since this was last asked.
     pub(crate) fn take_urgent(&mut self) -> Vec<SocketId> {
         core::mem::take(&mut self.face.urgent)

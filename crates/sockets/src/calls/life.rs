@@ -71,17 +71,7 @@ pub(crate) fn set_opened(descriptor: i32) {
     forget_stale(descriptor);
     let mut process = process();
     let set = process.stack.open_set();
-    let record = KernelSet {
-        descriptor,
-        references: 1,
-        prepared: false,
-        tainted: false,
-        inherited: false,
-        exposed: -1,
-        signalled: false,
-        full: false,
-        looked: overfly_engine::Instant::from_micros(0),
-    };
+    let record = KernelSet::new(descriptor);
     let index = set.0 as usize;
     if index < process.sets.len() {
         process.sets[index] = record;

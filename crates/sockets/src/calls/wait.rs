@@ -238,6 +238,7 @@ pub(crate) unsafe fn epoll_wait(
     let mut started = None;
     let looks_alone = if guard.options.epoll_mt_safe == 0 { 1 } else { LOOKS_ALONE };
     let mut looks = 0;
+    let mut slept = false;
     // What fills the program's room again and again must not keep the kernel's events from it.
     let mut kernel_first = core::mem::take(&mut guard.sets[set.0 as usize].full);
     loop {
@@ -247,9 +248,16 @@ pub(crate) unsafe fn epoll_wait(
         let started = *started.get_or_insert(time);
         if core::mem::take(&mut kernel_first) {
             guard.sets[set.0 as usize].looked = time;
-            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::No, since);
+            guard = look_at_kernel(guard, (epoll, set), &mut found, &Sleep::No, since);
         }
         let ours = guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
+        if core::mem::take(&mut slept) {
+            let in_vain = if found.count > 0 { 0 } else { guard.sets[set.0 as usize].in_vain + 1 };
+            guard.sets[set.0 as usize].in_vain = in_vain % IN_VAIN_MOST;
+            if in_vain == IN_VAIN_MOST && guard.others_sleep(set) {
+                step_back(&guard, epoll);
+            }
+        }
         let deadline = timeout.map(|timeout| started + timeout);
         let over = deadline.is_some_and(|deadline| time >= deadline);
         let pause = if found.count > 0 {
@@ -261,7 +269,7 @@ pub(crate) unsafe fn epoll_wait(
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             guard.sets[set.0 as usize].looked = time;
-            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::No, since);
+            guard = look_at_kernel(guard, (epoll, set), &mut found, &Sleep::No, since);
             if ours == 0 {
                 // The kernel may have had something for a listener. (What was reported already would be reported twice.)
                 guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
@@ -283,7 +291,8 @@ pub(crate) unsafe fn epoll_wait(
             guard.stack.take_news();
             guard = let_others_in(guard);
         } else {
-            guard = look_at_kernel(guard, epoll, &mut found, &Sleep::Until(deadline), since);
+            guard = look_at_kernel(guard, (epoll, set), &mut found, &Sleep::Until(deadline), since);
+            slept = true;
             let time = now();
             if let Some(record) = guard.sets.get_mut(set.0 as usize) {
                 record.looked = time;
@@ -301,17 +310,41 @@ pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
         return;
     }
     process.sets[set.0 as usize].prepared = true;
-    let (broker, bell) = (process.broker_descriptor(), process.bell());
-    for descriptor in process.wake_descriptors() {
-        let data = match Some(descriptor) {
-            descriptor if descriptor == broker => PRIVATE_BROKER,
-            descriptor if descriptor == bell => PRIVATE_BELL,
-            _ => PRIVATE_STACK,
-        };
+    watch_links(process, epoll);
+    let own = process.kick_of(set).map(|kick| (kick, PRIVATE_STACK));
+    let broker = process.broker_descriptor().map(|broker| (broker, PRIVATE_BROKER));
+    let bell = process.bell().map(|bell| (bell, PRIVATE_BELL));
+    for (descriptor, data) in [own, broker, bell].into_iter().flatten() {
         let event = libc::epoll_event { events: bits::IN, u64: data };
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
     }
 }
+
+/// Frames wake one of the threads that wait for them, each in a set of its own, and whoever it is tells the others. Not so where
+/// the link's descriptor is a set itself (epoll_ctl(2), EPOLLEXCLUSIVE).
+fn watch_links(process: &Process, epoll: i32) {
+    for descriptor in process.link_descriptors() {
+        let watch = |events| {
+            let event = libc::epoll_event { events, u64: PRIVATE_STACK };
+            sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
+        };
+        if watch(bits::IN | bits::EXCLUSIVE) == Err(Errno::INVAL) {
+            let _ = watch(bits::IN);
+        }
+    }
+}
+
+/// The kernel wakes the set that has watched longest. One that was woken for others again and again goes to the end.
+#[cold]
+fn step_back(process: &Process, epoll: i32) {
+    for descriptor in process.link_descriptors() {
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+    }
+    watch_links(process, epoll);
+}
+
+/// How often in a row a set's threads are woken for others before it steps back.
+const IN_VAIN_MOST: u32 = 8;
 
 enum Sleep {
     No,
@@ -322,7 +355,7 @@ enum Sleep {
 /// news of the listener.
 fn look_at_kernel(
     mut guard: Guard<'static, Process>,
-    epoll: i32,
+    (epoll, set): (i32, SetId),
     found: &mut Found,
     sleep: &Sleep,
     since: Seen,
@@ -338,7 +371,7 @@ fn look_at_kernel(
             outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, Some(0), since) };
         }
         &Sleep::Until(deadline) => {
-            guard = sleeping(guard, deadline, false, |timeout_us| {
+            guard = sleeping(guard, Some(set), deadline, false, |timeout_us| {
                 // SAFETY: as above.
                 outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_us, since) };
             });
@@ -431,7 +464,7 @@ pub(crate) fn poll(
             .collect();
         for_kernel.extend(own);
         guard.signal_exposed();
-        guard = sleeping(guard, deadline, false, |timeout_us| {
+        guard = sleeping(guard, None, deadline, false, |timeout_us| {
             let _ = sys::poll(&mut for_kernel, timeout_us, since);
         });
         guard.look_at_broker(&for_kernel);
