@@ -28,7 +28,7 @@ use self::family::Family;
 pub(crate) use self::family::has_inherited;
 use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
-use crate::calls::wait::prepare;
+use crate::calls::wait::{prepare, share_sets};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
@@ -124,6 +124,8 @@ pub(crate) struct KernelSet {
     /// descriptor.
     pub(crate) exposed: i32,
     pub(crate) signalled: bool,
+    /// Tells it from others that had its number before.
+    serial: u64,
     /// An eventfd in it, or -1, that wakes the threads that sleep in it, how many they are, and whether it does.
     kick: i32,
     sleepers: u32,
@@ -137,10 +139,11 @@ pub(crate) struct KernelSet {
 }
 
 impl KernelSet {
-    /// A new set.
-    pub(crate) const fn new(descriptor: i32) -> Self {
+    /// A new set, the `serial`-th of the process.
+    pub(crate) const fn new(descriptor: i32, serial: u64) -> Self {
         Self {
             descriptor,
+            serial,
             references: 1,
             prepared: false,
             tainted: false,
@@ -184,6 +187,10 @@ pub(crate) struct Process {
     sleep_until: Option<Instant>,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
+    /// How many there have been.
+    pub(crate) sets_opened: u64,
+    /// Children may wait in them as well.
+    pub(crate) sets_shared: bool,
     /// One of them was exposed.
     any_exposed: bool,
     /// Closed descriptors for the next accept(), by [`kept`]: those that survive exec and those that do not, of each family.
@@ -250,6 +257,8 @@ impl Process {
             without_set: 0,
             sleep_until: None,
             sets: Vec::new(),
+            sets_opened: 0,
+            sets_shared: false,
             any_exposed: false,
             cache: [const { Vec::new() }; 4],
             cache_limit: 0,
@@ -442,6 +451,8 @@ impl Process {
         let tied = self.leash.take().is_some();
         self.lose_stack(ancestor);
         (self.sleepers, self.without_set) = (0, 0);
+        // Those that it makes itself.
+        self.sets_shared = false;
         self.sleep_until = None;
         let enabled = self.statistics.enabled;
         self.statistics = Statistics::new();
@@ -638,20 +649,26 @@ impl Process {
         }
     }
 
-    /// A thread begins to sleep, in a set or not.
-    fn falls_asleep(&mut self, set: Option<SetId>) {
+    /// A thread begins to sleep, in a set or not. What it returns is for [`Process::wakes_up`].
+    fn falls_asleep(&mut self, set: Option<SetId>) -> Option<(SetId, u64)> {
         self.sleepers += 1;
-        match set.and_then(|set| self.sets.get_mut(set.0 as usize)) {
-            Some(set) => set.sleepers += 1,
-            None => self.without_set += 1,
-        }
+        let Some(id) = set else {
+            self.without_set += 1;
+            return None;
+        };
+        let record = &mut self.sets[id.0 as usize];
+        record.sleepers += 1;
+        Some((id, record.serial))
     }
 
-    /// It wakes. The set may have been closed meanwhile, and be another's.
-    fn wakes_up(&mut self, set: Option<SetId>) {
+    /// It wakes. Its set may have been closed meanwhile, and the number be another's.
+    fn wakes_up(&mut self, slept_in: Option<(SetId, u64)>) {
         self.sleepers = self.sleepers.saturating_sub(1);
-        match set.and_then(|set| self.sets.get_mut(set.0 as usize)) {
-            Some(set) => {
+        match slept_in.map(|(id, serial)| (&mut self.sets[id.0 as usize], serial)) {
+            Some((set, serial)) => {
+                if set.serial != serial {
+                    return;
+                }
                 set.sleepers = set.sleepers.saturating_sub(1);
                 if set.sleepers == 0 && core::mem::take(&mut set.kicked) && set.kick >= 0 {
                     let _ = rustix::io::read(kernel::borrow(set.kick), &mut [0u8; 8]);
@@ -681,8 +698,8 @@ impl Process {
     }
 
     /// The links' descriptors: readable when frames have come.
-    pub(crate) fn link_descriptors(&self) -> Vec<i32> {
-        self.link_descriptors.clone()
+    pub(crate) fn link_descriptors(&self) -> &[i32] {
+        &self.link_descriptors
     }
 
     /// Whether threads sleep in another set.
@@ -1328,6 +1345,7 @@ pub(crate) fn sleeping(
     sleep: impl FnOnce(Option<u64>),
 ) -> Guard<'static, Process> {
     let mut timeout_us = guard.sleep_us(deadline);
+    let mut slept_in = None;
     guard.tell_sleepers();
     if !spins && (!guard.stack.arm() || set.is_some_and(|set| guard.stack.set_is_ready(set))) {
         timeout_us = Some(0);
@@ -1335,7 +1353,7 @@ pub(crate) fn sleeping(
     if !spins {
         guard.statistics.sleeps += 1;
         guard.show();
-        guard.falls_asleep(set);
+        slept_in = guard.falls_asleep(set);
         let until = timeout_us.map(|us| now() + Duration::from_micros(us));
         guard.sleep_until = match (guard.sleep_until, until) {
             _ if guard.sleepers == 1 => until,
@@ -1347,7 +1365,7 @@ pub(crate) fn sleeping(
     sleep(timeout_us);
     let mut guard = process();
     if !spins {
-        guard.wakes_up(set);
+        guard.wakes_up(slept_in);
     }
     guard
 }
@@ -1385,6 +1403,7 @@ pub(crate) fn before_fork() {
             process.transmit();
         }
         process.expect_child();
+        share_sets(&mut process);
         core::mem::forget(process);
     }
 }

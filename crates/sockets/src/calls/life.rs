@@ -71,7 +71,8 @@ pub(crate) fn set_opened(descriptor: i32) {
     forget_stale(descriptor);
     let mut process = process();
     let set = process.stack.open_set();
-    let record = KernelSet::new(descriptor);
+    process.sets_opened += 1;
+    let record = KernelSet::new(descriptor, process.sets_opened);
     let index = set.0 as usize;
     if index < process.sets.len() {
         process.sets[index] = record;

@@ -13,7 +13,7 @@ use crate::lock::Guard;
 use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::{
-    PRIVATE_BELL, PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait,
+    KernelSet, PRIVATE_BELL, PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait,
     has_inherited, is_active, let_others_in, private_listener, process, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
@@ -255,7 +255,8 @@ pub(crate) unsafe fn epoll_wait(
             let in_vain = if found.count > 0 { 0 } else { guard.sets[set.0 as usize].in_vain + 1 };
             guard.sets[set.0 as usize].in_vain = in_vain % IN_VAIN_MOST;
             if in_vain == IN_VAIN_MOST && guard.others_sleep(set) {
-                step_back(&guard, epoll);
+                // The kernel wakes the set that has watched longest.
+                watch_links_again(&guard, &guard.sets[set.0 as usize]);
             }
         }
         let deadline = timeout.map(|timeout| started + timeout);
@@ -310,7 +311,7 @@ pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
         return;
     }
     process.sets[set.0 as usize].prepared = true;
-    watch_links(process, epoll);
+    watch_links(process, &process.sets[set.0 as usize]);
     let own = process.kick_of(set).map(|kick| (kick, PRIVATE_STACK));
     let broker = process.broker_descriptor().map(|broker| (broker, PRIVATE_BROKER));
     let bell = process.bell().map(|bell| (bell, PRIVATE_BELL));
@@ -321,26 +322,38 @@ pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
 }
 
 /// Frames wake one of the threads that wait for them, each in a set of its own, and whoever it is tells the others. Not so where
-/// the link's descriptor is a set itself (epoll_ctl(2), EPOLLEXCLUSIVE).
-fn watch_links(process: &Process, epoll: i32) {
-    for descriptor in process.link_descriptors() {
+/// the link's descriptor is a set itself (epoll_ctl(2), EPOLLEXCLUSIVE), nor where it could be a child that is woken.
+fn watch_links(process: &Process, set: &KernelSet) {
+    let alone = !process.sets_shared && !set.inherited;
+    for &descriptor in process.link_descriptors() {
         let watch = |events| {
             let event = libc::epoll_event { events, u64: PRIVATE_STACK };
-            sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
+            sys::epoll_control(set.descriptor, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
         };
-        if watch(bits::IN | bits::EXCLUSIVE) == Err(Errno::INVAL) {
+        if !alone || watch(bits::IN | bits::EXCLUSIVE) == Err(Errno::INVAL) {
             let _ = watch(bits::IN);
         }
     }
 }
 
-/// The kernel wakes the set that has watched longest. One that was woken for others again and again goes to the end.
+/// The links' descriptors leave a set and join it again, behind all others.
 #[cold]
-fn step_back(process: &Process, epoll: i32) {
-    for descriptor in process.link_descriptors() {
-        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+fn watch_links_again(process: &Process, set: &KernelSet) {
+    for &descriptor in process.link_descriptors() {
+        let _ = sys::epoll_control(set.descriptor, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
     }
-    watch_links(process, epoll);
+    watch_links(process, set);
+}
+
+/// Before a fork: the child will have this process's sets, may wait in them, and cannot do anything about this one's frames.
+/// Every set must hear of them from now on.
+pub(crate) fn share_sets(process: &mut Process) {
+    if core::mem::replace(&mut process.sets_shared, true) {
+        return;
+    }
+    for set in process.sets.iter().filter(|set| set.prepared && set.references > 0) {
+        watch_links_again(process, set);
+    }
 }
 
 /// How often in a row a set's threads are woken for others before it steps back.

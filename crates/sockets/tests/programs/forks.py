@@ -311,6 +311,25 @@ def an_event_loop_moves_to_the_child():
 
 
 @test
+def a_child_waits_in_its_parents_set():
+    """What ends only the child's wait must not keep a frame from the parent, which waits in another set."""
+    connection = accepted("time.sleep(0.5); s.sendall(b'%f' % time.time()); assert s.recv(1) == b''")
+    server, inherited = listener(), select.epoll()
+    inherited.register(server, select.EPOLLIN)
+    inherited.poll(0)
+    pid = child(lambda: inherited.poll(2))
+    epoll = select.epoll()
+    epoll.register(connection, select.EPOLLIN)
+    assert epoll.poll(5) == [(connection.fileno(), select.EPOLLIN)]
+    late = time.time() - float(connection.recv(100))
+    assert late < 0.18, late
+    connection.close()
+    finished(connection)
+    reap(pid)
+    server.close()
+
+
+@test
 def an_ordinary_user_in_a_cage():
     server = listener()
     folder = tempfile.mkdtemp()
