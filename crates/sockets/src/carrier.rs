@@ -6,6 +6,7 @@ use overfly_link::broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, Station};
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_wire::{FrameSink, Unfinished};
+use rustix::io::Errno;
 
 use crate::kernel;
 use crate::stack::Transport;
@@ -46,6 +47,11 @@ impl Carrier {
             Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
             Carrier::Loopback(loopback) => vec![loopback.descriptor().as_raw_fd()],
         }
+    }
+
+    /// Whether its descriptors are readable for others than frames, too: who wants to exchange some.
+    pub(crate) const fn has_doors(&self) -> bool {
+        !matches!(self, Carrier::Xdp(_))
     }
 
     /// There is something that nobody wakes this end for: sleep for a short time only.
@@ -169,11 +175,36 @@ impl Transport for Carrier {
         }
     }
 
+    #[inline]
+    fn post(&mut self) -> Option<i32> {
+        match self {
+            Carrier::Xdp(link) => link.publish().map(|socket| socket.as_raw_fd()),
+            _ => {
+                self.flush();
+                None
+            }
+        }
+    }
+
+    fn kick_failed(&mut self, errno: Errno) {
+        if let Carrier::Xdp(link) = self {
+            link.kick_failed(errno);
+        }
+    }
+
     fn arm(&mut self) -> bool {
         match self {
             Carrier::Xdp(_) => true,
             Carrier::Memif(station) => station.arm(),
             Carrier::Loopback(loopback) => loopback.arm(),
+        }
+    }
+
+    fn rang(&mut self) {
+        match self {
+            Carrier::Xdp(_) => {}
+            Carrier::Memif(station) => station.rang(),
+            Carrier::Loopback(loopback) => loopback.rang(),
         }
     }
 

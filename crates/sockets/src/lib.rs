@@ -34,17 +34,14 @@ mod carrier;
 mod hooks;
 #[cfg(not(test))]
 mod kernel;
-#[cfg(not(test))]
 mod lock;
 #[cfg(not(test))]
 mod memory;
 #[cfg(not(test))]
 mod process;
-#[cfg(not(test))]
 mod signal;
 #[cfg(not(test))]
 mod statistics;
-#[cfg(not(test))]
 mod sys;
 #[cfg(not(test))]
 mod table;

@@ -2,11 +2,14 @@
 //!
 //! Handlers that come while their thread holds the lock are deferred until it is released (see [`crate::signal`]), so a
 //! handler may use sockets without meeting its own thread's lock.
+//!
+//! What takes long and needs nothing of the stack, the kick of a device, is the holder's errand: it is run when the lock is free.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU32, Ordering};
 
+use rustix::io::Errno;
 use rustix::thread::futex;
 
 use crate::{signal, sys};
@@ -16,9 +19,34 @@ const FREE: u32 = 0;
 const HELD: u32 = 1;
 const CONTENDED: u32 = 2;
 
+/// How often a thread looks before it sleeps.
+const SPINS: u32 = 100;
+
+/// No errand is run; one is; one is, and must be run once more.
+const IDLE: u32 = 0;
+const RUNNING: u32 = 1;
+const AGAIN: u32 = 2;
+/// How often in a row a thread runs the errand for others.
+const ROUNDS: u32 = 4;
+
+/// What a lock can guard.
+pub(crate) trait Guarded {
+    /// The lock was not free: several threads use it.
+    fn contended(&mut self);
+    /// What is left to do when the lock is free. Any number of them are done by one that begins later.
+    type Errand: Copy;
+    /// Takes it.
+    fn take_errand(&mut self) -> Option<Self::Errand>;
+    /// Does it.
+    fn run(errand: Self::Errand) -> Result<(), Errno>;
+    /// Does it with the lock held, after it could not be done without, or not so soon that others must not wait for it.
+    fn finish_errand(&mut self, failure: Option<Errno>);
+}
+
 /// Guards a `T`.
 pub(crate) struct Lock<T> {
     state: AtomicU32,
+    errand: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -27,31 +55,34 @@ pub(crate) struct Lock<T> {
 // although they make `T` itself neither Send nor Sync.
 unsafe impl<T> Sync for Lock<T> {}
 
-impl<T> Lock<T> {
+impl<T: Guarded> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
+        Self { state: AtomicU32::new(FREE), errand: AtomicU32::new(IDLE), value: UnsafeCell::new(value) }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            self.wait();
+            return self.wait();
         }
         Guard { lock: self }
     }
 
     #[cold]
-    fn wait(&self) {
-        for _ in 0..100 {
-            if self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return;
-            }
+    fn wait(&self) -> Guard<'_, T> {
+        let is_free =
+            || self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let soon = (0..SPINS).any(|_| {
             core::hint::spin_loop();
-        }
-        while self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
+            is_free()
+        });
+        while !soon && self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
         }
+        let mut guard = Guard { lock: self };
+        guard.contended();
+        guard
     }
 
     /// Releases the lock without a guard: in the child of a fork, whose parent's thread took it.
@@ -59,16 +90,47 @@ impl<T> Lock<T> {
     /// # Safety
     /// This thread must hold the lock through a guard that was forgotten.
     pub(crate) unsafe fn release(&self) {
+        self.unlock();
+        let_signals_in();
+    }
+
+    fn unlock(&self) {
         if self.state.swap(FREE, Ordering::Release) == CONTENDED {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
         }
-        let deferred = sys::doze(|doze| {
-            doze.holding.store(false, Ordering::Relaxed);
-            doze.deferred.load(Ordering::Relaxed)
-        });
-        if deferred != 0 {
-            signal::run_deferred();
+    }
+
+    /// Waits until no other thread runs an errand, and as long as the caller holds the lock none will: what it was about may
+    /// be closed, or the process forked.
+    pub(crate) fn settle(&self) {
+        while self.errand.load(Ordering::Acquire) != IDLE {
+            rustix::thread::sched_yield();
         }
+    }
+
+    /// Before the lock is released: whether this thread is to run the errand. If another one does, it does it once more.
+    fn takes_over(&self) -> bool {
+        let next = |state| Some(if state == IDLE { RUNNING } else { AGAIN });
+        self.errand.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE)
+    }
+
+    /// After the lock was released, and before signal handlers run: one that ends the program must find it done.
+    fn run(&self, errand: T::Errand) {
+        let mut failure = None;
+        for _ in 0..ROUNDS {
+            failure = T::run(errand).err();
+            if failure.is_some() {
+                break;
+            }
+            let last = self.errand.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire);
+            if last.is_ok() {
+                return;
+            }
+            self.errand.store(RUNNING, Ordering::Release);
+        }
+        // It cannot be finished, or the others always have something new. (Idle first: who settles has the lock.)
+        self.errand.store(IDLE, Ordering::Release);
+        self.lock().finish_errand(failure);
     }
 
     /// The value, for a thread that holds the lock through a forgotten guard.
@@ -77,12 +139,23 @@ impl<T> Lock<T> {
     }
 }
 
+/// Handlers that came while the lock was held run now.
+fn let_signals_in() {
+    let deferred = sys::doze(|doze| {
+        doze.holding.store(false, Ordering::Relaxed);
+        doze.deferred.load(Ordering::Relaxed)
+    });
+    if deferred != 0 {
+        signal::run_deferred();
+    }
+}
+
 /// Holds the lock.
-pub(crate) struct Guard<'a, T> {
+pub(crate) struct Guard<'a, T: Guarded> {
     lock: &'a Lock<T>,
 }
 
-impl<T> Deref for Guard<'_, T> {
+impl<T: Guarded> Deref for Guard<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
@@ -91,7 +164,7 @@ impl<T> Deref for Guard<'_, T> {
     }
 }
 
-impl<T> DerefMut for Guard<'_, T> {
+impl<T: Guarded> DerefMut for Guard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: the guard holds the lock, so nobody else has a reference.
@@ -99,10 +172,122 @@ impl<T> DerefMut for Guard<'_, T> {
     }
 }
 
-impl<T> Drop for Guard<'_, T> {
+impl<T: Guarded> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: this guard holds the lock, and is gone after this.
-        unsafe { self.lock.release() };
+        let errand = self.take_errand().filter(|_| self.lock.takes_over());
+        self.lock.unlock();
+        if let Some(errand) = errand {
+            self.lock.run(errand);
+        }
+        let_signals_in();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::sync::atomic::AtomicU64;
+    use std::thread;
+
+    use super::*;
+
+    /// Counts what it owes; every few kicks fail.
+    struct Device {
+        written: u64,
+        owes: bool,
+        shared: bool,
+        shown: &'static AtomicU64,
+        taken: &'static AtomicU64,
+        kicks: &'static AtomicU64,
+        failures: u64,
+    }
+
+    impl Guarded for Device {
+        type Errand = (&'static AtomicU64, &'static AtomicU64, &'static AtomicU64);
+
+        fn contended(&mut self) {
+            self.shared = true;
+        }
+
+        fn take_errand(&mut self) -> Option<Self::Errand> {
+            core::mem::take(&mut self.owes).then_some((self.shown, self.taken, self.kicks))
+        }
+
+        fn run((shown, taken, kicks): Self::Errand) -> Result<(), Errno> {
+            if kicks.fetch_add(1, Ordering::Relaxed) % 17 == 16 {
+                return Err(Errno::BUSY);
+            }
+            let all = shown.load(Ordering::Acquire);
+            if all % 5 == 0 {
+                thread::yield_now();
+            }
+            taken.fetch_max(all, Ordering::Release);
+            Ok(())
+        }
+
+        fn finish_errand(&mut self, failure: Option<Errno>) {
+            self.failures += u64::from(failure.is_some());
+            self.taken.store(self.shown.load(Ordering::Acquire), Ordering::Release);
+        }
+    }
+
+    fn device() -> Lock<Device> {
+        let counter = || -> &'static AtomicU64 { Box::leak(Box::default()) };
+        Lock::new(Device {
+            written: 0,
+            owes: false,
+            shared: false,
+            shown: counter(),
+            taken: counter(),
+            kicks: counter(),
+            failures: 0,
+        })
+    }
+
+    fn write(lock: &Lock<Device>) {
+        let mut device = lock.lock();
+        device.written += 1;
+        device.shown.store(device.written, Ordering::Release);
+        device.owes = true;
+    }
+
+    #[test]
+    fn what_one_thread_owes_is_done_when_the_lock_is_free() {
+        let lock = device();
+        for count in 1..=100 {
+            write(&lock);
+            assert_eq!(lock.lock().taken.load(Ordering::Acquire), count);
+        }
+        let device = lock.lock();
+        assert_eq!((device.failures, device.shared), (5, false));
+    }
+
+    #[test]
+    fn what_many_threads_owe_is_done_in_the_end() {
+        let lock = device();
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..20_000).for_each(|_| write(&lock)));
+            }
+        });
+        let device = lock.lock();
+        assert_eq!((device.written, device.taken.load(Ordering::Acquire)), (80_000, 80_000));
+        assert!(device.failures > 0);
+        lock.settle();
+    }
+
+    #[test]
+    fn nobody_runs_an_errand_while_the_lock_is_held_and_settled() {
+        let lock = device();
+        thread::scope(|scope| {
+            let writers = [(); 3].map(|()| scope.spawn(|| (0..5_000).for_each(|_| write(&lock))));
+            while writers.iter().any(|writer| !writer.is_finished()) {
+                let device = lock.lock();
+                lock.settle();
+                let before = device.kicks.load(Ordering::Acquire);
+                (0..100).for_each(|_| core::hint::spin_loop());
+                assert_eq!(device.kicks.load(Ordering::Acquire), before);
+            }
+        });
     }
 }

@@ -32,7 +32,7 @@ use crate::calls::wait::{prepare, share_sets};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
-use crate::lock::{Guard, Lock};
+use crate::lock::{Guard, Guarded, Lock};
 use crate::memory::Source;
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
@@ -60,13 +60,16 @@ const LARGE_BATCHES: usize = 4;
 /// and no small number looks like it; the lower half says which.
 const PRIVATE: u64 = 0xa5f1_0e7f << 32;
 /// The stack's own descriptors.
-pub(crate) const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
+const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
 
 /// The broker's connection.
-pub(crate) const PRIVATE_BROKER: u64 = PRIVATE | 0xffff_fffe;
+const PRIVATE_BROKER: u64 = PRIVATE | 0xffff_fffe;
 
 /// The bell of observers.
-pub(crate) const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffd;
+const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffd;
+
+/// Links where others may be at the door.
+const PRIVATE_DOORS: u64 = PRIVATE | 0xffff_fffc;
 
 /// The data of a listener's kernel socket in an epoll set.
 pub(crate) const fn private_listener(id: SocketId) -> u64 {
@@ -83,6 +86,8 @@ pub(crate) enum Tag {
     Broker,
     /// An observer wants an answer.
     Bell,
+    /// Frames arrived, or somebody who wants to exchange some.
+    Doors,
     /// The kernel has a connection for this listener.
     Listener(SocketId),
 }
@@ -92,6 +97,7 @@ pub(crate) const fn tag(data: u64) -> Tag {
         PRIVATE_STACK => Tag::Stack,
         PRIVATE_BROKER => Tag::Broker,
         PRIVATE_BELL => Tag::Bell,
+        PRIVATE_DOORS => Tag::Doors,
         _ if data >> 32 == PRIVATE >> 32 => Tag::Listener(SocketId(data as u32)),
         _ => Tag::Program,
     }
@@ -178,6 +184,8 @@ pub(crate) struct Process {
     pub(crate) interface_index: u32,
     /// Descriptors of the link's sockets.
     link_descriptors: Vec<i32>,
+    /// Those of them where others may be at the door.
+    doors: Vec<i32>,
     /// Wakes sleepers of this process that sleep in no set.
     kick: Option<OwnedFd>,
     kicked: bool,
@@ -236,6 +244,29 @@ pub(crate) fn before_kernel_wait() {
     }
 }
 
+impl Guarded for Process {
+    /// The link's descriptor.
+    type Errand = i32;
+
+    fn contended(&mut self) {
+        self.stack.defers = true;
+    }
+
+    #[inline]
+    fn take_errand(&mut self) -> Option<i32> {
+        self.stack.take_owed()
+    }
+
+    fn run(descriptor: i32) -> Result<(), Errno> {
+        overfly_link::xdp::kick(kernel::borrow(descriptor))
+    }
+
+    #[cold]
+    fn finish_errand(&mut self, failure: Option<Errno>) {
+        self.stack.finish_kick(failure);
+    }
+}
+
 impl Process {
     const fn new() -> Self {
         Self {
@@ -251,6 +282,7 @@ impl Process {
             receive_buffer_max: 0,
             interface_index: 0,
             link_descriptors: Vec::new(),
+            doors: Vec::new(),
             kick: None,
             kicked: false,
             sleepers: 0,
@@ -410,6 +442,9 @@ impl Process {
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
         let engine = Engine::new(config).map_err(|error| error.to_string())?;
         self.link_descriptors.extend(link.descriptors());
+        if link.has_doors() {
+            self.doors.extend(link.descriptors());
+        }
         self.stack.start(side, engine, link, self.cache_limit.max(1024));
         self.statistics.stacks += 1;
         if self.options.high_throughput_mode != 0 {
@@ -462,6 +497,8 @@ impl Process {
 
     /// The process goes on without a stack, until it needs one again.
     fn stop(&mut self) {
+        self.stack.flush();
+        PROCESS.settle();
         self.disown_descriptors();
         self.lose_stack(0);
         for descriptor in
@@ -490,6 +527,7 @@ impl Process {
         self.kick = None;
         self.interface = None;
         self.link_descriptors.clear();
+        self.doors.clear();
         self.kicked = false;
         self.empty_cache();
         for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
@@ -767,11 +805,30 @@ impl Process {
         }
     }
 
-    /// What a look at descriptors, the broker's among them, has found.
-    pub(crate) fn look_at_broker(&mut self, descriptors: &[libc::pollfd]) {
-        let broker = self.broker_descriptor();
-        if descriptors.iter().any(|one| one.revents != 0 && Some(one.fd) == broker) {
-            self.take_gifts();
+    /// What one of the library's own descriptors is registered as in the program's sets.
+    pub(crate) fn private_data(&self, descriptor: i32) -> u64 {
+        match Some(descriptor) {
+            some if some == self.broker_descriptor() => PRIVATE_BROKER,
+            some if some == self.bell() => PRIVATE_BELL,
+            _ if self.doors.contains(&descriptor) => PRIVATE_DOORS,
+            _ => PRIVATE_STACK,
+        }
+    }
+
+    /// One of the library's own descriptors is readable.
+    pub(crate) fn heed(&mut self, tag: &Tag) {
+        match tag {
+            Tag::Broker => self.take_gifts(),
+            Tag::Bell => self.hush(),
+            Tag::Doors => self.stack.rang(),
+            Tag::Stack | Tag::Program | Tag::Listener(_) => {}
+        }
+    }
+
+    /// What poll() has found, the program's descriptors among it.
+    pub(crate) fn heed_all(&mut self, polled: &[libc::pollfd]) {
+        for entry in polled.iter().filter(|entry| entry.revents != 0) {
+            self.heed(&tag(self.private_data(entry.fd)));
         }
     }
 
@@ -1284,6 +1341,9 @@ pub(crate) fn wait(
     if deadline.is_some_and(|deadline| time >= deadline) {
         return (guard, Woken::TimedOut);
     }
+    if guard.stack.owes() {
+        return (settled(guard), Woken::Look);
+    }
     let spins = time < spin_until;
     let mut descriptors = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST];
     let mut count = 0;
@@ -1313,8 +1373,7 @@ pub(crate) fn wait(
     for (extra, descriptor) in extra.iter_mut().zip(&descriptors) {
         extra.revents = descriptor.revents;
     }
-    guard.look_at_broker(&descriptors[..count]);
-    guard.hush_if_rung(&descriptors[..count]);
+    guard.heed_all(&descriptors[..count]);
     (guard, Woken::Look)
 }
 
@@ -1333,6 +1392,15 @@ pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static
     let nap_us = guard.nap_us(true);
     drop(guard);
     rest(nap_us);
+    process()
+}
+
+/// Does what is owed, with the lock released: others may have done anything meanwhile.
+pub(crate) fn settled(guard: Guard<'static, Process>) -> Guard<'static, Process> {
+    if !guard.stack.owes() {
+        return guard;
+    }
+    drop(guard);
     process()
 }
 
@@ -1402,6 +1470,8 @@ pub(crate) fn before_fork() {
         if PENDING.load(Ordering::Relaxed) {
             process.transmit();
         }
+        process.stack.flush();
+        PROCESS.settle();
         process.expect_child();
         share_sets(&mut process);
         core::mem::forget(process);

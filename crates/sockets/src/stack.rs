@@ -37,11 +37,21 @@ pub trait Transport: FrameSink {
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
+    /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
+    /// returned.
+    fn post(&mut self) -> Option<i32> {
+        self.flush();
+        None
+    }
+    /// What such a kick had to say.
+    fn kick_failed(&mut self, _errno: Errno) {}
     /// Before a sleep, after a `receive` that returned 0: frames that come from now on end it. Returns false if there are
     /// some already.
     fn arm(&mut self) -> bool {
         true
     }
+    /// Its descriptor was readable.
+    fn rang(&mut self) {}
     /// The hardware addresses of peers that are known to have gone since this was last asked.
     fn take_gone(&mut self) -> Vec<[u8; 6]> {
         Vec::new()
@@ -59,6 +69,10 @@ pub struct Stack<T> {
     face: Face,
     /// By [`Side`].
     drives: [Option<Drive<T>>; 2],
+    /// Kicks are left to whoever holds the lock: other threads wait for it.
+    pub(crate) defers: bool,
+    /// The link's descriptor that must be kicked.
+    owed: Option<i32>,
     /// The time last told.
     now: Instant,
     /// Passive opens accepted, and active opens begun, since the process began.
@@ -98,6 +112,8 @@ impl<T: Transport> Stack<T> {
         Self {
             face: Face::new(),
             drives: [None, None],
+            defers: false,
+            owed: None,
             now: Instant::from_micros(0),
             accepts: 0,
             connects: 0,
@@ -258,26 +274,54 @@ impl<T: Transport> Stack<T> {
 
     fn transmit_on(&mut self, now: Instant, side: Side) -> bool {
         let Some(drive) = &mut self.drives[side.index()] else { return true };
-        if !drive.engine.has_output() {
-            // What the device could not take before.
-            drive.transport.flush();
-            return true;
-        }
         let Drive { engine, transport } = drive;
+        let mut done = !engine.has_output();
         self.face.side = side;
-        let mut done = false;
-        // What the link cannot take at first it may after it was flushed.
-        for _ in 0..2 {
-            done = match self.show.as_mut().filter(|_| self.captured) {
-                Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
-                None => engine.transmit(now, &mut self.face, transport),
-            };
+        let mut transmit = |transport: &mut T| match self.show.as_mut().filter(|_| self.captured) {
+            Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
+            None => engine.transmit(now, &mut self.face, transport),
+        };
+        done = done || transmit(transport);
+        if !done {
+            // What the link cannot take at first it may after it was flushed.
             transport.flush();
-            if done {
-                break;
-            }
+            done = transmit(transport);
+        }
+        // What the device could not take before, too.
+        if self.defers {
+            self.owed = transport.post().or(self.owed);
+        } else {
+            transport.flush();
         }
         done
+    }
+
+    /// A kick is due, which may take long: it concerns nobody else who uses the stack.
+    #[inline]
+    pub(crate) fn owes(&self) -> bool {
+        self.owed.is_some()
+    }
+
+    /// The descriptor to kick; whoever asks does it.
+    #[inline]
+    pub(crate) fn take_owed(&mut self) -> Option<i32> {
+        self.owed.take()
+    }
+
+    /// What was owed is done here and now, perhaps after it failed.
+    pub(crate) fn finish_kick(&mut self, failure: Option<Errno>) {
+        if let (Some(errno), Some(drive)) = (failure, &mut self.drives[Side::Network.index()]) {
+            drive.transport.kick_failed(errno);
+        }
+        self.flush();
+    }
+
+    /// Gets everything on its way here and now.
+    pub(crate) fn flush(&mut self) {
+        self.owed = None;
+        for drive in self.drives.iter_mut().flatten() {
+            drive.transport.flush();
+        }
     }
 
     /// There is output that waits for company.
@@ -297,6 +341,13 @@ impl<T: Transport> Stack<T> {
     pub fn next_deadline(&self) -> Option<Instant> {
         let engines = self.running().filter_map(|drive| drive.engine.next_deadline());
         engines.chain(self.face.next_deadline()).min()
+    }
+
+    /// The descriptor of a link was readable.
+    pub(crate) fn rang(&mut self) {
+        for drive in self.drives.iter_mut().flatten() {
+            drive.transport.rang();
+        }
     }
 
     /// Before a sleep: frames that come from now on end it. Returns false if there are some already.

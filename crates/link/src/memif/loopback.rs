@@ -136,7 +136,8 @@ pub struct Loopback {
     spare: Vec<Vec<u8>>,
     /// Next hops that have gone, until somebody asks.
     gone: Vec<Mac>,
-    armed: bool,
+    /// Somebody may be at a door.
+    rang: bool,
     calls: u32,
     counters: LoopbackCounters,
 }
@@ -184,7 +185,7 @@ impl Loopback {
             queued_bytes: 0,
             spare: Vec::new(),
             gone: Vec::new(),
-            armed: false,
+            rang: false,
             calls: 0,
             counters: LoopbackCounters::default(),
         })
@@ -330,9 +331,6 @@ impl Loopback {
     /// Hands up to `budget` received frames to `each`; returns how many.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        if core::mem::take(&mut self.armed) {
-            self.accept();
-        }
         let own = self.queue.len().min(budget);
         for _ in 0..own {
             let Some(frame) = self.queue.pop_front() else { break };
@@ -342,7 +340,11 @@ impl Loopback {
                 self.spare.push(frame);
             }
         }
-        let count = own + self.hub.receive(budget - own, each);
+        let mut count = own + self.hub.receive(budget - own, &mut each);
+        if count == 0 && core::mem::take(&mut self.rang) {
+            self.accept();
+            count = self.hub.receive(budget, &mut each);
+        }
         self.calls += if count == 0 { 1 } else { BUSY_CALL };
         if self.calls >= PATROL {
             self.calls = 0;
@@ -359,8 +361,12 @@ impl Loopback {
 
     /// As [`MemifLink::arm`].
     pub fn arm(&mut self) -> bool {
-        self.armed = true;
         self.hub.arm() && self.queue.is_empty()
+    }
+
+    /// Its descriptor was readable: for frames, or because somebody is at a door.
+    pub fn rang(&mut self) {
+        self.rang = true;
     }
 
     /// A visitor has not said what it offers yet: sleep for a millisecond at most.
@@ -527,7 +533,7 @@ mod tests {
     /// The next frame's length and last byte.
     fn next(at: &mut Loopback) -> Option<(usize, u8)> {
         let mut found = None;
-        at.armed = true;
+        at.rang();
         at.receive(1, |frame| found = Some((frame.len(), frame[frame.len() - 1])));
         found
     }

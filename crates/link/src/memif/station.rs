@@ -33,7 +33,8 @@ pub struct Station {
     bell: OwnedFd,
     keeper: Keeper,
     accepting: bool,
-    armed: bool,
+    /// There may be a client.
+    rang: bool,
     empty_receives: u32,
     /// Since when a client waits to be accepted.
     wanted_since: Option<Instant>,
@@ -54,7 +55,7 @@ impl Station {
             bell: (keeper.adopt)(bell),
             keeper,
             accepting: false,
-            armed: false,
+            rang: false,
             empty_receives: 0,
             wanted_since: None,
         })
@@ -73,10 +74,6 @@ impl Station {
     /// As [`Hub::receive`], and looks for new clients now and then.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        if self.armed {
-            self.armed = false;
-            self.accept();
-        }
         let accepting = self.accepting;
         let count = self.hub.receive(budget, |frame| {
             if accepting || !is_syn(frame) {
@@ -85,7 +82,7 @@ impl Station {
         });
         if count == 0 {
             self.empty_receives += 1;
-            if self.empty_receives >= EMPTY_RECEIVES {
+            if self.empty_receives >= EMPTY_RECEIVES || core::mem::take(&mut self.rang) {
                 self.empty_receives = 0;
                 self.accept();
             }
@@ -101,8 +98,12 @@ impl Station {
 
     /// As [`MemifLink::arm`].
     pub fn arm(&mut self) -> bool {
-        self.armed = true;
         self.hub.arm()
+    }
+
+    /// Its descriptor was readable: for frames, or because there is a client.
+    pub fn rang(&mut self) {
+        self.rang = true;
     }
 
     /// A handshake goes on: sleep for a millisecond at most.

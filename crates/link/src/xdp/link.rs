@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::FrameSink;
 use rustix::io::Errno;
+use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
-use rustix::net::{SendFlags, send, sockopt};
 use rustix::process::{Pid, getpid};
 
 use super::memory::{Memory, PoolLayout, reap_completions, return_frames};
@@ -276,12 +276,33 @@ impl XdpLink {
     /// Shows all committed frames to the kernel and makes it take them. What the device cannot take now stays in the ring
     /// for the next call; [`XdpLink::transmit_pending`] says so.
     pub fn flush(&mut self) {
+        if self.show() {
+            self.kick();
+        }
+        self.recycle();
+    }
+
+    /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if
+    /// there is something for the kernel to take.
+    pub fn publish(&mut self) -> Option<BorrowedFd<'_>> {
+        self.recycle();
+        if !self.show() {
+            return None;
+        }
+        self.counters.kicks += 1;
+        Some(self.queues[self.transmit_queue].socket.as_fd())
+    }
+
+    /// Puts committed frames where the kernel can see them. Returns whether it must be told.
+    fn show(&mut self) -> bool {
         if self.transmit.unpublished() > 0 {
             self.transmit.publish();
         }
-        if self.transmit.outstanding() > 0 {
-            self.kick();
-        }
+        self.transmit.outstanding() > 0 && self.needs_kick()
+    }
+
+    /// Takes back what the kernel has done with, now and then.
+    fn recycle(&mut self) {
         if self.unreaped >= REAP_BATCH {
             self.reap();
             // Where the kernel copies, all is done by now: the same few frames again stay in the cache.
@@ -289,6 +310,18 @@ impl XdpLink {
                 self.cursor = 0;
             }
         }
+    }
+
+    /// Whether the kernel must be told of published frames.
+    fn needs_kick(&mut self) -> bool {
+        if !self.zero_copy {
+            return true;
+        }
+        // The flag of a socket that joins a pool late is not set until the driver changes its mind once
+        // (xsk_set_tx_need_wakeup returns early when the pool's flag is set), so it counts only once it was seen.
+        let wanted = self.transmit.ring().needs_wakeup();
+        self.wakeup_flag_seen |= wanted;
+        wanted || !self.wakeup_flag_seen
     }
 
     /// Whether committed frames wait for the device: do not sleep for long, call [`XdpLink::flush`] again.
@@ -299,55 +332,46 @@ impl XdpLink {
 
     /// Calls `sendto` until the kernel has taken all published frames or makes no progress.
     fn kick(&mut self) {
-        if self.zero_copy {
-            // The flag of a socket that joins a pool late is not set until the driver changes its mind once
-            // (xsk_set_tx_need_wakeup returns early when the pool's flag is set), so it counts only once it was seen.
-            let wanted = self.transmit.ring().needs_wakeup();
-            self.wakeup_flag_seen |= wanted;
-            if !wanted && self.wakeup_flag_seen {
-                return;
-            }
-        }
         let mut outstanding = self.transmit.outstanding();
         loop {
             self.counters.kicks += 1;
-            let result = send(&self.queues[self.transmit_queue].socket, &[], SendFlags::DONTWAIT);
+            let result = socket::kick(self.queues[self.transmit_queue].socket.as_fd());
             let left = self.transmit.outstanding();
             let progress = left < outstanding;
             outstanding = left;
             match result {
-                Ok(_) if self.zero_copy || left == 0 => return,
-                Ok(_) if progress => {}
+                Ok(()) if self.zero_copy || left == 0 => return,
+                Ok(()) if progress => {}
                 // The budget of one call is used up, or the completion ring is full, or the device's queue.
-                Ok(_) | Err(Errno::AGAIN | Errno::INTR) => {
+                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {
                     if !progress && self.reap() == 0 {
                         self.counters.transmit_again += 1;
                         return;
                     }
                 }
-                // The device's queue is full and it dropped a frame (veth without a queueing discipline). Whoever empties the
-                // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
-                Err(Errno::BUSY) => {
-                    self.counters.transmit_dropped += 1;
-                    rustix::thread::sched_yield();
-                    return;
-                }
-                Err(Errno::NOBUFS | Errno::NOMEM) => {
-                    self.counters.transmit_no_memory += 1;
-                    return;
-                }
-                Err(Errno::NETDOWN | Errno::NXIO) => {
-                    self.counters.transmit_interface_down += 1;
-                    return;
-                }
-                Err(_) => {
-                    self.counters.transmit_failed += 1;
-                    return;
-                }
+                Err(errno) => return self.kick_failed(errno),
             }
             if left == 0 {
                 return;
             }
+        }
+    }
+
+    /// Counts why a kick has failed.
+    #[cold]
+    pub fn kick_failed(&mut self, errno: Errno) {
+        match errno {
+            // Nothing is wrong: the kernel takes the rest with the next one.
+            Errno::AGAIN | Errno::INTR => {}
+            // The device's queue is full and it dropped a frame (veth without a queueing discipline). Whoever empties the
+            // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
+            Errno::BUSY => {
+                self.counters.transmit_dropped += 1;
+                rustix::thread::sched_yield();
+            }
+            Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
+            Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
+            _ => self.counters.transmit_failed += 1,
         }
     }
 

@@ -13,7 +13,7 @@ mod socket;
 pub use link::{Counters, KernelCounters, Occupancy, XdpLink};
 pub use memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
 pub use pool::{HugePages, Mode, Pool, Reclaimed};
-pub use socket::BusyPoll;
+pub use socket::{BusyPoll, kick};
 
 use std::os::fd::OwnedFd;
 

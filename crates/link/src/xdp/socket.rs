@@ -5,7 +5,7 @@ use core::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::Error;
 
@@ -78,6 +78,15 @@ pub(crate) fn knows_napi(socket: BorrowedFd<'_>) -> bool {
 pub(crate) fn poll_device(socket: BorrowedFd<'_>) {
     let nothing: &mut [MaybeUninit<u8>] = &mut [];
     let _ = recv(socket, nothing, RecvFlags::DONTWAIT);
+}
+
+/// Makes the kernel take what the socket's transmit ring shows it.
+///
+/// # Errors
+/// EAGAIN if that was not all. EBUSY: the device's queue was full, and a frame is lost. Others as `xsk_sendmsg` has them
+/// (net/xdp/xsk.c).
+pub fn kick(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    send(socket, &[], SendFlags::DONTWAIT).map(drop)
 }
 
 /// Needs CAP_NET_ADMIN.

@@ -13,8 +13,8 @@ use crate::lock::Guard;
 use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::{
-    KernelSet, PRIVATE_BELL, PRIVATE_BROKER, PRIVATE_STACK, Placed, Process, Tag, Told, before_kernel_wait,
-    has_inherited, is_active, let_others_in, private_listener, process, sleeping, tag,
+    KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
+    private_listener, process, settled, sleeping, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
@@ -244,6 +244,12 @@ pub(crate) unsafe fn epoll_wait(
     loop {
         guard.pump();
         guard.hand_over_urgent();
+        if guard.stack.owes() {
+            guard = settled(guard);
+            if table::lookup(epoll) != Entry::Set(set) {
+                return Answer::error(CLOSED);
+            }
+        }
         let time = guard.pumped;
         let started = *started.get_or_insert(time);
         if core::mem::take(&mut kernel_first) {
@@ -312,11 +318,9 @@ pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
     }
     process.sets[set.0 as usize].prepared = true;
     watch_links(process, &process.sets[set.0 as usize]);
-    let own = process.kick_of(set).map(|kick| (kick, PRIVATE_STACK));
-    let broker = process.broker_descriptor().map(|broker| (broker, PRIVATE_BROKER));
-    let bell = process.bell().map(|bell| (bell, PRIVATE_BELL));
-    for (descriptor, data) in [own, broker, bell].into_iter().flatten() {
-        let event = libc::epoll_event { events: bits::IN, u64: data };
+    let kick = process.kick_of(set);
+    for descriptor in [kick, process.broker_descriptor(), process.bell()].into_iter().flatten() {
+        let event = libc::epoll_event { events: bits::IN, u64: process.private_data(descriptor) };
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
     }
 }
@@ -327,7 +331,7 @@ fn watch_links(process: &Process, set: &KernelSet) {
     let alone = !process.sets_shared && !set.inherited;
     for &descriptor in process.link_descriptors() {
         let watch = |events| {
-            let event = libc::epoll_event { events, u64: PRIVATE_STACK };
+            let event = libc::epoll_event { events, u64: process.private_data(descriptor) };
             sys::epoll_control(set.descriptor, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
         };
         if !alone || watch(bits::IN | bits::EXCLUSIVE) == Err(Errno::INVAL) {
@@ -395,10 +399,8 @@ fn look_at_kernel(
         let (bits, data) = (event.events, event.u64);
         match tag(data) {
             Tag::Program => found.put(bits, data),
-            Tag::Stack => {}
-            Tag::Broker => guard.take_gifts(),
-            Tag::Bell => guard.hush(),
             Tag::Listener(id) => guard.stack.kernel_ready(id),
+            own => guard.heed(&own),
         }
     }
     guard
@@ -439,6 +441,7 @@ pub(crate) fn poll(
     loop {
         guard.pump();
         guard.hand_over_urgent();
+        guard = settled(guard);
         let time = now();
         for_kernel.clear();
         let mut ready = 0;
@@ -480,8 +483,7 @@ pub(crate) fn poll(
         guard = sleeping(guard, None, deadline, false, |timeout_us| {
             let _ = sys::poll(&mut for_kernel, timeout_us, since);
         });
-        guard.look_at_broker(&for_kernel);
-        guard.hush_if_rung(&for_kernel);
+        guard.heed_all(&for_kernel);
         if merge(&mut guard, descriptors, &for_kernel) > 0 {
             // Kernel descriptors are ready; one more look at ours, without sleeping.
             guard.pump();

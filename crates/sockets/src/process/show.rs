@@ -101,14 +101,6 @@ impl Process {
         }
     }
 
-    /// As [`Process::hush`], if one of these that were polled is the bell and it rang.
-    pub(crate) fn hush_if_rung(&self, polled: &[libc::pollfd]) {
-        let bell = self.bell();
-        if polled.iter().any(|entry| entry.revents != 0 && Some(entry.fd) == bell) {
-            self.hush();
-        }
-    }
-
     /// Every counter: its group, its name, its value.
     fn each_counter(&self, mut each: impl FnMut(&'static str, &'static str, u64)) {
         let flows = |side| self.stack.engine(side).map_or(0, overfly_engine::Engine::flows) as u64;
