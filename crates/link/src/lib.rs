@@ -7,6 +7,7 @@
 //! * [`tap`]: a tap device, whose other end is this host's kernel.
 //! * [`watch`]: what a running stack shows to who looks.
 //! * [`broker`]: what a program's process says to the broker that holds the privilege.
+//! * [`messages`]: how they say it, with descriptors.
 //!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
 //! std's socket functions are that library's own hooks.
@@ -16,6 +17,7 @@ mod error;
 mod finish;
 mod mapping;
 pub mod memif;
+pub mod messages;
 pub mod tap;
 pub mod watch;
 pub mod xdp;

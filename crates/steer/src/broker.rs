@@ -3,24 +3,20 @@
 //! One thread, one `poll` loop. What a client asked for is undone when its connection ends or its process dies, whichever
 //! is seen first; its part of the shared rings is taken back when it is certain that it no longer touches them.
 
-use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    DESCRIPTORS_MAX, Gift, Hello, Joined, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart,
-    Token, Welcome, Wish,
+    Gift, Hello, Joined, Kind, MESSAGE_LEN_MAX, Part, Reply, Request, Role, StackPart, Token, Welcome, Wish,
 };
 use overfly_link::broker::{self, Refusal, Route, connection, observer};
+use overfly_link::messages;
 use overfly_link::xdp::StackSockets;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, IoSliceMut, fcntl_dupfd_cloexec};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
-    accept_with, recvmsg, socket_with, socketpair,
-};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, accept_with, socket_with, socketpair};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
@@ -802,17 +798,7 @@ pub(crate) fn receive(
     socket: &OwnedFd,
     bytes: &mut [u8; MESSAGE_LEN_MAX],
 ) -> Result<(usize, Vec<OwnedFd>), Errno> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC | RecvFlags::CMSG_CLOEXEC;
-    let length = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?.bytes;
-    let descriptors = (control.drain())
-        .flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(received) => received.collect(),
-            _ => Vec::new(),
-        })
-        .collect();
-    Ok((length, descriptors))
+    messages::receive(socket, bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
 }
 
 /// Grants [`Kind::HandOver`]; returns the peer.

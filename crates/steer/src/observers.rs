@@ -1,16 +1,14 @@
 //! What observers (`overfly top`, `sockets`, `dump`) are told of a program's processes, whatever carries its frames.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_link::broker::message::{Reply, Shown, ShownPart};
 use overfly_link::broker::observer;
-use overfly_link::watch;
-use rustix::io::{Errno, IoSlice};
+use overfly_link::{messages, watch};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
-    SocketType, bind, listen, sendmsg, socket_with,
+    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
 use rustix::process::{Pid, geteuid};
 use zerocopy::IntoBytes;
@@ -97,11 +95,5 @@ pub(crate) fn tell_all<'a>(
 
 /// Sends a message, without waiting: a client that does not read 256 KiB of answers is not worth it.
 pub(crate) fn deliver(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).is_ok()
+    messages::send(socket, bytes, descriptors, SendFlags::DONTWAIT).is_ok()
 }

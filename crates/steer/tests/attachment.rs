@@ -54,6 +54,12 @@ fn syn_ports(frame: &[u8]) -> Option<(u16, u16)> {
 fn a_kernel_connect_shows_up_as_a_syn_and_everything_else_passes() {
     let lab = Lab::new(2);
     lab.server.enter();
+    // The kernel adds it a moment after the link is up.
+    let begin = Instant::now();
+    while !std::fs::read_to_string("/proc/thread-self/net/if_inet6").unwrap().contains("fe80") {
+        assert!(begin.elapsed() < Duration::from_secs(5), "there is no link-local address");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
     assert!(lab.server.has_xdp());
     assert!(attachment.interface().partial_checksums);

@@ -1,28 +1,25 @@
 //! The program's end of the connection.
 
 use core::ffi::c_int;
-use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recvmsg, sendmsg,
-    socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
 use zerocopy::IntoBytes;
 
 use super::message::{
-    self, DESCRIPTORS_MAX, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart,
-    StackPart, Welcome, Wish,
+    self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, Welcome, Wish,
 };
 use super::{Cluster, Interface, Protocol, Route, parse_environment};
-use crate::Error;
+use crate::messages::DESCRIPTORS_MAX;
 use crate::xdp::{QueueSockets, StackSockets};
+use crate::{Error, messages};
 
 /// Longer than the broker ever takes: a next hop may take a second to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -487,18 +484,7 @@ pub(super) fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
 }
 
 fn tell_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    loop {
-        match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(gone("send")(errno)),
-        }
-    }
+    messages::send(socket, bytes, descriptors, SendFlags::empty()).map_err(gone("send"))
 }
 
 fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
@@ -511,26 +497,10 @@ pub(super) fn hear_with_descriptors<T>(
     parse: impl FnOnce(&[u8]) -> Result<T, Error>,
 ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
     let mut bytes = [0; MESSAGE_LEN_MAX];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let length = loop {
-        let flags = flags | RecvFlags::CMSG_CLOEXEC;
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-            Ok(message) => break message.bytes,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(gone("receive")(errno)),
-        }
-    };
-    let mut descriptors = [const { None }; DESCRIPTORS_MAX];
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            for (place, descriptor) in descriptors.iter_mut().zip(received) {
-                *place = Some(descriptor);
-            }
-        }
-    }
+    let (length, descriptors) = messages::receive(socket, &mut bytes, flags).map_err(gone("receive"))?;
     if length == 0 {
         return Err(Error::BrokerGone { operation: "receive", errno: None });
     }
-    Ok((parse(&bytes[..length])?, descriptors))
+    let mut descriptors = descriptors.into_iter();
+    Ok((parse(&bytes[..length])?, core::array::from_fn(|_| descriptors.next())))
 }

@@ -47,8 +47,6 @@ const NAME_MAX: usize = 16; // IFNAMSIZ
 const REASON_MAX: usize = 240;
 /// Longer than any message.
 pub const MESSAGE_LEN_MAX: usize = 1024;
-/// Descriptors with one message at most.
-pub const DESCRIPTORS_MAX: usize = 4;
 
 /// The secret that `overfly run` and its program share.
 #[derive(Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

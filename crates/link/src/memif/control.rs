@@ -1,22 +1,18 @@
 //! The control socket: one message a datagram, each with one descriptor at most.
 
-use core::mem::MaybeUninit;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socket_with,
-};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::time::Timespec;
 
 use super::Address;
 use super::message::{MESSAGE_LEN, Message};
-use crate::Error;
+use crate::{Error, messages};
 
 /// A connected control socket that never blocks.
 #[derive(Debug)]
@@ -52,47 +48,24 @@ impl Control {
     /// Says something. The socket's buffer holds more messages than a handshake has, so a peer that does not read is broken.
     pub(crate) fn say(&self, message: &Message, descriptor: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         let bytes = message.to_bytes();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let descriptors: &[BorrowedFd<'_>] = descriptor.as_slice();
-        if !descriptors.is_empty() {
-            ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-        }
-        loop {
-            match sendmsg(&self.0, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
-                Ok(_) => return Ok(()),
-                Err(Errno::INTR) => {}
-                Err(errno) => return Err(Error::MemifGone { during: message.kind(), errno: Some(errno) }),
-            }
-        }
+        messages::send(&self.0, &bytes, descriptor.as_slice(), SendFlags::empty())
+            .map_err(|errno| Error::MemifGone { during: message.kind(), errno: Some(errno) })
     }
 
     /// What has come.
     pub(crate) fn hear(&self) -> Heard {
         // One byte more, so that a longer message is seen to be longer.
         let mut bytes = [0; MESSAGE_LEN + 1];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = loop {
-            let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-            match recvmsg(&self.0, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-                Ok(received) => break received.bytes,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Heard::Nothing,
-                Err(_) => return Heard::Gone,
-            }
+        let (received, descriptors) = match messages::receive(&self.0, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok(received) => received,
+            Err(Errno::AGAIN) => return Heard::Nothing,
+            Err(_) => return Heard::Gone,
         };
-        let mut descriptor = None;
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(mut descriptors) = message {
-                descriptor = descriptors.next();
-            }
-        }
         if received == 0 {
             return Heard::Gone;
         }
         match Message::parse(&bytes[..received]) {
-            Some(message) => Heard::Message(message, descriptor),
+            Some(message) => Heard::Message(message, descriptors.into_iter().next()),
             None => Heard::Nonsense,
         }
     }

@@ -2,15 +2,13 @@
 //! and whoever connects there connects to that name and shows its memory, in one message. Abstract names belong to a network
 //! namespace, as addresses and ports do, and end with their process. Both ends are of one user.
 
-use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::{Errno, IoSlice, IoSliceMut};
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
-    listen, recvmsg, sendmsg, socketpair,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, socketpair,
 };
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,7 +18,7 @@ use super::control::make_socket;
 use super::message::Direction;
 use super::server::is_eventfd;
 use super::{Pair, RingEnd, Role, Settings, region};
-use crate::Error;
+use crate::{Error, messages};
 
 /// Processes that listen at one address and port, at most.
 pub(super) const PLACES: u16 = 32;
@@ -194,18 +192,8 @@ pub(super) fn take_offer(channel: &OwnedFd) -> Result<Option<Pair>, Error> {
 
 /// Says something over a channel, with descriptors.
 pub(super) fn say(channel: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
-    }
-    loop {
-        match sendmsg(channel, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
-            Ok(_) => return Ok(()),
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::MemifGone { during: "an offer", errno: Some(errno) }),
-        }
-    }
+    messages::send(channel, bytes, descriptors, SendFlags::empty())
+        .map_err(|errno| Error::MemifGone { during: "an offer", errno: Some(errno) })
 }
 
 /// What was said, and the descriptors that came with it.
@@ -215,26 +203,12 @@ pub(super) type Heard = (Vec<u8>, Vec<OwnedFd>);
 pub(super) fn hear(channel: &OwnedFd, most: usize) -> Result<Option<Heard>, Error> {
     // One byte more, so that a longer message is seen to be longer.
     let mut bytes = vec![0; most + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = loop {
-        let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-        match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
-            Ok(received) => break received.bytes,
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Ok(None),
-            Err(errno) => return Err(Error::MemifGone { during: "an offer", errno: Some(errno) }),
-        }
+    let (received, descriptors) = match messages::receive(channel, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((0, _)) => return Err(Error::MemifGone { during: "an offer", errno: None }),
+        Ok(received) => received,
+        Err(Errno::AGAIN) => return Ok(None),
+        Err(errno) => return Err(Error::MemifGone { during: "an offer", errno: Some(errno) }),
     };
-    if received == 0 {
-        return Err(Error::MemifGone { during: "an offer", errno: None });
-    }
-    let mut descriptors = Vec::new();
-    for message in ancillary.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
-        }
-    }
     bytes.truncate(received);
     Ok(Some((bytes, descriptors)))
 }
