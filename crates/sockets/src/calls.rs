@@ -4,6 +4,7 @@ pub(crate) mod data;
 pub(crate) mod datagram;
 pub(crate) mod life;
 pub(crate) mod options;
+mod several;
 pub(crate) mod wait;
 
 use overfly_engine::Instant;
@@ -11,7 +12,8 @@ use rustix::io::Errno;
 
 use crate::lock::Guard;
 use crate::options::Waiting;
-use crate::process::{Process, has_inherited, process};
+use crate::process::contexts::of;
+use crate::process::{Process, has_inherited};
 use crate::socket::{SocketId, State};
 use crate::table::{self, Entry};
 
@@ -41,7 +43,7 @@ pub(crate) const CLOSED: Errno = Errno::BADF;
 #[inline]
 fn used(descriptor: i32) -> Entry {
     match table::lookup(descriptor) {
-        Entry::Socket(id) if has_inherited() => process().claim(id, descriptor),
+        Entry::Socket(id) if has_inherited() => of(id).claim(id, descriptor),
         entry => entry,
     }
 }
@@ -51,7 +53,7 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
     loop {
         match used(descriptor) {
             Entry::Socket(id) => {
-                let mut guard = process();
+                let mut guard = of(id);
                 // Before the lock was ours another thread may have closed it, or handed it over.
                 if table::lookup(descriptor) != Entry::Socket(id) {
                     continue;
@@ -61,7 +63,7 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 }
                 return Ok((guard, id));
             }
-            Entry::Kept | Entry::Internal => return Err(Answer::error(CLOSED)),
+            Entry::Kept(_) | Entry::Internal => return Err(Answer::error(CLOSED)),
             Entry::Kernel | Entry::Set(_) => return Err(Answer::Kernel),
         }
     }

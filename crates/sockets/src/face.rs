@@ -9,7 +9,7 @@ use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
 use crate::interest::{Interests, NONE, SetId, bits};
-use crate::socket::{Side, Socket, SocketId, State};
+use crate::socket::{INDEX_BITS, Side, Socket, SocketId, State};
 use crate::stack::DatagramFace;
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
@@ -49,6 +49,8 @@ pub(crate) enum Chore {
 /// All sockets and epoll sets of the process.
 pub(crate) struct Face {
     sockets: Vec<Socket>,
+    /// The context, as the upper bits of its sockets' numbers.
+    base: u32,
     free: Vec<u32>,
     /// Socket of each flow, by [`FlowId::index`], of each engine.
     by_flow: [Vec<u32>; 2],
@@ -78,6 +80,7 @@ impl Face {
     pub(crate) const fn new() -> Self {
         Self {
             sockets: Vec::new(),
+            base: 0,
             free: Vec::new(),
             by_flow: [const { Vec::new() }; 2],
             side: Side::Network,
@@ -104,16 +107,22 @@ impl Face {
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = SocketId> + use<> {
-        (0..self.sockets.len() as u32).map(SocketId)
+        let base = self.base;
+        (0..self.sockets.len() as u32).map(move |index| SocketId(base | index))
+    }
+
+    /// Before there are any: sockets are those of that context.
+    pub(crate) fn belongs_to(&mut self, context: usize) {
+        self.base = (context << INDEX_BITS) as u32;
     }
 
     /// A free socket, with the buffers of the last one that was closed.
     pub(crate) fn open(&mut self) -> SocketId {
         match self.free.pop() {
-            Some(index) => SocketId(index),
+            Some(id) => SocketId(id),
             None => {
                 self.sockets.push(Socket::new());
-                SocketId(self.sockets.len() as u32 - 1)
+                SocketId(self.base | (self.sockets.len() as u32 - 1))
             }
         }
     }
@@ -186,13 +195,13 @@ impl Face {
         self.interests.collect(
             set,
             max,
-            |socket, wanted| asked(&mut sockets[socket as usize], wanted),
+            |socket, wanted| asked(&mut sockets[SocketId(socket).index()], wanted),
             report,
         )
     }
 
     pub(crate) fn set_is_ready(&self, set: SetId) -> bool {
-        self.interests.is_ready(set, |socket| level(&self.sockets[socket as usize]))
+        self.interests.is_ready(set, |socket| level(&self.sockets[SocketId(socket).index()]))
     }
 
     /// Removes all interests in a socket; `each` sees their sets and descriptors first.

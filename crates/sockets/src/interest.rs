@@ -92,6 +92,14 @@ impl Interests {
         }
     }
 
+    /// Makes room for a set that was opened in another context.
+    pub(crate) fn make_room(&mut self, set: SetId) {
+        if self.sets.len() <= set.0 as usize {
+            let none = Set { first: NONE, last: NONE, listed: 0, watching: 0, free: false };
+            self.sets.resize(set.0 as usize + 1, none);
+        }
+    }
+
     /// The set goes; its interests must have been removed.
     pub(crate) fn close_set(&mut self, set: SetId) {
         self.sets[set.0 as usize].free = true;

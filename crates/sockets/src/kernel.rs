@@ -10,6 +10,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::process::contexts::are_several;
 use crate::socket::{SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
 
 /// `descriptor` for one call.
@@ -35,7 +36,9 @@ pub(crate) fn new_tcp_socket(v6: bool, flags: SocketFlags) -> Result<OwnedFd, Er
 pub(crate) fn high_number() -> i32 {
     let limit =
         rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024).min(1 << 16);
-    i32::try_from(limit.saturating_sub(128)).unwrap_or(896)
+    // Each stack has some.
+    let room = if are_several() { (limit / 2).min(1024) } else { 128 };
+    i32::try_from(limit.saturating_sub(room)).unwrap_or(896)
 }
 
 /// Moves a descriptor to a number that programs do not use, if there is one.

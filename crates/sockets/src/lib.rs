@@ -1,8 +1,8 @@
 //! `liboverfly.so`: the BSD sockets interface over the user-level TCP engine, preloaded into an unmodified program.
 //!
 //! * `hooks`: what stands before libc's functions. Thin, and where C's pointers become Rust's types.
-//! * `calls`: what the calls mean. They take the process's one lock, and wait outside it.
-//! * `process`: the one stack of the process, how it comes to be, forks and exits.
+//! * `calls`: what the calls mean. They take the lock of the socket's stack, and wait outside it.
+//! * `process`: the stack of the process, or those of its threads; how they come to be, fork and exit.
 //! * [`stack`]: sockets and epoll sets over an engine and a link. No system calls, no clock: tested in memory.
 //! * [`options`]: the EF_* options that the library reads.
 //!

@@ -1,4 +1,4 @@
-//! The one lock around a process's stack: a futex, and the promise that signal handlers do not run while it is held.
+//! The lock around a stack, of which a thread holds one at a time: a futex, and the promise that signal handlers do not run while it is held.
 //!
 //! Handlers that come while their thread holds the lock are deferred until it is released (see [`crate::signal`]), so a
 //! handler may use sockets without meeting its own thread's lock.
@@ -131,6 +131,14 @@ impl<T: Guarded> Lock<T> {
         // It cannot be finished, or the others always have something new. (Idle first: who settles has the lock.)
         self.errand.store(IDLE, Ordering::Release);
         self.lock().finish_errand(failure);
+    }
+
+    /// As [`Lock::release`], of one of several locks that the thread holds: handlers of signals go on to wait.
+    ///
+    /// # Safety
+    /// As for [`Lock::release`], and another lock must be released after this one.
+    pub(crate) unsafe fn release_one_of_several(&self) {
+        self.unlock();
     }
 
     /// The value, for a thread that holds the lock through a forgotten guard.

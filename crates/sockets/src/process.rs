@@ -1,5 +1,7 @@
-//! The process: its one stack behind the lock, how it comes to be, and what a fork and an exit do to it.
+//! The process: its stack behind the lock, or one for each thread ([`contexts`]), how it comes to be, and what a fork and an
+//! exit do to it.
 
+pub(crate) mod contexts;
 mod datagram;
 pub(crate) mod environment;
 mod exec;
@@ -9,6 +11,7 @@ mod leaving;
 mod loopback;
 mod pairs;
 mod ports;
+pub(crate) mod sets;
 mod show;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -22,6 +25,7 @@ use overfly_wire::MacAddr;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
+pub(crate) use self::contexts::process;
 pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
@@ -32,7 +36,7 @@ use crate::calls::wait::{prepare, share_sets};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
-use crate::lock::{Guard, Guarded, Lock};
+use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
 use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
@@ -44,13 +48,9 @@ use crate::table::{self, Entry};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
-/// There is output that has not been transmitted: calls that may wait in the kernel transmit it first.
-static PENDING: AtomicBool = AtomicBool::new(false);
 
 /// The program's address is not the kernel's: binding to it must be allowed all the same (ip(7), IP_FREEBIND).
 static FREE_BIND: AtomicBool = AtomicBool::new(false);
-
-static PROCESS: Lock<Process> = Lock::new(Process::new());
 
 /// How long a process that exits waits for its peers to acknowledge what it sent.
 const EXIT_LINGER: Duration = Duration::from_secs(2);
@@ -59,17 +59,23 @@ const LARGE_BATCHES: usize = 4;
 /// Tells our own registrations in the program's epoll sets from the program's: the upper half of their data. No pointer
 /// and no small number looks like it; the lower half says which.
 const PRIVATE: u64 = 0xa5f1_0e7f << 32;
-/// The stack's own descriptors.
+/// The stacks' own descriptors.
 const PRIVATE_STACK: u64 = PRIVATE | 0xffff_ffff;
 
-/// The broker's connection.
-const PRIVATE_BROKER: u64 = PRIVATE | 0xffff_fffe;
+/// A context's links where others may be at the door.
+const fn private_doors(context: usize) -> u64 {
+    PRIVATE | 0xffff_ff40 | context as u64
+}
 
-/// The bell of observers.
-const PRIVATE_BELL: u64 = PRIVATE | 0xffff_fffd;
+/// Its connection to the broker.
+const fn private_broker(context: usize) -> u64 {
+    PRIVATE | 0xffff_ff80 | context as u64
+}
 
-/// Links where others may be at the door.
-const PRIVATE_DOORS: u64 = PRIVATE | 0xffff_fffc;
+/// Its bell of observers.
+const fn private_bell(context: usize) -> u64 {
+    PRIVATE | 0xffff_ffc0 | context as u64
+}
 
 /// The data of a listener's kernel socket in an epoll set.
 pub(crate) const fn private_listener(id: SocketId) -> u64 {
@@ -82,24 +88,28 @@ pub(crate) enum Tag {
     Program,
     /// Frames arrived, or another thread has news.
     Stack,
-    /// The broker has something from another process.
-    Broker,
-    /// An observer wants an answer.
-    Bell,
-    /// Frames arrived, or somebody who wants to exchange some.
-    Doors,
+    /// The broker has something from another process for a context.
+    Broker(usize),
+    /// An observer wants an answer of a context's.
+    Bell(usize),
+    /// Frames arrived, or somebody who wants to exchange some with a context.
+    Doors(usize),
     /// The kernel has a connection for this listener.
     Listener(SocketId),
 }
 
 pub(crate) const fn tag(data: u64) -> Tag {
-    match data {
-        PRIVATE_STACK => Tag::Stack,
-        PRIVATE_BROKER => Tag::Broker,
-        PRIVATE_BELL => Tag::Bell,
-        PRIVATE_DOORS => Tag::Doors,
-        _ if data >> 32 == PRIVATE >> 32 => Tag::Listener(SocketId(data as u32)),
-        _ => Tag::Program,
+    if data >> 32 != PRIVATE >> 32 {
+        return Tag::Program;
+    }
+    // No context has so many sockets that these are among their numbers.
+    let context = (data & 0x1f) as usize;
+    match data as u32 {
+        0xffff_ffff => Tag::Stack,
+        0xffff_ff40..=0xffff_ff5f => Tag::Doors(context),
+        0xffff_ff80..=0xffff_ff9f => Tag::Broker(context),
+        0xffff_ffc0..=0xffff_ffdf => Tag::Bell(context),
+        id => Tag::Listener(SocketId(id)),
     }
 }
 
@@ -142,9 +152,14 @@ pub(crate) struct KernelSet {
     pub(crate) full: bool,
     /// When the kernel's part was last looked at.
     pub(crate) looked: Instant,
+    /// Where threads that look at several contexts begin.
+    pub(crate) turn: u32,
 }
 
 impl KernelSet {
+    /// No set: this context has nothing to do with it.
+    const NONE: Self = Self { references: 0, ..Self::new(-1, 0) };
+
     /// A new set, the `serial`-th of the process.
     pub(crate) const fn new(descriptor: i32, serial: u64) -> Self {
         Self {
@@ -162,12 +177,15 @@ impl KernelSet {
             in_vain: 0,
             full: false,
             looked: Instant::from_micros(0),
+            turn: 0,
         }
     }
 }
 
-/// Everything behind the lock.
+/// Everything behind the lock: the process's, or what it is to the threads of one context.
 pub(crate) struct Process {
+    /// Which context it is.
+    pub(crate) context: usize,
     pub(crate) stack: Stack<Carrier>,
     pub(crate) options: Options,
     pub(crate) rules: Rules,
@@ -218,11 +236,6 @@ pub(crate) struct Process {
     family: Family,
 }
 
-/// This process.
-pub(crate) fn process() -> Guard<'static, Process> {
-    PROCESS.lock()
-}
-
 /// Whether the library does anything.
 #[inline]
 pub(crate) fn is_active() -> bool {
@@ -239,8 +252,13 @@ pub(crate) fn allow_own_address(descriptor: i32, v6: bool) {
 /// A call is about to go to the kernel and may wait there: output that waits for company goes first.
 #[inline]
 pub(crate) fn before_kernel_wait() {
-    if PENDING.load(Ordering::Relaxed) {
+    if contexts::is_pending(0) {
         process().transmit();
+    }
+    if let Some(own @ 1..) = contexts::own_if_any()
+        && contexts::is_pending(own)
+    {
+        contexts::at(own).transmit();
     }
 }
 
@@ -270,6 +288,7 @@ impl Guarded for Process {
 impl Process {
     const fn new() -> Self {
         Self {
+            context: 0,
             stack: Stack::new(),
             options: Options::DEFAULT,
             rules: Rules::new(),
@@ -332,7 +351,26 @@ impl Process {
         if self.environment.is_some() {
             environment::remember();
         }
-        self.environment.is_some()
+        let environment = self.environment.as_deref();
+        if environment.is_some() {
+            contexts::begin(self.options, &self.rules, environment, self.statistics.enabled);
+        }
+        environment.is_some()
+    }
+
+    /// This is not the first context of the process, but has its options and rules.
+    fn becomes(
+        &mut self,
+        context: usize,
+        options: Options,
+        rules: Rules,
+        environment: Option<String>,
+        reports: bool,
+    ) {
+        self.context = context;
+        self.stack.belongs_to(context);
+        (self.options, self.rules, self.environment) = (options, rules, environment);
+        self.statistics.enabled = reports;
     }
 
     /// Ties this process to `overfly run`: it dies with it. So does a child that was forked while `overfly run` was dying,
@@ -363,7 +401,8 @@ impl Process {
             sys::exit(1);
         }
         kernel::complain(&format!(
-            "process {} goes on over the kernel: {reason}",
+            "{}process {} goes on over the kernel: {reason}",
+            if self.context > 0 { "a thread of " } else { "" },
             rustix::process::getpid().as_raw_nonzero()
         ));
     }
@@ -385,6 +424,7 @@ impl Process {
         if outcome.is_ok() {
             self.client = Some(client);
             self.begin_to_show();
+            contexts::look_after();
         } else {
             // The broker takes back what it gave.
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
@@ -457,33 +497,45 @@ impl Process {
                 set.tainted = true;
                 let descriptor = set.descriptor;
                 prepare(self, SetId(index as u32), descriptor);
+            } else if set.sleepers > 0 {
+                // Whoever sleeps there prepares it.
+                self.kick_set(index);
             }
+        }
+        if self.without_set > 0 {
+            self.kick_others();
         }
         Ok(())
     }
 
     /// What every engine's sockets need.
     fn equip(&mut self) -> Result<(), String> {
-        if self.kick.is_some() {
+        if self.fresh.is_some() && self.kick.is_some() {
             return Ok(());
         }
+        self.can_be_woken().map_err(|error| format!("eventfd: {error}"))?;
         self.receive_buffer_max = kernel::receive_buffer_max();
         self.fresh = Some(Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?);
-        let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| format!("eventfd: {error}"))?;
-        let kick = kernel::move_up(kick);
-        table::enter(kick.as_raw_fd(), Entry::Internal);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
+        let limit = limit / contexts::all().count() as u64;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
-        self.kick = Some(kick);
+        Ok(())
+    }
+
+    /// Threads that sleep in no set can be woken from now on.
+    pub(crate) fn can_be_woken(&mut self) -> Result<(), Errno> {
+        if self.kick.is_none() {
+            let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let kick = kernel::move_up(kick);
+            table::enter(kick.as_raw_fd(), Entry::Internal);
+            self.kick = Some(kick);
+        }
         Ok(())
     }
 
     /// The child of a fork: the stack is the parent's, what was inherited is this process's only in name.
     fn begin_as_child(&mut self) {
-        self.disown_descriptors();
         let ancestor = self.become_child();
-        let tied = self.leash.take().is_some();
         self.lose_stack(ancestor);
         (self.sleepers, self.without_set) = (0, 0);
         // Those that it makes itself.
@@ -492,14 +544,11 @@ impl Process {
         let enabled = self.statistics.enabled;
         self.statistics = Statistics::new();
         self.statistics.enabled = enabled;
-        self.connect_leash(tied);
     }
 
     /// The process goes on without a stack, until it needs one again.
     fn stop(&mut self) {
-        self.stack.flush();
-        PROCESS.settle();
-        self.disown_descriptors();
+        self.settle();
         self.lose_stack(0);
         for descriptor in
             self.family_descriptors().chain(self.leash.iter().map(|leash| leash.as_fd().as_raw_fd()))
@@ -508,13 +557,10 @@ impl Process {
         }
     }
 
-    /// The library's own descriptors are about to be closed.
-    fn disown_descriptors(&mut self) {
-        for descriptor in 0..table::length() {
-            if table::lookup(descriptor) == Entry::Internal {
-                table::enter(descriptor, Entry::Kernel);
-            }
-        }
+    /// Everything is on its way, and as long as the lock is held no other thread uses the link's descriptors.
+    fn settle(&mut self) {
+        self.stack.flush();
+        contexts::settle(self.context);
     }
 
     /// Connections are an ancestor's from now on.
@@ -531,7 +577,7 @@ impl Process {
         self.kicked = false;
         self.empty_cache();
         for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
-            if table::lookup(descriptor) == Entry::Kept {
+            if table::lookup(descriptor) == self.kept() {
                 table::enter(descriptor, Entry::Kernel);
                 sys::close(descriptor);
             }
@@ -555,7 +601,7 @@ impl Process {
         if self.start == Start::Running {
             self.start = Start::Untried;
         }
-        PENDING.store(false, Ordering::Relaxed);
+        contexts::set_pending(self.context, false);
     }
 
     // ---- moving frames ----
@@ -603,7 +649,8 @@ impl Process {
     }
 
     fn after_output(&mut self) {
-        PENDING.store(false, Ordering::Relaxed);
+        contexts::set_pending(self.context, false);
+        let kept = self.kept();
         let Self { stack, client, held, .. } = self;
         stack.disconnected(|side, local, remote, descriptor| {
             if let Some(client) = client
@@ -611,7 +658,7 @@ impl Process {
             {
                 let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote);
             }
-            if descriptor >= 0 && table::lookup(descriptor) == Entry::Kept {
+            if descriptor >= 0 && table::lookup(descriptor) == kept {
                 table::enter(descriptor, Entry::Kernel);
                 sys::close(descriptor);
                 *held = held.saturating_sub(1);
@@ -621,15 +668,17 @@ impl Process {
 
     /// A call made output: it goes out now if there is enough of it, or if nothing says that the program will soon wait.
     pub(crate) fn output(&mut self) {
-        if !self.event_loop || self.stack.wants_transmit() || self.sleepers > 0 {
+        // Whoever is not the stack's own thread may wait elsewhere.
+        let waits = self.event_loop && (self.context == 0 || contexts::own_if_any() == Some(self.context));
+        if !waits || self.stack.wants_transmit() || self.sleepers > 0 {
             self.transmit();
-        } else if !PENDING.load(Ordering::Relaxed) {
-            PENDING.store(true, Ordering::Relaxed);
+        } else if !contexts::is_pending(self.context) {
+            contexts::set_pending(self.context, true);
         }
     }
 
     /// Before the lock is released: threads that sleep must see what has changed.
-    fn tell_sleepers(&mut self) {
+    pub(crate) fn tell_sleepers(&mut self) {
         self.tell_of_news();
         if self.sleepers == 0 {
             return;
@@ -699,8 +748,35 @@ impl Process {
         Some((id, record.serial))
     }
 
+    /// A thread sleeps, or looks again, when the lock is released: for how long at most, and what [`Process::wakes_up`] needs.
+    pub(crate) fn begin_to_sleep(
+        &mut self,
+        set: Option<SetId>,
+        deadline: Option<Instant>,
+        spins: bool,
+    ) -> (Option<u64>, Option<(SetId, u64)>) {
+        let mut timeout_us = self.sleep_us(deadline);
+        let mut slept_in = None;
+        self.tell_sleepers();
+        if !spins && (!self.stack.arm() || set.is_some_and(|set| self.stack.set_is_ready(set))) {
+            timeout_us = Some(0);
+        }
+        if !spins {
+            self.statistics.sleeps += 1;
+            self.show();
+            slept_in = self.falls_asleep(set);
+            let until = timeout_us.map(|us| now() + Duration::from_micros(us));
+            self.sleep_until = match (self.sleep_until, until) {
+                _ if self.sleepers == 1 => until,
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+        }
+        (timeout_us, slept_in)
+    }
+
     /// It wakes. Its set may have been closed meanwhile, and the number be another's.
-    fn wakes_up(&mut self, slept_in: Option<(SetId, u64)>) {
+    pub(crate) fn wakes_up(&mut self, slept_in: Option<(SetId, u64)>) {
         self.sleepers = self.sleepers.saturating_sub(1);
         match slept_in.map(|(id, serial)| (&mut self.sets[id.0 as usize], serial)) {
             Some((set, serial)) => {
@@ -733,6 +809,59 @@ impl Process {
             table::enter(record.kick, Entry::Internal);
         }
         Some(record.kick)
+    }
+
+    /// A set concerns this context from now on: one of its descriptors is `epoll`.
+    pub(crate) fn know_set(&mut self, set: SetId, epoll: i32) {
+        let index = set.0 as usize;
+        if self.sets.len() <= index {
+            self.stack.make_room(set);
+            self.sets.resize(index + 1, KernelSet::NONE);
+        }
+        if self.sets[index].references == 0 {
+            self.stack.make_room(set);
+            self.sets_opened += 1;
+            self.sets[index] = KernelSet::new(epoll, self.sets_opened);
+            self.sets[index].inherited = sets::shared(set).inherited.load(Ordering::Relaxed);
+        }
+    }
+
+    /// A thread is about to wait in a set that concerns this context, whether there is a stack yet or not.
+    pub(crate) fn attend(&mut self, set: SetId, epoll: i32) {
+        self.know_set(set, epoll);
+        if self.sets[set.0 as usize].kick < 0
+            && let Some(kick) = self.kick_of(set)
+        {
+            let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, kick, &raw const event);
+        }
+        prepare(self, set, epoll);
+    }
+
+    /// A set is closed: this context has nothing to do with it any more.
+    pub(crate) fn forget_set(&mut self, set: SetId) {
+        if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
+            self.conceal(set);
+            self.stack.empty_set(set);
+            self.sets[set.0 as usize] = KernelSet::NONE;
+        }
+    }
+
+    /// Threads that sleep in a set, or in any, look again at what concerns it; so do those that perhaps poll it.
+    pub(crate) fn wake_set(&mut self, set: Option<SetId>) {
+        if self.without_set > 0 {
+            self.kick_others();
+        }
+        for index in 0..self.sets.len() {
+            if self.sets[index].sleepers > 0 && set.is_none_or(|set| set.0 as usize == index) {
+                self.kick_set(index);
+            }
+        }
+    }
+
+    /// There are flows whose timers have to run.
+    fn carries_flows(&self) -> bool {
+        Side::ALL.into_iter().filter_map(|side| self.stack.engine(side)).any(|engine| engine.flows() > 0)
     }
 
     /// The links' descriptors: readable when frames have come.
@@ -808,9 +937,9 @@ impl Process {
     /// What one of the library's own descriptors is registered as in the program's sets.
     pub(crate) fn private_data(&self, descriptor: i32) -> u64 {
         match Some(descriptor) {
-            some if some == self.broker_descriptor() => PRIVATE_BROKER,
-            some if some == self.bell() => PRIVATE_BELL,
-            _ if self.doors.contains(&descriptor) => PRIVATE_DOORS,
+            some if some == self.broker_descriptor() => private_broker(self.context),
+            some if some == self.bell() => private_bell(self.context),
+            _ if self.doors.contains(&descriptor) => private_doors(self.context),
             _ => PRIVATE_STACK,
         }
     }
@@ -818,9 +947,9 @@ impl Process {
     /// One of the library's own descriptors is readable.
     pub(crate) fn heed(&mut self, tag: &Tag) {
         match tag {
-            Tag::Broker => self.take_gifts(),
-            Tag::Bell => self.hush(),
-            Tag::Doors => self.stack.rang(),
+            Tag::Broker(_) => self.take_gifts(),
+            Tag::Bell(_) => self.hush(),
+            Tag::Doors(_) => self.stack.rang(),
             Tag::Stack | Tag::Program | Tag::Listener(_) => {}
         }
     }
@@ -873,16 +1002,22 @@ impl Process {
 
     /// A closed connection's descriptor serves the next one.
     pub(crate) fn keep_descriptor(&mut self, descriptor: i32, v6: bool, close_on_exec: bool) -> bool {
+        let entry = self.kept();
         let cache = &mut self.cache[kept(v6, close_on_exec)];
-        if cache.len() >= self.cache_limit || !table::enter(descriptor, Entry::Kept) {
+        if cache.len() >= self.cache_limit || !table::enter(descriptor, entry) {
             return false;
         }
         cache.push(descriptor);
         true
     }
 
+    /// What descriptors are that this context keeps.
+    const fn kept(&self) -> Entry {
+        Entry::Kept(self.context as u32)
+    }
+
     /// How long a spinning call sleeps before it looks again, in microseconds.
-    fn nap_us(&mut self, spins: bool) -> u64 {
+    pub(crate) fn nap_us(&mut self, spins: bool) -> u64 {
         let nap_us = if spins { self.options.sleep_spin_usec } else { 0 };
         self.statistics.naps += u64::from(nap_us > 0);
         nap_us
@@ -936,7 +1071,8 @@ impl Process {
             Closed::StillOpen | Closed::Done => false,
             Closed::Reusable => !customized && self.keep_descriptor(descriptor, v6, close_on_exec),
             Closed::Held => {
-                let keep = self.held < self.cache_limit.max(64) && table::enter(descriptor, Entry::Kept);
+                let least = if contexts::are_several() { 16 } else { 64 };
+                let keep = self.held < self.cache_limit.max(least) && table::enter(descriptor, self.kept());
                 self.held += usize::from(keep);
                 keep
             }
@@ -1244,8 +1380,8 @@ impl Process {
 
     /// Prints what the process did, if that is wanted.
     fn report(&mut self) {
-        let Self { stack, statistics, .. } = self;
-        statistics.report(stack);
+        let Self { stack, statistics, context, .. } = self;
+        statistics.report(stack, *context);
     }
 
     /// The port that an active open leaves from: the socket's own, one that others share, or a fresh one; and the descriptor of
@@ -1306,6 +1442,15 @@ fn first_v6(interface: &Interface) -> Option<(Ipv6Addr, u8)> {
         IpAddr::V6(address) if !address.is_unicast_link_local() => Some((address, prefix_len)),
         _ => None,
     })
+}
+
+/// The library's own descriptors are about to be closed.
+fn disown_descriptors() {
+    for descriptor in 0..table::length() {
+        if table::lookup(descriptor) == Entry::Internal {
+            table::enter(descriptor, Entry::Kernel);
+        }
+    }
 }
 
 fn socket_descriptor(stack: &Stack<Carrier>, id: SocketId) -> i32 {
@@ -1378,7 +1523,7 @@ pub(crate) fn wait(
 }
 
 /// What a spinning thread does between two looks: sleeps a little, if the profile says so.
-fn rest(nap_us: u64) {
+pub(crate) fn rest(nap_us: u64) {
     if nap_us == 0 {
         return core::hint::spin_loop();
     }
@@ -1389,10 +1534,10 @@ fn rest(nap_us: u64) {
 
 /// Between two looks of a spinning call: other threads may have the lock, and the core for as long as the profile says.
 pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static, Process> {
-    let nap_us = guard.nap_us(true);
+    let (context, nap_us) = (guard.context, guard.nap_us(true));
     drop(guard);
     rest(nap_us);
-    process()
+    contexts::at(context)
 }
 
 /// Does what is owed, with the lock released: others may have done anything meanwhile.
@@ -1400,8 +1545,9 @@ pub(crate) fn settled(guard: Guard<'static, Process>) -> Guard<'static, Process>
     if !guard.stack.owes() {
         return guard;
     }
+    let context = guard.context;
     drop(guard);
-    process()
+    contexts::at(context)
 }
 
 /// Runs `sleep` with the lock released; its argument is how long to sleep at most. `set`: the set that is slept in.
@@ -1412,26 +1558,11 @@ pub(crate) fn sleeping(
     spins: bool,
     sleep: impl FnOnce(Option<u64>),
 ) -> Guard<'static, Process> {
-    let mut timeout_us = guard.sleep_us(deadline);
-    let mut slept_in = None;
-    guard.tell_sleepers();
-    if !spins && (!guard.stack.arm() || set.is_some_and(|set| guard.stack.set_is_ready(set))) {
-        timeout_us = Some(0);
-    }
-    if !spins {
-        guard.statistics.sleeps += 1;
-        guard.show();
-        slept_in = guard.falls_asleep(set);
-        let until = timeout_us.map(|us| now() + Duration::from_micros(us));
-        guard.sleep_until = match (guard.sleep_until, until) {
-            _ if guard.sleepers == 1 => until,
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-    }
+    let (timeout_us, slept_in) = guard.begin_to_sleep(set, deadline, spins);
+    let context = guard.context;
     drop(guard);
     sleep(timeout_us);
-    let mut guard = process();
+    let mut guard = contexts::at(context);
     if !spins {
         guard.wakes_up(slept_in);
     }
@@ -1466,36 +1597,46 @@ pub(crate) fn load() {
 /// Before a fork: nobody may be in the middle of something.
 pub(crate) fn before_fork() {
     if is_active() {
-        let mut process = process();
-        if PENDING.load(Ordering::Relaxed) {
-            process.transmit();
-        }
-        process.stack.flush();
-        PROCESS.settle();
-        process.expect_child();
-        share_sets(&mut process);
-        core::mem::forget(process);
+        contexts::hold(|process| {
+            if contexts::is_pending(process.context) {
+                process.transmit();
+            }
+            process.settle();
+            process.expect_child();
+            share_sets(process);
+        });
     }
 }
 
 /// After a fork, in the parent.
 pub(crate) fn after_fork_in_parent() {
     if is_active() {
-        // SAFETY: `before_fork` took the lock in this thread and forgot the guard: nobody else has a reference.
-        unsafe { (*PROCESS.pointer()).become_parent() };
+        // SAFETY: `before_fork` held all contexts in this thread.
+        unsafe { contexts::held(Process::become_parent) };
         // SAFETY: as above.
-        unsafe { PROCESS.release() };
+        unsafe { contexts::release() };
     }
 }
 
 /// After a fork, in the child.
 pub(crate) fn after_fork_in_child() {
     if is_active() {
-        // SAFETY: `before_fork` took the lock in the thread that this one is the copy of, and forgot the guard: nobody
-        // else has a reference.
-        unsafe { (*PROCESS.pointer()).begin_as_child() };
+        disown_descriptors();
+        contexts::forget_threads();
+        sets::inherit();
+        // SAFETY: `before_fork` held all contexts in the thread that this one is the copy of.
+        unsafe { contexts::held(Process::begin_as_child) };
         // SAFETY: as above.
-        unsafe { PROCESS.release() };
+        unsafe {
+            contexts::held(|process| {
+                if process.context == 0 {
+                    let tied = process.leash.take().is_some();
+                    process.connect_leash(tied);
+                }
+            });
+        }
+        // SAFETY: as above.
+        unsafe { contexts::release() };
     }
 }
 
@@ -1504,14 +1645,21 @@ pub(crate) fn finish() {
     if !is_active() {
         return;
     }
-    let mut guard = process();
-    guard.leave_inheritance();
-    let listeners: Vec<_> = guard.stack.listeners().collect();
-    for id in listeners {
-        guard.part(id);
+    contexts::each(|process| {
+        process.leave_inheritance();
+        let listeners: Vec<_> = process.stack.listeners().collect();
+        for id in listeners {
+            process.part(id);
+        }
+        process.stack.close_all();
+        if contexts::are_several() {
+            process.pump();
+        }
+    });
+    let end = now() + EXIT_LINGER;
+    for context in contexts::all() {
+        deliver(contexts::at(context), end).report();
     }
-    guard.stack.close_all();
-    deliver(guard, now() + EXIT_LINGER).report();
 }
 
 /// Waits until what was sent on closed connections has arrived, or `end` comes.

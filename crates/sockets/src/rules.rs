@@ -150,7 +150,7 @@ impl fmt::Display for Rule {
 }
 
 /// The rules of a process, and the names that its program goes by.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
     rules: Vec<Rule>,
     programs: Vec<String>,

@@ -11,13 +11,24 @@ use crate::interest::NONE;
 use crate::ring::Ring;
 use crate::stack::Datagrams;
 
-/// Names a socket. Dense; comes back with another socket after [`crate::stack::Stack::close`].
+/// Contexts of a process at most, each with a stack of its own (EF_STACK_PER_THREAD): half of the stacks that an interface has.
+pub(crate) const CONTEXTS: usize = 1 << (u32::BITS - INDEX_BITS);
+/// Bits of a socket's number that tell it from the others of its context.
+pub(crate) const INDEX_BITS: u32 = 27;
+const INDEX: u32 = (1 << INDEX_BITS) - 1;
+
+/// Names a socket: its context, and which of the context's it is. Dense; comes back with another socket after
+/// [`crate::stack::Stack::close`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SocketId(pub(crate) u32);
 
 impl SocketId {
     pub(crate) const fn index(self) -> usize {
-        self.0 as usize
+        (self.0 & INDEX) as usize
+    }
+
+    pub(crate) const fn context(self) -> usize {
+        (self.0 >> INDEX_BITS) as usize
     }
 }
 

@@ -127,6 +127,11 @@ impl<T: Transport> Stack<T> {
         }
     }
 
+    /// Before there are sockets: they are those of that context.
+    pub(crate) fn belongs_to(&mut self, context: usize) {
+        self.face.belongs_to(context);
+    }
+
     /// Gives the stack what carries it on one side.
     pub fn start(&mut self, side: Side, engine: Engine, transport: T, cache_limit: usize) {
         self.face.cache_limit = cache_limit;
@@ -1171,8 +1176,19 @@ impl<T: Transport> Stack<T> {
         self.face.interests.open_set()
     }
 
+    /// A set that was opened in another context may watch sockets of this one.
+    pub(crate) fn make_room(&mut self, set: SetId) {
+        self.face.interests.make_room(set);
+    }
+
     /// close() of a set.
     pub fn close_set(&mut self, set: SetId) {
+        self.empty_set(set);
+        self.face.interests.close_set(set);
+    }
+
+    /// A set watches no socket any more.
+    pub(crate) fn empty_set(&mut self, set: SetId) {
         let members: Vec<u32> = self.face.interests.of_set(set).collect();
         for index in members {
             let id = SocketId(self.face.interests.at(index).socket);
@@ -1180,7 +1196,6 @@ impl<T: Transport> Stack<T> {
             self.face.interests.remove(&mut head, index);
             self.face.at_mut(id).interests = head;
         }
-        self.face.interests.close_set(set);
     }
 
     /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.

@@ -2,6 +2,7 @@
 
 use crate::carrier::Carrier;
 use crate::kernel;
+use crate::process::contexts::are_several;
 use crate::socket::Side;
 use crate::stack::Stack;
 
@@ -128,14 +129,15 @@ impl Statistics {
     }
 
     /// Prints everything, once.
-    pub(crate) fn report(&mut self, stack: &Stack<Carrier>) {
+    pub(crate) fn report(&mut self, stack: &Stack<Carrier>, context: usize) {
         let reasons = self.reasons().filter(|&(_, count)| count > 0);
         let left: String =
             reasons.map(|(name, count)| format!(" {} {count}", name.replace('_', " "))).collect();
         if !core::mem::take(&mut self.enabled) || (self.stacks == 0 && left.is_empty()) {
             return;
         }
-        let pid = rustix::process::getpid().as_raw_nonzero();
+        let process = rustix::process::getpid().as_raw_nonzero();
+        let pid = if are_several() { format!("{process}, stack {context}") } else { process.to_string() };
         if !left.is_empty() {
             kernel::complain(&format!("process {pid}: left to the kernel:{left}"));
         }

@@ -18,8 +18,8 @@ pub(crate) enum Entry {
     Socket(SocketId),
     /// An epoll set.
     Set(SetId),
-    /// Closed by the program, kept for the next accept() or until a flow no longer needs its port.
-    Kept,
+    /// Closed by the program, kept by a context for its next accept() or until a flow no longer needs its port.
+    Kept(u32),
     /// The library's own.
     Internal,
 }
@@ -30,7 +30,7 @@ impl Entry {
             Self::Kernel => 0,
             Self::Socket(SocketId(id)) => 1 << 32 | id as u64,
             Self::Set(SetId(id)) => 2 << 32 | id as u64,
-            Self::Kept => 3 << 32,
+            Self::Kept(context) => 3 << 32 | context as u64,
             Self::Internal => 4 << 32,
         }
     }
@@ -39,7 +39,7 @@ impl Entry {
         match word >> 32 {
             1 => Self::Socket(SocketId(word as u32)),
             2 => Self::Set(SetId(word as u32)),
-            3 => Self::Kept,
+            3 => Self::Kept(word as u32),
             4 => Self::Internal,
             _ => Self::Kernel,
         }

@@ -15,7 +15,8 @@ use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
-use crate::process::{Placed, Process, Told, Woken, process, wait};
+use crate::process::contexts::of;
+use crate::process::{Placed, Process, Told, Woken, wait};
 use crate::socket::{SocketId, State, canonical, presented};
 use crate::statistics::Why;
 use crate::sys;
@@ -46,7 +47,7 @@ fn ours(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
         return None;
     }
     let Entry::Socket(id) = table::lookup(descriptor) else { return None };
-    let guard = process();
+    let guard = of(id);
     (guard.stack.socket(id).state == State::Datagram).then_some((guard, id))
 }
 

@@ -7,11 +7,13 @@ use rustix::io::Errno;
 
 use super::wait::listener_event;
 use super::{Answer, CLOSED, data, datagram, lock_socket, spin_until};
+use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
 use crate::options::Waiting;
-use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, wait};
+use crate::process::contexts::{self, are_several, at, of, own};
+use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, wait};
 use crate::rules::Direction;
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -32,10 +34,10 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
     }
     if internet && datagrams {
         let (v6, nonblocking) = (domain == libc::AF_INET6, kind & libc::SOCK_NONBLOCK != 0);
-        datagram::opened(&mut process(), descriptor, v6, nonblocking);
+        datagram::opened(&mut at(own()), descriptor, v6, nonblocking);
     }
     if internet && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
-        let mut process = process();
+        let mut process = at(own());
         let v6 = domain == libc::AF_INET6;
         let id = process.stack.open(descriptor, v6, kind & libc::SOCK_NONBLOCK != 0);
         if !table::enter(descriptor, Entry::Socket(id)) {
@@ -49,18 +51,23 @@ pub(crate) fn forget_stale(descriptor: i32) {
     match table::lookup(descriptor) {
         Entry::Kernel => {}
         Entry::Socket(id) => {
-            process().close_socket(id, descriptor);
+            of(id).close_socket(id, descriptor);
         }
         Entry::Set(_) => {
-            let _ = close_set(&mut process(), descriptor);
+            let _ = close_set(descriptor);
         }
-        Entry::Kept | Entry::Internal => process().give_up(descriptor),
+        Entry::Kept(context) => at(context as usize).give_up(descriptor),
+        Entry::Internal => process().give_up(descriptor),
     }
 }
 
 /// The kernel has no descriptor left: gives it the cached ones. Returns whether to try again.
 pub(crate) fn descriptors_ran_out() -> bool {
-    is_active() && process().empty_cache()
+    let mut any = false;
+    if is_active() {
+        contexts::each(|process| any |= process.empty_cache());
+    }
+    any
 }
 
 /// epoll_create() in the kernel gave `descriptor`.
@@ -71,6 +78,9 @@ pub(crate) fn set_opened(descriptor: i32) {
     forget_stale(descriptor);
     let mut process = process();
     let set = process.stack.open_set();
+    if are_several() {
+        sets::shared(set).begin();
+    }
     process.sets_opened += 1;
     let record = KernelSet::new(descriptor, process.sets_opened);
     let index = set.0 as usize;
@@ -103,7 +113,7 @@ pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
 /// listen() in the kernel succeeded.
 pub(crate) fn listened(descriptor: i32, backlog: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
-    listens_now(&mut process(), id, descriptor, backlog);
+    listens_now(&mut of(id), id, descriptor, backlog);
 }
 
 /// The kernel's socket listens.
@@ -197,14 +207,14 @@ pub(crate) struct Accepted {
 pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let id = match table::lookup(descriptor) {
         Entry::Socket(id) => id,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Answer::error(Errno::INVAL);
     }
     let since = sys::seen();
-    let mut guard = process();
+    let mut guard = of(id);
     if guard.stack.socket(id).listening.is_none() {
         return Answer::Kernel;
     }
@@ -215,6 +225,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
     let started = now();
     let mut pumped = false;
+    let mut emptied = false;
     loop {
         if let Some(arrival) = guard.stack.take_arrival(id) {
             return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
@@ -223,6 +234,17 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             let v6 = guard.stack.socket(id).v6;
             let taken = match guard.take_descriptor(v6, close_on_exec) {
                 Ok(taken) => taken,
+                // Other contexts may keep some.
+                Err(Errno::MFILE | Errno::NFILE) if are_several() && !emptied => {
+                    emptied = true;
+                    drop(guard);
+                    descriptors_ran_out();
+                    guard = of(id);
+                    if table::lookup(descriptor) != Entry::Socket(id) {
+                        return Answer::error(CLOSED);
+                    }
+                    continue;
+                }
                 Err(error) => return Answer::error(error),
             };
             if let Some(accepted) = guard.stack.accept(id, taken, nonblocking) {
@@ -604,7 +626,7 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
         Entry::Kernel => Answer::Kernel,
         Entry::Socket(id) => {
-            let mut guard = process();
+            let mut guard = of(id);
             if let Some(time) = guard.stack.lingers(id) {
                 guard = linger(guard, id, descriptor, time);
             }
@@ -615,8 +637,8 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
             }
             if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
         }
-        Entry::Set(_) => close_set(&mut process(), descriptor),
-        Entry::Kept | Entry::Internal => Answer::error(CLOSED),
+        Entry::Set(_) => close_set(descriptor),
+        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
     }
 }
 
@@ -646,9 +668,16 @@ fn linger(
     }
 }
 
-fn close_set(process: &mut Process, descriptor: i32) -> Answer<()> {
+fn close_set(descriptor: i32) -> Answer<()> {
+    let mut guard = process();
     let Entry::Set(set) = table::lookup(descriptor) else { return Answer::Kernel };
     table::enter(descriptor, Entry::Kernel);
+    if are_several() {
+        drop(guard);
+        close_set_elsewhere(set, descriptor);
+        guard = process();
+    }
+    let process = &mut *guard;
     let record = &mut process.sets[set.0 as usize];
     record.references = record.references.saturating_sub(1);
     if record.references > 0 {
@@ -663,22 +692,40 @@ fn close_set(process: &mut Process, descriptor: i32) -> Answer<()> {
     Answer::Kernel
 }
 
+/// A set's descriptor is closed: the contexts that it concerns besides the first hear of it, before its number can be another's.
+fn close_set_elsewhere(set: SetId, descriptor: i32) {
+    let other = (0..table::length()).find(|&other| table::lookup(other) == Entry::Set(set));
+    for context in sets::shared(set).contexts().iter().filter(|&context| context > 0) {
+        let mut process = at(context);
+        match other {
+            None => process.forget_set(set),
+            Some(other) => {
+                if let Some(record) = process.sets.get_mut(set.0 as usize)
+                    && record.descriptor == descriptor
+                {
+                    record.descriptor = other;
+                }
+            }
+        }
+    }
+}
+
 /// `new` is about to become something else in the kernel (dup2, dup3): whatever of ours it was is closed. The library's
 /// own descriptors cannot be replaced.
 pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
         Entry::Kernel => {}
         Entry::Socket(id) => {
-            let mut guard = process();
+            let mut guard = of(id);
             let told = Told(&mut guard);
             if told.0.close_socket(id, new) {
                 told.0.give_up(new);
             }
         }
         Entry::Set(_) => {
-            close_set(&mut process(), new);
+            close_set(new);
         }
-        Entry::Kept => process().give_up(new),
+        Entry::Kept(context) => at(context as usize).give_up(new),
         Entry::Internal => return Err(Errno::BUSY),
     }
     Ok(())
@@ -692,7 +739,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
     forget_stale(new);
     match table::lookup(old) {
         Entry::Socket(id) => {
-            let mut process = process();
+            let mut process = of(id);
             process.stack.duplicate(id);
             // Its descriptors may differ in FD_CLOEXEC now.
             process.stack.socket_mut(id).customized = true;
@@ -703,14 +750,14 @@ pub(crate) fn duplicated(old: i32, new: i32) {
             process.sets[set.0 as usize].references += 1;
             table::enter(new, Entry::Set(set));
         }
-        Entry::Kernel | Entry::Kept | Entry::Internal => {}
+        Entry::Kernel | Entry::Kept(_) | Entry::Internal => {}
     }
 }
 
 /// `descriptor` came from another process.
 pub(crate) fn adopt(descriptor: i32) {
     forget_stale(descriptor);
-    process().adopt(descriptor);
+    at(own()).adopt(descriptor);
 }
 
 /// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.
@@ -718,7 +765,11 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
     if !table::is_ours(descriptor) {
         return Ok(());
     }
-    let mut guard = process();
+    let context = match table::lookup(descriptor) {
+        Entry::Socket(id) => id.context(),
+        _ => 0,
+    };
+    let mut guard = at(context);
     let told = Told(&mut guard);
     told.0.share(descriptor)
 }
@@ -726,7 +777,7 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
 /// Every connection is about to be another process's.
 pub(crate) fn share_all() {
     if is_active() {
-        process().hand_over_all();
+        contexts::each(Process::hand_over_all);
     }
 }
 
@@ -734,10 +785,10 @@ pub(crate) fn share_all() {
 pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let id = match table::lookup(descriptor) {
         Entry::Socket(id) => id,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     };
-    let mut process = process();
+    let mut process = of(id);
     if table::lookup(descriptor) != Entry::Socket(id) {
         return Answer::Kernel;
     }
@@ -765,7 +816,7 @@ pub(crate) fn close_range(first: u32, last: u32, mut close_in_kernel: impl FnMut
     for descriptor in first..end.min(last.saturating_add(1)) {
         let kept = match table::lookup(descriptor as i32) {
             Entry::Kernel => false,
-            Entry::Kept | Entry::Internal => true,
+            Entry::Kept(_) | Entry::Internal => true,
             Entry::Socket(_) | Entry::Set(_) => matches!(close(descriptor as i32), Answer::Done(Ok(()))),
         };
         if kept {

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use super::life::leave_to_kernel;
 use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
-use crate::process::{Process, Told, process};
+use crate::process::contexts::of;
+use crate::process::{Process, Told};
 use crate::socket::{Settings, Socket, SocketId, State};
 use crate::stack::rows::state_number;
 use crate::statistics::Why;
@@ -137,7 +138,7 @@ pub(crate) fn hands_over_first(level: i32, name: i32) -> bool {
 /// The kernel's socket has got such an option.
 pub(crate) fn leave_with_option(descriptor: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
-    let mut process = process();
+    let mut process = of(id);
     match process.stack.socket(id).state {
         State::Connecting | State::Connected => process.stack.socket_mut(id).wants_kernel = true,
         State::Candidate | State::Listening => {
@@ -152,7 +153,7 @@ pub(crate) fn leave_with_option(descriptor: i32) {
 /// The socket was tied to an interface, or set free.
 pub(crate) fn tied_to_link(descriptor: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
-    let mut process = process();
+    let mut process = of(id);
     let there = process.is_tied_elsewhere(descriptor);
     match process.stack.socket(id).state {
         State::Connecting | State::Connected if there => process.stack.socket_mut(id).wants_kernel = true,
@@ -169,7 +170,7 @@ pub(crate) fn tied_to_link(descriptor: i32) {
 /// An option of a listener that this process has joined: later connections begin with it.
 pub(crate) fn listener_was_given_option(descriptor: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
-    process().read_settings_again(id, descriptor);
+    of(id).read_settings_again(id, descriptor);
 }
 
 /// Options of a socket that is not, or no more, connected: Linux refuses them to others (do_tcp_setsockopt()).
@@ -180,7 +181,7 @@ pub(crate) fn comes_too_late(id: SocketId, level: i32, name: i32) -> bool {
     if !is_one {
         return false;
     }
-    let mut process = process();
+    let mut process = of(id);
     process.pump_before_waiting();
     !process.stack.is_over(id)
 }
@@ -188,20 +189,20 @@ pub(crate) fn comes_too_late(id: SocketId, level: i32, name: i32) -> bool {
 /// Whether `descriptor` is a connection of ours.
 pub(crate) fn connection(descriptor: i32) -> Answer<SocketId> {
     match used(descriptor) {
-        Entry::Socket(id) if is_connection(&process(), id) => Answer::ok(id),
-        Entry::Kept | Entry::Internal => Answer::error(CLOSED),
+        Entry::Socket(id) if is_connection(&of(id), id) => Answer::ok(id),
+        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
         Entry::Socket(_) | Entry::Kernel | Entry::Set(_) => Answer::Kernel,
     }
 }
 
 /// Whether it is an AF_INET6 socket.
 pub(crate) fn is_v6(id: SocketId) -> bool {
-    process().stack.socket(id).v6
+    of(id).stack.socket(id).v6
 }
 
 /// The kernel's socket was given an option of its own: it cannot serve another connection.
 pub(crate) fn customized(id: SocketId) {
-    process().stack.socket_mut(id).customized = true;
+    of(id).stack.socket_mut(id).customized = true;
 }
 
 /// The kernel's socket of a descriptor that is no connection yet is about to be given an option: it is no longer as it came.
@@ -519,7 +520,7 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
 pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
     match table::lookup(descriptor) {
         Entry::Socket(id) => {
-            let process = process();
+            let process = of(id);
             let socket = process.stack.socket(id);
             let flag = if socket.nonblocking { libc::O_NONBLOCK } else { 0 };
             match socket.state {
@@ -527,7 +528,7 @@ pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
                 _ => Answer::ok(libc::O_RDWR | flag),
             }
         }
-        Entry::Kept | Entry::Internal => Answer::error(CLOSED),
+        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => Answer::Kernel,
     }
 }
@@ -541,5 +542,5 @@ pub(crate) fn close_on_exec_changed(descriptor: i32) {
 
 /// F_GETFD of what the program has closed.
 pub(crate) fn is_closed(descriptor: i32) -> bool {
-    matches!(table::lookup(descriptor), Entry::Kept | Entry::Internal)
+    matches!(table::lookup(descriptor), Entry::Kept(_) | Entry::Internal)
 }

@@ -6,12 +6,13 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::life::{leave_to_kernel, watched};
-use super::{Answer, CLOSED, lock_socket, spin_until, used};
+use super::{Answer, CLOSED, lock_socket, several, spin_until, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
 use crate::memory::is_plausible;
 use crate::options::Waiting;
+use crate::process::contexts::are_several;
 use crate::process::{
     KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
     private_listener, process, settled, sleeping, tag,
@@ -22,17 +23,17 @@ use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
 
 /// While user-level events keep coming, how often the kernel's part of a set is looked at.
-const KERNEL_LOOK_PAUSE: Duration = Duration::from_micros(100);
+pub(super) const KERNEL_LOOK_PAUSE: Duration = Duration::from_micros(100);
 /// With EF_EPOLL_MT_SAFE, how many looks of a spinning epoll_wait pass between two chances for other threads.
 const LOOKS_ALONE: u32 = 16;
 /// Events taken from the kernel at once.
-const KERNEL_BATCH: usize = 64;
+pub(super) const KERNEL_BATCH: usize = 64;
 
 /// The signal mask of epoll_pwait and its kin, for as long as the call lasts.
-struct Masked(Option<u64>);
+pub(super) struct Masked(Option<u64>);
 
 impl Masked {
-    fn new(mask: Option<u64>) -> Self {
+    pub(super) fn new(mask: Option<u64>) -> Self {
         Self(mask.map(sys::set_signal_mask))
     }
 }
@@ -54,25 +55,43 @@ pub(crate) fn control(
 ) -> Answer<()> {
     let set = match table::lookup(epoll) {
         Entry::Set(set) => set,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
     if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::lookup(descriptor), operation) {
-        process().expose(inner);
+        if are_several() {
+            several::expose(inner, descriptor, set);
+        } else {
+            process().expose(inner);
+        }
         return Answer::Kernel;
     }
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
+    if are_several() {
+        return several::control(guard, (epoll, set), operation, (descriptor, id), event);
+    }
     let told = Told(&mut guard);
+    control_locked(told.0, (epoll, set), operation, (descriptor, id), event)
+}
+
+/// epoll_ctl() for a socket of a context's.
+pub(super) fn control_locked(
+    process: &mut Process,
+    (epoll, set): (i32, SetId),
+    operation: i32,
+    (descriptor, id): (i32, SocketId),
+    event: Option<libc::epoll_event>,
+) -> Answer<()> {
     match (operation, event) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) if is_misused(operation, event.events) => {
             Answer::error(Errno::INVAL)
         }
-        (libc::EPOLL_CTL_ADD, Some(event)) => add(told.0, set, epoll, id, descriptor, event),
-        (libc::EPOLL_CTL_MOD, Some(event)) => modify(told.0, set, epoll, id, descriptor, event),
-        (libc::EPOLL_CTL_DEL, _) => remove(told.0, set, epoll, id, descriptor),
+        (libc::EPOLL_CTL_ADD, Some(event)) => add(process, set, epoll, id, descriptor, event),
+        (libc::EPOLL_CTL_MOD, Some(event)) => modify(process, set, epoll, id, descriptor, event),
+        (libc::EPOLL_CTL_DEL, _) => remove(process, set, epoll, id, descriptor),
         _ => Answer::Kernel,
     }
 }
@@ -139,7 +158,7 @@ fn add(
 
 /// A listener, or a UDP socket, belongs to the stack of the process that waits for it from now on. False if it stays the
 /// kernel's.
-fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
+pub(super) fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
     match process.stack.socket(id).state {
         State::Listening => process.join(id, descriptor),
         State::Datagram => process.place_datagram(id, descriptor) != Placed::No,
@@ -183,14 +202,14 @@ fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descripto
 }
 
 /// Where epoll_wait() puts what it found.
-struct Found {
-    records: *mut libc::epoll_event,
-    room: usize,
-    count: usize,
+pub(super) struct Found {
+    pub(super) records: *mut libc::epoll_event,
+    pub(super) room: usize,
+    pub(super) count: usize,
 }
 
 impl Found {
-    fn put(&mut self, events: u32, data: u64) {
+    pub(super) fn put(&mut self, events: u32, data: u64) {
         if self.count < self.room {
             // SAFETY: `epoll_wait`'s caller answers for `room` records, and there is room.
             unsafe { self.records.add(self.count).write_unaligned(libc::epoll_event { events, u64: data }) };
@@ -198,7 +217,7 @@ impl Found {
         }
     }
 
-    fn left(&self) -> usize {
+    pub(super) fn left(&self) -> usize {
         self.room - self.count
     }
 }
@@ -216,9 +235,13 @@ pub(crate) unsafe fn epoll_wait(
 ) -> Answer<usize> {
     let set = match table::lookup(epoll) {
         Entry::Set(set) => set,
-        Entry::Kept | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
+    if are_several() {
+        // SAFETY: the caller's promise.
+        return unsafe { several::epoll_wait((epoll, set), records, room, timeout, mask) };
+    }
     let mut guard = process();
     if has_inherited() {
         guard.claim_watched(set);
@@ -424,6 +447,9 @@ pub(crate) fn poll(
     for descriptor in descriptors.iter() {
         used(descriptor.fd);
     }
+    if are_several() {
+        return several::poll(descriptors, timeout, call, since);
+    }
     let mut guard = process();
     // Listeners join the stack of the process that polls them.
     for descriptor in descriptors.iter() {
@@ -498,11 +524,11 @@ pub(crate) fn poll(
 }
 
 /// What poll() says of a descriptor at user level, and the descriptor that the kernel must be asked about as well, or -1.
-fn user_level(process: &mut Process, descriptor: &libc::pollfd) -> (i16, i32) {
+pub(super) fn user_level(process: &mut Process, descriptor: &libc::pollfd) -> (i16, i32) {
     let always = libc::POLLERR | libc::POLLHUP;
     match table::lookup(descriptor.fd) {
         Entry::Kernel => (0, descriptor.fd),
-        Entry::Kept | Entry::Internal => (libc::POLLNVAL, -1),
+        Entry::Kept(_) | Entry::Internal => (libc::POLLNVAL, -1),
         Entry::Set(set) => {
             let ready = process.stack.set_is_ready(set);
             (if ready { libc::POLLIN & descriptor.events } else { 0 }, descriptor.fd)

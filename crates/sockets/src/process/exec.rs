@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, ipproto, sockopt};
 
-use super::{EXIT_LINGER, Process, deliver, process};
+use super::{EXIT_LINGER, Process, contexts, deliver, disown_descriptors};
 use crate::calls::life::listens_now;
 use crate::kernel::{self, now};
 use crate::socket::State;
@@ -14,24 +14,33 @@ use crate::table::{self, Entry};
 
 /// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
 pub(crate) fn before_exec() {
-    let mut guard = process();
-    guard.claim_inherited();
-    let listeners: Vec<_> = guard.stack.listeners().collect();
-    for &id in &listeners {
-        guard.restore_blocking(id, guard.stack.socket(id).descriptor);
-    }
-    if !guard.stack.is_running() {
+    let mut runs = false;
+    contexts::each(|process| {
+        process.claim_inherited();
+        let listeners: Vec<_> = process.stack.listeners().collect();
+        for &id in &listeners {
+            process.restore_blocking(id, process.stack.socket(id).descriptor);
+        }
+        if !process.stack.is_running() {
+            return;
+        }
+        runs = true;
+        // Those that close on exec, too: the kernel delivers what they have sent.
+        process.hand_over_all();
+        for id in listeners {
+            process.part(id);
+        }
+    });
+    if !runs {
         return;
     }
-    // Those that close on exec, too: the kernel delivers what they have sent.
-    guard.hand_over_all();
-    for id in listeners {
-        guard.part(id);
-    }
     // What was closed before, and is not delivered yet.
-    let mut guard = deliver(guard, now() + EXIT_LINGER);
-    guard.report();
-    guard.stop();
+    let end = now() + EXIT_LINGER;
+    for context in contexts::all() {
+        deliver(contexts::at(context), end).report();
+    }
+    disown_descriptors();
+    contexts::each(Process::stop);
 }
 
 impl Process {
@@ -39,6 +48,7 @@ impl Process {
     fn claim_inherited(&mut self) {
         for descriptor in 0..table::length() {
             if let Entry::Socket(id) = table::lookup(descriptor)
+                && id.context() == self.context
                 && self.stack.socket(id).state == State::Lost
                 && !kernel::is_close_on_exec(descriptor)
             {

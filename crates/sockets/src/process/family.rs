@@ -19,7 +19,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use super::{Process, process};
+use super::Process;
+use super::contexts::at;
 use crate::interest::SetId;
 use crate::kernel;
 use crate::socket::{SocketId, State, canonical};
@@ -112,10 +113,11 @@ impl Process {
         table::enter(channel.as_raw_fd(), Entry::Internal);
         family.heirs.push(Heir { fork: family.forks, channel });
         if !family.serving {
-            let requests = requests.as_raw_fd();
+            let (requests, context) = (requests.as_raw_fd(), self.context);
             let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
-            let thread =
-                std::thread::Builder::new().name("overfly-heirs".to_owned()).spawn(move || serve(requests));
+            let thread = std::thread::Builder::new()
+                .name("overfly-heirs".to_owned())
+                .spawn(move || serve(requests, context));
             sys::set_signal_mask(mask);
             family.serving = thread.is_ok();
             thread.map_err(|_| Errno::AGAIN)?;
@@ -244,13 +246,13 @@ impl Process {
 }
 
 /// The thread.
-fn serve(requests: i32) {
+fn serve(requests: i32, context: usize) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     loop {
         // SAFETY: room for one record.
         let outcome = unsafe { sys::epoll_wait(requests, &raw mut event, 1, None, sys::seen()) };
         match outcome {
-            Ok(1..) if !process().hear_heir(event.u64 as u32) => return,
+            Ok(1..) if !at(context).hear_heir(event.u64 as u32) => return,
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }

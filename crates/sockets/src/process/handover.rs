@@ -156,7 +156,7 @@ impl Process {
                 }
                 _ => Ok(()),
             },
-            Entry::Kept | Entry::Internal => Err(Errno::BADF),
+            Entry::Kept(_) | Entry::Internal => Err(Errno::BADF),
             Entry::Kernel | Entry::Set(_) => Ok(()),
         }
     }

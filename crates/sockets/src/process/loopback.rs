@@ -92,6 +92,10 @@ impl Process {
 
     /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same.
     fn try_start_loopback(&mut self) -> Result<bool, String> {
+        // Programs know each other by their process's number, and have one link to each.
+        if self.context > 0 {
+            return Ok(false);
+        }
         let mut client = self.take_client()?;
         let moves_pairs = client.moves_pairs();
         self.client = Some(client);

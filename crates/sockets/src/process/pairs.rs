@@ -10,9 +10,10 @@ use overfly_link::memif::{OtherEnd, Word};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
+use super::Process;
+use super::contexts::at;
 use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
 use super::handover::to_file;
-use super::{Process, process};
 use crate::kernel::{self, now};
 use crate::socket::{Arrival, SocketId};
 use crate::sys;
@@ -342,21 +343,22 @@ impl Process {
     /// There are links to other processes: the thread that answers them begins.
     pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
         let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell()) else { return Ok(()) };
-        let bell = kernel::move_up(rustix::io::fcntl_dupfd_cloexec(bell, 0)?);
+        let (bell, context) = (kernel::move_up(rustix::io::fcntl_dupfd_cloexec(bell, 0)?), self.context);
         table::enter(bell.as_raw_fd(), Entry::Internal);
         let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
-        let thread = std::thread::Builder::new().name("overfly-host".to_owned()).spawn(move || serve(&bell));
+        let thread =
+            std::thread::Builder::new().name("overfly-host".to_owned()).spawn(move || serve(&bell, context));
         sys::set_signal_mask(mask);
         thread.map(drop).map_err(|_| Errno::AGAIN)
     }
 }
 
 /// The thread.
-fn serve(bell: &OwnedFd) {
+fn serve(bell: &OwnedFd, context: usize) {
     loop {
         let mut bells = [libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         if sys::poll(&mut bells, None, sys::seen()).is_ok() && bells[0].revents != 0 {
-            let mut process = process();
+            let mut process = at(context);
             if !process.answers() {
                 return;
             }

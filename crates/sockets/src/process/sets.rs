@@ -1,0 +1,134 @@
+//! What the contexts of a process know in common of each epoll set. A set is one number in all of them; each has its own record
+//! of it, and its own descriptors in the kernel's set.
+
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+
+use crate::interest::SetId;
+use crate::socket::CONTEXTS;
+
+/// Of one set.
+pub(crate) struct Shared {
+    /// Contexts that have sockets in it, or threads that wait in it, by their bits.
+    contexts: AtomicU64,
+    /// It is watched as a descriptor.
+    pub(crate) exposed: AtomicBool,
+    /// Another process may wait in it.
+    pub(crate) inherited: AtomicBool,
+}
+
+/// Sets of a chunk, and chunks: as many sets as there may be descriptors.
+const LENGTH: usize = 256;
+const MOST: usize = 4096;
+
+/// The contexts that concern a set that watches other sets: whichever those watch.
+const ALL: u64 = u64::MAX;
+
+type Chunk = [Shared; LENGTH];
+
+static CHUNKS: [AtomicPtr<Chunk>; MOST] = [const { AtomicPtr::new(core::ptr::null_mut()) }; MOST];
+
+/// That of a set.
+pub(crate) fn shared(set: SetId) -> &'static Shared {
+    let index = set.0 as usize;
+    let place = &CHUNKS[index / LENGTH % MOST];
+    let mut chunk = place.load(Ordering::Acquire);
+    if chunk.is_null() {
+        let new = || Shared {
+            contexts: AtomicU64::new(0),
+            exposed: AtomicBool::new(false),
+            inherited: AtomicBool::new(false),
+        };
+        let made = Box::into_raw(Box::new(core::array::from_fn(|_| new())));
+        let before = core::ptr::null_mut();
+        chunk = match place.compare_exchange(before, made, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => made,
+            Err(theirs) => {
+                // SAFETY: it was made above, and nobody else has seen it.
+                drop(unsafe { Box::from_raw(made) });
+                theirs
+            }
+        };
+    }
+    // SAFETY: a chunk is whole before it is put in its place, and never goes away.
+    unsafe { &(*chunk)[index % LENGTH] }
+}
+
+/// Every set that was there before a fork is the parent's, too.
+pub(super) fn inherit() {
+    for chunk in &CHUNKS {
+        let chunk = chunk.load(Ordering::Acquire);
+        if !chunk.is_null() {
+            // SAFETY: as in `shared`.
+            unsafe { &*chunk }.iter().for_each(|shared| shared.inherited.store(true, Ordering::Relaxed));
+        }
+    }
+}
+
+/// The bits of all contexts.
+const EVERY: u64 = (1 << CONTEXTS) - 1;
+
+/// Some of the contexts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Contexts(u64);
+
+impl Contexts {
+    pub(crate) const NONE: Self = Self(0);
+
+    pub(crate) const fn one(context: usize) -> Self {
+        Self(1 << context)
+    }
+
+    pub(crate) const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(crate) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(crate) const fn has(self, context: usize) -> bool {
+        self.0 >> context & 1 != 0
+    }
+
+    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0 & EVERY;
+        core::iter::from_fn(move || {
+            let next = left.trailing_zeros() as usize;
+            left &= left.wrapping_sub(1);
+            (next < CONTEXTS).then_some(next)
+        })
+    }
+
+    /// The same ones, those before the `first` after the others.
+    pub(crate) fn iter_from(self, first: usize) -> impl Iterator<Item = usize> {
+        let before = (1 << (first % CONTEXTS)) - 1;
+        Self(self.0 & !before).iter().chain(Self(self.0 & before).iter())
+    }
+}
+
+impl Shared {
+    /// A new set has this one's number.
+    pub(crate) fn begin(&self) {
+        self.contexts.store(0, Ordering::SeqCst);
+        self.exposed.store(false, Ordering::SeqCst);
+        self.inherited.store(false, Ordering::SeqCst);
+    }
+
+    /// The contexts that whoever waits in it has to look at.
+    pub(crate) fn contexts(&self) -> Contexts {
+        Contexts(self.contexts.load(Ordering::SeqCst))
+    }
+
+    /// A context is one of them from now on. Returns those that were before, if it was none of them.
+    pub(crate) fn join(&self, context: usize) -> Option<Contexts> {
+        if self.contexts().has(context) {
+            return None;
+        }
+        Some(Contexts(self.contexts.fetch_or(1 << context, Ordering::SeqCst)))
+    }
+
+    /// It watches other sets.
+    pub(crate) fn join_all(&self) {
+        self.contexts.store(ALL, Ordering::SeqCst);
+    }
+}
