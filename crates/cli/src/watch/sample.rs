@@ -104,7 +104,8 @@ pub(super) fn is_drop(name: &str) -> bool {
 /// Looks again and again.
 pub(super) struct Sampler {
     choice: Choice,
-    before: HashMap<u32, Reading>,
+    /// By process and stack: a process may have several.
+    before: HashMap<(u32, Option<u16>), Reading>,
 }
 
 impl Sampler {
@@ -127,8 +128,9 @@ impl Sampler {
                     cpu: cpu_time(subject.watched.process),
                     counters: subject.watched.view.counters(),
                 };
-                let sample = compare(&subject, self.before.get(&subject.watched.process), &reading);
-                now.insert(subject.watched.process, reading);
+                let key = (subject.watched.process, subject.watched.stack);
+                let sample = compare(&subject, self.before.get(&key), &reading);
+                now.insert(key, reading);
                 sample
             })
             .collect();
