@@ -93,13 +93,17 @@ fn streams_over_ipv6_survive_their_handover() {
 /// What a connection is before and after, over the kernel and over Overfly.
 fn stays_the_same(own: IpAddr, other: IpAddr) {
     let bench = Bench::new(2);
-    for accelerates in [false, true] {
+    for (accelerates, per_thread) in [(false, "0"), (true, "0"), (true, "1")] {
         let _peer = peer(&bench, &other.to_string());
         let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
         script.args(["-s", "KILL", "60", PYTHON]).arg(programs("handover.py"));
+        script.env("EF_STACK_PER_THREAD", per_thread);
         let output = run(&bench.lab.server, script.args([own.to_string(), other.to_string()]));
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "accelerated: {accelerates}\n{told}\n{complained}");
+        assert!(
+            output.status.success(),
+            "accelerated: {accelerates}, stack per thread: {per_thread}\n{told}\n{complained}"
+        );
         if accelerates {
             let (moved, refused) = (sum(&complained, "handed over"), sum(&complained, "(refused"));
             assert!(moved >= 20 && refused == 0, "{complained}");

@@ -126,6 +126,11 @@ fn calls_answer_as_the_kernel_does_while_spinning() {
     calls(SERVER.into(), CLIENT.into(), &[("EF_POLL_USEC", "2000")]);
 }
 
+#[test]
+fn calls_answer_as_the_kernel_does_with_a_stack_per_thread() {
+    calls(SERVER.into(), CLIENT.into(), &[("EF_STACK_PER_THREAD", "1")]);
+}
+
 /// A script that prints what sockets of both families say: the same text over the kernel and over Overfly.
 #[test]
 fn both_families_answer_as_the_kernel_does() {
@@ -157,18 +162,21 @@ fn both_families_answer_as_the_kernel_does() {
 #[test]
 fn readiness_is_told_as_by_the_kernel() {
     let bench = Bench::new(2);
-    let told = [None, Some("0"), Some("2000")].map(|spin_us| {
+    let ways = [None, Some(("0", "0")), Some(("2000", "0")), Some(("0", "1")), Some(("2000", "1"))];
+    let told = ways.map(|way| {
         let _peer = peer(&bench, &CLIENT.to_string());
-        let mut script = match spin_us {
+        let mut script = match way {
             Some(_) => bench.accelerated("timeout"),
             None => Command::new("timeout"),
         };
         script.args(["-s", "KILL", "60", "python3"]).arg(programs("epoll.py"));
-        script.args([SERVER.to_string(), CLIENT.to_string()]).env("EF_POLL_USEC", spin_us.unwrap_or("0"));
+        script.args([SERVER.to_string(), CLIENT.to_string()]).envs(way.iter().flat_map(
+            |&(spin_us, per_thread)| [("EF_POLL_USEC", spin_us), ("EF_STACK_PER_THREAD", per_thread)],
+        ));
         let output = run(&bench.lab.server, &mut script);
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success() && told.ends_with("done\n"), "{spin_us:?}: {told}\n{complained}");
-        if spin_us.is_some() {
+        assert!(output.status.success() && told.ends_with("done\n"), "{way:?}: {told}\n{complained}");
+        if way.is_some() {
             assert!(sum(&complained, "accepts") > 15, "not accelerated: {complained}");
         }
         told

@@ -1,0 +1,40 @@
+//! Threads that make sockets and use each other's, with one stack for all of them and with a stack for each. The broker runs in
+//! this process. Needs root and python3.
+
+mod bench;
+
+use std::process::Command;
+
+use bench::lab::{CLIENT, SERVER};
+use bench::{Bench, peer, programs, run, sum, text};
+
+/// Debian's: another one's folder may be closed to ordinary users.
+const PYTHON: &str = "/usr/bin/python3";
+
+/// How many stacks of a process had connections, by what they report at its end.
+fn stacks_in_use(complained: &str) -> usize {
+    let connections = |line: &&str| sum(line, "accepts") + sum(line, "connects") > 0;
+    complained.lines().filter(|line| line.contains(", stack ")).filter(connections).count()
+}
+
+#[test]
+fn threads_share_as_over_the_kernel() {
+    let bench = Bench::new(2);
+    let ways = [(false, "0", "0"), (true, "0", "0"), (true, "1", "0"), (true, "1", "200")];
+    for (accelerates, per_thread, spin_us) in ways {
+        let _peer = peer(&bench, &CLIENT.to_string());
+        let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
+        script.args(["-s", "KILL", "150", PYTHON]).arg(programs("threads.py"));
+        script.env("EF_STACK_PER_THREAD", per_thread).env("EF_POLL_USEC", spin_us);
+        let output = run(&bench.lab.server, script.args([SERVER.to_string(), CLIENT.to_string()]));
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        println!("accelerated: {accelerates}, stack per thread: {per_thread}, spins {spin_us} us\n{told}");
+        assert!(output.status.success(), "{told}\n{complained}");
+        if accelerates {
+            assert!(sum(&complained, "connects") > 300, "{complained}");
+            assert_eq!(sum(&complained, "(refused"), 0, "{complained}");
+            let stacks = stacks_in_use(&complained);
+            assert!(if per_thread == "1" { stacks > 20 } else { stacks == 0 }, "{stacks}: {complained}");
+        }
+    }
+}
