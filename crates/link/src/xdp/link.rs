@@ -537,6 +537,14 @@ impl Queue {
 impl FrameSink for XdpLink {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
+        if !self.transmit.has_room() {
+            // Somebody else's kick has not ended: this one does when that has.
+            self.flush();
+            if !self.transmit.has_room() {
+                self.counters.transmit_full += 1;
+                return None;
+            }
+        }
         if !self.is_free(self.cursor) {
             if self.reap() == 0 {
                 // The kernel has not even been shown them, perhaps.

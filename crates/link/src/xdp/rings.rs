@@ -182,12 +182,26 @@ pub(crate) struct Producer<T> {
     next: u32,
     /// What the shared producer index says: `published <= next`.
     published: u32,
+    /// What the shared consumer index said when it was last needed.
+    consumed: u32,
 }
 
 impl<T: Copy> Producer<T> {
     pub(crate) fn new(ring: Ring<T>) -> Producer<T> {
         let published = ring.producer().load(Ordering::Relaxed);
-        Producer { ring, next: published, published }
+        let consumed = ring.consumer().load(Ordering::Relaxed);
+        Producer { ring, next: published, published, consumed }
+    }
+
+    /// Whether there is room for an entry. The kernel may have done with an entry, and say so, before it shows that it has taken
+    /// it: it writes the consumer index at the end of `sendto` (net/xdp/xsk.c), which another thread may be in.
+    #[inline]
+    pub(crate) fn has_room(&mut self) -> bool {
+        if self.next.wrapping_sub(self.consumed) < self.ring.capacity() {
+            return true;
+        }
+        self.consumed = self.ring.consumer().load(Ordering::Acquire);
+        self.next.wrapping_sub(self.consumed) < self.ring.capacity()
     }
 
     /// Writes an entry; the consumer sees it after [`Producer::publish`]. The caller knows that there is room.
