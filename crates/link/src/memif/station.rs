@@ -74,6 +74,9 @@ impl Station {
     /// As [`Hub::receive`], and looks for new clients now and then.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        if core::mem::take(&mut self.rang) {
+            self.accept();
+        }
         let accepting = self.accepting;
         let count = self.hub.receive(budget, |frame| {
             if accepting || !is_syn(frame) {
@@ -82,7 +85,7 @@ impl Station {
         });
         if count == 0 {
             self.empty_receives += 1;
-            if self.empty_receives >= EMPTY_RECEIVES || core::mem::take(&mut self.rang) {
+            if self.empty_receives >= EMPTY_RECEIVES {
                 self.empty_receives = 0;
                 self.accept();
             }
@@ -98,6 +101,7 @@ impl Station {
 
     /// As [`MemifLink::arm`].
     pub fn arm(&mut self) -> bool {
+        self.rang = true;
         self.hub.arm()
     }
 
