@@ -90,15 +90,18 @@ fn keep_alive_over_one_and_two_stacks_run_after_run() {
     for body in [0, 1024, 10_000] {
         let Some(lab) = Lab::new() else { return };
         let open = lab.serve(answer(body, false));
-        for threads in [1, 2, 1] {
+        // Where processors are named, the kernel's threads receive there.
+        for (threads, cpus) in [(1, &[][..]), (2, &[0, 0]), (1, &[0]), (1, &[])] {
             let report = lab.load(|settings| {
                 settings.threads = threads;
+                settings.cpus = cpus.to_vec();
                 settings.connections = 20;
                 settings.expect_size = Some(body as u64);
             });
             assert_eq!((report.requests, report.succeeded), (2000, 2000));
             assert!(report.connections_open_max <= 20);
             assert_eq!(report.counters["engine.drop_malformed"], 0);
+            assert!(!cpus.is_empty() || report.counters["link.yields"] == 0);
             lab.check_clean(&open);
         }
     }

@@ -21,6 +21,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 use crate::device;
 use crate::error::Error;
 use crate::groups::{self, Groups};
+use crate::napi::ReceivingThreads;
 use crate::netlink::Netlink;
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Program};
@@ -92,7 +93,9 @@ enum Place {
 /// It belongs to the network namespace of the thread that calls [`Attachment::attach`]; call the other methods from threads
 /// of the same namespace.
 pub struct Attachment {
-    // Dropped in this order: no frame is redirected any more, then the sockets go, then the pools.
+    // Dropped in this order: the device's NAPIs are as they were, no frame is redirected any more, then the sockets go, then
+    // the pools.
+    pub(crate) receiving: Option<ReceivingThreads>,
     _attached: Attached,
     stacks: Vec<Place>,
     pools: Vec<Pool>,
@@ -208,6 +211,7 @@ impl Attachment {
             claims: BTreeMap::new(),
             deferral_before,
             reclaimed: Reclaimed::default(),
+            receiving: None,
             _attached: attached,
             pools,
         })
@@ -229,6 +233,17 @@ impl Attachment {
     #[must_use]
     pub fn busy_poll(&self) -> bool {
         self.busy_poll.is_some()
+    }
+
+    /// On veth a frame is received by the core that sends it. This gives that work to these processors, as a network card's
+    /// interrupts would be, in threads of the kernel's that wait until the processor is free: who spins there lets them in
+    /// ([`overfly_link::xdp::XdpLink::share_processor`]). Returns whether it is so; where the device is no veth, or the kernel
+    /// older than 6.17, nothing changes.
+    pub fn receive_on(&mut self, cpus: &[usize]) -> bool {
+        if self.interface.partial_checksums && !cpus.is_empty() && self.receiving.is_none() {
+            self.receiving = ReceivingThreads::start(self.interface.index, cpus).ok();
+        }
+        self.receiving.is_some()
     }
 
     /// What the device's settings were, if they were changed.

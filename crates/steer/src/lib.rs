@@ -13,6 +13,7 @@ mod error;
 mod groups;
 mod host;
 mod memif_broker;
+mod napi;
 mod netlink;
 mod observers;
 mod program;

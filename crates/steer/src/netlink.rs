@@ -1,6 +1,7 @@
-//! Just enough of rtnetlink: links, addresses, routes, neighbours. Synchronous, one request at a time.
+//! Just enough of rtnetlink: links, addresses, routes, neighbours. Synchronous, one request at a time. For generic netlink
+//! the messages only.
 //!
-//! Sources: include/uapi/linux/{netlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
+//! Sources: include/uapi/linux/{netlink,genetlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
 };
 
 const NLMSG_ERROR: u16 = 2;
@@ -95,8 +96,21 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
+    /// All objects are asked for: the kernel answers with many messages and one that says that these were all.
+    pub(crate) const DUMP: u16 = NLM_F_DUMP;
+    /// The kernel says whether it did what was asked.
+    pub(crate) const ACKNOWLEDGE: u16 = NLM_F_ACK;
+
     pub(crate) fn open() -> Result<Netlink, Errno> {
-        let socket = route_socket(0)?;
+        Netlink::over(netlink_socket(None, 0)?)
+    }
+
+    /// For families of generic netlink.
+    pub(crate) fn open_generic() -> Result<Netlink, Errno> {
+        Netlink::over(netlink_socket(Some(rustix::net::netlink::GENERIC), 0)?)
+    }
+
+    fn over(socket: OwnedFd) -> Result<Netlink, Errno> {
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(2)))?;
         Ok(Netlink { socket, sequence: 0, buffer: vec![0; 65536] })
     }
@@ -185,7 +199,11 @@ impl Netlink {
     }
 
     /// Sends a request and hands every message of the answer to `each`.
-    fn exchange(&mut self, mut request: Request, mut each: impl FnMut(u16, &[u8])) -> Result<(), Errno> {
+    pub(crate) fn exchange(
+        &mut self,
+        mut request: Request,
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<(), Errno> {
         self.sequence = self.sequence.wrapping_add(1);
         let dump = request.flags & NLM_F_DUMP == NLM_F_DUMP;
         let bytes = request.finish(self.sequence);
@@ -222,7 +240,7 @@ pub(crate) struct AddressMonitor(OwnedFd);
 
 impl AddressMonitor {
     pub(crate) fn open() -> Result<AddressMonitor, Errno> {
-        route_socket(RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).map(AddressMonitor)
+        netlink_socket(None, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).map(AddressMonitor)
     }
 
     /// Reads what has arrived; true if something did (or was lost, which counts as a change).
@@ -245,19 +263,15 @@ impl AsFd for AddressMonitor {
     }
 }
 
-fn route_socket(groups: u32) -> Result<OwnedFd, Errno> {
-    let socket = socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        None, // protocol 0 is NETLINK_ROUTE
-    )?;
+/// Without a protocol (0) it is rtnetlink's.
+fn netlink_socket(protocol: Option<Protocol>, groups: u32) -> Result<OwnedFd, Errno> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
     bind(&socket, &SocketAddrNetlink::new(0, groups))?;
     Ok(socket)
 }
 
 /// A message under construction.
-struct Request {
+pub(crate) struct Request {
     kind: u16,
     flags: u16,
     bytes: Vec<u8>,
@@ -270,7 +284,13 @@ impl Request {
         Request { kind, flags, bytes }
     }
 
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
+    /// For a family of generic netlink (`struct genlmsghdr`): its number, and what it is to do.
+    pub(crate) fn generic(family: u16, flags: u16, command: u8) -> Request {
+        const VERSION: u8 = 1;
+        Request::new(family, flags, &[command, VERSION, 0, 0])
+    }
+
+    pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
         let length = u16::try_from(value.len() + 4).expect("attributes here are short");
         self.bytes.extend_from_slice(&length.to_ne_bytes());
         self.bytes.extend_from_slice(&kind.to_ne_bytes());
@@ -325,7 +345,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
 }
 
 /// The attributes in a message; stops at the first that is cut off.
-fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(array(bytes, 0)?));
         let kind = u16::from_ne_bytes(array(bytes, 2)?) & 0x3fff; // without NLA_F_NESTED, NLA_F_NET_BYTEORDER
@@ -339,7 +359,7 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at + N)?.try_into().ok()
 }
 
-fn number(value: &[u8]) -> Option<u32> {
+pub(crate) fn number(value: &[u8]) -> Option<u32> {
     array(value, 0).map(u32::from_ne_bytes)
 }
 

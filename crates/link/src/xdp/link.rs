@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
 use rustix::process::{Pid, getpid};
+use rustix::thread::sched_yield;
 
 use super::memory::{Memory, PoolLayout, reap_completions, return_frames};
 use super::pool::shared_rings;
@@ -62,6 +63,8 @@ pub struct Counters {
     pub fill_full: u64,
     /// Calls that polled a device's queue.
     pub busy_polls: u64,
+    /// Times that the processor was given away because nothing had arrived.
+    pub yields: u64,
     /// Calls that told a driver that there are frames to receive into again (zero-copy).
     pub receive_wakeups: u64,
 }
@@ -88,6 +91,7 @@ impl Counters {
             ("completion_deferred", self.completion_deferred),
             ("fill_full", self.fill_full),
             ("busy_polls", self.busy_polls),
+            ("yields", self.yields),
             ("receive_wakeups", self.receive_wakeups),
         ]
         .into_iter()
@@ -149,6 +153,7 @@ pub struct XdpLink {
     layout: PoolLayout,
     zero_copy: bool,
     busy_poll: bool,
+    shares_processor: bool,
     /// The process that owns the stack; a forked child must not use or close it.
     process: Pid,
     /// Where `receive` begins, so that no queue starves another.
@@ -215,6 +220,7 @@ impl XdpLink {
             layout,
             zero_copy,
             busy_poll: busy_poll.is_some(),
+            shares_processor: false,
             process: getpid(),
             first_queue: 0,
             transmit,
@@ -228,13 +234,21 @@ impl XdpLink {
     }
 
     /// Hands up to `budget` received frames (Ethernet header first) to `each`, and gives their memory back to the kernel.
-    /// Returns how many. With busy polling, a call that finds nothing polls the device once.
+    /// Returns how many. A call that finds nothing polls the device once (busy polling), or lets others run for a while
+    /// ([`XdpLink::share_processor`]), and looks again.
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         let count = self.receive_waiting(budget, &mut each);
-        if count > 0 || !self.busy_poll {
+        if count > 0 {
             return count;
         }
-        self.poll_device();
+        if self.shares_processor {
+            self.counters.yields += 1;
+            sched_yield();
+        } else if self.busy_poll {
+            self.poll_device();
+        } else {
+            return 0;
+        }
         self.receive_waiting(budget, &mut each)
     }
 
@@ -367,7 +381,7 @@ impl XdpLink {
             // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
             Errno::BUSY => {
                 self.counters.transmit_dropped += 1;
-                rustix::thread::sched_yield();
+                sched_yield();
             }
             Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
             Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
@@ -466,6 +480,12 @@ impl XdpLink {
             sum.transmit_ring_empty += statistics.tx_ring_empty_descs.unwrap_or(0);
         }
         Ok(sum)
+    }
+
+    /// [`XdpLink::receive`] gives the processor away when nothing has arrived: for those who spin where the kernel's threads
+    /// receive for the device.
+    pub fn share_processor(&mut self) {
+        self.shares_processor = true;
     }
 
     /// Makes the sockets poll the device themselves, and [`XdpLink::receive`] do so when nothing has arrived. It pays when

@@ -144,6 +144,7 @@ pub fn run_from(
                 url: settings.targets[0].url(),
                 interface: settings.interface.as_deref(),
                 threads: settings.threads,
+                cpus: &settings.cpus,
                 connections: settings.connections_of(0),
                 ports: settings.ports.clone(),
                 sources: plan.sources.as_ref(),

@@ -36,6 +36,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) threads: usize,
     /// Most connections of a thread.
     pub(crate) connections: usize,
+    /// Where the threads run; empty: anywhere.
+    pub(crate) cpus: &'a [usize],
     /// Local ports to claim, for all threads.
     pub(crate) ports: RangeInclusive<u16>,
     /// Local addresses to claim them on; `None`: the one on the way to the server.
@@ -64,9 +66,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
     let share = wanted.connections as u32;
     let rx_ring = (share * FRAMES_A_CONNECTION).next_power_of_two().clamp(512, 8192);
     let options = Options {
-        // On veth the sender's core then moves our frames, as it does for a kernel client. Polling
-        // ourselves lets bursts overflow veth's ring of 256: 10,000-byte responses came at half the
-        // rate, small ones no faster (2 cores, Linux 6.18).
+        // For cards with zero-copy only; on veth the kernel's threads receive where ours run.
         busy_poll: false,
         stacks: threads,
         rx_ring,
@@ -97,6 +97,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         }
         links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
     }
+    receive_beside(&mut attachment, wanted.cpus, links.iter_mut());
     let sources: Vec<IpAddr> = match wanted.sources {
         Some(sources) => {
             sources.check_local()?;
@@ -148,6 +149,18 @@ fn attach(name: &str, options: Options) -> Result<Attachment, overfly_steer::Err
             }
             result => return result,
         }
+    }
+}
+
+/// The server under test pays for what it sends, not for what its clients receive: where it can be chosen, that is done on
+/// the processors of the generator's own threads.
+fn receive_beside<'a>(
+    attachment: &mut Attachment,
+    cpus: &[usize],
+    links: impl Iterator<Item = &'a mut XdpLink>,
+) {
+    if attachment.receive_on(cpus) {
+        links.for_each(XdpLink::share_processor);
     }
 }
 
@@ -251,6 +264,7 @@ impl Wire for XdpLink {
             ("sent_bytes", link.sent_bytes),
             ("kicks", link.kicks),
             ("busy_polls", link.busy_polls),
+            ("yields", link.yields),
             ("transmit_full", link.transmit_full),
             ("transmit_again", link.transmit_again),
             ("transmit_dropped", link.transmit_dropped),

@@ -169,6 +169,7 @@ fn xdp_works(settings: &mut Settings) -> Result<(Vec<Work>, Attachment), Error> 
         address: settings.listen,
         interface: settings.interface.as_deref(),
         threads: settings.threads,
+        cpus: &settings.cpus,
         connections: settings.connections_each(),
     })?;
     let mut works = stack_works(settings, stacks)?;

@@ -89,6 +89,7 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
                 url: &settings.url,
                 interface: settings.interface.as_deref(),
                 threads: settings.threads,
+                cpus: &settings.cpus,
                 connections: settings.most_streams().div_ceil(settings.threads as u64) as usize,
                 ports: settings.ports.clone(),
                 sources: sources.as_ref(),

@@ -6,7 +6,7 @@ use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 
-use super::{attach, boot_key, config_of, interface_to, uptime_ns};
+use super::{attach, boot_key, config_of, interface_to, receive_beside, uptime_ns};
 use crate::error::Error;
 use crate::link::{Ports, Stack};
 
@@ -20,6 +20,8 @@ pub(crate) struct Listening<'a> {
     /// `None`: the one on whose network the address is.
     pub(crate) interface: Option<&'a str>,
     pub(crate) threads: usize,
+    /// Where the threads run; empty: anywhere.
+    pub(crate) cpus: &'a [usize],
     /// Most connections of a thread.
     pub(crate) connections: usize,
 }
@@ -72,5 +74,6 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
             Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
         stacks.push(Stack { engine, wire, local: own, ports: Ports::none(), epoch_ns: uptime_ns() });
     }
+    receive_beside(&mut attachment, listening.cpus, stacks.iter_mut().map(|stack| &mut stack.wire));
     Ok((stacks, attachment))
 }
