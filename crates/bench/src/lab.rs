@@ -122,6 +122,14 @@ impl Lab {
         self.entry_command(side, program.as_ref(), None, false)
     }
 
+    /// As [`Lab::command`], on the core `cpu`.
+    ///
+    /// # Panics
+    /// If the lab has no such side.
+    pub fn pinned(&self, side: &str, program: impl AsRef<OsStr>, cpu: usize) -> Command {
+        self.entry_command(side, program.as_ref(), Some(cpu), false)
+    }
+
     /// A command that runs `program` as process 1 of a process namespace of its own, pinned to the
     /// core `cpu` if one is given: when it ends, or the thread that spawned it does, every process
     /// under it is killed by the kernel. The child's process id is the guardian's, not the

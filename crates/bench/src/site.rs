@@ -106,10 +106,11 @@ impl Site {
         }
     }
 
-    /// A command that runs `overfly` as the generator, on a core.
+    /// A command that runs `overfly` as the generator, on a core. It starts no other process, and where it is in a process
+    /// namespace it would not see the kernel's threads that receive for it.
     pub(crate) fn generator(&self, cpu: usize) -> Command {
         if let Some(lab) = &self.lab {
-            return lab.contained("client", &self.overfly, Some(cpu));
+            return lab.pinned("client", &self.overfly, cpu);
         }
         let mut command = self.on_core(cpu);
         command.arg(&self.overfly);

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::lab::DEVICE;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop};
-use crate::process_time::{CoreTime, tree};
+use crate::process_time::{CoreTime, processes, tree};
 use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
 
@@ -214,7 +214,9 @@ impl Trial {
         };
         let busy_s = busy(&after).saturating_sub(busy(&before)).as_secs_f64();
         if busy_s > 0.0 {
-            self.conditions.taken_by_others = (1.0 - (server_s + generator_s) / busy_s).max(0.0);
+            let receiving_s = after.receiving.saturating_sub(before.receiving).as_secs_f64();
+            self.conditions.taken_by_others =
+                (1.0 - (server_s + generator_s + receiving_s) / busy_s).max(0.0);
         }
         self.server_cpu_us_per_request = server_s * 1e6 / requests;
         self.server_core_busy_percent = percent(before.server_core.busy, after.server_core.busy);
@@ -229,6 +231,8 @@ struct Clocks {
     when: Instant,
     server: Duration,
     generator: Duration,
+    /// Of the kernel's threads that receive for the generator.
+    receiving: Duration,
     cores_differ: bool,
     server_core: CoreTime,
     client_core: CoreTime,
@@ -237,10 +241,14 @@ struct Clocks {
 impl Clocks {
     fn read(plan: &Plan, server: &Server<'_>, generator: u32) -> Clocks {
         let spent = |root| tree(root).iter().map(|process| process.time).sum();
+        let receiver = format!("napi/{DEVICE}-");
         Clocks {
             when: Instant::now(),
             server: spent(server.guardian.id()),
             generator: spent(generator),
+            receiving: (processes().iter().filter(|process| process.name.starts_with(&receiver)))
+                .map(|process| process.time)
+                .sum(),
             cores_differ: plan.server.cpu != plan.client.cpu,
             server_core: CoreTime::of(plan.server.cpu),
             client_core: CoreTime::of(plan.client.cpu),

@@ -176,7 +176,9 @@ mod tests {
 
         let receiver = UdpSocket::bind((CLIENT, 5000)).unwrap();
         receiver.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
-        lab.server.within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"frame", (CLIENT, 5000))).unwrap();
+        lab.server
+            .within(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"frame", (CLIENT, 5000)))
+            .unwrap();
         assert_eq!(receiver.recv(&mut [0; 8]).unwrap(), 5);
 
         let mut netdev = Netdev::open().unwrap();

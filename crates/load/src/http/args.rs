@@ -43,7 +43,7 @@ pub struct HttpArgs {
     /// A request that takes longer has failed
     #[arg(long, value_name = "TIME", default_value = "2s", allow_hyphen_values = true, help_heading = LOAD)]
     pub timeout: String,
-    /// Pin thread after thread to these processors: 1 or 0,2-3
+    /// Pin thread after thread to these processors, and over veth what the kernel receives for them: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true, help_heading = LOAD)]
     pub cpus: Option<String>,
 

@@ -30,7 +30,7 @@ pub struct ServeArgs {
     /// Threads, each with a listener of its own
     #[arg(short = 't', long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
     pub threads: String,
-    /// Pin thread after thread to these processors: 1 or 0,2-3
+    /// Pin thread after thread to these processors, and over veth what the kernel receives for them: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub cpus: Option<String>,
     /// What carries the connections: kernel (sockets); or the user-level stack over xdp (an interface, needs root),

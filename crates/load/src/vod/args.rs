@@ -79,7 +79,7 @@ pub struct VodArgs {
     /// Threads; on a user-level link each has a stack of its own [default: one for each processor]
     #[arg(short = 't', long, value_name = "N", allow_hyphen_values = true)]
     pub threads: Option<String>,
-    /// Pin thread after thread to these processors: 1 or 0,2-3
+    /// Pin thread after thread to these processors, and over veth what the kernel receives for them: 1 or 0,2-3
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     pub cpus: Option<String>,
     /// What carries the streams: kernel (sockets); or the user-level stack over xdp (an interface, needs root), memif:PATH
