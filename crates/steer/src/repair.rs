@@ -38,6 +38,10 @@ const STATE_CLOSE: u8 = 7;
 const ROOM: usize = 256 * 1024;
 const ROOM_MAX: usize = 512 << 20;
 
+/// How long a segment of the peer's may take to be heard, and after how long it is said again, in ms.
+const HEARING_MS: u32 = 1000;
+const REPEAT_MS: u32 = 20;
+
 /// Makes a connection within the host out of its two ends, or of one of them if the other is no more: for each, a socket that is
 /// in no connection and the file that says what it is to be. Neither says anything before both are there. Without any descriptors
 /// it is only looked whether this process may do that.
@@ -246,8 +250,17 @@ impl<'a> Repair<'a> {
             options: tcp::Options::NONE,
         };
         let before = state(self.socket)?;
-        deliver(&header, self.connection.remote().ip(), self.connection.local().ip(), self.interface)?;
-        for _ in 0..100 {
+        // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
+        // late on a busy machine. One that comes twice is acknowledged twice.
+        for attempt in 0..HEARING_MS {
+            if attempt % REPEAT_MS == 0 {
+                deliver(
+                    &header,
+                    self.connection.remote().ip(),
+                    self.connection.local().ip(),
+                    self.interface,
+                )?;
+            }
             if state(self.socket)? != before {
                 return Ok(());
             }
