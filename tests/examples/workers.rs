@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::measured::{Link, Measured};
+use overfly_tests::measured::{Link, Measured, Rounds, median};
 use overfly_tests::overfly;
 use serde_json::Value;
 
@@ -16,53 +16,36 @@ const USAGE: &str = "usage: cargo xtask workers [--repeats N] [--seconds N]";
 const OPTIONS: [(&str, &str); 1] = [("EF_POLL_USEC", "0")];
 
 fn main() -> ExitCode {
-    let (mut repeats, mut seconds) = (5, 2);
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let number = words.next().and_then(|number| number.parse::<u32>().ok()).filter(|number| *number > 0);
-        match (word.as_str(), number) {
-            ("--repeats", Some(number)) => repeats = number,
-            ("--seconds", Some(number)) => seconds = number,
-            _ => {
-                eprintln!("workers: {USAGE}");
-                return ExitCode::from(2);
-            }
-        }
-    }
+    let Some(rounds) = Rounds::parse(std::env::args().skip(1)) else {
+        eprintln!("workers: {USAGE}");
+        return ExitCode::from(2);
+    };
+    let seconds = rounds.seconds;
     println!(
         "| link | connections | apart, requests/s | µs/request | together, requests/s | µs/request | two for one | points |"
     );
     println!("|---|---|---|---|---|---|---|---|");
     for link in Link::ALL {
         for (connections, close) in [("stay open", false), ("one each", true)] {
-            let mut runs: [Vec<Run>; 2] = [Vec::new(), Vec::new()];
-            for repeat in 0..repeats {
-                // In turns, each first as often as the other.
-                for turn in 0..2 {
-                    let index = (turn + repeat as usize) % 2;
-                    runs[index].push(if index == 0 {
-                        apart(link, close, seconds)
-                    } else {
-                        together(link, close, seconds)
-                    });
-                }
-            }
+            let [apart, together] = rounds.in_turns(|way| match way {
+                0 => apart(link, close, seconds),
+                _ => together(link, close, seconds),
+            });
             let per_s = |runs: &[Run]| median(runs.iter().map(|run| run.per_s));
             let cost_us = |runs: &[Run]| median(runs.iter().map(|run| run.cost_us));
-            let [apart, together] = &runs;
             let points: Vec<String> = apart
                 .iter()
-                .zip(together)
+                .zip(&together)
                 .map(|(one, other)| format!("{:.2}", 2.0 * other.per_s / one.per_s))
                 .collect();
             println!(
                 "| {} | {connections} | {:.0} | {:.2} | {:.0} | {:.2} | {:.2} | {} |",
                 link.name(),
-                per_s(apart),
-                cost_us(apart),
-                per_s(together),
-                cost_us(together),
-                2.0 * per_s(together) / per_s(apart),
+                per_s(&apart),
+                cost_us(&apart),
+                per_s(&together),
+                cost_us(&together),
+                2.0 * per_s(&together) / per_s(&apart),
                 points.join(" ")
             );
         }
@@ -140,10 +123,4 @@ fn ticks_of(id: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the worker's times");
     let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).expect("a name");
     fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }

@@ -8,6 +8,51 @@ use serde_json::Value;
 
 use crate::{ROOT, Server, eventually, overfly, titled};
 
+/// How often something is measured, and for how long.
+#[derive(Clone, Copy, Debug)]
+pub struct Rounds {
+    /// Measurements of each kind.
+    pub repeats: usize,
+    /// Length of one, s.
+    pub seconds: u32,
+}
+
+impl Rounds {
+    /// `[--repeats N] [--seconds N]`, 5 and 2 if nothing is said; `None` if something else is.
+    pub fn parse(mut words: impl Iterator<Item = String>) -> Option<Rounds> {
+        let mut rounds = Rounds { repeats: 5, seconds: 2 };
+        while let Some(word) = words.next() {
+            let number = words.next()?.parse().ok().filter(|number| *number > 0)?;
+            match word.as_str() {
+                "--repeats" => rounds.repeats = number as usize,
+                "--seconds" => rounds.seconds = number,
+                _ => return None,
+            }
+        }
+        Some(rounds)
+    }
+
+    /// Measures two ways in turns, each first as often as the other.
+    pub fn in_turns<T>(self, mut measure: impl FnMut(usize) -> T) -> [Vec<T>; 2] {
+        let mut results = [Vec::new(), Vec::new()];
+        for repeat in 0..self.repeats {
+            for turn in 0..2 {
+                let way = (turn + repeat) % 2;
+                results[way].push(measure(way));
+            }
+        }
+        results
+    }
+}
+
+/// The middle one; of an even number the greater.
+#[must_use]
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
 /// What carries the frames between nginx and its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {

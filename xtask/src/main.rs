@@ -15,6 +15,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask instructions [--write]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
        cargo xtask calls [--requests N]
+       cargo xtask within-host [--repeats N] [--seconds N]
        cargo xtask workers [--repeats N] [--seconds N]";
 
 fn main() -> ExitCode {
@@ -23,7 +24,7 @@ fn main() -> ExitCode {
         Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "calls" | "workers")) => example::run(name, words),
+        Some(name @ ("apps" | "calls" | "within-host" | "workers")) => example::run(name, words),
         _ => Err(USAGE.to_owned()),
     };
     match done {
