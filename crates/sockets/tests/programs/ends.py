@@ -1,4 +1,4 @@
-"""What the test programs of this end share: orders for the peer, listeners, connections, a run of tests."""
+"""What the test programs of this end share: orders for the peer, listeners, connections, children, a run of tests."""
 import os
 import signal
 import socket
@@ -55,6 +55,25 @@ def hand_over(connection):
     with here, there:
         socket.send_fds(here, [b"x"], [connection.fileno()])
         os.close(socket.recv_fds(there, 1, 1)[1][0])
+
+
+def child(work):
+    """A process that does the work and nothing else."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        work()
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def reap(pid):
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def run(chosen):

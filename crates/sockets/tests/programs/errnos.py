@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 
+import ends
+
 OWN, PEER = sys.argv[1:3]
 FAMILY = socket.AF_INET6 if ":" in OWN else socket.AF_INET
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -513,12 +515,7 @@ full = False
 
 
 def order(verb, port, program):
-    """Tells the peer what to do."""
-    control = socket.create_connection((PEER, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
+    return ends.order(PEER, verb, port, program)
 
 
 LISTENER = socket.create_server((OWN, 6900), family=FAMILY, backlog=100)

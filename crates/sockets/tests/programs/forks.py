@@ -13,10 +13,9 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 
 import ends
-from ends import test
+from ends import child, reap, test
 
 if sys.argv[1] == "image":
     # What `another_image_goes_on` execs: the connection and the listener that it was left.
@@ -64,25 +63,6 @@ def finished(connection):
     """The peer has done what it was told."""
     assert connection.control.recv(1) == b""
     connection.control.close()
-
-
-def child(work):
-    """A process that does the work and nothing else."""
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def reap(pid):
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 ECHO = "s.sendall(b'question'); assert take(6) == b'answer'; assert s.recv(1) == b''"

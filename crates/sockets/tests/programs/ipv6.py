@@ -12,6 +12,8 @@ import struct
 import sys
 import time
 
+from ends import order
+
 OWN6, PEER6, OWN4, PEER4, LINK = sys.argv[1:6]
 MAPPED_OWN4, MAPPED_PEER4 = f"::ffff:{OWN4}", f"::ffff:{PEER4}"
 ANY6 = ("::", 0)
@@ -31,14 +33,6 @@ def attempt(call, *arguments):
         return call(*arguments)
     except OSError as error:
         return errno.errorcode.get(error.errno, "no answer")
-
-
-def order(peer, verb, port, program):
-    control = socket.create_connection((peer, 7000))
-    control.sendall(f"{verb} {port}\n{program}\n\n".encode())
-    if verb == "listen":
-        assert control.recv(3) == b"ok\n"
-    return control
 
 
 def port():

@@ -15,7 +15,7 @@ import time
 import traceback
 
 import ends
-from ends import test
+from ends import child, reap, test
 
 OWN, PEER = sys.argv[1:3]
 next_port = [7700]
@@ -521,24 +521,6 @@ def everybody_uses_everything():
         assert connection.recv(1) == b""
         finished(connection)
         connection.close()
-
-
-def child(work):
-    pid = os.fork()
-    if pid:
-        return pid
-    status = 1
-    try:
-        work()
-        status = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(status)
-
-
-def reap(pid):
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 @test
