@@ -1542,9 +1542,6 @@ pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static
 
 /// Does what is owed, with the lock released: others may have done anything meanwhile.
 pub(crate) fn settled(guard: Guard<'static, Process>) -> Guard<'static, Process> {
-    if !guard.stack.owes() {
-        return guard;
-    }
     let context = guard.context;
     drop(guard);
     contexts::at(context)

@@ -467,7 +467,9 @@ pub(crate) fn poll(
     loop {
         guard.pump();
         guard.hand_over_urgent();
-        guard = settled(guard);
+        if guard.stack.owes() {
+            guard = settled(guard);
+        }
         let time = now();
         for_kernel.clear();
         let mut ready = 0;
