@@ -7,17 +7,14 @@
 //!   answers by handing it over, whatever the program does meanwhile. It lives until the channels' other ends are closed: by
 //!   the children's exit, or their exec.
 
-use core::mem::MaybeUninit;
 use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use overfly_link::messages;
 use rustix::event::epoll;
-use rustix::io::{Errno, IoSlice, IoSliceMut};
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
-};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
 
 use super::Process;
 use super::contexts::at;
@@ -195,17 +192,8 @@ impl Process {
         else {
             return;
         };
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let rights = [theirs.as_fd()];
-        control.push(SendAncillaryMessage::ScmRights(&rights));
         let request = request(socket.local, socket.remote);
-        let sent = loop {
-            match sendmsg(channel, &[IoSlice::new(&request)], &mut control, SendFlags::NOSIGNAL) {
-                Err(Errno::INTR) => {}
-                outcome => break outcome,
-            }
-        };
+        let sent = messages::send(channel, &request, &[theirs.as_fd()], SendFlags::empty());
         drop(theirs);
         // The answer is the end of the connection: whoever had it has closed it when it was done.
         while sent.is_ok()
@@ -269,19 +257,12 @@ struct Request {
 /// `Err`: nobody is at the other end any more.
 fn hear(channel: BorrowedFd<'_>) -> Result<Option<Request>, Errno> {
     let mut bytes = [0; REQUEST_LEN];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let length = match recvmsg(channel, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
-        Ok(message) if message.bytes > 0 => message.bytes,
-        Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+    let (length, descriptors) = match messages::receive(channel, &mut bytes, RecvFlags::DONTWAIT) {
+        Ok((length @ 1.., descriptors)) => (length, descriptors),
+        Err(Errno::AGAIN) => return Ok(None),
         _ => return Err(Errno::PIPE),
     };
-    let answer = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut received) => received.next(),
-        _ => None,
-    });
-    Ok(match answer {
+    Ok(match descriptors.into_iter().next() {
         Some(answer) if length == REQUEST_LEN => {
             let [local, remote] = ends(&bytes);
             Some(Request { local, remote, answer })
