@@ -399,15 +399,20 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     match guard.connect(id, descriptor, remote, None) {
         Ok(Some(_)) => finish_connecting(guard, id, descriptor, since, false),
         Ok(None) => {
-            guard.statistics.kernel_connects += 1;
-            if guard.stack.socket(id).state == State::Ended {
-                guard.let_go(id);
-            } else {
-                leave_to_kernel(&mut guard, id);
-            }
+            connects_in_kernel(&mut guard, id);
             Answer::Kernel
         }
         Err(error) => Answer::error(error),
+    }
+}
+
+/// The stack does not open this connection: the kernel does.
+fn connects_in_kernel(process: &mut Process, id: SocketId) {
+    process.statistics.kernel_connects += 1;
+    if process.stack.socket(id).state == State::Ended {
+        process.let_go(id);
+    } else {
+        leave_to_kernel(process, id);
     }
 }
 
@@ -444,12 +449,7 @@ pub(crate) fn open_fast(
     let written = match guard.connect(id, descriptor, remote, Some(source)) {
         Ok(Some(written)) => written,
         Ok(None) => {
-            guard.statistics.kernel_connects += 1;
-            if guard.stack.socket(id).state == State::Ended {
-                guard.let_go(id);
-            } else {
-                leave_to_kernel(&mut guard, id);
-            }
+            connects_in_kernel(&mut guard, id);
             return Answer::Kernel;
         }
         Err(error) => return Answer::error(error),

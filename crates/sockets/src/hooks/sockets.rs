@@ -221,15 +221,21 @@ pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
     unsafe { next::shutdown(descriptor, how) }
 }
 
-/// A socket's name, into the program's record.
+/// The name of one of a connection's ends, into the program's record, or what the kernel says.
 ///
 /// # Safety
 /// As for getsockname(2).
-unsafe fn put_name(
-    outcome: Result<SocketAddr, Errno>,
+unsafe fn name_or(
+    descriptor: c_int,
+    remote: bool,
     address: *mut sockaddr,
     length: *mut socklen_t,
+    kernel: impl FnOnce() -> c_int,
 ) -> c_int {
+    if !is_ours(descriptor) {
+        return kernel();
+    }
+    let Answer::Done(outcome) = life::name(descriptor, remote) else { return kernel() };
     let given = is_plausible(length, size_of::<socklen_t>());
     // SAFETY: the program lends the length.
     match (outcome, given.then(|| unsafe { &*length })) {
@@ -254,14 +260,8 @@ pub unsafe extern "C" fn getsockname(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    if is_ours(descriptor)
-        && let Answer::Done(outcome) = life::name(descriptor, false)
-    {
-        // SAFETY: the program lends the address and its length for the call.
-        return unsafe { put_name(outcome, address, length) };
-    }
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::getsockname(descriptor, address, length) }
+    unsafe { name_or(descriptor, false, address, length, || next::getsockname(descriptor, address, length)) }
 }
 
 /// # Safety
@@ -272,14 +272,8 @@ pub unsafe extern "C" fn getpeername(
     address: *mut sockaddr,
     length: *mut socklen_t,
 ) -> c_int {
-    if is_ours(descriptor)
-        && let Answer::Done(outcome) = life::name(descriptor, true)
-    {
-        // SAFETY: the program lends the address and its length for the call.
-        return unsafe { put_name(outcome, address, length) };
-    }
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::getpeername(descriptor, address, length) }
+    unsafe { name_or(descriptor, true, address, length, || next::getpeername(descriptor, address, length)) }
 }
 
 /// Reads a value of the program's that has at least its type's length.
