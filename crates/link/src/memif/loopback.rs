@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
-use rustix::event::epoll;
 
+use super::bell::{Bell, Kept};
 use super::rendezvous::{self, Door, Found, PLACES};
 use super::{FRAME_LEN_MAX, Hub, Keeper, MemifLink, Pair, Settings};
 use crate::Error;
@@ -118,9 +118,9 @@ pub struct Loopback {
     own: Mac,
     hub: Hub,
     /// All that ends a sleep.
-    bell: Kept,
+    bell: Bell,
     /// Readable when somebody says something.
-    calls_bell: Kept,
+    calls_bell: Bell,
     keeper: Keeper,
     doors: Vec<OwnDoor>,
     visitors: Vec<Kept>,
@@ -142,37 +142,17 @@ pub struct Loopback {
     counters: LoopbackCounters,
 }
 
-/// A descriptor that the keeper watches over.
-#[derive(Debug)]
-struct Kept(OwnedFd, Keeper);
-
-impl Kept {
-    fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
-        Kept((keeper.adopt)(descriptor), keeper)
-    }
-}
-
-impl Drop for Kept {
-    fn drop(&mut self) {
-        (self.1.release)(self.0.as_fd());
-    }
-}
-
 impl Loopback {
     /// Nobody's peer yet. `own` is the stack's hardware address, which no other process may have.
     ///
     /// # Errors
     /// What the kernel said.
     pub fn new(own: [u8; 6], keeper: Keeper) -> Result<Loopback, Error> {
-        let set = || {
-            let set = epoll::create(epoll::CreateFlags::CLOEXEC);
-            set.map(|set| Kept::new(set, keeper)).map_err(|errno| Error::system("epoll_create1", errno))
-        };
         Ok(Loopback {
             own,
             hub: Hub::without_flooding(),
-            bell: set()?,
-            calls_bell: set()?,
+            bell: Bell::new(keeper)?,
+            calls_bell: Bell::new(keeper)?,
             keeper,
             doors: Vec::new(),
             visitors: Vec::new(),
@@ -205,7 +185,7 @@ impl Loopback {
         if for_others {
             let (door, socket) = Door::open(local)?;
             let socket = Kept::new(socket, self.keeper);
-            self.ring_for(socket.0.as_fd());
+            self.bell.ring_for(socket.as_fd());
             if let Some(own) = self.doors.last_mut() {
                 own.for_others = Some((door, socket));
             }
@@ -287,14 +267,14 @@ impl Loopback {
     fn attach(&mut self, pair: Pair, process: i32, channel: Kept) -> Option<Mac> {
         let link = MemifLink::open_kept(pair, Some(self.keeper)).ok()?;
         for descriptor in link.descriptors() {
-            self.ring_for(descriptor);
+            self.bell.ring_for(descriptor);
         }
         // Locally administered; the other half of them is the stacks' own.
         let [a, b, c, d] = self.names.to_be_bytes();
         let name = [0x06, 0, a, b, c, d];
         self.names = self.names.wrapping_add(1);
         self.hub.attach_as(link, name);
-        watch(&self.calls_bell, channel.0.as_fd());
+        self.calls_bell.ring_for(channel.as_fd());
         self.peers.push(Peer { name, process, channel });
         Some(name)
     }
@@ -304,21 +284,21 @@ impl Loopback {
     fn accept(&mut self) {
         for (_, socket) in self.doors.iter().filter_map(|door| door.for_others.as_ref()) {
             while self.visitors.len() < VISITORS_MAX
-                && let Some(visitor) = Door::accept(&socket.0)
+                && let Some(visitor) = Door::accept(socket)
             {
                 self.visitors.push(Kept::new(visitor, self.keeper));
             }
         }
         for visitor in core::mem::take(&mut self.visitors) {
-            match rendezvous::take_offer(&visitor.0) {
+            match rendezvous::take_offer(&visitor) {
                 Ok(Some(pair)) => {
-                    let process = rendezvous::process_of(visitor.0.as_fd()).unwrap_or(0);
+                    let process = rendezvous::process_of(visitor.as_fd()).unwrap_or(0);
                     let taken = self.attach(pair, process, visitor).is_some();
                     self.counters.taken += u64::from(taken);
                     self.counters.refused += u64::from(!taken);
                 }
                 Ok(None) => {
-                    self.ring_for(visitor.0.as_fd());
+                    self.bell.ring_for(visitor.as_fd());
                     self.visitors.push(visitor);
                 }
                 // Who only looked whether anybody is here has gone again.
@@ -378,7 +358,7 @@ impl Loopback {
     /// What to sleep on. It stays the same.
     #[must_use]
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.0.as_fd()
+        self.bell.as_fd()
     }
 
     /// As [`Hub::take_gone`].
@@ -416,7 +396,7 @@ impl Loopback {
     /// Readable when [`Loopback::hear`] may have something.
     #[must_use]
     pub fn calls_bell(&self) -> BorrowedFd<'_> {
-        self.calls_bell.0.as_fd()
+        self.calls_bell.as_fd()
     }
 
     /// Says something to another process, with descriptors: four at most.
@@ -426,17 +406,17 @@ impl Loopback {
     pub fn say(&self, to: [u8; 6], bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let peer = self.peers.iter().find(|peer| peer.name == to);
         let peer = peer.ok_or(Error::MemifGone { during: "a word", errno: None })?;
-        rendezvous::say(&peer.channel.0, bytes, descriptors)
+        rendezvous::say(&peer.channel, bytes, descriptors)
     }
 
     /// The next thing that another process says, in `most` bytes at most. Does not wait.
     pub fn hear(&mut self, most: usize) -> Option<Word> {
         for peer in &self.peers {
-            match rendezvous::hear(&peer.channel.0, most) {
+            match rendezvous::hear(&peer.channel, most) {
                 Ok(Some((bytes, descriptors))) => return Some(Word { from: peer.name, bytes, descriptors }),
                 Ok(None) => {}
                 // Its link says so, too.
-                Err(_) => drop(epoll::delete(&self.calls_bell.0, &peer.channel.0)),
+                Err(_) => self.calls_bell.ring_no_more_for(peer.channel.as_fd()),
             }
         }
         None
@@ -454,10 +434,6 @@ impl Loopback {
         &self.counters
     }
 
-    fn ring_for(&self, descriptor: BorrowedFd<'_>) {
-        watch(&self.bell, descriptor);
-    }
-
     /// Queues the frame in the scratch for this process itself.
     fn keep(&mut self, length: usize) {
         self.counters.own_frames += 1;
@@ -471,11 +447,6 @@ impl Loopback {
         self.queued_bytes += length;
         self.queue.push_back(frame);
     }
-}
-
-/// `descriptor` ends a sleep on `set`, from now on if it did not before.
-fn watch(set: &Kept, descriptor: BorrowedFd<'_>) {
-    let _ = epoll::add(&set.0, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
 }
 
 impl FrameSink for Loopback {
@@ -601,7 +572,7 @@ mod tests {
         server.listen(place, true).unwrap();
         let name = client.reach(place, false).unwrap();
         next(&mut server);
-        client.say(name, b"here", &[client.bell.0.as_fd()]).unwrap();
+        client.say(name, b"here", &[client.bell.as_fd()]).unwrap();
         let Word { from, bytes, descriptors } = server.hear(10).unwrap();
         assert_eq!((bytes.as_slice(), descriptors.len()), (&b"here"[..], 1));
         server.say(from, b"thanks", &[]).unwrap();

@@ -13,6 +13,7 @@
 //! shared one, wait, loop or panic: see [`MemifLink`] and `ring.rs`.
 
 mod address;
+mod bell;
 mod client;
 mod control;
 mod hub;

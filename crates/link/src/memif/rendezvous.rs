@@ -60,9 +60,9 @@ impl Door {
     }
 
     /// Who has come, if anybody has; of another user are turned away.
-    pub(super) fn accept(socket: &OwnedFd) -> Option<OwnedFd> {
+    pub(super) fn accept(socket: impl AsFd) -> Option<OwnedFd> {
         loop {
-            match accept_with(socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            match accept_with(&socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(visitor) if process_of(visitor.as_fd()).is_some() => return Some(visitor),
                 Ok(_) | Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(_) => return None,
@@ -158,7 +158,7 @@ pub(super) fn offer(channel: &OwnedFd, settings: &Settings) -> Result<Pair, Erro
 ///
 /// # Errors
 /// [`Error::MemifProtocol`] for what makes no sense, [`Error::MemifGone`].
-pub(super) fn take_offer(channel: &OwnedFd) -> Result<Option<Pair>, Error> {
+pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<Pair>, Error> {
     let Some((bytes, descriptors)) = hear(channel, size_of::<Offer>())? else { return Ok(None) };
     let broken = |what: &str| Error::MemifProtocol(what.to_owned());
     let offer = Offer::read_from_bytes(&bytes).map_err(|_| broken("an offer of another length"))?;
@@ -191,7 +191,7 @@ pub(super) fn take_offer(channel: &OwnedFd) -> Result<Option<Pair>, Error> {
 }
 
 /// Says something over a channel, with descriptors.
-pub(super) fn say(channel: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+pub(super) fn say(channel: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
     messages::send(channel, bytes, descriptors, SendFlags::empty())
         .map_err(|errno| Error::MemifGone { during: "an offer", errno: Some(errno) })
 }
@@ -200,7 +200,7 @@ pub(super) fn say(channel: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>
 pub(super) type Heard = (Vec<u8>, Vec<OwnedFd>);
 
 /// What has come over a channel, `most` bytes at most: `None` if nothing has.
-pub(super) fn hear(channel: &OwnedFd, most: usize) -> Result<Option<Heard>, Error> {
+pub(super) fn hear(channel: impl AsFd, most: usize) -> Result<Option<Heard>, Error> {
     // One byte more, so that a longer message is seen to be longer.
     let mut bytes = vec![0; most + 1];
     let (received, descriptors) = match messages::receive(channel, &mut bytes, RecvFlags::DONTWAIT) {

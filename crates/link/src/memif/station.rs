@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
-use rustix::event::epoll;
 
+use super::bell::Bell;
 use super::{Address, Connection, Hub, Keeper, Listener, MemifLink, Settings};
 use crate::Error;
 
@@ -30,7 +30,7 @@ pub struct Station {
     hub: Hub,
     listener: Listener,
     /// All that ends a sleep.
-    bell: OwnedFd,
+    bell: Bell,
     keeper: Keeper,
     accepting: bool,
     /// There may be a client.
@@ -46,13 +46,12 @@ impl Station {
     /// # Errors
     /// What the kernel said.
     pub fn join(socket: OwnedFd, address: &Address, keeper: Keeper) -> Result<Station, Error> {
-        let bell = epoll::create(epoll::CreateFlags::CLOEXEC)
-            .map_err(|errno| Error::system("epoll_create1", errno))?;
+        let bell = Bell::new(keeper)?;
         let listener = Listener::adopt((keeper.adopt)(socket), address, Settings::default());
         Ok(Station {
             hub: Hub::default(),
             listener,
-            bell: (keeper.adopt)(bell),
+            bell,
             keeper,
             accepting: false,
             rang: false,
@@ -68,7 +67,11 @@ impl Station {
         }
         self.accepting = accepting;
         let socket = self.listener.socket();
-        let _ = if accepting { ring_for(&self.bell, socket) } else { epoll::delete(&self.bell, socket) };
+        if accepting {
+            self.bell.ring_for(socket);
+        } else {
+            self.bell.ring_no_more_for(socket);
+        }
     }
 
     /// As [`Hub::receive`], and looks for new clients now and then.
@@ -161,7 +164,7 @@ impl Station {
         for pair in connection.pairs {
             let Ok(link) = MemifLink::open_kept(pair, Some(self.keeper)) else { return };
             for descriptor in link.descriptors() {
-                let _ = ring_for(&self.bell, descriptor);
+                self.bell.ring_for(descriptor);
             }
             self.hub.attach(link);
         }
@@ -170,13 +173,8 @@ impl Station {
 
 impl Drop for Station {
     fn drop(&mut self) {
-        (self.keeper.release)(self.bell.as_fd());
         (self.keeper.release)(self.listener.socket());
     }
-}
-
-fn ring_for(bell: &OwnedFd, descriptor: BorrowedFd<'_>) -> rustix::io::Result<()> {
-    epoll::add(bell, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)
 }
 
 /// The first segment of a TCP connection.
