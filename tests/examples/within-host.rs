@@ -16,6 +16,9 @@ enum Way {
     Overfly(&'static [(&'static str, &'static str)]),
 }
 
+/// Requests a second of two programs in a lab, under Overfly or not, over so many seconds.
+type Measure = fn(&Lab, bool, u32) -> f64;
+
 /// Shares its core with another program: what has nothing to do sleeps at once.
 const SLEEPING: Way = Way::Overfly(&[("EF_POLL_USEC", "0")]);
 
@@ -26,7 +29,7 @@ fn main() -> ExitCode {
     };
     println!("| programs | kernel, requests/s | Overfly, requests/s | gain | points |");
     println!("|---|---|---|---|---|");
-    let pairs: [(&str, fn(&Lab, bool, u32) -> f64); 3] = [
+    let pairs: [(&str, Measure); 3] = [
         ("redis-benchmark and Redis, GET", redis),
         ("wrk and nginx, 1 KB", wrk_and_nginx),
         ("nginx and the nginx behind it, 1 KB", proxy),

@@ -103,13 +103,9 @@ fn errno(error: &std::io::Error) -> Errno {
 }
 
 #[cfg(test)]
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-
-#[cfg(test)]
 mod tests {
-    use super::lab::{INTERFACE, Lab};
     use super::*;
+    use crate::lab::{INTERFACE, Lab};
 
     #[test]
     fn settings_are_those_of_the_threads_own_namespace() {

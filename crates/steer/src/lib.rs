@@ -12,6 +12,9 @@ mod device;
 mod error;
 mod groups;
 mod host;
+#[cfg(test)]
+#[path = "../tests/lab/mod.rs"]
+mod lab;
 mod memif_broker;
 mod napi;
 mod netlink;

@@ -137,10 +137,6 @@ fn generic_attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-
-#[cfg(test)]
 mod tests {
     use std::net::UdpSocket;
     use std::time::Duration;
@@ -148,8 +144,8 @@ mod tests {
     use rustix::system::uname;
     use rustix::thread::sched_getaffinity;
 
-    use super::lab::{CLIENT, INTERFACE, Lab};
     use super::*;
+    use crate::lab::{CLIENT, INTERFACE, Lab};
     use crate::{Attachment, Options};
 
     fn kernel_is_older_than(wanted: (u32, u32)) -> bool {
