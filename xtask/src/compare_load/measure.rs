@@ -46,9 +46,9 @@ pub(crate) struct Server(Child);
 
 impl Server {
     pub(crate) fn start(lab: &Lab, overfly: &Path, link: &Link) -> Result<Server, String> {
-        let mut command = lab.command("server", overfly);
-        command.args(["load", "serve", "--port", &PORT.to_string()]);
-        command.args(["--cpus", &SERVER_CORE.to_string()]).args(link.server_words());
+        // Not by --cpus: on veth both sides then receive on their own cores, while other generators leave that to the server's.
+        let mut command = lab.pinned("server", overfly, SERVER_CORE);
+        command.args(["load", "serve", "--port", &PORT.to_string()]).args(link.server_words());
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut server = Server(child.map_err(|error| format!("cannot start the server: {error}"))?);
         let said = std::io::BufReader::new(server.0.stderr.take().ok_or("the server has no standard error")?);

@@ -74,8 +74,8 @@ pub(crate) fn rates(
 
 fn keep(lab: &Lab, overfly: &Path, rate: f64, connections: u32, words: &[String]) -> Result<Kept, String> {
     let core_p99_us = Stalls::measure(GENERATOR_CORE).lag_us(0.99);
-    let mut command = lab.command("client", overfly);
-    command.args(["load", "http", "--json", "-d2s", "--cpus", &GENERATOR_CORE.to_string()]);
+    let mut command = lab.pinned("client", overfly, GENERATOR_CORE);
+    command.args(["load", "http", "--json", "-d2s"]);
     command.args(["-c", &connections.to_string(), "-R", &rate.to_string(), &measure::url()]);
     let output = command.args(words).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("cannot start overfly: {error}"))?;
