@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::lab::DEVICE;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop};
-use crate::process_time::{CoreTime, processes, tree};
+use crate::process_time::{CoreTime, Process, processes, tree_among};
 use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
 
@@ -240,15 +240,15 @@ struct Clocks {
 
 impl Clocks {
     fn read(plan: &Plan, server: &Server<'_>, generator: u32) -> Clocks {
-        let spent = |root| tree(root).iter().map(|process| process.time).sum();
+        let processes = processes();
+        let spent = |processes: &[Process]| processes.iter().map(|process| process.time).sum();
         let receiver = format!("napi/{DEVICE}-");
+        let receiving = processes.iter().filter(|process| process.name.starts_with(&receiver));
         Clocks {
             when: Instant::now(),
-            server: spent(server.guardian.id()),
-            generator: spent(generator),
-            receiving: (processes().iter().filter(|process| process.name.starts_with(&receiver)))
-                .map(|process| process.time)
-                .sum(),
+            receiving: receiving.map(|process| process.time).sum(),
+            server: spent(&tree_among(processes.clone(), server.guardian.id())),
+            generator: spent(&tree_among(processes, generator)),
             cores_differ: plan.server.cpu != plan.client.cpu,
             server_core: CoreTime::of(plan.server.cpu),
             client_core: CoreTime::of(plan.client.cpu),

@@ -85,6 +85,14 @@ fn answer(body: usize, close: bool) -> impl Fn(TcpStream) + Send + Sync + 'stati
     }
 }
 
+/// Linux 6.17 gives each NAPI a thread where it is asked to; it can be placed where the kernel's threads are seen.
+fn napis_have_threads() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    let seen = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
+    seen && (numbers.next(), numbers.next()) >= (Some(6), Some(17))
+}
+
 #[test]
 fn keep_alive_over_one_and_two_stacks_run_after_run() {
     for body in [0, 1024, 10_000] {
@@ -101,7 +109,7 @@ fn keep_alive_over_one_and_two_stacks_run_after_run() {
             assert_eq!((report.requests, report.succeeded), (2000, 2000));
             assert!(report.connections_open_max <= 20);
             assert_eq!(report.counters["engine.drop_malformed"], 0);
-            assert!(!cpus.is_empty() || report.counters["link.yields"] == 0);
+            assert_eq!(report.counters["link.yields"] > 0, !cpus.is_empty() && napis_have_threads());
             lab.check_clean(&open);
         }
     }

@@ -8,7 +8,7 @@ use overfly_link::broker::message::{Kind, Wish};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, getsockname, sockopt};
 
-use crate::error::Error;
+use crate::error::{Error, last_error};
 
 /// Checks that `socket`, which a client sent with its wish, is the kernel's socket at the wish's local address: a listening one
 /// if it is to listen to TCP. `namespace` is the broker's own ([`namespace`]).
@@ -54,11 +54,7 @@ pub(crate) fn namespace(socket: BorrowedFd<'_>) -> Result<u64, Errno> {
             &raw mut length,
         )
     };
-    if result == 0 {
-        Ok(cookie)
-    } else {
-        Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
-    }
+    if result == 0 { Ok(cookie) } else { Err(last_error()) }
 }
 
 #[cfg(test)]

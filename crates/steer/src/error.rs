@@ -3,6 +3,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use rustix::io::Errno;
 
+/// What the last system call of libc's said.
+pub(crate) fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
+}
+
 /// What went wrong, and whose fault it is.
 #[derive(Debug)]
 pub enum Error {

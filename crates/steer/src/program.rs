@@ -11,7 +11,7 @@ use overfly_link::broker::Protocol;
 use overfly_link::xdp::STACKS_MAX;
 use rustix::io::Errno;
 
-use crate::error::Error;
+use crate::error::{Error, last_error};
 use crate::groups::Place;
 
 /// `BPF_LINK_CREATE` of `bpf(2)`.
@@ -446,7 +446,7 @@ fn bpf(command: libc::c_int, attributes: &[u32]) -> Result<libc::c_int, Errno> {
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of_val(attributes)) };
     match libc::c_int::try_from(result) {
         Ok(result) if result >= 0 => Ok(result),
-        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+        _ => Err(last_error()),
     }
 }
 

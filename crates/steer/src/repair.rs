@@ -16,7 +16,7 @@ use rustix::net::{
     ipproto, send, sendto, shutdown, socket_with, sockopt,
 };
 
-use crate::error::Error;
+use crate::error::{Error, last_error};
 
 // include/uapi/linux/tcp.h
 const REPAIR_OFF: i32 = 0;
@@ -383,8 +383,4 @@ fn set_bytes<T: zerocopy::IntoBytes + zerocopy::Immutable>(
         )
     };
     if result == 0 { Ok(()) } else { Err(last_error()) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }

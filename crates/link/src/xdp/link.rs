@@ -131,6 +131,17 @@ pub struct KernelCounters {
     pub transmit_ring_empty: u64,
 }
 
+/// What a [`XdpLink::receive`] that has found nothing does before it looks again.
+#[derive(Clone, Copy, Debug)]
+enum Idle {
+    /// It does not look again.
+    Return,
+    /// It runs the device's NAPI itself (busy polling).
+    PollDevice,
+    /// It lets others run on this processor.
+    Yield,
+}
+
 struct Queue {
     receive: Consumer<XdpDesc>,
     fill: Ring<u64>,
@@ -152,8 +163,7 @@ pub struct XdpLink {
     stack: u16,
     layout: PoolLayout,
     zero_copy: bool,
-    busy_poll: bool,
-    shares_processor: bool,
+    idle: Idle,
     /// The process that owns the stack; a forked child must not use or close it.
     process: Pid,
     /// Where `receive` begins, so that no queue starves another.
@@ -219,8 +229,7 @@ impl XdpLink {
             stack,
             layout,
             zero_copy,
-            busy_poll: busy_poll.is_some(),
-            shares_processor: false,
+            idle: if busy_poll.is_some() { Idle::PollDevice } else { Idle::Return },
             process: getpid(),
             first_queue: 0,
             transmit,
@@ -241,13 +250,13 @@ impl XdpLink {
         if count > 0 {
             return count;
         }
-        if self.shares_processor {
-            self.counters.yields += 1;
-            sched_yield();
-        } else if self.busy_poll {
-            self.poll_device();
-        } else {
-            return 0;
+        match self.idle {
+            Idle::Return => return 0,
+            Idle::PollDevice => self.poll_device(),
+            Idle::Yield => {
+                self.counters.yields += 1;
+                sched_yield();
+            }
         }
         self.receive_waiting(budget, &mut each)
     }
@@ -485,7 +494,7 @@ impl XdpLink {
     /// [`XdpLink::receive`] gives the processor away when nothing has arrived: for those who spin where the kernel's threads
     /// receive for the device.
     pub fn share_processor(&mut self) {
-        self.shares_processor = true;
+        self.idle = Idle::Yield;
     }
 
     /// Makes the sockets poll the device themselves, and [`XdpLink::receive`] do so when nothing has arrived. It pays when
@@ -501,7 +510,7 @@ impl XdpLink {
         for queue in &self.queues {
             socket::enable_busy_poll(queue.socket.as_fd(), busy_poll)?;
         }
-        self.busy_poll = true;
+        self.idle = Idle::PollDevice;
         Ok(())
     }
 }
