@@ -7,7 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, Helper, peer, programs, run, spawn, sum, text, until};
+use bench::{Bench, Helper, peer, programs, run, spawn, sum, text};
 
 /// Debian's: another one's folder may be closed to ordinary users.
 const PYTHON: &str = "/usr/bin/python3";
@@ -78,8 +78,7 @@ fn sshd_serves() {
     }
     let log = std::fs::File::create(bench.path("log")).unwrap();
     let _server = Helper(spawn(&bench.lab.server, server.stdin(Stdio::null()).stderr(log)));
-    until("sshd listens", || bench.listens(22));
-    until("sshd has a stack", || bench.broker.attachment().open_stacks() >= 1);
+    bench.until_joined((SERVER, 22).into(), 1);
     let ssh = |arguments: &[&str], input: Stdio| {
         let mut ssh = Command::new("timeout");
         ssh.args(["-s", "KILL", "60", "ssh", "-F", "/dev/null", "-i", &format!("{folder}/user")]);

@@ -497,6 +497,13 @@ impl Attachment {
         result
     }
 
+    /// How many stacks listen at that address, as [`Attachment::listen`] took it: `0.0.0.0` and `::` count themselves alone.
+    /// While there are none, the kernel serves it.
+    #[must_use]
+    pub fn listening_stacks(&self, protocol: Protocol, address: SocketAddr) -> usize {
+        self.groups.accepting_stacks(groups::Place::new(protocol, address))
+    }
+
     /// The stack gets no new connections there, and no datagrams. TCP connections that it has stay its own. Takes what
     /// [`Attachment::listen`] took.
     ///

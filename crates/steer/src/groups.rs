@@ -113,6 +113,11 @@ impl Groups {
         accepting.get(turn.checked_rem(accepting.len())?).copied()
     }
 
+    /// How many stacks accept there.
+    pub(crate) fn accepting_stacks(&self, place: Place) -> usize {
+        self.asked.get(&place).map_or(0, |members| members.accepting.len())
+    }
+
     /// As if the stack had never listened there: it cannot have had a connection.
     pub(crate) fn withdraw(&mut self, stack: u16, place: Place) {
         if let Some(members) = self.asked.get_mut(&place) {
@@ -229,6 +234,7 @@ mod tests {
         let mut groups = Groups::default();
         let (web, other) = (Cluster::new("web", 2), Cluster::new("other", 0));
         groups.listen(1, at(A), web);
+        assert_eq!(groups.accepting_stacks(at(A)), 1);
         assert_eq!(groups.admits(2, at(A), &web), Ok(()));
         assert_eq!(groups.admits(2, at(A), &other), Err(Taken { stacks: 1, other_cluster: true }));
         assert_eq!(groups.admits(2, at(B), &other), Ok(()));

@@ -5,11 +5,13 @@
 pub(crate) mod lab;
 
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use lab::{INTERFACE, Lab, Namespace};
+use overfly_link::broker::Protocol;
 use overfly_steer::{Attachment, Broker, Options};
 
 /// The library that this test run built.
@@ -57,6 +59,13 @@ impl Bench {
     /// The kernel has a listener on that port.
     pub(crate) fn listens(&self, port: u16) -> bool {
         text(&run(&self.lab.server, Command::new("ss").arg("-ltn")).stdout).contains(&format!(":{port} "))
+    }
+
+    /// Until that many stacks listen at the address. Before the first, the kernel accepts.
+    pub(crate) fn until_joined(&self, address: SocketAddr, stacks: usize) {
+        until(&format!("{stacks} stacks listen at {address}"), || {
+            self.broker.attachment().listening_stacks(Protocol::Tcp, address) == stacks
+        });
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {
