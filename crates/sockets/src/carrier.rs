@@ -3,12 +3,13 @@
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_link::broker::Sockets;
-use overfly_link::memif::{Keeper, Loopback, Station};
+use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_wire::{FrameSink, Unfinished};
 use rustix::io::Errno;
 
 use crate::kernel;
+use crate::socket::CONTEXTS;
 use crate::stack::Transport;
 use crate::table::{self, Entry};
 
@@ -35,9 +36,11 @@ impl Carrier {
         }
     }
 
-    /// One that carries connections within the host; `own` is the stack's hardware address.
-    pub(crate) fn within_host(own: [u8; 6]) -> Result<Carrier, String> {
-        Loopback::new(own, KEEPER).map(Box::new).map(Carrier::Loopback).map_err(|error| error.to_string())
+    /// One that carries connections within the host, for the stack of a context; `own` is its hardware address.
+    pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<Carrier, String> {
+        const { assert!(CONTEXTS <= STACKS_MAX as usize) };
+        let loopback = Loopback::new(own, context as u8, KEEPER).map_err(|error| error.to_string())?;
+        Ok(Carrier::Loopback(Box::new(loopback)))
     }
 
     /// What to sleep on. The same ones as long as the carrier lives.

@@ -424,7 +424,6 @@ impl Process {
         if outcome.is_ok() {
             self.client = Some(client);
             self.begin_to_show();
-            contexts::look_after();
         } else {
             // The broker takes back what it gave.
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
@@ -487,6 +486,7 @@ impl Process {
         }
         self.stack.start(side, engine, link, self.cache_limit.max(1024));
         self.statistics.stacks += 1;
+        contexts::look_after();
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }

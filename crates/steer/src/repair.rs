@@ -31,8 +31,12 @@ const OPTION_SACK_PERMITTED: u32 = 4;
 const OPTION_TIMESTAMP: u32 = 8;
 /// include/uapi/asm-generic/socket.h
 const SO_BUF_LOCK: i32 = 72;
-/// include/net/tcp_states.h
+// include/net/tcp_states.h
+const STATE_ESTABLISHED: u8 = 1;
+const STATE_FIN_WAIT1: u8 = 4;
+const STATE_FIN_WAIT2: u8 = 5;
 const STATE_CLOSE: u8 = 7;
+const STATE_CLOSING: u8 = 11;
 
 /// Room for queues beside what is in them, in bytes; and the most that is tried.
 const ROOM: usize = 256 * 1024;
@@ -249,7 +253,12 @@ impl<'a> Repair<'a> {
             window: (send_window >> send_shift).min(0xffff) as u16,
             options: tcp::Options::NONE,
         };
-        let before = state(self.socket)?;
+        // The peer's kernel may say it by itself: the peer's end, repaired before, has an acknowledgment to give after a while.
+        let is_heard = |state| {
+            let knows_fin = !matches!(state, STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2);
+            let knows_acknowledgment = !matches!(state, STATE_FIN_WAIT1 | STATE_CLOSING);
+            (knows_fin || !fin) && (knows_acknowledgment || acknowledged == 0)
+        };
         // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
         // late on a busy machine. One that comes twice is acknowledged twice.
         for attempt in 0..HEARING_MS {
@@ -261,7 +270,7 @@ impl<'a> Repair<'a> {
                     self.interface,
                 )?;
             }
-            if state(self.socket)? != before {
+            if is_heard(state(self.socket)?) {
                 return Ok(());
             }
             std::thread::sleep(Duration::from_millis(1));
@@ -383,4 +392,55 @@ fn set_bytes<T: zerocopy::IntoBytes + zerocopy::Immutable>(
         )
     };
     if result == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::*;
+
+    fn somewhere() -> SocketAddr {
+        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+    }
+
+    fn socket() -> OwnedFd {
+        socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// One end has closed its side, and the other knows. Each end is repaired whenever it is, long after the other one perhaps,
+    /// which has begun to speak by then.
+    #[test]
+    fn a_half_closed_connection_is_repaired_at_leisure() {
+        for pause_ms in [0, 100] {
+            let [a, b] = [(); 2].map(|()| somewhere());
+            let end = |local, remote, send_una, receive_next, flags| Connection {
+                mss: 1460,
+                send_una,
+                send_window: 60_000,
+                send_window_max: 60_000,
+                window_sequence: receive_next,
+                receive_next,
+                receive_window: 60_000,
+                flags,
+                ..Connection::between(local, remote)
+            };
+            let listener = end(a, b, 1000, 5000, flags::FIN_RECEIVED);
+            let closed = end(b, a, 5000, 1000, flags::FIN_ACKNOWLEDGED);
+            let sockets = [socket(), socket()];
+            let first = Repair::restore(sockets[0].as_fd(), &listener, &[], 0).unwrap();
+            let second = Repair::restore(sockets[1].as_fd(), &closed, &[], 0).unwrap();
+            first.finish(&[]).unwrap();
+            // Its delayed acknowledgment of the FIN leaves meanwhile.
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            second.finish(&[]).unwrap();
+            let [mut open, mut closed] = sockets.map(TcpStream::from);
+            open.write_all(b"to the end").unwrap();
+            drop(open);
+            let mut heard = String::new();
+            closed.read_to_string(&mut heard).unwrap();
+            assert_eq!(heard, "to the end");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Connections between programs of one host, and within a program: one process's end of all of them.
+//! Connections between programs of one host, and within a program: one stack's end of all of them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -24,7 +24,7 @@ const KNOWN_MAX: usize = 1024;
 const LOG2_RING_SIZE: u8 = 9;
 /// Visitors that have come and said nothing yet, at most.
 const VISITORS_MAX: usize = 64;
-/// Bytes of frames to this process itself that wait at most.
+/// Bytes of frames to this stack itself that wait at most.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Frames' memory that is kept for the next ones.
 const SPARE_MAX: usize = 256;
@@ -36,13 +36,13 @@ const BUSY_CALL: u32 = 16;
 /// What a [`Loopback`] has done besides what its links count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoopbackCounters {
-    /// Frames from this process to itself.
+    /// Frames from this stack to itself.
     pub own_frames: u64,
     /// Those of them that were dropped because too many waited.
     pub own_dropped: u64,
-    /// Links that this process offered, and that it took.
+    /// Links that this stack offered, and that it took.
     pub offered: u64,
-    /// Links that another process offered.
+    /// Links that another stack offered.
     pub taken: u64,
     /// Offers that made no sense.
     pub refused: u64,
@@ -62,13 +62,15 @@ impl LoopbackCounters {
     }
 }
 
-/// Another process with a link to it.
+/// A stack: its process as [`rendezvous::process_of`], and which of that process's stacks it is.
+type Who = (u64, u8);
+
+/// Another stack with a link to it.
 #[derive(Debug)]
 struct Peer {
     /// What this end calls it: the next hop of connections to it.
     name: Mac,
-    /// As [`rendezvous::process_of`].
-    process: i32,
+    who: Who,
     /// For what is said besides frames.
     channel: Kept,
 }
@@ -76,13 +78,13 @@ struct Peer {
 /// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OtherEnd {
-    /// This process.
+    /// This stack.
     Own,
     /// Another one, as [`Loopback`] calls it.
     Peer([u8; 6]),
 }
 
-/// A message from another process.
+/// A message from another stack.
 #[derive(Debug)]
 pub struct Word {
     /// Who says it.
@@ -93,7 +95,7 @@ pub struct Word {
     pub descriptors: Vec<OwnedFd>,
 }
 
-/// Where this process listens: for others too, or for itself only.
+/// Where this stack listens: for others too, or for itself only.
 #[derive(Debug)]
 struct OwnDoor {
     local: SocketAddr,
@@ -104,18 +106,19 @@ struct OwnDoor {
 #[derive(Debug)]
 struct Known {
     looked: Instant,
-    /// Next hops of the processes that listen there.
+    /// Next hops of the stacks that listen there.
     next_hops: Vec<Mac>,
     /// Whose turn it is.
     turn: usize,
 }
 
-/// A switch between one process's stack and those of all programs of the same user and network namespace that it has
-/// connections with; with itself, too. A link is made when the first connection needs it, and stays until one of the two
-/// processes goes.
+/// A switch between one stack and those of all programs of the same user and network namespace that it has connections with;
+/// with itself, too. A link is made when the first connection needs it, and stays until one of the two stacks goes.
 #[derive(Debug)]
 pub struct Loopback {
     own: Mac,
+    /// Which of its process's stacks it is.
+    stack: u8,
     hub: Hub,
     /// All that ends a sleep.
     bell: Bell,
@@ -128,7 +131,7 @@ pub struct Loopback {
     /// How many have been named.
     names: u32,
     known: HashMap<SocketAddr, Known>,
-    /// There have been frames to this process itself: each frame's destination must be looked at.
+    /// There have been frames to this stack itself: each frame's destination must be looked at.
     to_self: bool,
     scratch: Box<[u8]>,
     queue: VecDeque<Vec<u8>>,
@@ -143,13 +146,15 @@ pub struct Loopback {
 }
 
 impl Loopback {
-    /// Nobody's peer yet. `own` is the stack's hardware address, which no other process may have.
+    /// Nobody's peer yet. `own` is the stack's hardware address, which no other stack may have. `stack`: which of its process's
+    /// it is, below [`STACKS_MAX`](super::STACKS_MAX); 0 if it is the only one.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn new(own: [u8; 6], keeper: Keeper) -> Result<Loopback, Error> {
+    pub fn new(own: [u8; 6], stack: u8, keeper: Keeper) -> Result<Loopback, Error> {
         Ok(Loopback {
             own,
+            stack,
             hub: Hub::without_flooding(),
             bell: Bell::new(keeper)?,
             calls_bell: Bell::new(keeper)?,
@@ -171,10 +176,10 @@ impl Loopback {
         })
     }
 
-    /// Connections to `local` may come to this process from now on, from others or only from itself.
+    /// Connections to `local` may come to this stack from now on, from others or only from itself.
     ///
     /// # Errors
-    /// What the kernel said, or that [`PLACES`] processes listen there already: then others cannot come.
+    /// What the kernel said, or that as many processes as can be found listen there already: then others cannot come.
     pub fn listen(&mut self, local: SocketAddr, for_others: bool) -> Result<(), Error> {
         if self.doors.iter().any(|door| door.local == local) {
             return Ok(());
@@ -183,7 +188,7 @@ impl Loopback {
         self.known.clear();
         self.doors.push(OwnDoor { local, for_others: None });
         if for_others {
-            let (door, socket) = Door::open(local)?;
+            let (door, socket) = Door::open(local, self.stack)?;
             let socket = Kept::new(socket, self.keeper);
             self.bell.ring_for(socket.as_fd());
             if let Some(own) = self.doors.last_mut() {
@@ -199,7 +204,7 @@ impl Loopback {
         self.known.clear();
     }
 
-    /// The next hop of a connection to `remote`: a process that listens there, each of them in turn (or this one, if nobody
+    /// The next hop of a connection to `remote`: a stack that listens there, each of them in turn (or this one, if nobody
     /// else is wanted); `None` if there is none that can be reached so.
     pub fn reach(&mut self, remote: SocketAddr, only_own: bool) -> Option<[u8; 6]> {
         let now = Instant::now();
@@ -242,7 +247,7 @@ impl Loopback {
             next_hops.extend(own.map(|_| self.own));
             for place in (0..PLACES).filter(|&place| Some(place) != own_place) {
                 if let Ok(Found::Process(process, channel)) = rendezvous::knock(local, place, &mut socket) {
-                    next_hops.extend(self.link_to(process, channel));
+                    next_hops.extend(self.link_to((process, rendezvous::stack_at(place)), channel));
                 }
             }
             if !next_hops.is_empty() {
@@ -252,19 +257,19 @@ impl Loopback {
         Vec::new()
     }
 
-    /// The link to a process, made if there is none.
-    fn link_to(&mut self, process: i32, channel: OwnedFd) -> Option<Mac> {
-        let known = self.peers.iter().find(|peer| peer.process == process && process != 0);
+    /// The link to a stack, made if there is none.
+    fn link_to(&mut self, who: Who, channel: OwnedFd) -> Option<Mac> {
+        let known = self.peers.iter().find(|peer| peer.who == who);
         if let Some(peer) = known {
             return Some(peer.name);
         }
         let settings = Settings { log2_ring_size: LOG2_RING_SIZE, ..Settings::default() };
-        let pair = rendezvous::offer(&channel, &settings).ok()?;
+        let pair = rendezvous::offer(&channel, &settings, self.stack).ok()?;
         self.counters.offered += 1;
-        self.attach(pair, process, Kept::new(channel, self.keeper))
+        self.attach(pair, who, Kept::new(channel, self.keeper))
     }
 
-    fn attach(&mut self, pair: Pair, process: i32, channel: Kept) -> Option<Mac> {
+    fn attach(&mut self, pair: Pair, who: Who, channel: Kept) -> Option<Mac> {
         let link = MemifLink::open_kept(pair, Some(self.keeper)).ok()?;
         for descriptor in link.descriptors() {
             self.bell.ring_for(descriptor);
@@ -275,7 +280,7 @@ impl Loopback {
         self.names = self.names.wrapping_add(1);
         self.hub.attach_as(link, name);
         self.calls_bell.ring_for(channel.as_fd());
-        self.peers.push(Peer { name, process, channel });
+        self.peers.push(Peer { name, who, channel });
         Some(name)
     }
 
@@ -291,9 +296,9 @@ impl Loopback {
         }
         for visitor in core::mem::take(&mut self.visitors) {
             match rendezvous::take_offer(&visitor) {
-                Ok(Some(pair)) => {
+                Ok(Some((pair, stack))) => {
                     let process = rendezvous::process_of(visitor.as_fd()).unwrap_or(0);
-                    let taken = self.attach(pair, process, visitor).is_some();
+                    let taken = self.attach(pair, (process, stack), visitor).is_some();
                     self.counters.taken += u64::from(taken);
                     self.counters.refused += u64::from(!taken);
                 }
@@ -386,7 +391,7 @@ impl Loopback {
         Some(OtherEnd::Peer(peer.name))
     }
 
-    /// Whether there are other processes.
+    /// Whether there are links to other stacks.
     #[inline]
     #[must_use]
     pub fn has_peers(&self) -> bool {
@@ -399,7 +404,7 @@ impl Loopback {
         self.calls_bell.as_fd()
     }
 
-    /// Says something to another process, with descriptors: four at most.
+    /// Says something to another stack, with descriptors: four at most.
     ///
     /// # Errors
     /// [`Error::MemifGone`].
@@ -409,7 +414,7 @@ impl Loopback {
         rendezvous::say(&peer.channel, bytes, descriptors)
     }
 
-    /// The next thing that another process says, in `most` bytes at most. Does not wait.
+    /// The next thing that another stack says, in `most` bytes at most. Does not wait.
     pub fn hear(&mut self, most: usize) -> Option<Word> {
         for peer in &self.peers {
             match rendezvous::hear(&peer.channel, most) {
@@ -422,7 +427,7 @@ impl Loopback {
         None
     }
 
-    /// The links to other processes.
+    /// The links to other stacks.
     #[must_use]
     pub fn hub(&self) -> &Hub {
         &self.hub
@@ -434,7 +439,7 @@ impl Loopback {
         &self.counters
     }
 
-    /// Queues the frame in the scratch for this process itself.
+    /// Queues the frame in the scratch for this stack itself.
     fn keep(&mut self, length: usize) {
         self.counters.own_frames += 1;
         if self.queued_bytes + length > QUEUE_BYTES_MAX {
@@ -481,7 +486,7 @@ mod tests {
     const KEEPER: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| {} };
 
     fn stack(number: u8) -> Loopback {
-        Loopback::new([2, 0, 0, 0, 0, number], KEEPER).unwrap()
+        Loopback::new([2, 0, 0, 0, 0, number], 0, KEEPER).unwrap()
     }
 
     /// An address and port that no other test listens at.
@@ -516,7 +521,7 @@ mod tests {
         server.listen(place, true).unwrap();
         client.known.clear();
         let name = client.reach(place, false).unwrap();
-        assert_eq!(client.reach(place, true), None, "this process's own are others");
+        assert_eq!(client.reach(place, true), None, "this stack's own are others");
         send(&mut client, name, 100, 7);
         assert_eq!(next(&mut server), Some((100, 7)));
         // The answer goes where the frame came from; long ones go in one piece.
@@ -529,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_to_this_process_itself_come_back() {
+    fn frames_to_this_stack_itself_come_back() {
         let (mut stack, place) = (stack(1), somewhere());
         stack.listen(place, false).unwrap();
         let name = stack.reach(place, true).unwrap();
@@ -607,9 +612,45 @@ mod tests {
     }
 
     #[test]
+    fn a_process_has_several_stacks() {
+        let stack = |stack: u8| Loopback::new([2, 0, 0, 0, 1, stack], stack, KEEPER).unwrap();
+        let (mut client, mut first, mut second) = (stack(2), stack(0), stack(1));
+        let [place, other] = [(); 2].map(|()| somewhere());
+        first.listen(place, true).unwrap();
+        second.listen(place, true).unwrap();
+        second.listen(other, true).unwrap();
+        let mut turns = [(); 4].map(|()| client.reach(place, false).unwrap());
+        assert_eq!((turns[0], turns[1]), (turns[2], turns[3]));
+        turns.sort_unstable();
+        assert_ne!(turns[0], turns[3], "each stack has its own link");
+        assert!(turns.contains(&client.reach(other, false).unwrap()), "and no more than one");
+        assert_eq!((client.counters.offered, client.peers.len()), (2, 2));
+        // Which of its process's stacks has come is known, too.
+        assert_eq!(next(&mut second), None);
+        assert_eq!(second.peers[0].who, (client.peers[0].who.0, 2));
+        client.listen(somewhere(), true).unwrap();
+        let place = client.doors[0].local;
+        assert_eq!(second.reach(place, false), Some(second.peers[0].name));
+    }
+
+    #[test]
+    fn every_place_is_of_one_stack() {
+        let mut places: Vec<_> = (0..super::super::STACKS_MAX)
+            .flat_map(|stack| {
+                rendezvous::places_of(stack).inspect(move |&place| {
+                    assert_eq!(rendezvous::stack_at(place), stack, "{place}");
+                })
+            })
+            .collect();
+        places.sort_unstable();
+        assert_eq!(places, (0..PLACES).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn there_are_so_many_places_and_no_more() {
         let place = somewhere();
-        let mut servers: Vec<_> = (0..PLACES).map(|_| stack(1)).collect();
+        let places = rendezvous::places_of(0).count();
+        let mut servers: Vec<_> = (0..places).map(|_| stack(1)).collect();
         servers.iter_mut().for_each(|server| server.listen(place, true).unwrap());
         assert!(stack(2).listen(place, true).is_err());
         servers.pop();

@@ -33,6 +33,7 @@ pub use client::connect;
 pub use hub::{Hub, HubCounters};
 pub use link::{Counters, MemifLink, State};
 pub use loopback::{Loopback, LoopbackCounters, OtherEnd, Word};
+pub use rendezvous::STACKS_MAX;
 pub use ring::Buffers;
 pub use server::{Listener, remove_abandoned};
 pub use station::Station;

@@ -3,7 +3,7 @@
 //! namespace, as addresses and ports do, and end with their process. Both ends are of one user.
 
 use core::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -20,8 +20,18 @@ use super::server::is_eventfd;
 use super::{Pair, RingEnd, Role, Settings, region};
 use crate::{Error, messages};
 
-/// Processes that listen at one address and port, at most.
-pub(super) const PLACES: u16 = 32;
+/// Stacks of a process at most: [`super::Loopback::new`] is told which one it is.
+pub const STACKS_MAX: u8 = 32;
+/// Places at an address and port: 32 for processes' first stacks, two for the second ones, two for the third ones and so on.
+pub(super) const PLACES: u16 = FIRST_STACKS + FURTHER_STACKS * FURTHER;
+const FIRST_STACKS: u16 = 32;
+const FURTHER_STACKS: u16 = 2;
+/// A process's stacks besides its first.
+const FURTHER: u16 = STACKS_MAX as u16 - 1;
+/// The file system of process descriptors (linux/magic.h). Since Linux 6.9 each process has an inode of its own there.
+const PIDFS_MAGIC: u32 = 0x5049_4446;
+/// A process's number as this PID namespace has it, not its inode's.
+const IS_PID: u64 = 1 << 63;
 /// Offers that wait to be taken.
 const BACKLOG: i32 = 64;
 /// Descriptors of an offer: memory, the interrupts of both rings, the control socket.
@@ -30,23 +40,37 @@ const DESCRIPTORS: usize = 4;
 const MAGIC: [u8; 4] = *b"OVFL";
 const VERSION: u16 = 1;
 
-/// The name of the `place`-th process that listens at `local`.
+/// The places that a process's stack may take: the place says which of its process's stacks it is.
+pub(super) fn places_of(stack: u8) -> impl Iterator<Item = u16> {
+    let (first, step, count) = match u16::from(stack) {
+        0 => (0, 1, FIRST_STACKS),
+        further => (FIRST_STACKS + further - 1, FURTHER, FURTHER_STACKS),
+    };
+    (0..count).map(move |turn| first + turn * step)
+}
+
+/// Which of its process's stacks has the place.
+pub(super) fn stack_at(place: u16) -> u8 {
+    place.checked_sub(FIRST_STACKS).map_or(0, |further| (further % FURTHER) as u8 + 1)
+}
+
+/// The name of a place at `local`.
 fn name(local: SocketAddr, place: u16) -> Result<SocketAddrUnix, Error> {
     SocketAddrUnix::new_abstract_name(format!("overfly-loopback/{local}/{place}").as_bytes())
         .map_err(|errno| Error::system("naming a place of the host's", errno))
 }
 
-/// A process's place among those that listen at an address and port.
+/// A stack's place among those that listen at an address and port.
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) place: u16,
 }
 
 impl Door {
-    /// Takes the first free place.
-    pub(super) fn open(local: SocketAddr) -> Result<(Door, OwnedFd), Error> {
+    /// Takes the first place that is free for the process's stack of that number.
+    pub(super) fn open(local: SocketAddr, stack: u8) -> Result<(Door, OwnedFd), Error> {
         let socket = make_socket()?;
-        for place in 0..PLACES {
+        for place in places_of(stack) {
             match bind(&socket, &name(local, place)?) {
                 Ok(()) => {
                     listen(&socket, BACKLOG).map_err(|errno| Error::system("listen", errno))?;
@@ -56,7 +80,7 @@ impl Door {
                 Err(errno) => return Err(Error::system("binding a place of the host's", errno)),
             }
         }
-        Err(Error::Layout("32 processes listen there: there is no place for another"))
+        Err(Error::Layout("too many stacks listen there: there is no place for another"))
     }
 
     /// Who has come, if anybody has; of another user are turned away.
@@ -71,29 +95,52 @@ impl Door {
     }
 }
 
-/// The peer's process, as this one counts processes, if it is of the same user: 0 for one of another PID namespace, of which
-/// there may be several.
-pub(super) fn process_of(socket: BorrowedFd<'_>) -> Option<i32> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: the kernel writes one such record at most. (rustix's has no process 0.)
+/// The peer's process, if it is of the same user: a number that no other process has, or 0 if it cannot be told (before Linux
+/// 6.9, of one in another PID namespace).
+pub(super) fn process_of(socket: BorrowedFd<'_>) -> Option<u64> {
+    let peer: libc::ucred = peer_option(socket, libc::SO_PEERCRED)?;
+    if peer.uid != rustix::process::geteuid().as_raw() {
+        return None;
+    }
+    Some(inode_of_process(socket).unwrap_or_else(|| match peer.pid {
+        0 => 0,
+        pid => IS_PID | u64::from(pid.unsigned_abs()),
+    }))
+}
+
+/// The peer's process in the file system of process descriptors.
+fn inode_of_process(socket: BorrowedFd<'_>) -> Option<u64> {
+    let descriptor: i32 = peer_option(socket, libc::SO_PEERPIDFD)?;
+    // SAFETY: the kernel has just made it for this caller.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let kind = rustix::fs::fstatfs(&descriptor).ok()?.f_type;
+    // Before, all process descriptors had one inode.
+    (kind as u32 == PIDFS_MAGIC).then_some(rustix::fs::fstat(&descriptor).ok()?.st_ino)
+}
+
+/// What the kernel says of a Unix socket's peer. (rustix has neither a process 0 nor SO_PEERPIDFD.)
+fn peer_option<T: Copy>(socket: BorrowedFd<'_>, option: i32) -> Option<T> {
+    let mut value = core::mem::MaybeUninit::<T>::uninit();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at most.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut peer).cast(),
+            option,
+            value.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
-    (result == 0 && peer.uid == rustix::process::geteuid().as_raw()).then_some(peer.pid)
+    // SAFETY: the kernel has written all of it; both options are made of integers.
+    (result == 0 && length as usize == size_of::<T>()).then(|| unsafe { value.assume_init() })
 }
 
 /// Where connections may go.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// A process, by its number, at the other end of a socket.
-    Process(i32, OwnedFd),
+    /// A process, as [`process_of`], at the other end of a socket.
+    Process(u64, OwnedFd),
     Nobody,
 }
 
@@ -104,7 +151,10 @@ pub(super) fn knock(local: SocketAddr, place: u16, socket: &mut Option<OwnedFd>)
         None => make_socket()?,
     };
     match connect(&unused, &name(local, place)?) {
-        Ok(()) => Ok(process_of(unused.as_fd()).map_or(Found::Nobody, |pid| Found::Process(pid, unused))),
+        Ok(()) => Ok(match process_of(unused.as_fd()) {
+            None | Some(0) => Found::Nobody,
+            Some(process) => Found::Process(process, unused),
+        }),
         // A full queue is as good as nobody: the kernel has one, too.
         Err(_) => {
             *socket = Some(unused);
@@ -120,13 +170,14 @@ struct Offer {
     magic: [u8; 4],
     version: U16,
     log2_ring_size: u8,
-    reserved: u8,
+    /// Which of its process's stacks offers.
+    stack: u8,
     buffer_len: U32,
 }
 
 /// Makes memory for a link, offers it to the process at the other end of `channel`, and returns this end's part. Frames can be
 /// sent at once.
-pub(super) fn offer(channel: &OwnedFd, settings: &Settings) -> Result<Pair, Error> {
+pub(super) fn offer(channel: &OwnedFd, settings: &Settings, stack: u8) -> Result<Pair, Error> {
     let layout = Layout::new(settings)?;
     let memory = region::make(layout.length)?;
     layout.initialize(&memory)?;
@@ -146,7 +197,7 @@ pub(super) fn offer(channel: &OwnedFd, settings: &Settings) -> Result<Pair, Erro
         magic: MAGIC,
         version: U16::new(VERSION),
         log2_ring_size: settings.log2_ring_size,
-        reserved: 0,
+        stack,
         buffer_len: U32::new(settings.buffer_len),
     };
     let rights = [&pair.regions[0].0, &pair.to_server.interrupt, &pair.to_client.interrupt, &theirs];
@@ -154,11 +205,11 @@ pub(super) fn offer(channel: &OwnedFd, settings: &Settings) -> Result<Pair, Erro
     Ok(pair)
 }
 
-/// What a visitor offers: `None` if it has said nothing yet.
+/// What a visitor offers, and which of its process's stacks it is: `None` if it has said nothing yet.
 ///
 /// # Errors
 /// [`Error::MemifProtocol`] for what makes no sense, [`Error::MemifGone`].
-pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<Pair>, Error> {
+pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<(Pair, u8)>, Error> {
     let Some((bytes, descriptors)) = hear(channel, size_of::<Offer>())? else { return Ok(None) };
     let broken = |what: &str| Error::MemifProtocol(what.to_owned());
     let offer = Offer::read_from_bytes(&bytes).map_err(|_| broken("an offer of another length"))?;
@@ -179,7 +230,7 @@ pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<Pair>, Error> {
         return Err(broken("an interrupt that is no eventfd"));
     }
     let end = |direction, interrupt| RingEnd { place: layout.place(0, direction), interrupt, buffers: None };
-    Ok(Some(Pair {
+    let pair = Pair {
         role: Role::Server,
         to_server: end(Direction::ToServer, to_server),
         to_client: end(Direction::ToClient, to_client),
@@ -187,7 +238,8 @@ pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<Pair>, Error> {
         control,
         mtu: settings.mtu,
         offload: true,
-    }))
+    };
+    Ok(Some((pair, offer.stack)))
 }
 
 /// Says something over a channel, with descriptors.

@@ -173,7 +173,9 @@ pub(super) unsafe fn epoll_wait(
         let over = deadline.is_some_and(|deadline| time >= deadline);
         let spins = !over && found.count == 0 && time < spin;
         let due = time - looked >= if found.count > 0 { KERNEL_LOOK_PAUSE } else { pause };
-        if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
+        // What the kernel has said once it would say again.
+        let asked = found.count > ours;
+        if !asked && found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             looked = time;
             look_at_kernel(epoll, &mut found, Some(0), since);
             if ours == 0 {

@@ -297,7 +297,9 @@ pub(crate) unsafe fn epoll_wait(
         };
         let spins = !over && found.count == 0 && time < spin_until(&guard, Waiting::Epoll, started);
         let due = time - guard.sets[set.0 as usize].looked >= pause;
-        if found.left() > 0 && if found.count > 0 || spins { due } else { over } {
+        // What the kernel has said once it would say again.
+        let asked = found.count > ours;
+        if !asked && found.left() > 0 && if found.count > 0 || spins { due } else { over } {
             guard.sets[set.0 as usize].looked = time;
             guard = look_at_kernel(guard, (epoll, set), &mut found, &Sleep::No, since);
             if ours == 0 {

@@ -92,10 +92,6 @@ impl Process {
 
     /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same.
     fn try_start_loopback(&mut self) -> Result<bool, String> {
-        // Programs know each other by their process's number, and have one link to each.
-        if self.context > 0 {
-            return Ok(false);
-        }
         let mut client = self.take_client()?;
         let moves_pairs = client.moves_pairs();
         self.client = Some(client);
@@ -117,7 +113,7 @@ impl Process {
         config.checksum_offload = true;
         config.segment_offload = SEGMENT_OFFLOAD;
         config.time_wait = TIME_WAIT;
-        self.carry(Side::Loopback, config, Carrier::within_host(own)?)?;
+        self.carry(Side::Loopback, config, Carrier::within_host(own, self.context)?)?;
         self.begin_to_show();
         Ok(true)
     }
