@@ -31,13 +31,13 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
 
 /// `root` and all processes under it.
 pub(crate) fn tree(root: u32) -> Vec<Process> {
-    tree_among(processes(), root)
+    tree_among(&processes(), root)
 }
 
 /// As [`tree`], of the processes that were found once.
-pub(crate) fn tree_among(processes: Vec<Process>, root: u32) -> Vec<Process> {
+pub(crate) fn tree_among(processes: &[Process], root: u32) -> Vec<Process> {
     let (mut tree, mut rest): (Vec<_>, Vec<_>) =
-        processes.into_iter().partition(|process| process.id == root);
+        processes.iter().cloned().partition(|process| process.id == root);
     let mut next = 0;
     while next < tree.len() {
         let parent = tree[next].id;

@@ -247,8 +247,8 @@ impl Clocks {
         Clocks {
             when: Instant::now(),
             receiving: receiving.map(|process| process.time).sum(),
-            server: spent(&tree_among(processes.clone(), server.guardian.id())),
-            generator: spent(&tree_among(processes, generator)),
+            server: spent(&tree_among(&processes, server.guardian.id())),
+            generator: spent(&tree_among(&processes, generator)),
             cores_differ: plan.server.cpu != plan.client.cpu,
             server_core: CoreTime::of(plan.server.cpu),
             client_core: CoreTime::of(plan.client.cpu),

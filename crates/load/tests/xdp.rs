@@ -1,6 +1,8 @@
 //! The generator over AF_XDP on a veth pair, against kernel servers in another namespace. Needs
 //! root and iproute2; without root there is nothing to test and the tests say so.
 
+#[path = "../../steer/tests/lab/kernel.rs"]
+mod kernel;
 mod lab;
 mod secure;
 
@@ -10,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
+use kernel::napis_have_threads;
 use lab::Lab;
 use overfly_load::http::{Hostility, Rate, Report, Settings, Target, run};
 use overfly_load::{Error, Link};
@@ -83,14 +86,6 @@ fn answer(body: usize, close: bool) -> impl Fn(TcpStream) + Send + Sync + 'stati
             }
         }
     }
-}
-
-/// Linux 6.17 gives each NAPI a thread where it is asked to; it can be placed where the kernel's threads are seen.
-fn napis_have_threads() -> bool {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-    let seen = std::fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
-    seen && (numbers.next(), numbers.next()) >= (Some(6), Some(17))
 }
 
 #[test]

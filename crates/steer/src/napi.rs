@@ -142,20 +142,12 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::Duration;
 
-    use rustix::system::uname;
     use rustix::thread::sched_getaffinity;
 
     use super::*;
+    use crate::lab::kernel::napis_have_threads;
     use crate::lab::{CLIENT, INTERFACE, Lab};
     use crate::{Attachment, Options};
-
-    /// Not before Linux 6.17, and not in a process namespace without the kernel's threads.
-    fn threads_can_be_had() -> bool {
-        let release = uname().release().to_string_lossy().into_owned();
-        let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
-        let seen = fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n");
-        seen && (numbers.next(), numbers.next()) >= (Some(6), Some(17))
-    }
 
     #[test]
     fn threads_receive_where_they_were_told_until_they_are_dropped() {
@@ -167,7 +159,7 @@ mod tests {
         let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
         let index = attachment.interface().index;
         if !attachment.receive_on(&cpus) {
-            assert!(!threads_can_be_had(), "this kernel has threads for each NAPI");
+            assert!(!napis_have_threads(), "this kernel has threads for each NAPI");
             return;
         }
         let again = ReceivingThreads::start(index, &cpus);

@@ -243,12 +243,12 @@ impl<'a> Repair<'a> {
     /// What the peer said last, said again to the kernel: its FIN, or that it has ours. There is no repairing those.
     fn hear_from_peer(&self, fin: bool) -> Result<(), Errno> {
         let Connection { send_una, sent, receive_next, send_window, send_shift, .. } = *self.connection;
-        let acknowledged = u32::from(self.connection.is(flags::FIN_ACKNOWLEDGED));
+        let fin_acknowledged = self.connection.is(flags::FIN_ACKNOWLEDGED);
         let header = tcp::Header {
             source_port: self.remote.port(),
             destination_port: self.local.port(),
             sequence: receive_next,
-            acknowledgment: if acknowledged == 1 { send_una.wrapping_add(sent + 1) } else { send_una },
+            acknowledgment: send_una.wrapping_add(if fin_acknowledged { sent + 1 } else { 0 }),
             flags: tcp::Flags::ACK | if fin { tcp::Flags::FIN } else { tcp::Flags::NONE },
             window: (send_window >> send_shift).min(0xffff) as u16,
             options: tcp::Options::NONE,
@@ -257,7 +257,7 @@ impl<'a> Repair<'a> {
         let is_heard = |state| {
             let knows_fin = !matches!(state, STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2);
             let knows_acknowledgment = !matches!(state, STATE_FIN_WAIT1 | STATE_CLOSING);
-            (knows_fin || !fin) && (knows_acknowledgment || acknowledged == 0)
+            (knows_fin || !fin) && (knows_acknowledgment || !fin_acknowledged)
         };
         // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
         // late on a busy machine. One that comes twice is acknowledged twice.
