@@ -2,6 +2,7 @@
 //!
 //! | script | where | what |
 //! |---|---|---|
+//! | `build` | outside of the lab | what has to be fetched or compiled |
 //! | `prepare` | server side, on the kernel | what must be there before, such as a database cluster |
 //! | `peer` | client side, on the kernel | the other end that the program needs, such as an upstream |
 //! | `serve` | server side, under test | the program, until it is told to end |
@@ -214,6 +215,9 @@ impl Run<'_> {
         for side in ["server", "client"] {
             succeed(self.lab, side, &["mkdir", "-p", STATE]);
         }
+        if self.program.has("build") {
+            self.finish(self.limited(Command::new("timeout"), "build", None, 600))?;
+        }
         if self.program.has("prepare") {
             self.finish(self.script("server", "prepare", None, 600))?;
         }
@@ -306,9 +310,12 @@ impl Run<'_> {
 
     /// A script on the kernel. After so many seconds, if not 0, it is ended.
     fn script(&self, side: &str, script: &str, server: Option<u32>, within_s: u32) -> Command {
-        let mut command = self.lab.command(side, "timeout");
-        command.args(["--kill-after=5", &within_s.to_string()]).arg(self.program.folder.join(script));
-        self.surround(command, server)
+        self.limited(self.lab.command(side, "timeout"), script, server, within_s)
+    }
+
+    fn limited(&self, mut timeout: Command, script: &str, server: Option<u32>, within_s: u32) -> Command {
+        timeout.args(["--kill-after=5", &within_s.to_string()]).arg(self.program.folder.join(script));
+        self.surround(timeout, server)
     }
 
     fn surround(&self, mut command: Command, server: Option<u32>) -> Command {
