@@ -21,6 +21,7 @@ programs! {
     curl "curl"
     haproxy "haproxy"
     iperf3 "iperf3"
+    java_threads "java-threads"
     memcached "memcached"
     netty_epoll "netty-epoll"
     netty_nio "netty-nio"
