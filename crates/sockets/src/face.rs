@@ -72,6 +72,8 @@ pub(crate) struct Face {
     pub(crate) leaving: Vec<(SocketId, SocketAddr)>,
     /// Something became ready since this was last cleared: threads that sleep should look.
     pub(crate) news: bool,
+    /// Something happened to a socket that somebody waits for since this was last cleared.
+    pub(crate) noted: bool,
     /// Free sockets that keep their buffers, at most.
     pub(crate) cache_limit: usize,
 }
@@ -94,6 +96,7 @@ impl Face {
             deferred: BTreeSet::new(),
             leaving: Vec::new(),
             news: false,
+            noted: false,
             cache_limit: 4096,
         }
     }
@@ -129,6 +132,7 @@ impl Face {
 
     /// The socket is nobody's any more.
     pub(crate) fn release(&mut self, id: SocketId) {
+        self.note(id);
         let keeps_buffers = self.free.len() < self.cache_limit;
         let socket = &mut self.sockets[id.index()];
         if keeps_buffers {
@@ -181,10 +185,16 @@ impl Face {
         asked(&mut self.sockets[id.index()], wanted)
     }
 
+    /// Threads that sleep for a socket have to look.
+    pub(crate) fn note(&mut self, id: SocketId) {
+        self.noted |= core::mem::take(&mut self.sockets[id.index()].awaited);
+    }
+
     /// `news` happened to a socket.
     pub(crate) fn wake(&mut self, id: SocketId, news: u32) {
         let head = self.sockets[id.index()].interests;
         self.news = true;
+        self.note(id);
         if head != NONE {
             self.interests.wake(head, news);
         }
@@ -491,6 +501,7 @@ impl Owner for Face {
         if !waits {
             self.urgent.push(id);
             self.news = true;
+            self.note(id);
         }
         true
     }

@@ -62,7 +62,13 @@ struct Set {
     listed: usize,
     /// Interests that are reported at user level.
     watching: usize,
+    /// Something happened since [`Interests::take_news`].
+    news: bool,
     free: bool,
+}
+
+impl Set {
+    const NEW: Self = Self { first: NONE, last: NONE, listed: 0, watching: 0, news: false, free: false };
 }
 
 /// All sets of the process and what they watch.
@@ -79,14 +85,13 @@ impl Interests {
     }
 
     pub(crate) fn open_set(&mut self) -> SetId {
-        let set = Set { first: NONE, last: NONE, listed: 0, watching: 0, free: false };
         match self.free_sets.pop() {
             Some(index) => {
-                self.sets[index as usize] = set;
+                self.sets[index as usize] = Set::NEW;
                 SetId(index)
             }
             None => {
-                self.sets.push(set);
+                self.sets.push(Set::NEW);
                 SetId(self.sets.len() as u32 - 1)
             }
         }
@@ -95,8 +100,7 @@ impl Interests {
     /// Makes room for a set that was opened in another context.
     pub(crate) fn make_room(&mut self, set: SetId) {
         if self.sets.len() <= set.0 as usize {
-            let none = Set { first: NONE, last: NONE, listed: 0, watching: 0, free: false };
-            self.sets.resize(set.0 as usize + 1, none);
+            self.sets.resize(set.0 as usize + 1, Set::NEW);
         }
     }
 
@@ -246,7 +250,19 @@ impl Interests {
         woke
     }
 
+    /// Something happened that a set has to look at.
     pub(crate) fn list(&mut self, index: u32) {
+        self.sets[self.slots[index as usize].set as usize].news = true;
+        self.keep_listed(index);
+    }
+
+    /// Whether something happened in a set since this was asked: whoever watches the set as a descriptor sees an edge, though it
+    /// was ready before (ep_poll_callback() in fs/eventpoll.c).
+    pub(crate) fn take_news(&mut self, set: SetId) -> bool {
+        core::mem::take(&mut self.sets[set.0 as usize].news)
+    }
+
+    fn keep_listed(&mut self, index: u32) {
         let interest = &mut self.slots[index as usize];
         if interest.listed {
             return;
@@ -319,7 +335,7 @@ impl Interests {
             if interest.events & bits::ONESHOT != 0 {
                 interest.disabled = true;
             } else if interest.events & bits::ET == 0 {
-                self.list(index);
+                self.keep_listed(index);
             }
         }
         reported

@@ -22,6 +22,9 @@ const CONTENDED: u32 = 2;
 /// How often a thread looks before it sleeps.
 const SPINS: u32 = 100;
 
+/// How often at most a thread lets the others go first.
+const YIELDS: u32 = 100;
+
 /// No errand is run; one is; one is, and must be run once more.
 const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
@@ -41,12 +44,20 @@ pub(crate) trait Guarded {
     fn run(errand: Self::Errand) -> Result<(), Errno>;
     /// Does it with the lock held, after it could not be done without, or not so soon that others must not wait for it.
     fn finish_errand(&mut self, failure: Option<Errno>);
+    /// Threads to wake when the lock is free: they will want it.
+    type Calls;
+    /// Takes them.
+    fn take_calls(&mut self) -> Option<Self::Calls>;
+    /// Wakes them.
+    fn call(calls: Self::Calls);
 }
 
 /// Guards a `T`.
 pub(crate) struct Lock<T> {
     state: AtomicU32,
     errand: AtomicU32,
+    /// Threads that wait for it and have something to do.
+    waiting: AtomicU32,
     value: UnsafeCell<T>,
 }
 
@@ -57,11 +68,33 @@ unsafe impl<T> Sync for Lock<T> {}
 
 impl<T: Guarded> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
-        Self { state: AtomicU32::new(FREE), errand: AtomicU32::new(IDLE), value: UnsafeCell::new(value) }
+        Self {
+            state: AtomicU32::new(FREE),
+            errand: AtomicU32::new(IDLE),
+            waiting: AtomicU32::new(0),
+            value: UnsafeCell::new(value),
+        }
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
+        sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
+        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+            let guard = self.wait();
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return guard;
+        }
+        Guard { lock: self }
+    }
+
+    /// As [`Lock::lock`], for a thread that has nothing to do but to look, again and again: it would take the lock from others
+    /// for as long as the kernel takes to wake them.
+    #[inline]
+    pub(crate) fn lock_last(&self) -> Guard<'_, T> {
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.let_others_go_first();
+        }
         sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
         if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
             return self.wait();
@@ -70,9 +103,21 @@ impl<T: Guarded> Lock<T> {
     }
 
     #[cold]
+    fn let_others_go_first(&self) {
+        for _ in 0..YIELDS {
+            if self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+
+    #[cold]
     fn wait(&self) -> Guard<'_, T> {
-        let is_free =
-            || self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let is_free = || {
+            self.state.load(Ordering::Relaxed) == FREE
+                && self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        };
         let soon = (0..SPINS).any(|_| {
             core::hint::spin_loop();
             is_free()
@@ -184,7 +229,11 @@ impl<T: Guarded> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
         let errand = self.take_errand().filter(|_| self.lock.takes_over());
+        let calls = self.take_calls();
         self.lock.unlock();
+        if let Some(calls) = calls {
+            T::call(calls);
+        }
         if let Some(errand) = errand {
             self.lock.run(errand);
         }
@@ -216,6 +265,14 @@ mod tests {
         fn contended(&mut self) {
             self.shared = true;
         }
+
+        type Calls = ();
+
+        fn take_calls(&mut self) -> Option<()> {
+            None
+        }
+
+        fn call((): ()) {}
 
         fn take_errand(&mut self) -> Option<Self::Errand> {
             core::mem::take(&mut self.owes).then_some((self.shown, self.taken, self.kicks))

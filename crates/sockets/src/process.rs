@@ -13,11 +13,12 @@ mod pairs;
 mod ports;
 pub(crate) mod sets;
 mod show;
+mod sleep;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd};
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
@@ -32,6 +33,10 @@ use self::family::Family;
 pub(crate) use self::family::has_inherited;
 use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
+use self::sleep::Sleepers;
+pub(crate) use self::sleep::{
+    For, Slept, Told, Woken, let_others_in, readable, rest, settled, sleep_beside, sleep_in, wait,
+};
 use crate::calls::wait::{prepare, share_sets};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::interest::SetId;
@@ -43,7 +48,7 @@ use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Statistics, Why};
-use crate::sys::{self, Seen};
+use crate::sys;
 use crate::table::{self, Entry};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
@@ -136,16 +141,21 @@ pub(crate) struct KernelSet {
     pub(crate) tainted: bool,
     /// It was there before this process was forked: another one may wait for it.
     pub(crate) inherited: bool,
-    /// An eventfd in it that is readable while the set has something at user level, or -1: for those who watch the set as a
-    /// descriptor.
-    pub(crate) exposed: i32,
-    pub(crate) signalled: bool,
+    /// It is watched as a descriptor, as other sets and poll() do: of the library's descriptors only `signal` is in it, and its
+    /// threads sleep beside it.
+    pub(crate) exposed: bool,
+    /// An eventfd in it that is readable while the set has something at user level, or -1, and whether it is.
+    signal: i32,
+    signalled: bool,
     /// Tells it from others that had its number before.
     serial: u64,
-    /// An eventfd in it, or -1, that wakes the threads that sleep in it, how many they are, and whether it does.
+    /// An eventfd in it, or -1, that wakes the threads that sleep in it, and how many they are.
     kick: i32,
     sleepers: u32,
-    kicked: bool,
+    /// It is readable for one of them, whichever; for so many that slept when all were woken; and how often that was.
+    one_woken: bool,
+    all_woken: u32,
+    times_woken: u64,
     /// How often in a row its threads were woken for others.
     pub(crate) in_vain: u32,
     /// The last wait found more than there was room for, or as much.
@@ -169,15 +179,86 @@ impl KernelSet {
             prepared: false,
             tainted: false,
             inherited: false,
-            exposed: -1,
+            exposed: false,
+            signal: -1,
             signalled: false,
             kick: -1,
             sleepers: 0,
-            kicked: false,
+            one_woken: false,
+            all_woken: 0,
+            times_woken: 0,
             in_vain: 0,
             full: false,
             looked: Instant::from_micros(0),
             turn: 0,
+        }
+    }
+}
+
+impl KernelSet {
+    /// One of the library's descriptors leaves it.
+    fn leave(&self, descriptor: i32) {
+        let _ = sys::epoll_control(self.descriptor, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+    }
+
+    /// Whoever watches it as a descriptor sees whether it is ready, and each of its `news`.
+    fn tell(&mut self, ready: bool, news: bool) {
+        if ready && (news || !self.signalled) {
+            if self.signal < 0 {
+                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+                let Ok(signal) = rustix::event::eventfd(0, flags).map(kernel::move_up) else { return };
+                let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
+                let signal_fd = signal.as_raw_fd();
+                if sys::epoll_control(self.descriptor, libc::EPOLL_CTL_ADD, signal_fd, &raw const event)
+                    .is_err()
+                {
+                    return;
+                }
+                self.signal = signal.into_raw_fd();
+                table::enter(self.signal, Entry::Internal);
+            }
+            let _ = rustix::io::write(kernel::borrow(self.signal), &1u64.to_ne_bytes());
+        } else if self.signalled && !ready {
+            let _ = rustix::io::read(kernel::borrow(self.signal), &mut [0u8; 8]);
+        }
+        self.signalled = ready;
+    }
+
+    /// Threads that sleep in it wake.
+    fn signal_sleepers(&self) {
+        if self.kick >= 0 {
+            let _ = rustix::io::write(kernel::borrow(self.kick), &1u64.to_ne_bytes());
+        }
+    }
+
+    /// One that slept in it does; `meant`: it slept when all were woken.
+    fn sleeper_wakes(&mut self, meant: bool) {
+        self.sleepers = self.sleepers.saturating_sub(1);
+        let signalled = core::mem::take(&mut self.one_woken) || self.all_woken > 0;
+        if self.sleepers == 0 {
+            self.all_woken = 0;
+        } else if meant {
+            self.all_woken = self.all_woken.saturating_sub(1);
+        }
+        if self.kick < 0 {
+            return;
+        }
+        if signalled && self.all_woken == 0 {
+            let _ = rustix::io::read(kernel::borrow(self.kick), &mut [0u8; 8]);
+        }
+        if self.exposed && self.sleepers == 0 {
+            self.leave(self.kick);
+        }
+    }
+
+    /// Its signals go.
+    fn conceal(&mut self) {
+        for signal in [&mut self.signal, &mut self.kick] {
+            let signal = core::mem::replace(signal, -1);
+            if signal >= 0 {
+                table::enter(signal, Entry::Kernel);
+                sys::close(signal);
+            }
         }
     }
 }
@@ -204,13 +285,8 @@ pub(crate) struct Process {
     link_descriptors: Vec<i32>,
     /// Those of them where others may be at the door.
     doors: Vec<i32>,
-    /// Wakes sleepers of this process that sleep in no set.
-    kick: Option<OwnedFd>,
-    kicked: bool,
-    /// Threads that sleep outside the lock, those of them that sleep in no set, and when the first of them all wakes by itself.
-    sleepers: u32,
-    without_set: u32,
-    sleep_until: Option<Instant>,
+    /// Threads that sleep.
+    pub(crate) sleepers: Sleepers,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
     /// How many there have been.
@@ -272,7 +348,21 @@ impl Guarded for Process {
 
     #[inline]
     fn take_errand(&mut self) -> Option<i32> {
+        if self.sleepers.are_forgotten() {
+            self.remember_sleepers();
+        }
         self.stack.take_owed()
+    }
+
+    type Calls = sleep::Calls;
+
+    #[inline]
+    fn take_calls(&mut self) -> Option<sleep::Calls> {
+        self.sleepers.take_calls()
+    }
+
+    fn call(calls: sleep::Calls) {
+        calls.wake();
     }
 
     fn run(descriptor: i32) -> Result<(), Errno> {
@@ -302,11 +392,7 @@ impl Process {
             interface_index: 0,
             link_descriptors: Vec::new(),
             doors: Vec::new(),
-            kick: None,
-            kicked: false,
-            sleepers: 0,
-            without_set: 0,
-            sleep_until: None,
+            sleepers: Sleepers::new(),
             sets: Vec::new(),
             sets_opened: 0,
             sets_shared: false,
@@ -499,21 +585,18 @@ impl Process {
                 prepare(self, SetId(index as u32), descriptor);
             } else if set.sleepers > 0 {
                 // Whoever sleeps there prepares it.
-                self.kick_set(index);
+                self.wake_all_in(index);
             }
         }
-        if self.without_set > 0 {
-            self.kick_others();
-        }
+        self.sleepers.wake_beside();
         Ok(())
     }
 
     /// What every engine's sockets need.
     fn equip(&mut self) -> Result<(), String> {
-        if self.fresh.is_some() && self.kick.is_some() {
+        if self.fresh.is_some() {
             return Ok(());
         }
-        self.can_be_woken().map_err(|error| format!("eventfd: {error}"))?;
         self.receive_buffer_max = kernel::receive_buffer_max();
         self.fresh = Some(Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
@@ -522,25 +605,13 @@ impl Process {
         Ok(())
     }
 
-    /// Threads that sleep in no set can be woken from now on.
-    pub(crate) fn can_be_woken(&mut self) -> Result<(), Errno> {
-        if self.kick.is_none() {
-            let kick = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            let kick = kernel::move_up(kick);
-            table::enter(kick.as_raw_fd(), Entry::Internal);
-            self.kick = Some(kick);
-        }
-        Ok(())
-    }
-
     /// The child of a fork: the stack is the parent's, what was inherited is this process's only in name.
     fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
         self.lose_stack(ancestor);
-        (self.sleepers, self.without_set) = (0, 0);
+        self.sleepers.forget();
         // Those that it makes itself.
         self.sets_shared = false;
-        self.sleep_until = None;
         let enabled = self.statistics.enabled;
         self.statistics = Statistics::new();
         self.statistics.enabled = enabled;
@@ -570,11 +641,9 @@ impl Process {
         self.within_host.forget();
         self.stop_showing();
         self.client = None;
-        self.kick = None;
         self.interface = None;
         self.link_descriptors.clear();
         self.doors.clear();
-        self.kicked = false;
         self.empty_cache();
         for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
             if table::lookup(descriptor) == self.kept() {
@@ -588,15 +657,9 @@ impl Process {
             set.tainted |= set.prepared;
             set.inherited = true;
             set.prepared = false;
-            // The kernel's set is shared with whoever has the flows, and so is what exposes it.
-            set.exposed = -1;
-            // This process's copy of what wakes others.
-            let kick = core::mem::replace(&mut set.kick, -1);
-            if kick >= 0 {
-                table::enter(kick, Entry::Kernel);
-                sys::close(kick);
-            }
-            (set.sleepers, set.kicked) = (0, false);
+            // This process's copies of what wakes others, and of what tells of whoever has the flows.
+            set.conceal();
+            (set.sleepers, set.one_woken, set.all_woken, set.signalled) = (0, false, 0, false);
         }
         if self.start == Start::Running {
             self.start = Start::Untried;
@@ -610,6 +673,7 @@ impl Process {
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
         let received = self.stack.pump(self.pumped);
+        (self.sleepers.disarmed, self.sleepers.found_nothing) = (true, received == 0);
         if self.within_host.is_busy() {
             self.look_within_host();
         }
@@ -617,7 +681,7 @@ impl Process {
             self.give_away();
         }
         self.after_output();
-        if self.sleepers > 0 {
+        if self.sleepers.any() {
             self.tell_of_news();
         }
         self.show_sometimes();
@@ -670,133 +734,10 @@ impl Process {
     pub(crate) fn output(&mut self) {
         // Whoever is not the stack's own thread may wait elsewhere.
         let waits = self.event_loop && (self.context == 0 || contexts::own_if_any() == Some(self.context));
-        if !waits || self.stack.wants_transmit() || self.sleepers > 0 {
+        if !waits || self.stack.wants_transmit() || self.sleepers.any() {
             self.transmit();
         } else if !contexts::is_pending(self.context) {
             contexts::set_pending(self.context, true);
-        }
-    }
-
-    /// Before the lock is released: threads that sleep must see what has changed.
-    pub(crate) fn tell_sleepers(&mut self) {
-        self.tell_of_news();
-        if self.sleepers == 0 {
-            return;
-        }
-        // Whoever took frames meanwhile has ended what was to wake them.
-        let frames = !self.stack.arm();
-        let earlier = match (self.next_deadline(), self.sleep_until) {
-            (Some(deadline), Some(until)) => deadline < until,
-            (Some(_), None) => true,
-            (None, _) => false,
-        };
-        if frames || earlier {
-            self.kick_anybody();
-        }
-    }
-
-    /// Wakes those who wait for what has become ready: threads in sets that have it, and all that wait in another way.
-    fn tell_of_news(&mut self) {
-        if !self.stack.take_news() || self.sleepers == 0 {
-            return;
-        }
-        let everybody = self.any_exposed || self.stack.has_urgent();
-        for index in 0..self.sets.len() {
-            let set = &self.sets[index];
-            if set.sleepers > 0 && (everybody || self.stack.set_is_ready(SetId(index as u32))) {
-                self.kick_set(index);
-            }
-        }
-        if self.without_set > 0 {
-            self.kick_others();
-        }
-    }
-
-    /// Somebody must look.
-    fn kick_anybody(&mut self) {
-        if self.without_set > 0 {
-            self.kick_others();
-        } else if let Some(index) = self.sets.iter().position(|set| set.sleepers > 0) {
-            self.kick_set(index);
-        }
-    }
-
-    fn kick_set(&mut self, index: usize) {
-        let set = &mut self.sets[index];
-        if !core::mem::replace(&mut set.kicked, true) && set.kick >= 0 {
-            let _ = rustix::io::write(kernel::borrow(set.kick), &1u64.to_ne_bytes());
-        }
-    }
-
-    fn kick_others(&mut self) {
-        if !core::mem::replace(&mut self.kicked, true)
-            && let Some(kick) = &self.kick
-        {
-            let _ = rustix::io::write(kick, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// A thread begins to sleep, in a set or not. What it returns is for [`Process::wakes_up`].
-    fn falls_asleep(&mut self, set: Option<SetId>) -> Option<(SetId, u64)> {
-        self.sleepers += 1;
-        let Some(id) = set else {
-            self.without_set += 1;
-            return None;
-        };
-        let record = &mut self.sets[id.0 as usize];
-        record.sleepers += 1;
-        Some((id, record.serial))
-    }
-
-    /// A thread sleeps, or looks again, when the lock is released: for how long at most, and what [`Process::wakes_up`] needs.
-    pub(crate) fn begin_to_sleep(
-        &mut self,
-        set: Option<SetId>,
-        deadline: Option<Instant>,
-        spins: bool,
-    ) -> (Option<u64>, Option<(SetId, u64)>) {
-        let mut timeout_us = self.sleep_us(deadline);
-        let mut slept_in = None;
-        self.tell_sleepers();
-        if !spins && (!self.stack.arm() || set.is_some_and(|set| self.stack.set_is_ready(set))) {
-            timeout_us = Some(0);
-        }
-        if !spins {
-            self.statistics.sleeps += 1;
-            self.show();
-            slept_in = self.falls_asleep(set);
-            let until = timeout_us.map(|us| now() + Duration::from_micros(us));
-            self.sleep_until = match (self.sleep_until, until) {
-                _ if self.sleepers == 1 => until,
-                (Some(a), Some(b)) => Some(a.min(b)),
-                (a, b) => a.or(b),
-            };
-        }
-        (timeout_us, slept_in)
-    }
-
-    /// It wakes. Its set may have been closed meanwhile, and the number be another's.
-    pub(crate) fn wakes_up(&mut self, slept_in: Option<(SetId, u64)>) {
-        self.sleepers = self.sleepers.saturating_sub(1);
-        match slept_in.map(|(id, serial)| (&mut self.sets[id.0 as usize], serial)) {
-            Some((set, serial)) => {
-                if set.serial != serial {
-                    return;
-                }
-                set.sleepers = set.sleepers.saturating_sub(1);
-                if set.sleepers == 0 && core::mem::take(&mut set.kicked) && set.kick >= 0 {
-                    let _ = rustix::io::read(kernel::borrow(set.kick), &mut [0u8; 8]);
-                }
-            }
-            None => {
-                self.without_set = self.without_set.saturating_sub(1);
-                if self.without_set == 0
-                    && core::mem::take(&mut self.kicked)
-                    && let Some(kick) = &self.kick
-                {
-                    let _ = rustix::io::read(kick, &mut [0u8; 8]);
-                }
-            }
         }
     }
 
@@ -829,6 +770,10 @@ impl Process {
     /// A thread is about to wait in a set that concerns this context, whether there is a stack yet or not.
     pub(crate) fn attend(&mut self, set: SetId, epoll: i32) {
         self.know_set(set, epoll);
+        if sets::shared(set).exposed.load(Ordering::SeqCst) {
+            self.expose(set);
+            return;
+        }
         if self.sets[set.0 as usize].kick < 0
             && let Some(kick) = self.kick_of(set)
         {
@@ -838,24 +783,17 @@ impl Process {
         prepare(self, set, epoll);
     }
 
+    /// A set is closed.
+    pub(crate) fn conceal(&mut self, set: SetId) {
+        self.sets[set.0 as usize].conceal();
+    }
+
     /// A set is closed: this context has nothing to do with it any more.
     pub(crate) fn forget_set(&mut self, set: SetId) {
         if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
             self.conceal(set);
             self.stack.empty_set(set);
             self.sets[set.0 as usize] = KernelSet::NONE;
-        }
-    }
-
-    /// Threads that sleep in a set, or in any, look again at what concerns it; so do those that perhaps poll it.
-    pub(crate) fn wake_set(&mut self, set: Option<SetId>) {
-        if self.without_set > 0 {
-            self.kick_others();
-        }
-        for index in 0..self.sets.len() {
-            if self.sets[index].sleepers > 0 && set.is_none_or(|set| set.0 as usize == index) {
-                self.kick_set(index);
-            }
         }
     }
 
@@ -869,38 +807,33 @@ impl Process {
         &self.link_descriptors
     }
 
-    /// Whether threads sleep in another set.
-    pub(crate) fn others_sleep(&self, set: SetId) -> bool {
-        self.sets.iter().enumerate().any(|(index, other)| index != set.0 as usize && other.sleepers > 0)
-    }
-
-    /// The descriptors that say that [`Process::pump`] has something to do.
-    pub(crate) fn wake_descriptors(&self) -> impl Iterator<Item = i32> + '_ {
-        let kick = self.kick.as_ref().map(AsRawFd::as_raw_fd);
-        let own = self.link_descriptors.iter().copied();
-        own.chain(kick).chain(self.broker_descriptor()).chain(self.bell())
-    }
-
     /// Readable when another process gave something away.
     pub(crate) fn broker_descriptor(&self) -> Option<i32> {
         self.client.as_ref().map(|client| client.as_fd().as_raw_fd())
     }
 
-    /// A set is watched as a descriptor, in another set for instance: the kernel must know what it has at user level.
+    /// A set is watched as a descriptor, by another set or by poll(): the kernel must know what it has at user level, and of
+    /// nothing else.
     pub(crate) fn expose(&mut self, set: SetId) {
-        let record = &mut self.sets[set.0 as usize];
-        if record.exposed >= 0 {
+        let index = set.0 as usize;
+        if self.sets[index].exposed {
             return;
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let Ok(signal) = rustix::event::eventfd(0, flags).map(kernel::move_up) else { return };
-        let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
-        let added =
-            sys::epoll_control(record.descriptor, libc::EPOLL_CTL_ADD, signal.as_raw_fd(), &raw const event);
-        if added.is_ok() {
-            (record.exposed, record.signalled, record.tainted) = (signal.into_raw_fd(), false, true);
-            table::enter(record.exposed, Entry::Internal);
-            self.any_exposed = true;
+        self.any_exposed = true;
+        let record = &mut self.sets[index];
+        (record.exposed, record.tainted) = (true, true);
+        let was_prepared = core::mem::take(&mut record.prepared);
+        if self.sets[index].sleepers > 0 {
+            self.wake_all_in(index);
+        }
+        let set = &self.sets[index];
+        if was_prepared {
+            let own = self.broker_descriptor().into_iter().chain(self.bell());
+            own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| set.leave(descriptor));
+        }
+        // What wakes those who sleep in it still leaves when they do.
+        if set.sleepers == 0 && set.kick >= 0 {
+            set.leave(set.kick);
         }
     }
 
@@ -909,28 +842,10 @@ impl Process {
         if !self.any_exposed {
             return;
         }
-        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| record.exposed >= 0) {
-            let ready = self.stack.set_is_ready(SetId(index as u32));
-            if ready != core::mem::replace(&mut record.signalled, ready) {
-                let signal = kernel::borrow(record.exposed);
-                if ready {
-                    let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
-                } else {
-                    let _ = rustix::io::read(signal, &mut [0u8; 8]);
-                }
-            }
-        }
-    }
-
-    /// A set is closed.
-    pub(crate) fn conceal(&mut self, set: SetId) {
-        let record = &mut self.sets[set.0 as usize];
-        for signal in [core::mem::replace(&mut record.exposed, -1), core::mem::replace(&mut record.kick, -1)]
-        {
-            if signal >= 0 {
-                table::enter(signal, Entry::Kernel);
-                sys::close(signal);
-            }
+        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| record.exposed) {
+            let set = SetId(index as u32);
+            let news = self.stack.take_news_of(set);
+            record.tell(self.stack.set_is_ready(set), news);
         }
     }
 
@@ -977,15 +892,17 @@ impl Process {
         self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
     }
 
-    /// How long a thread may sleep that wants to wake at `deadline`, in microseconds.
-    fn sleep_us(&self, deadline: Option<Instant>) -> Option<u64> {
+    /// When somebody has to look even if no frame comes: for the stack's timers, or for room on the link.
+    fn next_look(&self, time: Instant) -> Option<Instant> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
+        if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.next_deadline() }
+    }
+
+    /// How long a thread may sleep that wants to wake at `deadline`, and in time to look if it `watches`, in microseconds.
+    fn sleep_us(&self, deadline: Option<Instant>, watches: bool) -> Option<u64> {
         let time = now();
-        let own = if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.next_deadline() };
-        let first = match (deadline, own) {
-            (Some(deadline), Some(own)) => Some(deadline.min(own)),
-            (deadline, own) => deadline.or(own),
-        };
+        let own = if watches { self.next_look(time) } else { None };
+        let first = deadline.into_iter().chain(own).min();
         first.map(|first| first.as_micros().saturating_sub(time.as_micros()))
     }
 
@@ -1457,124 +1374,6 @@ fn socket_descriptor(stack: &Stack<Carrier>, id: SocketId) -> i32 {
     stack.socket(id).descriptor
 }
 
-/// How a wait ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Woken {
-    /// Something may have happened.
-    Look,
-    /// The deadline has passed.
-    TimedOut,
-    /// A signal handler ran.
-    Interrupted,
-}
-
-/// Waits, with the lock released, until there may be something to do: frames, a timer of the stack, `extra` descriptors,
-/// another thread's news, a signal handler, or `deadline`. Spins first for as long as `spin_until` says.
-pub(crate) fn wait(
-    mut guard: Guard<'static, Process>,
-    extra: &mut [libc::pollfd],
-    deadline: Option<Instant>,
-    spin_until: Instant,
-    since: Seen,
-    restartable: bool,
-) -> (Guard<'static, Process>, Woken) {
-    const MOST: usize = 80;
-    let time = now();
-    if sys::interrupted(since, restartable) {
-        return (guard, Woken::Interrupted);
-    }
-    if deadline.is_some_and(|deadline| time >= deadline) {
-        return (guard, Woken::TimedOut);
-    }
-    if guard.stack.owes() {
-        return (settled(guard), Woken::Look);
-    }
-    let spins = time < spin_until;
-    let mut descriptors = [libc::pollfd { fd: -1, events: 0, revents: 0 }; MOST];
-    let mut count = 0;
-    for &descriptor in extra.iter() {
-        if count < MOST {
-            descriptors[count] = descriptor;
-            count += 1;
-        }
-    }
-    for descriptor in guard.wake_descriptors() {
-        if count < MOST {
-            descriptors[count] = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-            count += 1;
-        }
-    }
-    let nap_us = guard.nap_us(spins);
-    guard = sleeping(guard, None, deadline, spins, |timeout_us| {
-        if spins && extra.is_empty() {
-            rest(nap_us);
-        } else {
-            if nap_us > 0 {
-                rest(nap_us);
-            }
-            let _ = sys::poll(&mut descriptors[..count], if spins { Some(0) } else { timeout_us }, since);
-        }
-    });
-    for (extra, descriptor) in extra.iter_mut().zip(&descriptors) {
-        extra.revents = descriptor.revents;
-    }
-    guard.heed_all(&descriptors[..count]);
-    (guard, Woken::Look)
-}
-
-/// What a spinning thread does between two looks: sleeps a little, if the profile says so.
-pub(crate) fn rest(nap_us: u64) {
-    if nap_us == 0 {
-        return core::hint::spin_loop();
-    }
-    let nap = Duration::from_micros(nap_us);
-    let time = rustix::fs::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
-    let _ = rustix::thread::nanosleep(&time);
-}
-
-/// Between two looks of a spinning call: other threads may have the lock, and the core for as long as the profile says.
-pub(crate) fn let_others_in(mut guard: Guard<'static, Process>) -> Guard<'static, Process> {
-    let (context, nap_us) = (guard.context, guard.nap_us(true));
-    drop(guard);
-    rest(nap_us);
-    contexts::at(context)
-}
-
-/// Does what is owed, with the lock released: others may have done anything meanwhile.
-pub(crate) fn settled(guard: Guard<'static, Process>) -> Guard<'static, Process> {
-    let context = guard.context;
-    drop(guard);
-    contexts::at(context)
-}
-
-/// Runs `sleep` with the lock released; its argument is how long to sleep at most. `set`: the set that is slept in.
-pub(crate) fn sleeping(
-    mut guard: Guard<'static, Process>,
-    set: Option<SetId>,
-    deadline: Option<Instant>,
-    spins: bool,
-    sleep: impl FnOnce(Option<u64>),
-) -> Guard<'static, Process> {
-    let (timeout_us, slept_in) = guard.begin_to_sleep(set, deadline, spins);
-    let context = guard.context;
-    drop(guard);
-    sleep(timeout_us);
-    let mut guard = contexts::at(context);
-    if !spins {
-        guard.wakes_up(slept_in);
-    }
-    guard
-}
-
-/// Tells sleeping threads what a call changed, when the call is done.
-pub(crate) struct Told<'a>(pub(crate) &'a mut Process);
-
-impl Drop for Told<'_> {
-    fn drop(&mut self) {
-        self.0.tell_sleepers();
-    }
-}
-
 // ---- what the hooks of the process's life call ----
 
 /// The library was loaded.
@@ -1601,6 +1400,7 @@ pub(crate) fn before_fork() {
             process.settle();
             process.expect_child();
             share_sets(process);
+            process.sleepers.call();
         });
     }
 }
@@ -1609,7 +1409,12 @@ pub(crate) fn before_fork() {
 pub(crate) fn after_fork_in_parent() {
     if is_active() {
         // SAFETY: `before_fork` held all contexts in this thread.
-        unsafe { contexts::held(Process::become_parent) };
+        unsafe {
+            contexts::held(|process| {
+                process.become_parent();
+                process.sleepers.call();
+            });
+        }
         // SAFETY: as above.
         unsafe { contexts::release() };
     }
@@ -1663,7 +1468,8 @@ pub(crate) fn finish() {
 fn deliver(mut guard: Guard<'static, Process>, end: Instant) -> Guard<'static, Process> {
     guard.pump();
     while guard.unfinished() {
-        let (next, woken) = wait(guard, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);
+        let (next, woken) =
+            wait(guard, For::Frames, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);
         guard = next;
         guard.pump();
         if woken == Woken::TimedOut {

@@ -224,6 +224,8 @@ pub(crate) struct Socket {
     pub(crate) stays: bool,
     /// First of its interests.
     pub(crate) interests: u32,
+    /// A thread sleeps until something happens to it: false when it has.
+    pub(crate) awaited: bool,
     pub(crate) settings: Settings,
 
     pub(crate) flow: Option<FlowId>,
@@ -284,6 +286,7 @@ impl Socket {
             wants_kernel: false,
             stays: false,
             interests: NONE,
+            awaited: false,
             settings: Settings::DEFAULT,
             flow: None,
             side: Side::Network,

@@ -369,6 +369,21 @@ impl<T: Transport> Stack<T> {
         core::mem::take(&mut self.face.news)
     }
 
+    /// As [`Stack::take_news`], of sockets that are awaited.
+    pub(crate) fn take_noted(&mut self) -> bool {
+        core::mem::take(&mut self.face.noted)
+    }
+
+    /// A thread will sleep until something happens to a socket.
+    pub(crate) fn awaits(&mut self, id: SocketId) {
+        self.face.at_mut(id).awaited = true;
+    }
+
+    /// Nothing has happened to it since.
+    pub(crate) fn is_awaited(&self, id: SocketId) -> bool {
+        self.face.at(id).awaited
+    }
+
     /// Flows that were closed but still have data or a FIN to deliver.
     #[must_use]
     pub fn unfinished(&self) -> usize {
@@ -1036,6 +1051,7 @@ impl<T: Transport> Stack<T> {
             return Closed::StillOpen;
         }
         self.face.drop_interests(id);
+        self.face.note(id);
         let socket = self.face.at_mut(id);
         let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
             let reusable = socket.passive && socket.state == State::Ended;
@@ -1278,6 +1294,11 @@ impl<T: Transport> Stack<T> {
     #[must_use]
     pub fn set_is_ready(&self, set: SetId) -> bool {
         self.face.set_is_ready(set)
+    }
+
+    /// Whether something happened in a set since this was asked.
+    pub(crate) fn take_news_of(&mut self, set: SetId) -> bool {
+        self.face.interests.take_news(set)
     }
 
     /// Sockets of a set that are reported at user level.

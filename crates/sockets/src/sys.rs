@@ -184,6 +184,18 @@ pub(crate) fn poll(
     })
 }
 
+/// FUTEX_WAIT on a word of this process for at most `timeout_us` microseconds (`None`: until it is woken).
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_us: Option<u64>, since: Seen) {
+    const WAIT: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
+    doze(|doze| {
+        let timeout = arm(doze, timeout_us, since);
+        // SAFETY: the word and the timeout are valid for the call.
+        let _ = unsafe {
+            call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, timespec(timeout), 0, 0])
+        };
+    });
+}
+
 /// epoll_ctl() with the program's own pointer: the kernel judges it.
 pub(crate) fn epoll_control(
     epoll: i32,

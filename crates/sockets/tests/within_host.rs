@@ -55,12 +55,25 @@ fn script(
     kernel: bool,
     options: &[(&str, &str)],
 ) -> (String, String) {
+    script_of(bench, name, &[], address, kernel, options)
+}
+
+/// As [`script`], some of its tests.
+fn script_of(
+    bench: &Bench,
+    name: &str,
+    tests: &[&str],
+    address: IpAddr,
+    kernel: bool,
+    options: &[(&str, &str)],
+) -> (String, String) {
     let _peer = peer(bench, address, kernel, options);
     let mut command = if kernel { Command::new("timeout") } else { bench.accelerated("timeout") };
     command
         .args(["-s", "KILL", "120", PYTHON])
         .arg(programs(name))
-        .args([address.to_string(), address.to_string()]);
+        .args([address.to_string(), address.to_string()])
+        .args(tests);
     let output = run(&bench.lab.server, command.envs(options.iter().copied()));
     let (told, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{name} at {address}: {}\n{told}\n{complained}", output.status);
@@ -116,6 +129,16 @@ fn threads_share_as_over_the_kernel() {
         assert!(within_host(&complained).1 > 300, "{options:?}: {complained}");
         assert_eq!(sum(&complained, "(refused"), 0, "{options:?}: {complained}");
     }
+}
+
+/// Of 24 threads that each wait for a connection of their own, an answer for one does not wake the others.
+#[test]
+fn threads_that_wait_wake_for_their_own_news() {
+    let bench = Bench::new(1);
+    let (_, complained) = script_of(&bench, "threads.py", &["many_wait_and_few_wake"], HERE, false, &[]);
+    let sleeps = sum(&complained, "sleeps");
+    println!("480 answers: {sleeps} sleeps");
+    assert!((480..5 * 480).contains(&sleeps), "{complained}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::{Answer, datagram, is_connection, lock_socket, spin_until};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
-use crate::process::{Process, Told, Woken, before_kernel_wait, wait};
+use crate::process::{For, Process, Told, Woken, before_kernel_wait, wait};
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
@@ -24,8 +24,8 @@ fn wait_for(
     let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
     guard.event_loop = false;
     let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
-    let (guard, woken) =
-        wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
+    let deadline = timeout.map(|timeout| started + timeout);
+    let (guard, woken) = wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
     match woken {
         Woken::Interrupted => Err(Answer::error(Errno::INTR)),
         Woken::TimedOut => Err(Answer::error(Errno::AGAIN)),

@@ -16,7 +16,7 @@ use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
 use crate::process::contexts::of;
-use crate::process::{Placed, Process, Told, Woken, wait};
+use crate::process::{For, Placed, Process, Told, Woken, wait};
 use crate::socket::{SocketId, State, canonical, presented};
 use crate::statistics::Why;
 use crate::sys;
@@ -133,7 +133,8 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let deadline = timeout.map(|timeout| started + timeout);
-        let (next, woken) = wait(guard, &mut kernel_side, deadline, spin, since, timeout.is_none());
+        let (next, woken) =
+            wait(guard, For::Sockets(&[id]), &mut kernel_side, deadline, spin, since, timeout.is_none());
         guard = next;
         match woken {
             Woken::Interrupted => return Answer::error(Errno::INTR),

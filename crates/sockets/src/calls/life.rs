@@ -13,7 +13,9 @@ use crate::lock::Guard;
 use crate::memory::Source;
 use crate::options::Waiting;
 use crate::process::contexts::{self, are_several, at, of, own};
-use crate::process::{KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, wait};
+use crate::process::{
+    For, KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, wait,
+};
 use crate::rules::Direction;
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -307,6 +309,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let (next, woken) = wait(
             guard,
+            For::Sockets(&[id]),
             &mut kernel_side,
             timeout.map(|timeout| started + timeout),
             spin,
@@ -565,8 +568,8 @@ fn finish_connecting(
         }
         guard.event_loop = false;
         let spin = spin_until(&guard, Waiting::Connect, started);
-        let (next, woken) =
-            wait(guard, &mut [], timeout.map(|timeout| started + timeout), spin, since, timeout.is_none());
+        let deadline = timeout.map(|timeout| started + timeout);
+        let (next, woken) = wait(guard, For::Frames, &mut [], deadline, spin, since, timeout.is_none());
         guard = next;
         match woken {
             Woken::Interrupted => return Answer::error(Errno::INTR),
@@ -659,8 +662,15 @@ fn linger(
         if table::lookup(descriptor) != Entry::Socket(id) || guard.stack.lingers(id).is_none() {
             return guard;
         }
-        let (next, woken) =
-            wait(guard, &mut [], Some(deadline), overfly_engine::Instant::from_micros(0), since, false);
+        let (next, woken) = wait(
+            guard,
+            For::Frames,
+            &mut [],
+            Some(deadline),
+            overfly_engine::Instant::from_micros(0),
+            since,
+            false,
+        );
         guard = next;
         if woken != Woken::Look {
             return guard;

@@ -8,7 +8,9 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::life::leave_to_kernel;
-use super::wait::{Found, KERNEL_BATCH, KERNEL_LOOK_PAUSE, Masked, control_locked, joins, user_level};
+use super::wait::{
+    Found, KERNEL_BATCH, KERNEL_LOOK_PAUSE, Masked, control_locked, joins, polled_sockets, user_level,
+};
 use super::{Answer, CLOSED, spin_until};
 use crate::interest::SetId;
 use crate::kernel::now;
@@ -17,7 +19,7 @@ use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::contexts::{self, at, of, own_if_any};
 use crate::process::sets::{Contexts, shared};
-use crate::process::{Process, Tag, Told, has_inherited, rest, tag};
+use crate::process::{For, Process, Slept, Tag, Told, has_inherited, readable, rest, tag};
 use crate::socket::{CONTEXTS, SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
@@ -61,35 +63,42 @@ pub(super) fn control(
     answer
 }
 
-/// A set is watched as a descriptor by another: whoever waits in that one looks at every context.
-pub(super) fn expose(inner: SetId, descriptor: i32, outer: SetId) {
-    let shared_inner = shared(inner);
-    shared_inner.exposed.store(true, Ordering::SeqCst);
-    for context in shared_inner.contexts().iter() {
+/// A set is watched as a descriptor.
+fn expose(set: SetId, descriptor: i32) {
+    let shared = shared(set);
+    shared.exposed.store(true, Ordering::SeqCst);
+    for context in shared.contexts().iter() {
         let mut process = at(context);
-        process.know_set(inner, descriptor);
-        process.expose(inner);
+        process.know_set(set, descriptor);
+        process.expose(set);
     }
+}
+
+/// A set is watched by another: whoever waits in that one looks at every context.
+pub(super) fn watch_set(inner: SetId, descriptor: i32, outer: SetId) {
+    expose(inner, descriptor);
     shared(outer).join_all();
     contexts::each(|process| process.wake_set(Some(outer)));
 }
 
-/// Threads that sleep in several contexts: what each of them needs to know when they wake.
+/// A thread that sleeps in several contexts: what each of them needs to know when it wakes, and what it has to poll.
 struct Sleeper {
-    slept_in: [Option<Option<(SetId, u64)>>; CONTEXTS],
+    slept: [Option<Slept>; CONTEXTS],
     timeout_us: Option<u64>,
+    polled: Vec<libc::pollfd>,
 }
 
 impl Sleeper {
     const fn new() -> Self {
-        Self { slept_in: [None; CONTEXTS], timeout_us: None }
+        Self { slept: [None; CONTEXTS], timeout_us: None, polled: Vec::new() }
     }
 
     /// The thread sleeps in this context, too.
-    fn begin(&mut self, process: &mut Process, set: Option<SetId>, deadline: Option<Instant>) {
-        let (timeout_us, slept_in) = process.begin_to_sleep(set, deadline, false);
-        self.slept_in[process.context] = Some(slept_in);
+    fn begin(&mut self, process: &mut Process, what: For<'_>, deadline: Option<Instant>) {
+        let (timeout_us, slept) = process.begin_to_sleep(what, true, deadline);
+        self.slept[process.context] = Some(slept);
         self.timeout_us = self.timeout_us.into_iter().chain(timeout_us).min();
+        self.polled.extend(process.wakers(slept).map(readable));
     }
 
     /// It must not sleep.
@@ -97,12 +106,12 @@ impl Sleeper {
         self.timeout_us = Some(0);
     }
 
-    fn end(&self, mut each: impl FnMut(&mut Process)) {
-        for (context, slept_in) in self.slept_in.iter().enumerate() {
-            if let Some(slept_in) = slept_in {
+    fn end(self) {
+        for (context, slept) in self.slept.into_iter().enumerate() {
+            if let Some(slept) = slept {
                 let mut process = at(context);
-                process.wakes_up(*slept_in);
-                each(&mut process);
+                process.wakes_up(slept);
+                process.heed_all(&self.polled);
             }
         }
     }
@@ -165,6 +174,9 @@ pub(super) unsafe fn epoll_wait(
             process.hand_over_urgent();
             time = process.pumped;
             ours += process.stack.collect(set, found.left(), |events, data| found.put(events, data));
+            if found.count > 0 {
+                process.leave_rest(set);
+            }
             process.signal_exposed();
             spin = spin.max(spin_until(&process, Waiting::Epoll, started));
             pause = Duration::from_micros(process.options.poll_fast_usec);
@@ -207,23 +219,29 @@ pub(super) unsafe fn epoll_wait(
             rest(nap_us);
         } else {
             let mut sleeper = Sleeper::new();
+            let exposed = shared.exposed.load(Ordering::SeqCst);
             for context in contexts.iter() {
                 let mut process = at(context);
                 if table::lookup(epoll) != Entry::Set(set) {
                     drop(process);
-                    sleeper.end(|_| {});
+                    sleeper.end();
                     return Answer::error(CLOSED);
                 }
                 process.attend(set, epoll);
                 process.signal_exposed();
-                sleeper.begin(&mut process, Some(set), deadline);
+                sleeper.begin(&mut process, For::Set(set), deadline);
             }
-            // Whoever joins from now on sees who sleeps.
-            if shared.contexts() != contexts {
+            // Whoever joins from now on sees who sleeps, and so does who exposes the set.
+            if shared.contexts() != contexts || shared.exposed.load(Ordering::SeqCst) != exposed {
                 sleeper.stay_awake();
             }
+            if exposed {
+                sleeper.polled.push(readable(epoll));
+                let _ = sys::poll(&mut sleeper.polled, sleeper.timeout_us, since);
+                sleeper.timeout_us = Some(0);
+            }
             look_at_kernel(epoll, &mut found, sleeper.timeout_us, since);
-            sleeper.end(|_| {});
+            sleeper.end();
             looked = now();
         }
         if table::lookup(epoll) != Entry::Set(set) {
@@ -292,7 +310,7 @@ fn look(
         pause: Duration::ZERO,
     };
     descriptors.iter_mut().for_each(|descriptor| descriptor.revents = 0);
-    let mut wakers = Vec::new();
+    let sockets = if sleeper.is_some() { polled_sockets(descriptors) } else { None };
     for context in contexts.iter() {
         let mut process = at(context);
         process.event_loop = true;
@@ -304,6 +322,7 @@ fn look(
                 Entry::Socket(id) if id.context() == context => {}
                 Entry::Set(set) if shared(set).contexts().has(context) => {
                     process.know_set(set, descriptor.fd);
+                    process.expose(set);
                 }
                 _ => continue,
             }
@@ -313,10 +332,10 @@ fn look(
         }
         process.signal_exposed();
         if let Some((sleeper, deadline)) = &mut sleeper {
-            // Without an eventfd nobody wakes it early.
-            let _ = process.can_be_woken();
-            sleeper.begin(&mut process, None, *deadline);
-            wakers.extend(process.wake_descriptors());
+            let of_context: Option<Vec<SocketId>> = sockets
+                .as_ref()
+                .map(|sockets| sockets.iter().copied().filter(|id| id.context() == context).collect());
+            sleeper.begin(&mut process, of_context.as_deref().map_or(For::News, For::Sockets), *deadline);
         }
         look.spin = look.spin.max(spin_until(&process, call, started));
         look.pause = Duration::from_micros(process.options.poll_fast_usec);
@@ -331,8 +350,6 @@ fn look(
         look.ready += usize::from(descriptor.revents != 0);
         look.kernel_side |= for_kernel.fd >= 0;
     }
-    let own = wakers.into_iter().map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    look.for_kernel.extend(own);
     look
 }
 
@@ -345,11 +362,17 @@ pub(super) fn poll(
 ) -> Answer<usize> {
     // Listeners join the stack that polls them.
     for descriptor in descriptors.iter() {
-        if let Entry::Socket(id) = table::lookup(descriptor.fd) {
-            let mut process = of(id);
-            if table::lookup(descriptor.fd) == Entry::Socket(id) && !joins(&mut process, id, descriptor.fd) {
-                leave_to_kernel(&mut process, id);
+        match table::lookup(descriptor.fd) {
+            Entry::Socket(id) => {
+                let mut process = of(id);
+                if table::lookup(descriptor.fd) == Entry::Socket(id)
+                    && !joins(&mut process, id, descriptor.fd)
+                {
+                    leave_to_kernel(&mut process, id);
+                }
             }
+            Entry::Set(set) => expose(set, descriptor.fd),
+            _ => {}
         }
     }
     let started = now();
@@ -391,8 +414,11 @@ pub(super) fn poll(
         if seen.ready > 0 || changed {
             sleeper.stay_awake();
         }
+        let own = seen.for_kernel.len();
+        seen.for_kernel.append(&mut sleeper.polled);
         let _ = sys::poll(&mut seen.for_kernel, sleeper.timeout_us, since);
-        sleeper.end(|process| process.heed_all(&seen.for_kernel));
+        sleeper.polled = seen.for_kernel.split_off(own);
+        sleeper.end();
         if merge(descriptors, &seen.for_kernel) > 0 {
             // One more look at ours, without sleeping.
             let from_kernel: Vec<i16> = descriptors.iter().map(|descriptor| descriptor.revents).collect();

@@ -14,8 +14,8 @@ use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::contexts::are_several;
 use crate::process::{
-    KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
-    private_listener, process, settled, sleeping, tag,
+    For, KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
+    private_listener, process, readable, settled, sleep_beside, sleep_in, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
@@ -60,7 +60,7 @@ pub(crate) fn control(
     };
     if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::lookup(descriptor), operation) {
         if are_several() {
-            several::expose(inner, descriptor, set);
+            several::watch_set(inner, descriptor, set);
         } else {
             process().expose(inner);
         }
@@ -283,7 +283,7 @@ pub(crate) unsafe fn epoll_wait(
         if core::mem::take(&mut slept) {
             let in_vain = if found.count > 0 { 0 } else { guard.sets[set.0 as usize].in_vain + 1 };
             guard.sets[set.0 as usize].in_vain = in_vain % IN_VAIN_MOST;
-            if in_vain == IN_VAIN_MOST && guard.others_sleep(set) {
+            if in_vain == IN_VAIN_MOST && guard.sets[set.0 as usize].prepared && guard.others_sleep(set) {
                 // The kernel wakes the set that has watched longest.
                 watch_links_again(&guard, &guard.sets[set.0 as usize]);
             }
@@ -295,7 +295,10 @@ pub(crate) unsafe fn epoll_wait(
         } else {
             Duration::from_micros(guard.options.poll_fast_usec)
         };
-        let spins = !over && found.count == 0 && time < spin_until(&guard, Waiting::Epoll, started);
+        let spins = !over
+            && found.count == 0
+            && time < spin_until(&guard, Waiting::Epoll, started)
+            && guard.sleepers.may_spin();
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         // What the kernel has said once it would say again.
         let asked = found.count > ours;
@@ -309,6 +312,7 @@ pub(crate) unsafe fn epoll_wait(
         }
         if found.count > 0 || over {
             guard.sets[set.0 as usize].full = found.left() == 0;
+            guard.leave_rest(set);
             return Answer::ok(found.count);
         }
         if sys::interrupted(since, false) {
@@ -321,7 +325,7 @@ pub(crate) unsafe fn epoll_wait(
                 continue;
             }
             guard.stack.take_news();
-            guard = let_others_in(guard);
+            guard = let_others_in(guard, || ());
         } else {
             guard = look_at_kernel(guard, (epoll, set), &mut found, &Sleep::Until(deadline), since);
             slept = true;
@@ -336,9 +340,11 @@ pub(crate) unsafe fn epoll_wait(
     }
 }
 
-/// The stack's own descriptors join a set of the program, so that frames end its sleep.
+/// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
+/// descriptor they would see it readable for each frame: its threads sleep beside it ([`sleep_beside`]).
 pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
-    if process.sets[set.0 as usize].prepared || !process.stack.is_running() {
+    let record = &process.sets[set.0 as usize];
+    if record.prepared || record.exposed || !process.stack.is_running() {
         return;
     }
     process.sets[set.0 as usize].prepared = true;
@@ -412,8 +418,13 @@ fn look_at_kernel(
             // SAFETY: `events` has room for `room` records.
             outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, Some(0), since) };
         }
+        &Sleep::Until(deadline) if guard.sets[set.0 as usize].exposed => {
+            guard = sleep_beside(guard, For::Set(set), &mut vec![readable(epoll)], deadline, since);
+            // SAFETY: as above.
+            outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, Some(0), since) };
+        }
         &Sleep::Until(deadline) => {
-            guard = sleeping(guard, Some(set), deadline, false, |timeout_us| {
+            guard = sleep_in(guard, set, deadline, |timeout_us| {
                 // SAFETY: as above.
                 outcome = unsafe { sys::epoll_wait(epoll, events.as_mut_ptr(), room, timeout_us, since) };
             });
@@ -455,10 +466,10 @@ pub(crate) fn poll(
     let mut guard = process();
     // Listeners join the stack of the process that polls them.
     for descriptor in descriptors.iter() {
-        if let Entry::Socket(id) = table::lookup(descriptor.fd)
-            && !joins(&mut guard, id, descriptor.fd)
-        {
-            leave_to_kernel(&mut guard, id);
+        match table::lookup(descriptor.fd) {
+            Entry::Socket(id) if !joins(&mut guard, id, descriptor.fd) => leave_to_kernel(&mut guard, id),
+            Entry::Set(set) => guard.expose(set),
+            _ => {}
         }
     }
     guard.event_loop = true;
@@ -484,7 +495,7 @@ pub(crate) fn poll(
             for_kernel.push(libc::pollfd { fd: kernel_descriptor, events: descriptor.events, revents: 0 });
         }
         let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
-        let spins = !over && time < spin_until(&guard, call, started);
+        let spins = !over && time < spin_until(&guard, call, started) && guard.sleepers.may_spin();
         if over
             || (spins && kernel_side && time - looked >= Duration::from_micros(guard.options.poll_fast_usec))
         {
@@ -501,20 +512,16 @@ pub(crate) fn poll(
             return Answer::error(Errno::INTR);
         }
         if spins {
-            guard = let_others_in(guard);
+            guard = let_others_in(guard, || ());
             continue;
         }
-        let own: Vec<libc::pollfd> = guard
-            .wake_descriptors()
-            .map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
-            .collect();
-        for_kernel.extend(own);
         guard.signal_exposed();
-        guard = sleeping(guard, None, deadline, false, |timeout_us| {
-            let _ = sys::poll(&mut for_kernel, timeout_us, since);
-        });
-        guard.heed_all(&for_kernel);
-        if merge(&mut guard, descriptors, &for_kernel) > 0 {
+        // Who has nothing in the kernel to poll sleeps at less cost.
+        let mut polled = if kernel_side { core::mem::take(&mut for_kernel) } else { Vec::new() };
+        let sockets = polled_sockets(descriptors);
+        let what = sockets.as_deref().map_or(For::News, For::Sockets);
+        guard = sleep_beside(guard, what, &mut polled, deadline, since);
+        if kernel_side && merge(&mut guard, descriptors, &polled) > 0 {
             // Kernel descriptors are ready; one more look at ours, without sleeping.
             guard.pump();
             for descriptor in descriptors.iter_mut() {
@@ -525,6 +532,20 @@ pub(crate) fn poll(
             return Answer::ok(ready);
         }
     }
+}
+
+/// The sockets among some descriptors, if they are few, and whatever else there is is the kernel's.
+pub(super) fn polled_sockets(descriptors: &[libc::pollfd]) -> Option<Vec<SocketId>> {
+    const MOST: usize = 16;
+    let mut sockets = Vec::new();
+    for descriptor in descriptors {
+        match table::lookup(descriptor.fd) {
+            Entry::Socket(id) if sockets.len() < MOST => sockets.push(id),
+            Entry::Socket(_) | Entry::Set(_) => return None,
+            Entry::Kernel | Entry::Kept(_) | Entry::Internal => {}
+        }
+    }
+    Some(sockets).filter(|sockets| !sockets.is_empty())
 }
 
 /// What poll() says of a descriptor at user level, and the descriptor that the kernel must be asked about as well, or -1.

@@ -73,6 +73,12 @@ pub(crate) fn at(context: usize) -> Guard<'static, Process> {
     ALL[context].process.lock()
 }
 
+/// As [`at`], for a thread that only looks whether there is something to do: after all those who know that there is.
+#[inline]
+pub(crate) fn at_last(context: usize) -> Guard<'static, Process> {
+    ALL[context].process.lock_last()
+}
+
 /// The first context, and what is the whole process's.
 #[inline]
 pub(crate) fn process() -> Guard<'static, Process> {

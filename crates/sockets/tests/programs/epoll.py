@@ -194,6 +194,50 @@ def a_waiter_on_the_outer_set():
     c.close()
 
 
+def frames_without_news():
+    # Acknowledgements arrive, and nothing is ready for them.
+    c = connection("take(5); s.send(b'abc'); take(1)")
+    inner, outer = select.epoll(), select.epoll()
+    names[inner.fileno()] = "inner"
+    inner.register(c, IN)
+    say("first", show(inner, 0.05))
+    outer.register(inner, IN)
+    poll = select.poll()
+    poll.register(inner, IN)
+    c.send(b"1")
+    say("outer", show(outer, 0.2))
+    c.send(b"2")
+    say("poll", poll.poll(200))
+    c.send(b"3")
+    say("select", len(select.select([inner], [], [], 0.2)[0]))
+    told = []
+    waiter = threading.Thread(target=lambda: told.append(show(inner, 3)))
+    waiter.start()
+    time.sleep(0.05)
+    c.send(b"4")
+    say("beside one who waits", show(outer, 0.2), told)
+    c.send(b"5")
+    waiter.join()
+    say("news", told, show(outer, 0.2))
+    turn(c)
+    c.close()
+
+
+def edges_of_sets():
+    c = connection("take(1); s.send(b'abc'); take(1); s.send(b'def'); take(1); s.send(b'ghi'); take(1)")
+    inner, outer = select.epoll(), select.epoll()
+    names[inner.fileno()] = "inner"
+    inner.register(c, IN)
+    outer.register(inner, IN | ET)
+    say("idle", show(outer, 0.05))
+    for what in "first", "more", "still more":
+        turn(c)
+        say(what, show(outer), show(outer, 0.05))
+    say("read", c.recv(9), show(inner, 0.05), show(outer, 0.05))
+    turn(c)
+    c.close()
+
+
 def many_kinds():
     c = connection("take(1); s.send(b'abc'); take(1)")
     epoll = select.epoll()
@@ -324,8 +368,8 @@ def states():
     control.close()
 
 
-for function in (levels_and_edges, misuse, closed_descriptors_leave, nested_sets, a_waiter_on_the_outer_set, many_kinds,
-                 several_threads, masks_and_signals, states):
+for function in (levels_and_edges, misuse, closed_descriptors_leave, nested_sets, a_waiter_on_the_outer_set,
+                 frames_without_news, edges_of_sets, many_kinds, several_threads, masks_and_signals, states):
     print(f"--- {function.__name__}", flush=True)
     function()
 print("done", flush=True)

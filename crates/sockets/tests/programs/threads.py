@@ -440,6 +440,72 @@ def calls_wait_on_what_others_made():
 
 
 @test
+def one_that_computes_holds_nobody_up():
+    """A thread takes what has come, for others too, and does not come back for a while."""
+    def waits_in_epoll(connection):
+        with select.epoll() as epoll:
+            epoll.register(connection, select.EPOLLIN)
+            assert epoll.poll(5)
+            return connection.recv(9), time.monotonic()
+
+    def waits_in_poll(connection):
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        assert poll.poll(5000)
+        return connection.recv(9), time.monotonic()
+
+    def waits_in_recv(connection):
+        return connection.recv(9), time.monotonic()
+
+    def computes(connection):
+        connection.setblocking(False)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            try:
+                assert connection.recv(9) == b"first"
+                break
+            except BlockingIOError:
+                pass
+        until = time.monotonic() + 1.5
+        time.sleep(1.5)
+        return until
+
+    for waits in waits_in_epoll, waits_in_poll, waits_in_recv:
+        begun = elsewhere(connected, "take(1); time.sleep(0.2); s.sendall(b'first'); take(1)")
+        other = elsewhere(connected, "take(1); time.sleep(0.7); s.sendall(b'second'); take(1)")
+        waiter = Worker(waits, other)
+        time.sleep(0.1)
+        other.send(b"!")
+        begun.send(b"!")
+        end = computes(begun)
+        data, came = waiter.done()
+        assert data == b"second" and came < end - 0.3, (waits.__name__, end - came)
+        begun.close()
+        other.close()
+
+
+@test
+def many_wait_and_few_wake():
+    """Threads that each wait for a connection of their own sleep through what comes for the others."""
+    connections = [connected("while take(1): s.sendall(b'?')") for _ in range(24)]
+    answers = queue.Queue()
+
+    def waits(connection):
+        while answer := connection.recv(1):
+            answers.put(answer)
+
+    waiters = [Worker(waits, connection) for connection in connections]
+    for _ in range(20):
+        for connection in connections:
+            connection.send(b"!")
+            assert answers.get(timeout=5) == b"?"
+    for connection in connections:
+        connection.shutdown(socket.SHUT_RDWR)
+    for waiter in waiters:
+        waiter.done()
+
+
+@test
 def what_a_thread_leaves_is_delivered():
     if "LD_PRELOAD" in os.environ and os.environ["EF_STACK_PER_THREAD"] == "0":
         # A process that waits in the kernel alone moves nothing.

@@ -1,0 +1,631 @@
+//! Threads that sleep until there is something for them to do, and who wakes which of them.
+//!
+//! Threads in epoll_wait sleep in the kernel's set, in which the links' descriptors and a signal of the set's own are. All others
+//! sleep beside: each at a place of its own, and all but one on a futex. That one watches the links, unless a set's threads do.
+//! Whoever takes frames wakes those whose sockets have news, and nobody else; and if the last thread that watched goes back to
+//! the program, another one is called to watch.
+
+use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+
+use overfly_engine::Instant;
+use rustix::event::EventfdFlags;
+use rustix::thread::futex;
+
+use super::{Process, contexts};
+use crate::interest::SetId;
+use crate::kernel::{self, now};
+use crate::lock::Guard;
+use crate::socket::SocketId;
+use crate::sys::{self, Seen};
+use crate::table::{self, Entry};
+
+/// The threads that sleep, of one context.
+pub(crate) struct Sleepers {
+    asleep: u32,
+    /// Those of them that frames wake, and when the first of these wakes by itself.
+    watching: u32,
+    until: Option<Instant>,
+    /// Those of them that sleep beside.
+    beside: u32,
+    places: Vec<Place>,
+    /// Places that nobody sleeps at: without a descriptor, and with one.
+    free: [Vec<usize>; 2],
+    /// Who is to be woken when the lock is released.
+    calls: Calls,
+    /// Who was called to watch, until it wakes.
+    called: Option<usize>,
+    /// Threads that released the lock and will look again before they return to the program, and those of them that spin.
+    away: u32,
+    spinning: u32,
+    /// Frames were looked for since the links were armed: they may wake nobody any more.
+    pub(super) disarmed: bool,
+    /// The last look for frames found none.
+    pub(super) found_nothing: bool,
+    /// Somebody was woken since a thread that spins last gave the processor away.
+    woke: bool,
+    /// Processors that the process may use, once somebody asked.
+    cores: u32,
+}
+
+/// How many threads are woken at once when the lock is free.
+const MOST_CALLS: usize = 16;
+
+/// Threads to be woken.
+pub(crate) struct Calls {
+    words: [Option<&'static AtomicU32>; MOST_CALLS],
+    count: usize,
+}
+
+impl Calls {
+    const NONE: Self = Self { words: [None; MOST_CALLS], count: 0 };
+
+    pub(super) fn wake(&self) {
+        for word in self.words.iter().flatten() {
+            let _ = futex::wake(word, futex::Flags::PRIVATE, 1);
+        }
+    }
+}
+
+/// Where a thread sleeps beside.
+struct Place {
+    /// 0 while it sleeps, 1 when it was woken. Lives as long as the process: a thread may look at it late.
+    word: &'static AtomicU32,
+    /// An eventfd, if it is to be polled beside others.
+    signal: Option<OwnedFd>,
+    asleep: bool,
+    woken: bool,
+    watches: bool,
+    /// The sockets whose news wake it; none: any news do.
+    wants: Vec<SocketId>,
+}
+
+/// What a thread sleeps for.
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// Anything at all, frames without news as well.
+    Frames,
+    /// Any news.
+    News,
+    /// News of one of these sockets.
+    Sockets(&'a [SocketId]),
+    /// What a set watches.
+    Set(SetId),
+}
+
+/// A thread's sleep: what [`Process::wakes_up`] needs.
+#[derive(Clone, Copy)]
+pub(crate) struct Slept {
+    at: At,
+    /// Frames wake it, and the stack's timers: then at latest.
+    watches: bool,
+    until: Option<Instant>,
+}
+
+/// Where a thread sleeps.
+#[derive(Clone, Copy)]
+enum At {
+    /// In a set; its serial number, and how often it had been woken as a whole.
+    Set(SetId, u64, u64),
+    Place(usize),
+}
+
+impl Sleepers {
+    pub(super) const fn new() -> Self {
+        Self {
+            asleep: 0,
+            watching: 0,
+            until: None,
+            beside: 0,
+            places: Vec::new(),
+            free: [Vec::new(), Vec::new()],
+            calls: Calls::NONE,
+            called: None,
+            away: 0,
+            spinning: 0,
+            disarmed: false,
+            woke: false,
+            found_nothing: false,
+            cores: 0,
+        }
+    }
+
+    #[inline]
+    pub(super) const fn any(&self) -> bool {
+        self.asleep > 0
+    }
+
+    /// Threads sleep, frames wake none of them, and nobody is about to look.
+    #[inline]
+    pub(super) const fn are_forgotten(&self) -> bool {
+        self.asleep > 0
+            && self.away == 0
+            && if self.watching > 0 { self.disarmed } else { self.beside > 0 && self.called.is_none() }
+    }
+
+    /// A thread may spin rather than sleep: nobody else does, or all do and each has a processor. Others would only take the lock,
+    /// and the processors, from those who have something to do.
+    pub(crate) fn may_spin(&mut self) -> bool {
+        if self.spinning > 0 && self.cores == 0 {
+            self.cores = rustix::thread::sched_getaffinity(None).map_or(1, |cores| cores.count());
+        }
+        self.spinning == 0 || (self.asleep == 0 && self.spinning < self.cores)
+    }
+
+    /// A place to sleep at, which can be polled beside other descriptors if need be and possible.
+    fn take_place(&mut self, polled: bool) -> usize {
+        if let Some(place) = self.free[usize::from(polled)].pop() {
+            return place;
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let signal = if polled { rustix::event::eventfd(0, flags).ok().map(kernel::move_up) } else { None };
+        if let Some(signal) = &signal {
+            table::enter(signal.as_raw_fd(), Entry::Internal);
+        }
+        self.places.push(Place {
+            word: Box::leak(Box::new(AtomicU32::new(0))),
+            signal,
+            asleep: false,
+            woken: false,
+            watches: false,
+            wants: Vec::new(),
+        });
+        self.places.len() - 1
+    }
+
+    /// In the child of a fork all but one of the threads are gone.
+    pub(super) fn forget(&mut self) {
+        for signal in
+            core::mem::replace(self, Self::new()).places.into_iter().filter_map(|place| place.signal)
+        {
+            table::enter(signal.as_raw_fd(), Entry::Kernel);
+            sys::close(signal.into_raw_fd());
+        }
+    }
+
+    fn wake(&mut self, index: usize) {
+        let place = &mut self.places[index];
+        if core::mem::replace(&mut place.woken, true) {
+            return;
+        }
+        self.woke = true;
+        match &place.signal {
+            Some(signal) => {
+                let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
+            }
+            None => {
+                let word = place.word;
+                word.store(1, Ordering::Release);
+                if self.calls.count == MOST_CALLS {
+                    self.call();
+                }
+                self.calls.words[self.calls.count] = Some(word);
+                self.calls.count += 1;
+            }
+        }
+    }
+
+    /// Those that are to be woken when the lock is free.
+    #[inline]
+    pub(super) const fn take_calls(&mut self) -> Option<Calls> {
+        if self.calls.count == 0 {
+            return None;
+        }
+        Some(core::mem::replace(&mut self.calls, Calls::NONE))
+    }
+
+    /// Wakes them now.
+    pub(super) fn call(&mut self) {
+        if let Some(calls) = self.take_calls() {
+            calls.wake();
+        }
+    }
+
+    /// Wakes all that sleep beside.
+    pub(super) fn wake_beside(&mut self) {
+        for index in 0..if self.beside > 0 { self.places.len() } else { 0 } {
+            if self.places[index].asleep {
+                self.wake(index);
+            }
+        }
+    }
+}
+
+/// How long a thread that spins leaves the lock to others between two looks, if there are any.
+const PAUSES: u32 = 20;
+
+/// How long a thread sleeps that nobody can wake, for want of a descriptor.
+const UNWAKEABLE_US: u64 = 1000;
+
+impl Process {
+    /// Before the lock is released: threads that sleep must see what has changed.
+    pub(crate) fn tell_sleepers(&mut self) {
+        self.tell_of_news();
+        self.arm_for_others();
+    }
+
+    /// Who watches wakes for the next frame, and in time for the stack's timers.
+    fn arm_for_others(&mut self) {
+        if self.sleepers.watching > 0 && (!self.arm() || self.is_earlier()) {
+            self.wake_watcher();
+        }
+    }
+
+    /// The next frame wakes whoever watches the links. False if there are frames already.
+    fn arm(&mut self) -> bool {
+        self.sleepers.disarmed = false;
+        self.stack.arm()
+    }
+
+    /// A thread leaves the library: those who sleep must not depend on its next call.
+    #[cold]
+    pub(super) fn remember_sleepers(&mut self) {
+        if self.sleepers.watching > 0 {
+            self.arm_for_others();
+        } else {
+            self.call_watcher();
+        }
+    }
+
+    /// Somebody has to look before anybody who watches wakes by itself.
+    fn is_earlier(&self) -> bool {
+        match (self.next_look(now()), self.sleepers.until) {
+            (Some(deadline), Some(until)) => deadline < until,
+            (Some(_), None) => true,
+            (None, _) => false,
+        }
+    }
+
+    /// Wakes those who wait for what has become ready.
+    pub(super) fn tell_of_news(&mut self) {
+        let (news, noted) = (self.stack.take_news(), self.stack.take_noted());
+        if !self.sleepers.any() || !(news || noted) {
+            return;
+        }
+        let urgent = self.stack.has_urgent();
+        for index in 0..self.sets.len() {
+            let set = &self.sets[index];
+            if set.sleepers > 0
+                && (urgent || self.any_exposed || self.stack.set_is_ready(SetId(index as u32)))
+            {
+                self.wake_one_in(index);
+            }
+        }
+        for index in 0..if self.sleepers.beside > 0 { self.sleepers.places.len() } else { 0 } {
+            let place = &self.sleepers.places[index];
+            let concerned =
+                || place.wants.is_empty() || place.wants.iter().any(|&id| !self.stack.is_awaited(id));
+            if place.asleep && !place.woken && (urgent || concerned()) {
+                self.sleepers.wake(index);
+            }
+        }
+    }
+
+    /// Somebody must look at the links, or at the clock.
+    fn wake_watcher(&mut self) {
+        let beside = self.sleepers.places.iter().position(|place| place.asleep && place.watches);
+        if let Some(index) = beside {
+            self.sleepers.wake(index);
+        } else if let Some(index) = self.sets.iter().position(|set| set.sleepers > 0 && set.prepared) {
+            self.wake_one_in(index);
+        }
+    }
+
+    /// Nobody watches the links any more: one of those who sleep does from now on.
+    fn call_watcher(&mut self) {
+        let places = &self.sleepers.places;
+        let asleep = |woken| places.iter().position(|place| place.asleep && place.woken == woken);
+        if let Some(index) = asleep(true).or_else(|| asleep(false)) {
+            self.sleepers.called = Some(index);
+            self.sleepers.wake(index);
+        }
+    }
+
+    /// One of the threads that sleep in a set looks again.
+    fn wake_one_in(&mut self, index: usize) {
+        let set = &mut self.sets[index];
+        if !core::mem::replace(&mut set.one_woken, true) && set.all_woken == 0 {
+            self.sleepers.woke = true;
+            set.signal_sleepers();
+        }
+    }
+
+    /// All of them do.
+    pub(super) fn wake_all_in(&mut self, index: usize) {
+        let set = &mut self.sets[index];
+        set.times_woken += 1;
+        let before = core::mem::replace(&mut set.all_woken, set.sleepers);
+        if !set.one_woken && before == 0 {
+            set.signal_sleepers();
+        }
+    }
+
+    /// Threads that sleep in a set, or in any, look again at what concerns it; so do those that perhaps poll it.
+    pub(crate) fn wake_set(&mut self, set: Option<SetId>) {
+        self.sleepers.wake_beside();
+        for index in 0..self.sets.len() {
+            if self.sets[index].sleepers > 0 && set.is_none_or(|set| set.0 as usize == index) {
+                self.wake_all_in(index);
+            }
+        }
+    }
+
+    /// A thread leaves a set with some of what was ready there: another one may have the rest.
+    pub(crate) fn leave_rest(&mut self, set: SetId) {
+        if self.sets[set.0 as usize].sleepers > 0 && self.stack.set_is_ready(set) {
+            self.wake_one_in(set.0 as usize);
+        }
+    }
+
+    /// A thread sleeps when the lock is released, on a descriptor if it has others to poll: for how long at most, and where.
+    pub(crate) fn begin_to_sleep(
+        &mut self,
+        what: For<'_>,
+        polls: bool,
+        deadline: Option<Instant>,
+    ) -> (Option<u64>, Slept) {
+        self.tell_of_news();
+        let set = match what {
+            For::Set(set) => Some(set),
+            For::Frames | For::News | For::Sockets(_) => None,
+        };
+        let inside =
+            set.map(|set| (set, &mut self.sets[set.0 as usize])).filter(|(_, record)| !record.exposed);
+        let watches = match &inside {
+            Some((_, record)) => record.prepared,
+            None => self.sleepers.watching + self.sleepers.spinning == 0 || matches!(what, For::Frames),
+        };
+        let at = if let Some((set, record)) = inside {
+            record.sleepers += 1;
+            At::Set(set, record.serial, record.times_woken)
+        } else {
+            let index = self.sleepers.take_place(polls || watches);
+            let place = &mut self.sleepers.places[index];
+            (place.asleep, place.woken, place.watches) = (true, false, watches);
+            place.word.store(0, Ordering::Relaxed);
+            place.wants.clear();
+            if let For::Sockets(ids) = what {
+                place.wants.extend_from_slice(ids);
+                ids.iter().for_each(|&id| self.stack.awaits(id));
+            }
+            self.sleepers.beside += 1;
+            At::Place(index)
+        };
+        self.sleepers.asleep += 1;
+        self.sleepers.watching += u32::from(watches);
+        self.statistics.sleeps += 1;
+        self.show();
+        let mut timeout_us = self.sleep_us(deadline, watches);
+        if (watches && !self.arm()) || set.is_some_and(|set| self.stack.set_is_ready(set)) {
+            timeout_us = Some(0);
+        }
+        if let At::Place(index) = at
+            && (polls || watches)
+            && self.sleepers.places[index].signal.is_none()
+        {
+            timeout_us = Some(timeout_us.map_or(UNWAKEABLE_US, |us| us.min(UNWAKEABLE_US)));
+        }
+        let until = timeout_us.map(|us| now() + Duration::from_micros(us));
+        if watches {
+            self.sleepers.until = match self.sleepers.until {
+                Some(earlier) if self.sleepers.watching > 1 => {
+                    until.map(|until| until.min(earlier)).or(Some(earlier))
+                }
+                _ => until,
+            };
+        } else {
+            self.arm_for_others();
+        }
+        (timeout_us, Slept { at, watches, until })
+    }
+
+    /// It wakes. Its set may have been closed meanwhile, and the number be another's.
+    pub(crate) fn wakes_up(&mut self, slept: Slept) {
+        let sleepers = &mut self.sleepers;
+        sleepers.asleep -= 1;
+        sleepers.watching -= u32::from(slept.watches);
+        if slept.watches && slept.until == sleepers.until {
+            // The others sleep longer.
+            sleepers.until = None;
+        }
+        match slept.at {
+            At::Set(id, serial, times_woken) => {
+                let set = &mut self.sets[id.0 as usize];
+                if set.serial == serial {
+                    set.sleeper_wakes(times_woken < set.times_woken);
+                }
+            }
+            At::Place(index) => {
+                sleepers.beside -= 1;
+                let place = &mut sleepers.places[index];
+                place.asleep = false;
+                if let (true, Some(signal)) = (place.woken, &place.signal) {
+                    let _ = rustix::io::read(signal, &mut [0u8; 8]);
+                }
+                if sleepers.called == Some(index) {
+                    sleepers.called = None;
+                }
+                sleepers.free[usize::from(place.signal.is_some())].push(index);
+            }
+        }
+    }
+
+    /// What a thread that sleeps beside has to poll.
+    pub(crate) fn wakers(&self, slept: Slept) -> impl Iterator<Item = i32> + '_ {
+        let place = match slept.at {
+            At::Place(index) => Some(&self.sleepers.places[index]),
+            At::Set(..) => None,
+        };
+        let links = place.filter(|place| place.watches).map(|_| {
+            let links = self.link_descriptors.iter().copied();
+            links.chain(self.broker_descriptor()).chain(self.bell())
+        });
+        place
+            .and_then(|place| place.signal.as_ref())
+            .map(AsRawFd::as_raw_fd)
+            .into_iter()
+            .chain(links.into_iter().flatten())
+    }
+
+    /// Where a thread sleeps that need poll nothing.
+    fn word(&self, slept: Slept) -> Option<&'static AtomicU32> {
+        match slept.at {
+            At::Place(index) if !slept.watches => {
+                let place = &self.sleepers.places[index];
+                place.signal.is_none().then_some(place.word)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether threads sleep in another set.
+    pub(crate) fn others_sleep(&self, set: SetId) -> bool {
+        self.sets.iter().enumerate().any(|(index, other)| index != set.0 as usize && other.sleepers > 0)
+    }
+}
+
+/// How a wait ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Woken {
+    /// Something may have happened.
+    Look,
+    /// The deadline has passed.
+    TimedOut,
+    /// A signal handler ran.
+    Interrupted,
+}
+
+/// Waits, with the lock released, until there may be something to do: what the thread sleeps for, a timer of the stack, `extra`
+/// descriptors, a signal handler, or `deadline`. Spins first for as long as `spin_until` says.
+pub(crate) fn wait(
+    mut guard: Guard<'static, Process>,
+    what: For<'_>,
+    extra: &mut [libc::pollfd],
+    deadline: Option<Instant>,
+    spin_until: Instant,
+    since: Seen,
+    restartable: bool,
+) -> (Guard<'static, Process>, Woken) {
+    let time = now();
+    if sys::interrupted(since, restartable) {
+        return (guard, Woken::Interrupted);
+    }
+    if deadline.is_some_and(|deadline| time >= deadline) {
+        return (guard, Woken::TimedOut);
+    }
+    if guard.stack.owes() {
+        return (settled(guard), Woken::Look);
+    }
+    if time < spin_until && guard.sleepers.may_spin() {
+        guard = let_others_in(guard, || {
+            if !extra.is_empty() {
+                let _ = sys::poll(extra, Some(0), since);
+            }
+        });
+        return (guard, Woken::Look);
+    }
+    let mut polled = extra.to_vec();
+    guard = sleep_beside(guard, what, &mut polled, deadline, since);
+    extra.copy_from_slice(&polled[..extra.len()]);
+    (guard, Woken::Look)
+}
+
+/// What a spinning thread does between two looks: sleeps a little, if the profile says so.
+pub(crate) fn rest(nap_us: u64) {
+    if nap_us == 0 {
+        return core::hint::spin_loop();
+    }
+    let nap = Duration::from_micros(nap_us);
+    let time = rustix::fs::Timespec { tv_sec: nap.as_secs() as i64, tv_nsec: i64::from(nap.subsec_nanos()) };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+/// Between two looks of a spinning call: other threads may have the lock, and the core for as long as the profile says.
+pub(crate) fn let_others_in(
+    mut guard: Guard<'static, Process>,
+    meanwhile: impl FnOnce(),
+) -> Guard<'static, Process> {
+    let (context, nap_us) = (guard.context, guard.nap_us(true));
+    guard.sleepers.away += 1;
+    guard.sleepers.spinning += 1;
+    let woke = guard.sleepers.found_nothing && core::mem::take(&mut guard.sleepers.woke);
+    let pauses = if guard.sleepers.any() { PAUSES } else { 0 };
+    drop(guard);
+    if woke {
+        // They may have no other.
+        rustix::thread::sched_yield();
+    }
+    (0..pauses).for_each(|_| core::hint::spin_loop());
+    rest(nap_us);
+    meanwhile();
+    let mut guard = contexts::at_last(context);
+    guard.sleepers.away -= 1;
+    guard.sleepers.spinning -= 1;
+    guard
+}
+
+/// Does what is owed, with the lock released: others may have done anything meanwhile.
+pub(crate) fn settled(mut guard: Guard<'static, Process>) -> Guard<'static, Process> {
+    let context = guard.context;
+    guard.sleepers.away += 1;
+    drop(guard);
+    let mut guard = contexts::at(context);
+    guard.sleepers.away -= 1;
+    guard
+}
+
+/// Runs `sleep` with the lock released, for a thread that sleeps in a set; its argument is how long to sleep at most.
+pub(crate) fn sleep_in(
+    mut guard: Guard<'static, Process>,
+    set: SetId,
+    deadline: Option<Instant>,
+    sleep: impl FnOnce(Option<u64>),
+) -> Guard<'static, Process> {
+    let (timeout_us, slept) = guard.begin_to_sleep(For::Set(set), true, deadline);
+    let context = guard.context;
+    drop(guard);
+    sleep(timeout_us);
+    let mut guard = contexts::at(context);
+    guard.wakes_up(slept);
+    guard
+}
+
+/// Sleeps beside, with the lock released, or until one of the descriptors in `polled` is ready.
+pub(crate) fn sleep_beside(
+    mut guard: Guard<'static, Process>,
+    what: For<'_>,
+    polled: &mut Vec<libc::pollfd>,
+    deadline: Option<Instant>,
+    since: Seen,
+) -> Guard<'static, Process> {
+    let (timeout_us, slept) = guard.begin_to_sleep(what, !polled.is_empty(), deadline);
+    let context = guard.context;
+    let word = guard.word(slept).filter(|_| polled.is_empty());
+    if word.is_none() {
+        polled.extend(guard.wakers(slept).map(readable));
+    }
+    drop(guard);
+    match word {
+        Some(word) => sys::futex_wait(word, 0, timeout_us, since),
+        None => drop(sys::poll(polled, timeout_us, since)),
+    }
+    let mut guard = contexts::at(context);
+    guard.wakes_up(slept);
+    guard.heed_all(polled);
+    guard
+}
+
+/// What poll() is asked that waits for one to be readable.
+pub(crate) const fn readable(fd: i32) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+/// Tells sleeping threads what a call changed, when the call is done.
+pub(crate) struct Told<'a>(pub(crate) &'a mut Process);
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        self.0.tell_sleepers();
+    }
+}
