@@ -130,6 +130,11 @@ impl<T: Guarded> Lock<T> {
         guard
     }
 
+    /// In the child of a fork nobody waits.
+    pub(crate) fn forget_threads(&self) {
+        self.waiting.store(0, Ordering::Relaxed);
+    }
+
     /// Releases the lock without a guard: in the child of a fork, whose parent's thread took it.
     ///
     /// # Safety

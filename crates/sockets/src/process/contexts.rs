@@ -206,6 +206,7 @@ pub(super) fn forget_threads() {
     SWEEPING.store(false, Ordering::Relaxed);
     for context in all() {
         ALL[context].owners.store(u32::from(OWN.get() == context), Ordering::Relaxed);
+        ALL[context].process.forget_threads();
     }
 }
 
