@@ -157,6 +157,13 @@ proptest! {
         let first = extensions.set_next_headers(IpNumber(PROTOCOL_TCP));
         let mut rest = Vec::new();
         extensions.write(&mut rest, first).unwrap();
+        if which[4] {
+            // etherparse 0.19 writes neither the offset nor the flag where RFC 8200 section 4.5 has them.
+            let routing = extensions.routing.as_ref().map(|routing| &routing.routing);
+            let before = [extensions.hop_by_hop_options.as_ref(), extensions.destination_options.as_ref(), routing];
+            let at: usize = before.into_iter().flatten().map(Ipv6RawExtHeader::header_len).sum();
+            rest[at + 2..at + 4].copy_from_slice(&(offset << 3 | u16::from(more)).to_be_bytes());
+        }
         rest.extend(&payload);
         let bytes = packet_of(first.0, &rest);
         let packet = Packet::parse(&bytes).unwrap();
