@@ -108,8 +108,9 @@ impl Program {
         self.folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
     }
 
+    /// A link that leads nowhere counts: to run it fails, and says so.
     fn has(&self, script: &str) -> bool {
-        self.folder.join(script).is_file()
+        self.folder.join(script).symlink_metadata().is_ok()
     }
 
     /// Starts the program in a lab of its own, uses it, measures it for so many seconds (0: not), and ends it.

@@ -78,14 +78,19 @@ impl<T: Guarded> Lock<T> {
 
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {
-        sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        self.take_if_free().unwrap_or_else(|| {
             self.waiting.fetch_add(1, Ordering::Relaxed);
             let guard = self.wait();
             self.waiting.fetch_sub(1, Ordering::Relaxed);
-            return guard;
-        }
-        Guard { lock: self }
+            guard
+        })
+    }
+
+    #[inline]
+    fn take_if_free(&self) -> Option<Guard<'_, T>> {
+        sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
+        let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard { lock: self })
     }
 
     /// As [`Lock::lock`], for a thread that has nothing to do but to look, again and again: it would take the lock from others
@@ -95,11 +100,7 @@ impl<T: Guarded> Lock<T> {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             self.let_others_go_first();
         }
-        sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
-        if self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_err() {
-            return self.wait();
-        }
-        Guard { lock: self }
+        self.take_if_free().unwrap_or_else(|| self.wait())
     }
 
     #[cold]

@@ -13,17 +13,17 @@ mod pairs;
 mod ports;
 pub(crate) mod sets;
 mod show;
+mod signal;
 mod sleep;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use std::os::fd::{AsRawFd, IntoRawFd};
+use std::os::fd::AsRawFd;
 
 use overfly_engine::{Config, Engine, Instant, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
 use overfly_wire::MacAddr;
-use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
 pub(crate) use self::contexts::process;
@@ -193,11 +193,15 @@ impl KernelSet {
             turn: 0,
         }
     }
-}
 
-impl KernelSet {
+    /// One of the library's descriptors joins it; `data` tells which.
+    pub(crate) fn join(&self, descriptor: i32, data: u64) -> Result<(), Errno> {
+        let event = libc::epoll_event { events: crate::interest::bits::IN, u64: data };
+        sys::epoll_control(self.descriptor, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
+    }
+
     /// One of the library's descriptors leaves it.
-    fn leave(&self, descriptor: i32) {
+    pub(crate) fn leave(&self, descriptor: i32) {
         let _ = sys::epoll_control(self.descriptor, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
     }
 
@@ -205,21 +209,15 @@ impl KernelSet {
     fn tell(&mut self, ready: bool, news: bool) {
         if ready && (news || !self.signalled) {
             if self.signal < 0 {
-                let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-                let Ok(signal) = rustix::event::eventfd(0, flags).map(kernel::move_up) else { return };
-                let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
-                let signal_fd = signal.as_raw_fd();
-                if sys::epoll_control(self.descriptor, libc::EPOLL_CTL_ADD, signal_fd, &raw const event)
-                    .is_err()
-                {
-                    return;
+                let Some(new) = signal::make() else { return };
+                if self.join(new, PRIVATE_STACK).is_err() {
+                    return signal::close(new);
                 }
-                self.signal = signal.into_raw_fd();
-                table::enter(self.signal, Entry::Internal);
+                self.signal = new;
             }
-            let _ = rustix::io::write(kernel::borrow(self.signal), &1u64.to_ne_bytes());
+            signal::raise(self.signal);
         } else if self.signalled && !ready {
-            let _ = rustix::io::read(kernel::borrow(self.signal), &mut [0u8; 8]);
+            signal::lower(self.signal);
         }
         self.signalled = ready;
     }
@@ -227,7 +225,7 @@ impl KernelSet {
     /// Threads that sleep in it wake.
     fn signal_sleepers(&self) {
         if self.kick >= 0 {
-            let _ = rustix::io::write(kernel::borrow(self.kick), &1u64.to_ne_bytes());
+            signal::raise(self.kick);
         }
     }
 
@@ -244,7 +242,7 @@ impl KernelSet {
             return;
         }
         if signalled && self.all_woken == 0 {
-            let _ = rustix::io::read(kernel::borrow(self.kick), &mut [0u8; 8]);
+            signal::lower(self.kick);
         }
         if self.exposed && self.sleepers == 0 {
             self.leave(self.kick);
@@ -252,12 +250,11 @@ impl KernelSet {
     }
 
     /// Its signals go.
-    fn conceal(&mut self) {
+    pub(crate) fn conceal(&mut self) {
         for signal in [&mut self.signal, &mut self.kick] {
             let signal = core::mem::replace(signal, -1);
             if signal >= 0 {
-                table::enter(signal, Entry::Kernel);
-                sys::close(signal);
+                signal::close(signal);
             }
         }
     }
@@ -348,9 +345,6 @@ impl Guarded for Process {
 
     #[inline]
     fn take_errand(&mut self) -> Option<i32> {
-        if self.sleepers.are_forgotten() {
-            self.remember_sleepers();
-        }
         self.stack.take_owed()
     }
 
@@ -358,6 +352,9 @@ impl Guarded for Process {
 
     #[inline]
     fn take_calls(&mut self) -> Option<sleep::Calls> {
+        if self.sleepers.are_forgotten() {
+            self.remember_sleepers();
+        }
         self.sleepers.take_calls()
     }
 
@@ -581,8 +578,7 @@ impl Process {
             let set = &mut self.sets[index];
             if core::mem::take(&mut set.prepared) {
                 set.tainted = true;
-                let descriptor = set.descriptor;
-                prepare(self, SetId(index as u32), descriptor);
+                prepare(self, SetId(index as u32));
             } else if set.sleepers > 0 {
                 // Whoever sleeps there prepares it.
                 self.wake_all_in(index);
@@ -745,9 +741,7 @@ impl Process {
     pub(crate) fn kick_of(&mut self, set: SetId) -> Option<i32> {
         let record = &mut self.sets[set.0 as usize];
         if record.kick < 0 {
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            record.kick = kernel::move_up(rustix::event::eventfd(0, flags).ok()?).into_raw_fd();
-            table::enter(record.kick, Entry::Internal);
+            record.kick = signal::make()?;
         }
         Some(record.kick)
     }
@@ -777,21 +771,15 @@ impl Process {
         if self.sets[set.0 as usize].kick < 0
             && let Some(kick) = self.kick_of(set)
         {
-            let event = libc::epoll_event { events: crate::interest::bits::IN, u64: PRIVATE_STACK };
-            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, kick, &raw const event);
+            let _ = self.sets[set.0 as usize].join(kick, PRIVATE_STACK);
         }
-        prepare(self, set, epoll);
-    }
-
-    /// A set is closed.
-    pub(crate) fn conceal(&mut self, set: SetId) {
-        self.sets[set.0 as usize].conceal();
+        prepare(self, set);
     }
 
     /// A set is closed: this context has nothing to do with it any more.
     pub(crate) fn forget_set(&mut self, set: SetId) {
         if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
-            self.conceal(set);
+            self.sets[set.0 as usize].conceal();
             self.stack.empty_set(set);
             self.sets[set.0 as usize] = KernelSet::NONE;
         }
@@ -893,17 +881,9 @@ impl Process {
     }
 
     /// When somebody has to look even if no frame comes: for the stack's timers, or for room on the link.
-    fn next_look(&self, time: Instant) -> Option<Instant> {
+    fn next_look(&self) -> Option<Instant> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
-        if self.is_blocked() { Some(time + FULL_LINK_PAUSE) } else { self.next_deadline() }
-    }
-
-    /// How long a thread may sleep that wants to wake at `deadline`, and in time to look if it `watches`, in microseconds.
-    fn sleep_us(&self, deadline: Option<Instant>, watches: bool) -> Option<u64> {
-        let time = now();
-        let own = if watches { self.next_look(time) } else { None };
-        let first = deadline.into_iter().chain(own).min();
-        first.map(|first| first.as_micros().saturating_sub(time.as_micros()))
+        if self.is_blocked() { Some(now() + FULL_LINK_PAUSE) } else { self.next_deadline() }
     }
 
     /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.

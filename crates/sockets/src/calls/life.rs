@@ -696,7 +696,7 @@ fn close_set(descriptor: i32) -> Answer<()> {
             record.descriptor = other.unwrap_or(-1);
         }
     } else {
-        process.conceal(set);
+        record.conceal();
         process.stack.close_set(set);
     }
     Answer::Kernel

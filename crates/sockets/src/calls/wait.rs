@@ -255,7 +255,7 @@ pub(crate) unsafe fn epoll_wait(
     }
     let since = sys::seen();
     let _masked = Masked::new(mask);
-    prepare(&mut guard, set, epoll);
+    prepare(&mut guard, set);
     guard.event_loop = true;
     let mut found = Found { records, room, count: 0 };
     let mut started = None;
@@ -342,7 +342,7 @@ pub(crate) unsafe fn epoll_wait(
 
 /// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
 /// descriptor they would see it readable for each frame: its threads sleep beside it ([`sleep_beside`]).
-pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
+pub(crate) fn prepare(process: &mut Process, set: SetId) {
     let record = &process.sets[set.0 as usize];
     if record.prepared || record.exposed || !process.stack.is_running() {
         return;
@@ -351,8 +351,7 @@ pub(crate) fn prepare(process: &mut Process, set: SetId, epoll: i32) {
     watch_links(process, &process.sets[set.0 as usize]);
     let kick = process.kick_of(set);
     for descriptor in [kick, process.broker_descriptor(), process.bell()].into_iter().flatten() {
-        let event = libc::epoll_event { events: bits::IN, u64: process.private_data(descriptor) };
-        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+        let _ = process.sets[set.0 as usize].join(descriptor, process.private_data(descriptor));
     }
 }
 
@@ -375,7 +374,7 @@ fn watch_links(process: &Process, set: &KernelSet) {
 #[cold]
 fn watch_links_again(process: &Process, set: &KernelSet) {
     for &descriptor in process.link_descriptors() {
-        let _ = sys::epoll_control(set.descriptor, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+        set.leave(descriptor);
     }
     watch_links(process, set);
 }

@@ -7,19 +7,16 @@
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::Instant;
-use rustix::event::EventfdFlags;
 use rustix::thread::futex;
 
-use super::{Process, contexts};
+use super::{Process, contexts, signal};
 use crate::interest::SetId;
-use crate::kernel::{self, now};
+use crate::kernel::now;
 use crate::lock::Guard;
 use crate::socket::SocketId;
 use crate::sys::{self, Seen};
-use crate::table::{self, Entry};
 
 /// The threads that sleep, of one context.
 pub(crate) struct Sleepers {
@@ -73,7 +70,7 @@ struct Place {
     /// 0 while it sleeps, 1 when it was woken. Lives as long as the process: a thread may look at it late.
     word: &'static AtomicU32,
     /// An eventfd, if it is to be polled beside others.
-    signal: Option<OwnedFd>,
+    signal: Option<i32>,
     asleep: bool,
     woken: bool,
     watches: bool,
@@ -158,11 +155,7 @@ impl Sleepers {
         if let Some(place) = self.free[usize::from(polled)].pop() {
             return place;
         }
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let signal = if polled { rustix::event::eventfd(0, flags).ok().map(kernel::move_up) } else { None };
-        if let Some(signal) = &signal {
-            table::enter(signal.as_raw_fd(), Entry::Internal);
-        }
+        let signal = if polled { signal::make() } else { None };
         self.places.push(Place {
             word: Box::leak(Box::new(AtomicU32::new(0))),
             signal,
@@ -176,12 +169,8 @@ impl Sleepers {
 
     /// In the child of a fork all but one of the threads are gone.
     pub(super) fn forget(&mut self) {
-        for signal in
-            core::mem::replace(self, Self::new()).places.into_iter().filter_map(|place| place.signal)
-        {
-            table::enter(signal.as_raw_fd(), Entry::Kernel);
-            sys::close(signal.into_raw_fd());
-        }
+        let before = core::mem::replace(self, Self::new());
+        before.places.iter().filter_map(|place| place.signal).for_each(signal::close);
     }
 
     fn wake(&mut self, index: usize) {
@@ -190,10 +179,8 @@ impl Sleepers {
             return;
         }
         self.woke = true;
-        match &place.signal {
-            Some(signal) => {
-                let _ = rustix::io::write(signal, &1u64.to_ne_bytes());
-            }
+        match place.signal {
+            Some(signal) => signal::raise(signal),
             None => {
                 let word = place.word;
                 word.store(1, Ordering::Release);
@@ -236,7 +223,7 @@ impl Sleepers {
 const PAUSES: u32 = 20;
 
 /// How long a thread sleeps that nobody can wake, for want of a descriptor.
-const UNWAKEABLE_US: u64 = 1000;
+const UNWAKEABLE_PAUSE: Duration = Duration::from_millis(1);
 
 impl Process {
     /// Before the lock is released: threads that sleep must see what has changed.
@@ -270,7 +257,7 @@ impl Process {
 
     /// Somebody has to look before anybody who watches wakes by itself.
     fn is_earlier(&self) -> bool {
-        match (self.next_look(now()), self.sleepers.until) {
+        match (self.next_look(), self.sleepers.until) {
             (Some(deadline), Some(until)) => deadline < until,
             (Some(_), None) => true,
             (None, _) => false,
@@ -396,17 +383,15 @@ impl Process {
         self.sleepers.watching += u32::from(watches);
         self.statistics.sleeps += 1;
         self.show();
-        let mut timeout_us = self.sleep_us(deadline, watches);
-        if (watches && !self.arm()) || set.is_some_and(|set| self.stack.set_is_ready(set)) {
-            timeout_us = Some(0);
-        }
-        if let At::Place(index) = at
-            && (polls || watches)
-            && self.sleepers.places[index].signal.is_none()
-        {
-            timeout_us = Some(timeout_us.map_or(UNWAKEABLE_US, |us| us.min(UNWAKEABLE_US)));
-        }
-        let until = timeout_us.map(|us| now() + Duration::from_micros(us));
+        let time = now();
+        let own = if watches { self.next_look() } else { None };
+        let at_once = (watches && !self.arm()) || set.is_some_and(|set| self.stack.set_is_ready(set));
+        let unwakeable = match at {
+            At::Place(index) => (polls || watches) && self.sleepers.places[index].signal.is_none(),
+            At::Set(..) => false,
+        };
+        let until = [deadline, own, at_once.then_some(time), unwakeable.then_some(time + UNWAKEABLE_PAUSE)];
+        let until = until.into_iter().flatten().min();
         if watches {
             self.sleepers.until = match self.sleepers.until {
                 Some(earlier) if self.sleepers.watching > 1 => {
@@ -417,6 +402,7 @@ impl Process {
         } else {
             self.arm_for_others();
         }
+        let timeout_us = until.map(|until| until.as_micros().saturating_sub(time.as_micros()));
         (timeout_us, Slept { at, watches, until })
     }
 
@@ -440,8 +426,8 @@ impl Process {
                 sleepers.beside -= 1;
                 let place = &mut sleepers.places[index];
                 place.asleep = false;
-                if let (true, Some(signal)) = (place.woken, &place.signal) {
-                    let _ = rustix::io::read(signal, &mut [0u8; 8]);
+                if let (true, Some(signal)) = (place.woken, place.signal) {
+                    signal::lower(signal);
                 }
                 if sleepers.called == Some(index) {
                     sleepers.called = None;
@@ -461,11 +447,7 @@ impl Process {
             let links = self.link_descriptors.iter().copied();
             links.chain(self.broker_descriptor()).chain(self.bell())
         });
-        place
-            .and_then(|place| place.signal.as_ref())
-            .map(AsRawFd::as_raw_fd)
-            .into_iter()
-            .chain(links.into_iter().flatten())
+        place.and_then(|place| place.signal).into_iter().chain(links.into_iter().flatten())
     }
 
     /// Where a thread sleeps that need poll nothing.
