@@ -90,7 +90,7 @@ counters! {
     drop_checksum,
     /// Dropped: neither IPv4, IPv6 nor ARP.
     drop_ethertype,
-    /// Dropped: an IP protocol that the engine does not speak.
+    /// Dropped: an IP protocol, or a type of ICMP message, that the engine does not speak.
     drop_protocol,
     /// Dropped: an ICMP error about nothing that is in flight (RFC 5927).
     drop_icmp,

@@ -3,7 +3,7 @@
 use core::net::{Ipv6Addr, SocketAddr};
 
 use overfly_wire::ip::{Quote, Quoted};
-use overfly_wire::{MacAddr, icmpv4, icmpv6, ipv4, ipv6};
+use overfly_wire::{MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::engine::{Engine, Verdict};
 use crate::flow::State;
@@ -66,7 +66,15 @@ impl Engine {
             Ok(icmpv4::Message::ParameterProblem { quote, .. }) => {
                 self.trouble(now, &quote, Trouble::Lost(Unreachable::Header), owner);
             }
-            Err(_) => self.shared.counters.drop_malformed += 1,
+            Err(why) => self.drop_icmp(why),
+        }
+    }
+
+    /// A message of a type that is not spoken here is nothing wrong: a router's advertisement, who listens to which group.
+    fn drop_icmp(&mut self, why: Malformed) {
+        match why {
+            Malformed::IcmpKind | Malformed::Icmpv6Kind => self.shared.counters.drop_protocol += 1,
+            _ => self.shared.counters.drop_malformed += 1,
         }
     }
 
@@ -78,9 +86,9 @@ impl Engine {
         owner: &mut O,
     ) {
         let (source, destination) = (packet.source(), packet.destination());
-        let Ok(message) = icmpv6::Message::parse(packet.payload(), source, destination) else {
-            self.shared.counters.drop_malformed += 1;
-            return;
+        let message = match icmpv6::Message::parse(packet.payload(), source, destination) {
+            Ok(message) => message,
+            Err(why) => return self.drop_icmp(why),
         };
         let alone = self.shared.config.arp;
         // RFC 4861 section 7.1: neighbour discovery that crossed a router is not genuine.

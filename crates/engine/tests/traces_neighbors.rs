@@ -9,7 +9,7 @@ use harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
 use harness::{CLIENT, Network, SERVER, config};
 use overfly_engine::{Config, Error, Failure, Prefix, State, Unreachable};
 use overfly_wire::tcp::Segment;
-use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv6};
+use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
 const PEERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
@@ -62,7 +62,7 @@ fn ping(s: &mut Script, to: IpAddr) {
     match to {
         IpAddr::V4(_) => {
             let length = icmpv4::Echo { kind, identifier, sequence, data }.emit(&mut message);
-            s.inject_between(CLIENT.into(), to, 1, 64, &message[..length]);
+            s.inject_between(CLIENT.into(), to, ipv4::PROTOCOL_ICMP, 64, &message[..length]);
         }
         IpAddr::V6(own) => {
             let echo = icmpv6::Echo { kind, identifier, sequence, data };
@@ -70,6 +70,22 @@ fn ping(s: &mut Script, to: IpAddr) {
             s.inject_between(CLIENT6.into(), to, ipv6::PROTOCOL_ICMPV6, 64, &message[..length]);
         }
     }
+}
+
+/// A ping that became a message of another type; its data keep the sum what it was.
+fn message_of_type(s: &mut Script, v6: bool, kind: u8) {
+    let mut message = [0; 64];
+    let (identifier, sequence, data) = (7, 9, &[0xff][..]);
+    let ping = icmpv4::Echo { kind: icmpv4::Kind::Request, identifier, sequence, data };
+    let (length, protocol, from, to): (_, _, IpAddr, IpAddr) = if v6 {
+        let ping = icmpv6::Echo { kind: icmpv4::Kind::Request, identifier, sequence, data };
+        (ping.emit(&mut message, CLIENT6, SERVER6), ipv6::PROTOCOL_ICMPV6, CLIENT6.into(), SERVER6.into())
+    } else {
+        (ping.emit(&mut message), ipv4::PROTOCOL_ICMP, CLIENT.into(), SERVER.into())
+    };
+    message[length - 1] -= kind - message[0];
+    message[0] = kind;
+    s.inject_between(from, to, protocol, 255, &message[..length]);
 }
 
 // --- what is ours ------------------------------------------------------------------------------
@@ -90,6 +106,21 @@ fn answers_arp_and_ping_where_no_kernel_does() {
         let packet = ip::Packet::parse(&frames[0][14..]).expect("IP");
         assert_eq!((frames.len(), packet.source()), (1, own));
     }
+}
+
+#[test]
+fn what_others_say_to_routers_and_groups_is_nothing_wrong() {
+    let mut s = Script::with(many());
+    // RFC 4861 section 4: a router's solicitation, advertisement and redirect. RFC 3810 section 5.2: a multicast listener's report.
+    for kind in [133, 134, 137, 143] {
+        message_of_type(&mut s, true, kind);
+    }
+    // RFC 1256 section 3, RFC 792: a router's advertisement and solicitation, a timestamp.
+    for kind in [9, 10, 13] {
+        message_of_type(&mut s, false, kind);
+    }
+    let counters = s.host.engine.counters();
+    assert_eq!((counters.drop_malformed, counters.drop_protocol, s.frames().len()), (0, 7, 0));
 }
 
 #[test]
