@@ -257,8 +257,10 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    fn new(attachment: Attachment, sockets: Sockets) -> Result<Service, Error> {
+    fn new(mut attachment: Attachment, sockets: Sockets) -> Result<Service, Error> {
         let monitor = AddressMonitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
+        // What changed while it attached, nobody has told.
+        attachment.refresh_addresses()?;
         let namespace = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
             .and_then(|socket| claim::namespace(socket.as_fd()))
             .map_err(|errno| Error::system("SO_NETNS_COOKIE", errno))?;

@@ -340,6 +340,17 @@ fn a_listener_everywhere_follows_the_interfaces_addresses() {
 }
 
 #[test]
+fn an_address_that_changes_while_a_broker_starts_is_not_missed() {
+    let lab = Lab::new(1);
+    lab.server.enter();
+    let attachment = Attachment::attach(INTERFACE, OPTIONS).unwrap();
+    lab.server.run(&format!("address add 10.99.0.9/24 dev {INTERFACE}"));
+    let broker = Broker::start(attachment).unwrap();
+    let mut client = Client::connect(broker.environment()).unwrap();
+    assert_eq!(client.refresh_interface().unwrap().addresses.len(), 4);
+}
+
+#[test]
 fn an_active_open_gets_its_route_and_its_frames() {
     let lab = Lab::new(2);
     let broker = broker(&lab);

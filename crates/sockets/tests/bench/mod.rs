@@ -35,10 +35,6 @@ pub(crate) struct Bench {
 impl Bench {
     pub(crate) fn new(queues: u32) -> Self {
         let lab = Lab::new(queues);
-        for namespace in [&lab.server, &lab.client] {
-            let show = ["-6", "address", "show", "dev", INTERFACE, "scope", "link"];
-            until("IPv6 is ready", || namespace.command("ip", &show).contains("fe80:"));
-        }
         let broker = lab.server.within(|| {
             let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
             Broker::start(attachment).unwrap()

@@ -46,11 +46,15 @@ impl Lab {
             namespace.run(&format!("address add {v6}/64 dev {INTERFACE}"));
             namespace.run(&format!("link set {INTERFACE} up"));
         }
-        // The kernel makes these a little later.
-        let shown = ["-6", "address", "show", "dev", INTERFACE];
+        // The kernel makes the link-local ones a little later, and lets all of them pass a little later still (a broker takes
+        // no others).
         let end = Instant::now() + Duration::from_secs(10);
-        while [&lab.server, &lab.client].iter().any(|side| !side.command("ip", &shown).contains("fe80:")) {
-            assert!(Instant::now() < end, "no link-local address");
+        let is_ready = |side: &Namespace| {
+            let shown = side.command("ip", &["-6", "address", "show", "dev", INTERFACE]);
+            shown.contains("fe80:") && !shown.contains("tentative")
+        };
+        while !is_ready(&lab.server) || !is_ready(&lab.client) {
+            assert!(Instant::now() < end, "no IPv6 addresses");
             std::thread::sleep(Duration::from_millis(5));
         }
         lab
