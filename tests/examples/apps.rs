@@ -90,7 +90,15 @@ fn row(program: &Program, plan: &Plan) -> bool {
             outcomes[index].push(program.run(ways[index], plan.seconds));
         }
     }
-    let fault = outcomes.iter().flatten().find_map(|outcome| outcome.fault.as_ref());
+    let mut faults = Vec::new();
+    for (way, outcomes) in ways.iter().zip(&outcomes) {
+        let carrier = if *way == Way::Kernel { "the kernel" } else { "Overfly" };
+        for (index, fault) in
+            outcomes.iter().enumerate().filter_map(|(index, outcome)| Some((index, outcome.fault.as_ref()?)))
+        {
+            faults.push(format!("{program} over {carrier}, run {} of {repeats}: {fault}", index + 1));
+        }
+    }
     let accelerated = match outcomes.get(1).and_then(|outcomes| outcomes.last()) {
         Some(outcome) => format!("{:.0} % of {}", outcome.accelerated() * 100.0, outcome.connections),
         None => "–".to_owned(),
@@ -104,12 +112,10 @@ fn row(program: &Program, plan: &Plan) -> bool {
         _ => "–".to_owned(),
     };
     let overfly = medians.get(1).copied().flatten();
-    let works = if fault.is_some() { "no" } else { "yes" };
+    let works = if faults.is_empty() { "yes" } else { "no" };
     println!("| {program} | {works} | {accelerated} | {} | {} | {gain} |", shown(medians[0]), shown(overfly));
-    if let Some(fault) = fault {
-        eprintln!("{program}: {fault}");
-    }
-    fault.is_none()
+    faults.iter().for_each(|fault| eprintln!("{fault}"));
+    faults.is_empty()
 }
 
 fn median(outcomes: &[Outcome]) -> Option<f64> {

@@ -15,6 +15,7 @@ pub(crate) mod sets;
 mod show;
 mod signal;
 mod sleep;
+mod standby;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -156,8 +157,11 @@ pub(crate) struct KernelSet {
     one_woken: bool,
     all_woken: u32,
     times_woken: u64,
-    /// How often in a row its threads were woken for others.
-    pub(crate) in_vain: u32,
+    /// The links are not in it but the alarm, and how often in a row its threads were woken against that ([`standby`]).
+    stands_by: bool,
+    turns: u32,
+    /// When a wait last found something.
+    pub(crate) served: Instant,
     /// The last wait found more than there was room for, or as much.
     pub(crate) full: bool,
     /// When the kernel's part was last looked at.
@@ -187,7 +191,9 @@ impl KernelSet {
             one_woken: false,
             all_woken: 0,
             times_woken: 0,
-            in_vain: 0,
+            stands_by: false,
+            turns: 0,
+            served: Instant::from_micros(0),
             full: false,
             looked: Instant::from_micros(0),
             turn: 0,
@@ -249,8 +255,9 @@ impl KernelSet {
         }
     }
 
-    /// Its signals go.
+    /// It is closed, or another process's: its signals go.
     pub(crate) fn conceal(&mut self) {
+        self.stands_by = false;
         for signal in [&mut self.signal, &mut self.kick] {
             let signal = core::mem::replace(signal, -1);
             if signal >= 0 {
@@ -574,6 +581,7 @@ impl Process {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
         // Sets that are watched already must hear of this one, too.
+        self.watch_everywhere();
         for index in 0..self.sets.len() {
             let set = &mut self.sets[index];
             if core::mem::take(&mut set.prepared) {
@@ -616,6 +624,7 @@ impl Process {
     /// The process goes on without a stack, until it needs one again.
     fn stop(&mut self) {
         self.settle();
+        self.watch_everywhere();
         self.lose_stack(0);
         for descriptor in
             self.family_descriptors().chain(self.leash.iter().map(|leash| leash.as_fd().as_raw_fd()))
@@ -808,6 +817,7 @@ impl Process {
             return;
         }
         self.any_exposed = true;
+        self.watch_again(set);
         let record = &mut self.sets[index];
         (record.exposed, record.tainted) = (true, true);
         let was_prepared = core::mem::take(&mut record.prepared);
@@ -830,7 +840,10 @@ impl Process {
         if !self.any_exposed {
             return;
         }
-        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| record.exposed) {
+        self.any_exposed = false;
+        let exposed = |record: &KernelSet| record.exposed && record.references > 0;
+        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
+            self.any_exposed = true;
             let set = SetId(index as u32);
             let news = self.stack.take_news_of(set);
             record.tell(self.stack.set_is_ready(set), news);

@@ -281,12 +281,7 @@ pub(crate) unsafe fn epoll_wait(
         }
         let ours = guard.stack.collect(set, found.left(), |events, data| found.put(events, data));
         if core::mem::take(&mut slept) {
-            let in_vain = if found.count > 0 { 0 } else { guard.sets[set.0 as usize].in_vain + 1 };
-            guard.sets[set.0 as usize].in_vain = in_vain % IN_VAIN_MOST;
-            if in_vain == IN_VAIN_MOST && guard.sets[set.0 as usize].prepared && guard.others_sleep(set) {
-                // The kernel wakes the set that has watched longest.
-                watch_links_again(&guard, &guard.sets[set.0 as usize]);
-            }
+            guard.count_turn(set, found.count > 0);
         }
         let deadline = timeout.map(|timeout| started + timeout);
         let over = deadline.is_some_and(|deadline| time >= deadline);
@@ -311,7 +306,11 @@ pub(crate) unsafe fn epoll_wait(
             }
         }
         if found.count > 0 || over {
-            guard.sets[set.0 as usize].full = found.left() == 0;
+            let record = &mut guard.sets[set.0 as usize];
+            record.full = found.left() == 0;
+            if found.count > 0 {
+                record.served = time;
+            }
             guard.leave_rest(set);
             return Answer::ok(found.count);
         }
@@ -357,7 +356,7 @@ pub(crate) fn prepare(process: &mut Process, set: SetId) {
 
 /// Frames wake one of the threads that wait for them, each in a set of its own, and whoever it is tells the others. Not so where
 /// the link's descriptor is a set itself (epoll_ctl(2), EPOLLEXCLUSIVE), nor where it could be a child that is woken.
-fn watch_links(process: &Process, set: &KernelSet) {
+pub(crate) fn watch_links(process: &Process, set: &KernelSet) {
     let alone = !process.sets_shared && !set.inherited;
     for &descriptor in process.link_descriptors() {
         let watch = |events| {
@@ -385,13 +384,11 @@ pub(crate) fn share_sets(process: &mut Process) {
     if core::mem::replace(&mut process.sets_shared, true) {
         return;
     }
+    process.watch_everywhere();
     for set in process.sets.iter().filter(|set| set.prepared && set.references > 0) {
         watch_links_again(process, set);
     }
 }
-
-/// How often in a row a set's threads are woken for others before it steps back.
-const IN_VAIN_MOST: u32 = 8;
 
 enum Sleep {
     No,

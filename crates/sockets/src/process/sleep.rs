@@ -3,7 +3,7 @@
 //! Threads in epoll_wait sleep in the kernel's set, in which the links' descriptors and a signal of the set's own are. All others
 //! sleep beside: each at a place of its own, and all but one on a futex. That one watches the links, unless a set's threads do.
 //! Whoever takes frames wakes those whose sockets have news, and nobody else; and if the last thread that watched goes back to
-//! the program, another one is called to watch.
+//! the program, another one is called to watch. Sets whose threads frames woke in vain stand by ([`super::standby`]).
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -11,6 +11,7 @@ use core::time::Duration;
 use overfly_engine::Instant;
 use rustix::thread::futex;
 
+use super::standby::Alarm;
 use super::{Process, contexts, signal};
 use crate::interest::SetId;
 use crate::kernel::now;
@@ -24,8 +25,10 @@ pub(crate) struct Sleepers {
     /// Those of them that frames wake, and when the first of these wakes by itself.
     watching: u32,
     until: Option<Instant>,
-    /// Those of them that sleep beside.
+    /// Those of them that sleep beside, and those in sets that stand by.
     beside: u32,
+    standing_by: u32,
+    pub(super) alarm: Alarm,
     places: Vec<Place>,
     /// Places that nobody sleeps at: without a descriptor, and with one.
     free: [Vec<usize>; 2],
@@ -98,6 +101,8 @@ pub(crate) struct Slept {
     /// Frames wake it, and the stack's timers: then at latest.
     watches: bool,
     until: Option<Instant>,
+    /// The alarm wakes it.
+    stands_by: bool,
 }
 
 /// Where a thread sleeps.
@@ -115,6 +120,8 @@ impl Sleepers {
             watching: 0,
             until: None,
             beside: 0,
+            standing_by: 0,
+            alarm: Alarm::new(),
             places: Vec::new(),
             free: [Vec::new(), Vec::new()],
             calls: Calls::NONE,
@@ -138,7 +145,18 @@ impl Sleepers {
     pub(super) const fn are_forgotten(&self) -> bool {
         self.asleep > 0
             && self.away == 0
-            && if self.watching > 0 { self.disarmed } else { self.beside > 0 && self.called.is_none() }
+            && if self.watching > 0 {
+                self.disarmed
+            } else if self.standing_by > 0 {
+                !self.alarm.is_set()
+            } else {
+                self.beside > 0 && self.called.is_none()
+            }
+    }
+
+    /// Somebody watches the links, or is about to look at them.
+    pub(super) const fn anybody_looks(&self) -> bool {
+        self.watching + self.away > 0
     }
 
     /// A thread may spin rather than sleep: nobody else does, or all do and each has a processor. Others would only take the lock,
@@ -171,6 +189,7 @@ impl Sleepers {
     pub(super) fn forget(&mut self) {
         let before = core::mem::replace(self, Self::new());
         before.places.iter().filter_map(|place| place.signal).for_each(signal::close);
+        before.alarm.forget();
     }
 
     fn wake(&mut self, index: usize) {
@@ -250,6 +269,8 @@ impl Process {
     pub(super) fn remember_sleepers(&mut self) {
         if self.sleepers.watching > 0 {
             self.arm_for_others();
+        } else if self.sleepers.standing_by > 0 {
+            self.set_alarm();
         } else {
             self.call_watcher();
         }
@@ -270,12 +291,12 @@ impl Process {
         if !self.sleepers.any() || !(news || noted) {
             return;
         }
+        // Who watches a set as a descriptor sleeps in the kernel.
+        self.signal_exposed();
         let urgent = self.stack.has_urgent();
         for index in 0..self.sets.len() {
-            let set = &self.sets[index];
-            if set.sleepers > 0
-                && (urgent || self.any_exposed || self.stack.set_is_ready(SetId(index as u32)))
-            {
+            let ready = || urgent || self.stack.set_is_ready(SetId(index as u32));
+            if self.sets[index].sleepers > 0 && ready() {
                 self.wake_one_in(index);
             }
         }
@@ -294,7 +315,7 @@ impl Process {
         let beside = self.sleepers.places.iter().position(|place| place.asleep && place.watches);
         if let Some(index) = beside {
             self.sleepers.wake(index);
-        } else if let Some(index) = self.sets.iter().position(|set| set.sleepers > 0 && set.prepared) {
+        } else if let Some(index) = self.sets.iter().position(|set| set.sleepers > 0 && set.watches()) {
             self.wake_one_in(index);
         }
     }
@@ -360,11 +381,13 @@ impl Process {
         let inside =
             set.map(|set| (set, &mut self.sets[set.0 as usize])).filter(|(_, record)| !record.exposed);
         let watches = match &inside {
-            Some((_, record)) => record.prepared,
+            Some((_, record)) => record.watches(),
             None => self.sleepers.watching + self.sleepers.spinning == 0 || matches!(what, For::Frames),
         };
+        let mut stands_by = false;
         let at = if let Some((set, record)) = inside {
             record.sleepers += 1;
+            stands_by = record.stands_by;
             At::Set(set, record.serial, record.times_woken)
         } else {
             let index = self.sleepers.take_place(polls || watches);
@@ -381,6 +404,7 @@ impl Process {
         };
         self.sleepers.asleep += 1;
         self.sleepers.watching += u32::from(watches);
+        self.sleepers.standing_by += u32::from(stands_by);
         self.statistics.sleeps += 1;
         self.show();
         let time = now();
@@ -403,7 +427,7 @@ impl Process {
             self.arm_for_others();
         }
         let timeout_us = until.map(|until| until.as_micros().saturating_sub(time.as_micros()));
-        (timeout_us, Slept { at, watches, until })
+        (timeout_us, Slept { at, watches, stands_by, until })
     }
 
     /// It wakes. Its set may have been closed meanwhile, and the number be another's.
@@ -411,6 +435,7 @@ impl Process {
         let sleepers = &mut self.sleepers;
         sleepers.asleep -= 1;
         sleepers.watching -= u32::from(slept.watches);
+        sleepers.standing_by -= u32::from(slept.stands_by);
         if slept.watches && slept.until == sleepers.until {
             // The others sleep longer.
             sleepers.until = None;
@@ -420,6 +445,9 @@ impl Process {
                 let set = &mut self.sets[id.0 as usize];
                 if set.serial == serial {
                     set.sleeper_wakes(times_woken < set.times_woken);
+                }
+                if slept.stands_by {
+                    self.answer_alarm(id);
                 }
             }
             At::Place(index) => {
@@ -459,11 +487,6 @@ impl Process {
             }
             _ => None,
         }
-    }
-
-    /// Whether threads sleep in another set.
-    pub(crate) fn others_sleep(&self, set: SetId) -> bool {
-        self.sets.iter().enumerate().any(|(index, other)| index != set.0 as usize && other.sleepers > 0)
     }
 }
 

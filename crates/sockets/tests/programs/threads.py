@@ -505,6 +505,81 @@ def many_wait_and_few_wake():
         waiter.done()
 
 
+def voluntary_switches(thread):
+    with open(f"/proc/self/task/{thread}/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("voluntary_ctxt_switches"))
+
+
+@test
+def one_accepts_and_another_serves():
+    """Who accepts sleeps through what comes for who serves, both on one processor; and neither holds the other up."""
+    processor = min(os.sched_getaffinity(0))
+    server = elsewhere(listener)
+    port = server.getsockname()[1]
+    set_of_all, open_ones, accepted_at, ended = select.epoll(), {}, [], threading.Event()
+    accepting, served = [], [0]
+
+    def accepts():
+        os.sched_setaffinity(0, {processor})
+        accepting.append(threading.get_native_id())
+        with select.epoll() as epoll:
+            epoll.register(server, select.EPOLLIN)
+            while not ended.is_set():
+                assert epoll.poll(20)
+                connection, _ = server.accept()
+                accepted_at.append(time.monotonic())
+                open_ones[connection.fileno()] = connection
+                set_of_all.register(connection, select.EPOLLIN)
+
+    def serves():
+        os.sched_setaffinity(0, {processor})
+        computed_until = None
+        while computed_until is None or open_ones:
+            for number, _ in set_of_all.poll(20):
+                data = open_ones[number].recv(8)
+                if data == b"compute!":
+                    time.sleep(1.5)
+                    computed_until = time.monotonic()
+                elif data:
+                    open_ones[number].sendall(data.upper())
+                    served[0] += 1
+                else:
+                    connection = open_ones.pop(number)
+                    set_of_all.unregister(connection)
+                    connection.close()
+        return computed_until
+
+    threads = [Worker(accepts), Worker(serves)]
+    clients, requests = 8, 300
+    control = [order("connect", port, f"time.sleep(0.5)\nfor _ in range({requests}):\n"
+                     " s.sendall(b'question'); assert take(8) == b'QUESTION'\ntime.sleep(4)") for _ in range(clients)]
+    while len(accepted_at) < clients:
+        time.sleep(0.01)
+    before, begun = voluntary_switches(accepting[0]), time.monotonic()
+    # Without a call that could look at what has come.
+    while served[0] < clients * requests:
+        time.sleep(0.01)
+    woken, seconds = voluntary_switches(accepting[0]) - before, time.monotonic() - begun
+    if os.environ.get("EF_STACK_PER_THREAD") != "1":
+        # Once in a millisecond it looks whether anybody else does.
+        assert woken < 100 + 1500 * seconds, (woken, seconds)
+    # It is at once as it was when the other one computes, and when that has ended.
+    control.append(order("connect", port, "time.sleep(0.5); s.sendall(b'compute!'); time.sleep(0.5)\n"
+                         f"c = socket.create_connection(({OWN!r}, {port})); time.sleep(4)"))
+    time.sleep(1.5)
+    computed_until = threads[1].done()
+    assert len(accepted_at) == clients + 2 and accepted_at[-1] < computed_until - 0.5, (accepted_at, computed_until)
+    ended.set()
+    control.append(order("connect", port, "assert s.recv(1) == b''"))
+    threads[0].done()
+    open_ones.popitem()[1].close()
+    for one in control:
+        assert one.recv(1) == b""
+        one.close()
+    server.close()
+    set_of_all.close()
+
+
 @test
 def what_a_thread_leaves_is_delivered():
     if "LD_PRELOAD" in os.environ and os.environ["EF_STACK_PER_THREAD"] == "0":
