@@ -178,6 +178,9 @@ pub struct XdpLink {
     unreaped: u32,
     /// The kernel maintains the transmit ring's wakeup flag (it was seen set): only then its absence means anything.
     wakeup_flag_seen: bool,
+    /// The device took nothing at the last kick: there is none until it has finished with a frame, or the stack has looked for
+    /// what came. Whoever is to empty the device's queue may need this processor.
+    is_stuck: bool,
 
     counters: Counters,
 }
@@ -238,6 +241,7 @@ impl XdpLink {
             cursor: 0,
             unreaped: 0,
             wakeup_flag_seen: false,
+            is_stuck: false,
             counters: Counters::default(),
         })
     }
@@ -246,6 +250,7 @@ impl XdpLink {
     /// Returns how many. A call that finds nothing polls the device once (busy polling), or lets others run for a while
     /// ([`XdpLink::share_processor`]), and looks again.
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        self.is_stuck = false;
         let count = self.receive_waiting(budget, &mut each);
         if count > 0 {
             return count;
@@ -321,7 +326,10 @@ impl XdpLink {
         if self.transmit.unpublished() > 0 {
             self.transmit.publish();
         }
-        self.transmit.outstanding() > 0 && self.needs_kick()
+        if self.is_stuck && self.reap() > 0 {
+            self.is_stuck = false;
+        }
+        self.transmit.outstanding() > 0 && !self.is_stuck && self.needs_kick()
     }
 
     /// Takes back what the kernel has done with, now and then.
@@ -369,6 +377,7 @@ impl XdpLink {
                 Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {
                     if !progress && self.reap() == 0 {
                         self.counters.transmit_again += 1;
+                        self.is_stuck = true;
                         return;
                     }
                 }
@@ -390,6 +399,7 @@ impl XdpLink {
             // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
             Errno::BUSY => {
                 self.counters.transmit_dropped += 1;
+                self.is_stuck = true;
                 sched_yield();
             }
             Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
