@@ -1,6 +1,6 @@
 //! What carries a process's frames: an interface, or clients over shared memory; and, beside it, other programs of the host.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use overfly_link::broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
@@ -8,7 +8,7 @@ use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_wire::{FrameSink, Unfinished};
 use rustix::io::Errno;
 
-use crate::kernel;
+use crate::kernel::make_internal;
 use crate::socket::CONTEXTS;
 use crate::stack::Transport;
 use crate::table::{self, Entry};
@@ -133,7 +133,7 @@ impl Carrier {
 
 fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
     sockets.queues = (sockets.queues.into_iter())
-        .map(|queue| QueueSockets { socket: adopt(queue.socket), pool: adopt(queue.pool) })
+        .map(|queue| QueueSockets { socket: make_internal(queue.socket), pool: make_internal(queue.pool) })
         .collect();
     let numbers: Vec<i32> =
         sockets.queues.iter().flat_map(|queue| [queue.socket.as_raw_fd(), queue.pool.as_raw_fd()]).collect();
@@ -145,14 +145,7 @@ fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
     })
 }
 
-const KEEPER: Keeper = Keeper { adopt, release };
-
-/// A descriptor of the library's own.
-fn adopt(descriptor: OwnedFd) -> OwnedFd {
-    let descriptor = kernel::move_up(descriptor);
-    table::enter(descriptor.as_raw_fd(), Entry::Internal);
-    descriptor
-}
+const KEEPER: Keeper = Keeper { adopt: make_internal, release };
 
 /// It is about to be closed.
 fn release(descriptor: BorrowedFd<'_>) {
@@ -175,6 +168,13 @@ impl Transport for Carrier {
             Carrier::Xdp(link) => link.flush(),
             Carrier::Memif(station) => station.flush(),
             Carrier::Loopback(loopback) => loopback.flush(),
+        }
+    }
+
+    fn flush_finally(&mut self) {
+        match self {
+            Carrier::Xdp(link) => link.flush_finally(),
+            _ => self.flush(),
         }
     }
 

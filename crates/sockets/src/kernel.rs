@@ -12,6 +12,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
 use crate::socket::{SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
 pub(crate) fn borrow(descriptor: i32) -> BorrowedFd<'static> {
@@ -50,6 +51,13 @@ pub(crate) fn move_up(descriptor: OwnedFd) -> OwnedFd {
         }
         Err(_) => descriptor,
     }
+}
+
+/// Makes a descriptor the library's own, out of the program's way.
+pub(crate) fn make_internal(descriptor: OwnedFd) -> OwnedFd {
+    let descriptor = move_up(descriptor);
+    table::enter(descriptor.as_raw_fd(), Entry::Internal);
+    descriptor
 }
 
 /// Microseconds of the monotonic clock.

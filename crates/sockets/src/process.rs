@@ -635,7 +635,7 @@ impl Process {
 
     /// Everything is on its way, and as long as the lock is held no other thread uses the link's descriptors.
     fn settle(&mut self) {
-        self.stack.flush();
+        self.stack.flush_finally();
         contexts::settle(self.context);
     }
 

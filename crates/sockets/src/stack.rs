@@ -37,7 +37,11 @@ pub trait Transport: FrameSink {
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
-    /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
+    /// The same, for the last time.
+    fn flush_finally(&mut self) {
+        self.flush();
+    }
+    /// The same as `flush`, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
     /// returned.
     fn post(&mut self) -> Option<i32> {
         self.flush();
@@ -322,10 +326,18 @@ impl<T: Transport> Stack<T> {
     }
 
     /// Gets everything on its way here and now.
-    pub(crate) fn flush(&mut self) {
+    fn flush(&mut self) {
         self.owed = None;
         for drive in self.drives.iter_mut().flatten() {
             drive.transport.flush();
+        }
+    }
+
+    /// The same, for the last time.
+    pub(crate) fn flush_finally(&mut self) {
+        self.owed = None;
+        for drive in self.drives.iter_mut().flatten() {
+            drive.transport.flush_finally();
         }
     }
 

@@ -5,11 +5,13 @@ mod lab;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use lab::kernel::napis_have_threads;
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 const HEADERS: usize = 54;
 
@@ -161,6 +163,61 @@ fn one_can_sleep_on_the_descriptors_after_an_empty_receive() {
         }
         assert_eq!(received, count);
     }
+}
+
+#[test]
+fn a_device_that_takes_nothing_is_tried_once_for_each_look() {
+    /// More than veth's ring holds.
+    const FRAMES: u64 = 512;
+    const CPU: usize = 0;
+    let mut pair = Pair::new(Options { tx_frames: 1024, ..Options::default() });
+    pair.lab.client.command("tc", &["qdisc", "replace", "dev", INTERFACE, "root", "pfifo"]);
+    if !pair.lab.server.within(|| pair.far.receive_on(&[CPU])) {
+        assert!(!napis_have_threads(), "this kernel has threads for each NAPI");
+        return;
+    }
+    let frame = pair.headers(60);
+
+    // Nobody empties the device's queue as long as this thread runs.
+    let mut cpu = CpuSet::new();
+    cpu.set(CPU);
+    sched_setaffinity(None, &cpu).unwrap();
+    schedule(libc::SCHED_FIFO, 1);
+    for _ in 0..FRAMES {
+        pair.sender.frame().unwrap()[..HEADERS].copy_from_slice(&frame);
+        pair.sender.commit(60);
+        pair.sender.flush();
+    }
+    assert!(pair.sender.transmit_pending());
+    let refusals = pair.sender.counters().transmit_again;
+    assert_eq!(refusals, 1, "refusals while nothing changed");
+    for looks in 1..=3 {
+        pair.sender.receive(64, |_| ());
+        pair.sender.flush();
+        pair.sender.flush();
+        assert_eq!(pair.sender.counters().transmit_again, refusals + looks);
+    }
+    pair.sender.flush_finally();
+    assert_eq!(pair.sender.counters().transmit_again, refusals + 4);
+    schedule(libc::SCHED_OTHER, 0);
+
+    let begin = Instant::now();
+    let mut received = 0;
+    while received < FRAMES && begin.elapsed() < Duration::from_secs(5) {
+        pair.sender.receive(64, |_| ());
+        pair.sender.flush();
+        std::thread::sleep(Duration::from_millis(1));
+        received += pair.receiver.receive(256, |_| ()) as u64;
+    }
+    assert_eq!(received, FRAMES);
+}
+
+/// How the kernel shares the processor between this thread and others.
+fn schedule(policy: i32, priority: i32) {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: `parameter` is alive; the kernel only reads it.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]

@@ -310,6 +310,12 @@ impl XdpLink {
         self.recycle();
     }
 
+    /// As [`XdpLink::flush`], for the last time: a device that took nothing just now is tried once more.
+    pub fn flush_finally(&mut self) {
+        self.is_stuck = false;
+        self.flush();
+    }
+
     /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if
     /// there is something for the kernel to take.
     pub fn publish(&mut self) -> Option<BorrowedFd<'_>> {

@@ -100,9 +100,8 @@ impl Process {
         let requests = match &family.requests {
             Some(requests) => requests,
             None => {
-                let requests = kernel::move_up(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-                table::enter(requests.as_raw_fd(), Entry::Internal);
-                family.requests.insert(requests)
+                let requests = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+                family.requests.insert(kernel::make_internal(requests))
             }
         };
         let fork = epoll::EventData::new_u64(family.forks.into());

@@ -343,8 +343,8 @@ impl Process {
     /// There are links to other processes: the thread that answers them begins.
     pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
         let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell()) else { return Ok(()) };
-        let (bell, context) = (kernel::move_up(rustix::io::fcntl_dupfd_cloexec(bell, 0)?), self.context);
-        table::enter(bell.as_raw_fd(), Entry::Internal);
+        let bell = kernel::make_internal(rustix::io::fcntl_dupfd_cloexec(bell, 0)?);
+        let context = self.context;
         let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
         let thread =
             std::thread::Builder::new().name("overfly-host".to_owned()).spawn(move || serve(&bell, context));

@@ -6,7 +6,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::kernel;
 use crate::options::Options;
-use crate::table::{self, Entry};
 
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {
@@ -100,9 +99,7 @@ impl Pool {
         let most = most.min(usize::try_from(limit).unwrap_or(most));
         for _ in before..before.saturating_add(count).min(most) {
             let Ok((port, socket)) = kernel::reserve_port(self.address) else { break };
-            let socket = kernel::move_up(socket);
-            table::enter(socket.as_raw_fd(), Entry::Internal);
-            self.ports.push((port, socket));
+            self.ports.push((port, kernel::make_internal(socket)));
         }
         // The newest are tried first.
         self.turn = before.saturating_sub(1);

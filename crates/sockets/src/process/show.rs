@@ -24,9 +24,7 @@ impl Process {
             let shown = client.show();
             self.client = Some(client);
             let Ok((memory, bell)) = shown else { return };
-            let bell = kernel::move_up(bell);
-            table::enter(bell.as_raw_fd(), Entry::Internal);
-            self.stack.show = Show::open(&memory, bell).ok();
+            self.stack.show = Show::open(&memory, kernel::make_internal(bell)).ok();
         }
         let mut names = Vec::new();
         self.each_counter(|group, name, _| names.push(format!("{group}.{name}")));

@@ -11,9 +11,8 @@ use crate::table::{self, Entry};
 /// A new one, out of the program's way.
 pub(super) fn make() -> Option<i32> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-    let signal = kernel::move_up(rustix::event::eventfd(0, flags).ok()?).into_raw_fd();
-    table::enter(signal, Entry::Internal);
-    Some(signal)
+    let signal = rustix::event::eventfd(0, flags).ok()?;
+    Some(kernel::make_internal(signal).into_raw_fd())
 }
 
 pub(super) fn raise(signal: i32) {

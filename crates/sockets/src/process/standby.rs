@@ -15,7 +15,6 @@ use super::{KernelSet, PRIVATE_STACK, Process, signal};
 use crate::calls::wait::watch_links;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
-use crate::table::{self, Entry};
 
 /// How long the links are left to a thread that went back to the program.
 const RELIEF: Duration = Duration::from_millis(1);
@@ -49,9 +48,7 @@ impl Alarm {
         if self.timer.is_none() {
             let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok()?;
-            let timer = kernel::move_up(timer).into_raw_fd();
-            table::enter(timer, Entry::Internal);
-            self.timer = Some(timer);
+            self.timer = Some(kernel::make_internal(timer).into_raw_fd());
         }
         self.timer
     }
