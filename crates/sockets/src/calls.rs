@@ -7,11 +7,9 @@ pub(crate) mod options;
 mod several;
 pub(crate) mod wait;
 
-use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use crate::lock::Guard;
-use crate::options::Waiting;
 use crate::process::contexts::of;
 use crate::process::{Process, has_inherited};
 use crate::socket::{SocketId, State};
@@ -67,12 +65,6 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
             Entry::Kernel | Entry::Set(_) => return Err(Answer::Kernel),
         }
     }
-}
-
-/// Until when a call that began to wait at `started` spins.
-fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
-    let spin_us = process.options.spin_us(call, process.is_blocked());
-    started + core::time::Duration::from_micros(spin_us)
 }
 
 /// The socket's data moves at user level.

@@ -11,6 +11,7 @@
 
 #![cfg_attr(test, allow(dead_code, reason = "what only the process uses is not built for tests"))]
 
+mod environment;
 mod face;
 pub mod interest;
 pub mod options;
@@ -40,6 +41,7 @@ mod memory;
 #[cfg(not(test))]
 mod process;
 mod signal;
+mod spins;
 #[cfg(not(test))]
 mod statistics;
 mod sys;

@@ -3,7 +3,6 @@
 
 pub(crate) mod contexts;
 mod datagram;
-pub(crate) mod environment;
 mod exec;
 mod family;
 mod handover;
@@ -15,6 +14,7 @@ pub(crate) mod sets;
 mod show;
 mod signal;
 mod sleep;
+mod spin;
 mod standby;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -38,8 +38,10 @@ use self::sleep::Sleepers;
 pub(crate) use self::sleep::{
     For, Slept, Told, Woken, let_others_in, readable, rest, settled, sleep_beside, sleep_in, wait,
 };
+pub(crate) use self::spin::{goes_on, spin_until, spins};
 use crate::calls::wait::{prepare, share_sets};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
+use crate::environment;
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Guarded};

@@ -2,11 +2,11 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, datagram, is_connection, lock_socket, spin_until};
+use super::{Answer, datagram, is_connection, lock_socket};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
-use crate::process::{For, Process, Told, Woken, before_kernel_wait, wait};
+use crate::process::{For, Process, Told, Woken, before_kernel_wait, spin_until, wait};
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};

@@ -8,15 +8,15 @@ use overfly_engine::SendError;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
+use super::Answer;
 use super::life::leave_to_kernel;
-use super::{Answer, spin_until};
 use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
 use crate::process::contexts::of;
-use crate::process::{For, Placed, Process, Told, Woken, wait};
+use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
 use crate::statistics::Why;
 use crate::sys;

@@ -6,7 +6,7 @@ use core::time::Duration;
 use rustix::io::Errno;
 
 use super::wait::listener_event;
-use super::{Answer, CLOSED, data, datagram, lock_socket, spin_until};
+use super::{Answer, CLOSED, data, datagram, lock_socket};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -14,7 +14,7 @@ use crate::memory::Source;
 use crate::options::Waiting;
 use crate::process::contexts::{self, are_several, at, of, own};
 use crate::process::{
-    For, KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, wait,
+    For, KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
 };
 use crate::rules::Direction;
 use crate::socket::{Arrival, SocketId, State, presented};

@@ -11,7 +11,7 @@ use super::life::leave_to_kernel;
 use super::wait::{
     Found, KERNEL_BATCH, KERNEL_LOOK_PAUSE, Masked, control_locked, joins, polled_sockets, user_level,
 };
-use super::{Answer, CLOSED, spin_until};
+use super::{Answer, CLOSED};
 use crate::interest::SetId;
 use crate::kernel::now;
 use crate::lock::Guard;
@@ -19,7 +19,9 @@ use crate::memory::is_plausible;
 use crate::options::Waiting;
 use crate::process::contexts::{self, at, of, own_if_any};
 use crate::process::sets::{Contexts, shared};
-use crate::process::{For, Process, Slept, Tag, Told, has_inherited, readable, rest, tag};
+use crate::process::{
+    For, Process, Slept, Tag, Told, goes_on, has_inherited, readable, rest, spin_until, tag,
+};
 use crate::socket::{CONTEXTS, SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
@@ -183,7 +185,7 @@ pub(super) unsafe fn epoll_wait(
         }
         first = false;
         let over = deadline.is_some_and(|deadline| time >= deadline);
-        let spins = !over && found.count == 0 && time < spin;
+        let spins = !over && found.count == 0 && goes_on(time, spin, || true);
         let due = time - looked >= if found.count > 0 { KERNEL_LOOK_PAUSE } else { pause };
         // What the kernel has said once it would say again.
         let asked = found.count > ours;
@@ -386,7 +388,7 @@ pub(super) fn poll(
         let mut seen = look(descriptors, contexts, (call, started), None);
         let time = now();
         let over = seen.ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
-        let spins = !over && time < seen.spin;
+        let spins = !over && goes_on(time, seen.spin, || true);
         if over || (spins && seen.kernel_side && time - looked >= seen.pause) {
             looked = time;
             let mut ready = seen.ready;

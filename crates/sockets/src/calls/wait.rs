@@ -6,7 +6,7 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::life::{leave_to_kernel, watched};
-use super::{Answer, CLOSED, lock_socket, several, spin_until, used};
+use super::{Answer, CLOSED, lock_socket, several, used};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
@@ -15,7 +15,7 @@ use crate::options::Waiting;
 use crate::process::contexts::are_several;
 use crate::process::{
     For, KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,
-    private_listener, process, readable, settled, sleep_beside, sleep_in, tag,
+    private_listener, process, readable, settled, sleep_beside, sleep_in, spins, tag,
 };
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
@@ -290,10 +290,7 @@ pub(crate) unsafe fn epoll_wait(
         } else {
             Duration::from_micros(guard.options.poll_fast_usec)
         };
-        let spins = !over
-            && found.count == 0
-            && time < spin_until(&guard, Waiting::Epoll, started)
-            && guard.sleepers.may_spin();
+        let spins = !over && found.count == 0 && spins(&mut guard, Waiting::Epoll, started, time);
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         // What the kernel has said once it would say again.
         let asked = found.count > ours;
@@ -491,7 +488,7 @@ pub(crate) fn poll(
             for_kernel.push(libc::pollfd { fd: kernel_descriptor, events: descriptor.events, revents: 0 });
         }
         let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
-        let spins = !over && time < spin_until(&guard, call, started) && guard.sleepers.may_spin();
+        let spins = !over && spins(&mut guard, call, started, time);
         if over
             || (spins && kernel_side && time - looked >= Duration::from_micros(guard.options.poll_fast_usec))
         {

@@ -7,7 +7,8 @@ use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::{fail, next};
 use crate::calls::life;
-use crate::process::{before_exec, environment, is_active};
+use crate::environment;
+use crate::process::{before_exec, is_active};
 
 type Strings = *const *const c_char;
 

@@ -12,7 +12,7 @@ use overfly_engine::Instant;
 use rustix::thread::futex;
 
 use super::standby::Alarm;
-use super::{Process, contexts, signal};
+use super::{Process, contexts, goes_on, signal};
 use crate::interest::SetId;
 use crate::kernel::now;
 use crate::lock::Guard;
@@ -522,7 +522,7 @@ pub(crate) fn wait(
     if guard.stack.owes() {
         return (settled(guard), Woken::Look);
     }
-    if time < spin_until && guard.sleepers.may_spin() {
+    if goes_on(time, spin_until, || guard.sleepers.may_spin()) {
         guard = let_others_in(guard, || {
             if !extra.is_empty() {
                 let _ = sys::poll(extra, Some(0), since);

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 static TOLD: OnceLock<Vec<CString>> = OnceLock::new();
 
 /// Once, before the program can change its environment.
-pub(super) fn remember() {
+pub(crate) fn remember() {
     TOLD.get_or_init(|| {
         let ours = |name: &OsStr| {
             let name = name.as_bytes();

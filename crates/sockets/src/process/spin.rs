@@ -1,0 +1,40 @@
+//! How long a call that waits spins before it sleeps, and whether it does at all: a thread whose spins were in vain again and again
+//! leaves them out for a while (EF_POLL_ADAPT). Where more threads are busy than there are processors, whoever is to send what it
+//! waits for may need this one.
+
+use core::cell::Cell;
+use core::time::Duration;
+
+use overfly_engine::Instant;
+
+use super::Process;
+use crate::options::Waiting;
+use crate::spins::Spins;
+
+thread_local! {
+    static SPINS: Cell<Spins> = const { Cell::new(Spins::NONE) };
+}
+
+/// Until when a call that began to wait at `started` spins.
+pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
+    if process.options.poll_adapt != 0 && SPINS.get().are_left_out() {
+        return started;
+    }
+    let spin_us = process.options.spin_us(call, process.is_blocked());
+    started + Duration::from_micros(spin_us)
+}
+
+/// Whether a call that began to wait at `started` and has found nothing by `time` spins; if not, it sleeps.
+pub(crate) fn spins(process: &mut Process, call: Waiting, started: Instant, time: Instant) -> bool {
+    let until = spin_until(process, call, started);
+    goes_on(time, until, || process.sleepers.may_spin())
+}
+
+/// The same of a call that spins until then, if other threads let it.
+pub(crate) fn goes_on(time: Instant, until: Instant, may_spin: impl FnOnce() -> bool) -> bool {
+    let goes_on = time < until && may_spin();
+    let mut spins = SPINS.get();
+    spins.count(goes_on, until);
+    SPINS.set(spins);
+    goes_on
+}

@@ -1,0 +1,58 @@
+"""Waits with EF_POLL_USEC=20000 and nothing to wait for: whether those that spin first end (argument 1: EF_POLL_ADAPT)."""
+
+import select
+import socket
+import sys
+import threading
+import time
+
+ADDRESS, ADAPTS = sys.argv[1], sys.argv[2] == "1"
+TURNS = 16
+WAIT_MS = 25
+
+listener = socket.create_server((ADDRESS, 7000))
+sets = select.epoll()
+sets.register(listener, select.EPOLLIN)
+polled = select.poll()
+polled.register(listener, select.POLLIN)
+
+
+def spent(turns, wait):
+    """Processor time of this thread in so many waits, ms each."""
+    before = time.thread_time()
+    for _ in range(turns):
+        wait()
+    return (time.thread_time() - before) * 1000 / turns
+
+
+def accept():
+    try:
+        listener.accept()
+    except socket.timeout:
+        pass
+
+
+listener.settimeout(WAIT_MS / 1000)
+ways = {
+    "epoll_wait": lambda: sets.poll(WAIT_MS / 1000),
+    "poll": lambda: polled.poll(WAIT_MS),
+    "select": lambda: select.select([listener], [], [], WAIT_MS / 1000),
+    "accept": accept,
+}
+
+
+def check(name, wait):
+    first, later = spent(TURNS, wait), spent(TURNS, wait)
+    print(f"{name}: {first:.1f} ms, later {later:.1f} ms of the processor for {WAIT_MS} ms")
+    # What a busy machine leaves of 20 ms.
+    assert first > 2 and (later < first / 4 if ADAPTS else later > 2), name
+
+
+# Each thread learns for itself.
+failed = []
+threading.excepthook = lambda failure: failed.append(failure.exc_value)
+for way in ways.items():
+    thread = threading.Thread(target=check, args=way)
+    thread.start()
+    thread.join()
+assert not failed, failed
