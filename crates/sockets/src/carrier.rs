@@ -171,13 +171,6 @@ impl Transport for Carrier {
         }
     }
 
-    fn flush_finally(&mut self) {
-        match self {
-            Carrier::Xdp(link) => link.flush_finally(),
-            _ => self.flush(),
-        }
-    }
-
     #[inline]
     fn post(&mut self) -> Option<i32> {
         match self {
@@ -192,6 +185,12 @@ impl Transport for Carrier {
     fn kick_failed(&mut self, errno: Errno) {
         if let Carrier::Xdp(link) = self {
             link.kick_failed(errno);
+        }
+    }
+
+    fn retry(&mut self) {
+        if let Carrier::Xdp(link) = self {
+            link.retry();
         }
     }
 

@@ -37,11 +37,7 @@ pub trait Transport: FrameSink {
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
-    /// The same, for the last time.
-    fn flush_finally(&mut self) {
-        self.flush();
-    }
-    /// The same as `flush`, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
+    /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
     /// returned.
     fn post(&mut self) -> Option<i32> {
         self.flush();
@@ -49,6 +45,8 @@ pub trait Transport: FrameSink {
     }
     /// What such a kick had to say.
     fn kick_failed(&mut self, _errno: Errno) {}
+    /// A device that took nothing just now is tried again at the next `flush`.
+    fn retry(&mut self) {}
     /// Before a sleep, after a `receive` that returned 0: frames that come from now on end it. Returns false if there are
     /// some already.
     fn arm(&mut self) -> bool {
@@ -335,10 +333,8 @@ impl<T: Transport> Stack<T> {
 
     /// The same, for the last time.
     pub(crate) fn flush_finally(&mut self) {
-        self.owed = None;
-        for drive in self.drives.iter_mut().flatten() {
-            drive.transport.flush_finally();
-        }
+        self.drives.iter_mut().flatten().for_each(|drive| drive.transport.retry());
+        self.flush();
     }
 
     /// There is output that waits for company.

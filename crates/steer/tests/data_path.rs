@@ -70,6 +70,12 @@ impl Pair {
         .emit(&mut frame[34..]);
         frame
     }
+
+    /// Commits the shortest frame.
+    fn put(&mut self, headers: &[u8; HEADERS]) {
+        self.sender.frame().unwrap()[..HEADERS].copy_from_slice(headers);
+        self.sender.commit(60);
+    }
 }
 
 /// Bytes that say which frame they belong to, wherever they stand.
@@ -148,8 +154,7 @@ fn one_can_sleep_on_the_descriptors_after_an_empty_receive() {
         assert_eq!(pair.receiver.receive(64, |_| ()), 0);
         assert_eq!(wait(&pair.receiver, 20), 0, "nothing has come");
         for _ in 0..count {
-            pair.sender.frame().unwrap()[..HEADERS].copy_from_slice(&frame);
-            pair.sender.commit(60);
+            pair.put(&frame);
         }
         pair.sender.flush();
         assert_eq!(wait(&pair.receiver, 900), 1);
@@ -184,8 +189,7 @@ fn a_device_that_takes_nothing_is_tried_once_for_each_look() {
     sched_setaffinity(None, &cpu).unwrap();
     schedule(libc::SCHED_FIFO, 1);
     for _ in 0..FRAMES {
-        pair.sender.frame().unwrap()[..HEADERS].copy_from_slice(&frame);
-        pair.sender.commit(60);
+        pair.put(&frame);
         pair.sender.flush();
     }
     assert!(pair.sender.transmit_pending());
@@ -197,7 +201,8 @@ fn a_device_that_takes_nothing_is_tried_once_for_each_look() {
         pair.sender.flush();
         assert_eq!(pair.sender.counters().transmit_again, refusals + looks);
     }
-    pair.sender.flush_finally();
+    pair.sender.retry();
+    pair.sender.flush();
     assert_eq!(pair.sender.counters().transmit_again, refusals + 4);
     schedule(libc::SCHED_OTHER, 0);
 
@@ -227,8 +232,7 @@ fn one_call_sends_a_whole_ring_where_the_kernel_allows() {
     pair.lab.client.command("tc", &["qdisc", "replace", "dev", INTERFACE, "root", "pfifo"]);
     let frame = pair.headers(60);
     for _ in 0..256 {
-        pair.sender.frame().unwrap()[..HEADERS].copy_from_slice(&frame);
-        pair.sender.commit(60);
+        pair.put(&frame);
     }
     let before = pair.sender.counters().kicks;
     let begin = Instant::now();

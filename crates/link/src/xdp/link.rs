@@ -250,7 +250,7 @@ impl XdpLink {
     /// Returns how many. A call that finds nothing polls the device once (busy polling), or lets others run for a while
     /// ([`XdpLink::share_processor`]), and looks again.
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        self.is_stuck = false;
+        self.retry();
         let count = self.receive_waiting(budget, &mut each);
         if count > 0 {
             return count;
@@ -310,10 +310,9 @@ impl XdpLink {
         self.recycle();
     }
 
-    /// As [`XdpLink::flush`], for the last time: a device that took nothing just now is tried once more.
-    pub fn flush_finally(&mut self) {
+    /// A device that took nothing just now is tried again at the next [`XdpLink::flush`].
+    pub fn retry(&mut self) {
         self.is_stuck = false;
-        self.flush();
     }
 
     /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if

@@ -1,4 +1,4 @@
-"""Waits with EF_POLL_USEC=20000 and nothing to wait for: whether those that spin first end (argument 1: EF_POLL_ADAPT)."""
+"""Waits with EF_POLL_USEC=20000 and nothing to wait for: whether those that spin first end (argument 2: EF_POLL_ADAPT)."""
 
 import select
 import socket

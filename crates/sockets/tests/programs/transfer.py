@@ -1,9 +1,10 @@
 """Streams that are checked byte by byte, and handed over to the kernel in the middle.
 
-usage: transfer.py listen|connect ADDRESS PORT COUNT SIZE SEED DIRECTION HANDOVERS
+usage: transfer.py listen|connect ADDRESS PORT COUNT SIZE SEED DIRECTION HANDOVERS [FIRST_PORT]
 
 One end listens, the other connects, COUNT times. DIRECTION says who sends SIZE bytes: "up" the one that connects, "down"
 the one that listens, "both". HANDOVERS: "yes" to hand each connection over at a random place of it, "no" not to.
+FIRST_PORT: each connection is made from a port of its own, from this one on, so that nothing of an earlier one meets its SYN.
 """
 import hashlib
 import random
@@ -14,6 +15,7 @@ import threading
 from ends import bound, hand_over, look
 
 ROLE, ADDRESS, PORT, COUNT, SIZE, SEED, DIRECTION, HANDOVERS = sys.argv[1:9]
+FIRST_PORT = int(sys.argv[9]) if len(sys.argv) > 9 else None
 COUNT, SIZE = int(COUNT), int(SIZE)
 # No multiple of a segment, so that a piece lost or repeated shows.
 PERIOD = (1 << 20) + 13
@@ -91,6 +93,7 @@ for index in range(COUNT):
     if ROLE == "listen":
         connection, _ = server.accept()
     else:
-        connection = socket.create_connection((ADDRESS, int(PORT)))
+        source = ("", FIRST_PORT + index) if FIRST_PORT else None
+        connection = socket.create_connection((ADDRESS, int(PORT)), source_address=source)
     transfer(connection, chance)
 print("done", flush=True)
