@@ -172,9 +172,9 @@ impl Transport for Carrier {
     }
 
     #[inline]
-    fn post(&mut self) -> Option<i32> {
+    fn post(&mut self, underway: bool) -> Option<i32> {
         match self {
-            Carrier::Xdp(link) => link.publish().map(|socket| socket.as_raw_fd()),
+            Carrier::Xdp(link) => link.publish(underway).map(|socket| socket.as_raw_fd()),
             _ => {
                 self.flush();
                 None

@@ -154,9 +154,15 @@ impl<T: Guarded> Lock<T> {
     /// Waits until no other thread runs an errand, and as long as the caller holds the lock none will: what it was about may
     /// be closed, or the process forked.
     pub(crate) fn settle(&self) {
-        while self.errand.load(Ordering::Acquire) != IDLE {
+        while self.runs_errand() {
             rustix::thread::sched_yield();
         }
+    }
+
+    /// Another thread runs an errand, or will run it once more. None that begins later is left out.
+    #[inline]
+    pub(crate) fn runs_errand(&self) -> bool {
+        self.errand.load(Ordering::Acquire) != IDLE
     }
 
     /// Before the lock is released: whether this thread is to run the errand. If another one does, it does it once more.

@@ -679,6 +679,7 @@ impl Process {
     /// Takes what has arrived, runs timers, sends what is due.
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
+        self.heed_kick();
         let received = self.stack.pump(self.pumped);
         (self.sleepers.disarmed, self.sleepers.found_nothing) = (true, received == 0);
         if self.within_host.is_busy() {
@@ -715,8 +716,15 @@ impl Process {
 
     /// Sends what is due.
     pub(crate) fn transmit(&mut self) {
+        self.heed_kick();
         self.stack.transmit(now());
         self.after_output();
+    }
+
+    /// Another thread may be kicking the device for this one, too.
+    #[inline]
+    fn heed_kick(&mut self) {
+        self.stack.kick_underway = self.stack.defers && contexts::runs_errand(self.context);
     }
 
     fn after_output(&mut self) {

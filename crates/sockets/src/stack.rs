@@ -38,8 +38,8 @@ pub trait Transport: FrameSink {
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
     /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
-    /// returned.
-    fn post(&mut self) -> Option<i32> {
+    /// returned. If one is `underway`, or still to come, it serves all that was posted before it began.
+    fn post(&mut self, _underway: bool) -> Option<i32> {
         self.flush();
         None
     }
@@ -73,6 +73,8 @@ pub struct Stack<T> {
     drives: [Option<Drive<T>>; 2],
     /// Kicks are left to whoever holds the lock: other threads wait for it.
     pub(crate) defers: bool,
+    /// A thread that does not hold it is in such a kick, or about to be.
+    pub(crate) kick_underway: bool,
     /// The link's descriptor that must be kicked.
     owed: Option<i32>,
     /// The time last told.
@@ -115,6 +117,7 @@ impl<T: Transport> Stack<T> {
             face: Face::new(),
             drives: [None, None],
             defers: false,
+            kick_underway: false,
             owed: None,
             now: Instant::from_micros(0),
             accepts: 0,
@@ -296,7 +299,7 @@ impl<T: Transport> Stack<T> {
         }
         // What the device could not take before, too.
         if self.defers {
-            self.owed = transport.post().or(self.owed);
+            self.owed = transport.post(self.kick_underway).or(self.owed);
         } else {
             transport.flush();
         }

@@ -69,6 +69,10 @@ fn transfers(queues: u32, listens: bool, own: IpAddr, other: IpAddr, direction: 
     // The kernel must not have answered for a connection that it did not have yet, nor the engine for one that it has not
     // any more: either would have reset it.
     assert_eq!(sum(&complained, "resets_sent:"), 0, "{complained}");
+    // While one thread is in a kick, another one that receives must not ask for it again at each look.
+    let frames = sum(&complained, "sent_frames:") + sum(&complained, "received_frames:");
+    let kicks = sum(&complained, "kicks:");
+    assert!(kicks <= frames, "{kicks} kicks for {frames} frames: {complained}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::kernel::napis_have_threads;
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::xdp::XdpLink;
+use overfly_link::xdp::{XdpLink, kick};
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -167,6 +167,28 @@ fn one_can_sleep_on_the_descriptors_after_an_empty_receive() {
             received += now;
         }
         assert_eq!(received, count);
+    }
+}
+
+#[test]
+fn a_kick_that_is_underway_is_asked_for_again_only_for_new_frames() {
+    let mut pair = Pair::new(Options::default());
+    let frame = pair.headers(60);
+    for underway in [false, true] {
+        assert!(pair.sender.publish(underway).is_none(), "there is nothing to take");
+    }
+    for kicks in [2, 4] {
+        pair.put(&frame);
+        assert!(pair.sender.publish(true).is_some(), "a frame that is new");
+        for _ in 0..3 {
+            assert!(pair.sender.publish(true).is_none(), "whoever kicks takes it");
+        }
+        let Some(socket) = pair.sender.publish(false) else {
+            panic!("nobody kicks, and the frame is still there");
+        };
+        kick(socket).unwrap();
+        assert_eq!(pair.sender.counters().kicks, kicks);
+        assert!(pair.sender.publish(false).is_none(), "it was taken");
     }
 }
 

@@ -181,6 +181,8 @@ pub struct XdpLink {
     /// The device took nothing at the last kick: there is none until it has finished with a frame, or the stack has looked for
     /// what came. Whoever is to empty the device's queue may need this processor.
     is_stuck: bool,
+    /// Frames written when [`XdpLink::publish`] last asked for a kick.
+    asked: u32,
 
     counters: Counters,
 }
@@ -242,6 +244,7 @@ impl XdpLink {
             unreaped: 0,
             wakeup_flag_seen: false,
             is_stuck: false,
+            asked: 0,
             counters: Counters::default(),
         })
     }
@@ -316,12 +319,15 @@ impl XdpLink {
     }
 
     /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if
-    /// there is something for the kernel to take.
-    pub fn publish(&mut self) -> Option<BorrowedFd<'_>> {
+    /// there is something for the kernel to take. If a kick that an earlier call asked for is `underway`, or still to come, only
+    /// frames that were published later ask for another one: the kernel shows that it has taken some when it has taken all.
+    pub fn publish(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
         self.recycle();
-        if !self.show() {
+        let asked = underway && self.asked == self.transmit.written();
+        if !self.show() || asked {
             return None;
         }
+        self.asked = self.transmit.written();
         self.counters.kicks += 1;
         Some(self.queues[self.transmit_queue].socket.as_fd())
     }

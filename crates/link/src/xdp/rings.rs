@@ -214,6 +214,12 @@ impl<T: Copy> Producer<T> {
         self.next = self.next.wrapping_add(1);
     }
 
+    /// How many entries were ever written, modulo 2³².
+    #[inline]
+    pub(crate) const fn written(&self) -> u32 {
+        self.next
+    }
+
     /// Entries written and not yet visible to the consumer.
     #[inline]
     pub(crate) fn unpublished(&self) -> u32 {

@@ -151,6 +151,12 @@ pub(super) fn settle(context: usize) {
     ALL[context].process.settle();
 }
 
+/// Whether another thread runs an errand of a context whose lock is held.
+#[inline]
+pub(super) fn runs_errand(context: usize) -> bool {
+    ALL[context].process.runs_errand()
+}
+
 /// There is output in a context that waits for company, or no more.
 #[inline]
 pub(super) fn set_pending(context: usize, pending: bool) {
