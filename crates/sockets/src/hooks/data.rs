@@ -159,30 +159,87 @@ pub unsafe extern "C" fn __recvfrom_chk(
     unsafe { recvfrom(descriptor, buffer, length, flags, address, address_length) }
 }
 
+/// The offset with which preadv2() and pwritev2() are readv() and writev(): a socket knows no other.
+const CURRENT: off_t = -1;
+
+/// What the two of a socket do at flags (include/uapi/linux/fs.h): as MSG_DONTWAIT, or nothing. All others, and an offset, the
+/// kernel refuses whatever the socket's state.
+const fn message_flags(offset: off_t, flags: c_int) -> Option<c_int> {
+    const IGNORED: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND;
+    if offset != CURRENT || flags & !(IGNORED | libc::RWF_NOWAIT) != 0 {
+        return None;
+    }
+    Some(if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
+}
+
+/// # Safety
+/// As for readv(2).
+unsafe fn receive_vectors(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    flags: c_int,
+) -> Answer<usize> {
+    let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
+        return Answer::error(Errno::INVAL);
+    };
+    if !is_plausible(vectors, number * size_of::<iovec>()) {
+        return Answer::error(Errno::FAULT);
+    }
+    // SAFETY: the program lends the vectors and their buffers for the call.
+    let target = unsafe { Target::new(vectors, number) };
+    if target.length() == 0 && is_connection(descriptor) {
+        return Answer::ok(0);
+    }
+    data::receive(descriptor, target, flags)
+}
+
 /// # Safety
 /// As for readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
-    if is_ours(descriptor) {
-        let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
-            return count(Err(Errno::INVAL));
-        };
-        if !is_plausible(vectors, number * size_of::<iovec>()) {
-            return count(Err(Errno::FAULT));
-        }
-        // SAFETY: the program lends the vectors and their buffers for the call.
-        let target = unsafe { Target::new(vectors, number) };
-        if target.length() == 0 && is_connection(descriptor) {
-            return 0;
-        }
-        if let Answer::Done(outcome) = data::receive(descriptor, target, 0) {
-            return count(outcome);
-        }
+    let answer = if is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        unsafe { receive_vectors(descriptor, vectors, number, 0) }
     } else {
         before_kernel_wait();
-    }
+        Answer::Kernel
+    };
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::readv(descriptor, vectors, number) }
+    count_or(answer, || unsafe { next::readv(descriptor, vectors, number) })
+}
+
+/// # Safety
+/// As for preadv2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let answer = match message_flags(offset, flags) {
+        // SAFETY: the program's arguments, handed on.
+        Some(flags) if is_ours(descriptor) => unsafe { receive_vectors(descriptor, vectors, number, flags) },
+        _ => Answer::Kernel,
+    };
+    // SAFETY: the program's arguments, handed on.
+    count_or(answer, || unsafe { next::preadv2(descriptor, vectors, number, offset, flags) })
+}
+
+/// # Safety
+/// As for preadv2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv64v2(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe { preadv2(descriptor, vectors, number, offset, flags) }
 }
 
 /// # Safety
@@ -406,26 +463,71 @@ pub unsafe extern "C" fn sendto(
 
 /// # Safety
 /// As for writev(2).
+unsafe fn send_vectors(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    flags: c_int,
+) -> Answer<usize> {
+    let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
+        return Answer::error(Errno::INVAL);
+    };
+    if !is_plausible(vectors, number * size_of::<iovec>()) {
+        return Answer::error(Errno::FAULT);
+    }
+    // SAFETY: the program lends the vectors and their buffers for the call.
+    let source = unsafe { Source::new(vectors, number) };
+    if source.length() == 0 && is_connection(descriptor) {
+        return Answer::ok(0);
+    }
+    data::send(descriptor, source, flags)
+}
+
+/// # Safety
+/// As for writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
-    if is_ours(descriptor) {
-        let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
-            return count(Err(Errno::INVAL));
-        };
-        if !is_plausible(vectors, number * size_of::<iovec>()) {
-            return count(Err(Errno::FAULT));
-        }
-        // SAFETY: the program lends the vectors and their buffers for the call.
-        let source = unsafe { Source::new(vectors, number) };
-        if source.length() == 0 && is_connection(descriptor) {
-            return 0;
-        }
-        if let Answer::Done(outcome) = data::send(descriptor, source, 0) {
-            return count(outcome);
-        }
-    }
+    let answer = if is_ours(descriptor) {
+        // SAFETY: the program's arguments, handed on.
+        unsafe { send_vectors(descriptor, vectors, number, 0) }
+    } else {
+        Answer::Kernel
+    };
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::writev(descriptor, vectors, number) }
+    count_or(answer, || unsafe { next::writev(descriptor, vectors, number) })
+}
+
+/// # Safety
+/// As for pwritev2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    let answer = match message_flags(offset, flags) {
+        // SAFETY: the program's arguments, handed on.
+        Some(flags) if is_ours(descriptor) => unsafe { send_vectors(descriptor, vectors, number, flags) },
+        _ => Answer::Kernel,
+    };
+    // SAFETY: the program's arguments, handed on.
+    count_or(answer, || unsafe { next::pwritev2(descriptor, vectors, number, offset, flags) })
+}
+
+/// # Safety
+/// As for pwritev2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev64v2(
+    descriptor: c_int,
+    vectors: *const iovec,
+    number: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: the program's arguments, handed on.
+    unsafe { pwritev2(descriptor, vectors, number, offset, flags) }
 }
 
 /// # Safety

@@ -56,12 +56,14 @@ next! {
 
     read(descriptor: c_int, buffer: *mut c_void, count: size_t) -> ssize_t;
     readv(descriptor: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    preadv2(descriptor: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     recv(descriptor: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> ssize_t;
     recvfrom(descriptor: c_int, buffer: *mut c_void, count: size_t, flags: c_int, address: *mut sockaddr, length: *mut socklen_t) -> ssize_t;
     recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
     recvmmsg(descriptor: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
     write(descriptor: c_int, buffer: *const c_void, count: size_t) -> ssize_t;
     writev(descriptor: c_int, vectors: *const iovec, count: c_int) -> ssize_t;
+    pwritev2(descriptor: c_int, vectors: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
     send(descriptor: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> ssize_t;
     sendto(descriptor: c_int, buffer: *const c_void, count: size_t, flags: c_int, address: *const sockaddr, length: socklen_t) -> ssize_t;
     sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t;

@@ -603,6 +603,59 @@ def subprocesses_leave_connections_alone():
 
 
 @test
+def ranges_are_closed():
+    """close_range(2), closefrom(3) and close_range with CLOSE_RANGE_CLOEXEC: connections among other descriptors."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def at(number):
+        """Returns what hears of the connection's end."""
+        c = accepted("tell(b'ended' if s.recv(1) == b'' else b'more!')")
+        os.dup2(c.fileno(), number, inheritable=True)
+        c.close()
+        return c.control
+
+    def is_open(number):
+        try:
+            return bool(os.fstat(number))
+        except OSError:
+            return False
+
+    null = os.open("/dev/null", os.O_RDONLY)
+    for close in (lambda: libc.close_range(600, 610, 0), lambda: libc.syscall(436, 600, 610, 0), lambda: libc.closefrom(600)):
+        first, second = at(601), at(605)
+        for number in 600, 603, 610:
+            os.dup2(null, number)
+        assert libc.close_range(620, 610, 0) == -1 and ctypes.get_errno() == errno.EINVAL
+        assert libc.close_range(601, 610, 4) == 0
+        assert all(map(is_open, (600, 601, 603, 605, 610))) and not os.get_inheritable(601)
+        close()
+        assert not any(map(is_open, range(600, 611)))
+        assert take(first, 5) == take(second, 5) == b"ended"
+        # The numbers are free for others, and the library goes on.
+        c = accepted("s.sendall(b'x'); take(1)")
+        os.dup2(c.fileno(), 605)
+        assert os.read(605, 1) == b"x" and os.write(605, b"y") == 1
+        os.close(605)
+    os.close(null)
+
+
+@test
+def a_vfork_is_a_fork():
+    """subprocess uses vfork() where it can: the child closes descriptors, and may fail to exec."""
+    c = accepted("s.sendall(b'a'); take(1); s.sendall(b'b'); take(1)")
+    assert c.recv(1) == b"a"
+    for _ in range(3):
+        assert subprocess.run(["/bin/true"], close_fds=True).returncode == 0
+        try:
+            subprocess.run(["/nowhere"], close_fds=True)
+            raise AssertionError("it ran")
+        except FileNotFoundError:
+            pass
+    c.sendall(b"1")
+    assert c.recv(1) == b"b"
+
+
+@test
 def inherited_listener():
     """The child of a fork serves the listener that its parent made."""
     server, port = listener()

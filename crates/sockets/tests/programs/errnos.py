@@ -21,8 +21,8 @@ import ends
 OWN, PEER = sys.argv[1:3]
 FAMILY = socket.AF_INET6 if ":" in OWN else socket.AF_INET
 LIBC = ctypes.CDLL(None, use_errno=True)
-for name in "read", "write", "recv", "send", "recvfrom", "sendto", "recvmsg", "sendmsg", "readv", "writev", "sendfile", "splice", \
-        "lseek", "pread", "pwrite", "dprintf":
+for name in "read", "write", "recv", "send", "recvfrom", "sendto", "recvmsg", "sendmsg", "readv", "writev", "preadv2", \
+        "pwritev2", "sendfile", "splice", "lseek", "pread", "pwrite", "dprintf":
     getattr(LIBC, name).restype = ctypes.c_long
 
 POLL = [(1, "IN"), (2, "PRI"), (4, "OUT"), (8, "ERR"), (16, "HUP"), (32, "NVAL"), (64, "RDNORM"), (128, "RDBAND"), (256, "WRNORM"),
@@ -30,6 +30,7 @@ POLL = [(1, "IN"), (2, "PRI"), (4, "OUT"), (8, "ERR"), (16, "HUP"), (32, "NVAL")
 ALL_EVENTS = 1 | 2 | 4 | 64 | 128 | 256 | 512 | 0x2000
 FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, SIOCINQ = 0x541B, 0x5411, 0x8905, 0x5421, 0x541B
 MSG_ZEROCOPY, MSG_FASTOPEN, MSG_NOSIGNAL = 0x4000000, 0x20000000, 0x4000
+RWF_NOWAIT, RWF_APPEND = 8, 16
 
 pipes = []
 signal.signal(signal.SIGPIPE, lambda *_: pipes.append(1))
@@ -270,12 +271,16 @@ def splice(to_socket):
     return run
 
 
-def vectors(name, count, bad=False):
+def vectors(name, count, *more):
     def run(fd):
         buffer = ctypes.create_string_buffer(16)
         vector = (Iovec * 4)(*[Iovec(ctypes.addressof(buffer) + 2 * index, 1) for index in range(4)])
-        return said(call(name, fd, vector, count))
+        return said(call(name, fd, vector, count, *more))
     return run
+
+
+def at(offset, flags):
+    return ctypes.c_long(offset), flags
 
 
 def ioctl(request):
@@ -335,11 +340,22 @@ CALLS = {
     "readv none": vectors("readv", 0),
     "readv negative": vectors("readv", -1),
     "readv many": vectors("readv", 1025),
+    "preadv2": vectors("preadv2", 4, *at(-1, 0)),
+    "preadv2 nowait": vectors("preadv2", 4, *at(-1, RWF_NOWAIT)),
+    "preadv2 none": vectors("preadv2", 0, *at(-1, RWF_NOWAIT)),
+    "preadv2 many": vectors("preadv2", 1025, *at(-1, RWF_NOWAIT)),
+    "preadv2 at": vectors("preadv2", 4, *at(0, 0)),
+    "preadv2 flags": vectors("preadv2", 4, *at(-1, 1 << 20)),
     "write": lambda fd: said(call("write", fd, DATA, 1)),
     "write nothing": lambda fd: said(call("write", fd, DATA, 0)),
     "writev": vectors("writev", 4),
     "writev none": vectors("writev", 0),
     "writev negative": vectors("writev", -1),
+    "pwritev2": vectors("pwritev2", 4, *at(-1, 0)),
+    "pwritev2 nowait": vectors("pwritev2", 4, *at(-1, RWF_NOWAIT)),
+    "pwritev2 append": vectors("pwritev2", 4, *at(-1, RWF_APPEND)),
+    "pwritev2 at": vectors("pwritev2", 4, *at(0, 0)),
+    "pwritev2 flags": vectors("pwritev2", 4, *at(-1, 1 << 20)),
     "dprintf": lambda fd: said(call("dprintf", fd, b"%d\n", 5)),
     "send": send(0),
     "send nosignal": send(MSG_NOSIGNAL),

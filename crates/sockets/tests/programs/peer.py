@@ -56,7 +56,11 @@ def carry_out(control):
         """Until whoever gave the order lets go."""
         control.recv(1)
 
-    exec(program, {"s": s, "hold": hold, "time": time, "socket": socket, "reset": reset, "take": take, "threading": threading})
+    def tell(data):
+        """Whoever gave the order."""
+        control.sendall(data)
+
+    exec(program, {"s": s, "hold": hold, "tell": tell, "time": time, "socket": socket, "reset": reset, "take": take, "threading": threading})
     s.close()
 
 
