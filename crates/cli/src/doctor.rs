@@ -1,18 +1,21 @@
 //! `overfly doctor`: what this machine can do, what it cannot, why, and what to type to change it.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use overfly_bench::lab::{DEVICE, Lab};
+use overfly_link::memif::{Address, Listener, Settings};
 use overfly_steer::{Attachment, Options};
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 
 /// Say what this machine can do, what it cannot, why, and what to type to change that
 ///
-/// The exit status is 0 if `overfly run` can accelerate programs here.
+/// The exit status is 0 if `overfly run` can accelerate programs here, over an interface or over shared memory.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Print one JSON object instead of text
@@ -61,13 +64,13 @@ pub(crate) fn doctor(arguments: &Arguments) -> ExitCode {
 
 impl Diagnosis {
     fn of_this_machine() -> Diagnosis {
-        let xdp = xdp();
+        let (xdp, memif) = (xdp(), memif());
         let library = library();
-        let works = [&xdp, &library].iter().all(|finding| finding.state != State::Missing);
-        let later = |name| Finding::new(name, State::Limited, "not in this version");
+        let carries = [&xdp, &memif].iter().any(|finding| finding.state != State::Missing);
+        let works = carries && library.state != State::Missing;
         let mut machine = vec![library, interface(), cores(), descriptors(), locked_memory()];
         machine.extend(TOOLS.map(tool));
-        Diagnosis { works, links: vec![xdp, later("memif"), later("tap")], machine }
+        Diagnosis { works, links: vec![xdp, memif, tap()], machine }
     }
 
     fn to_text(&self) -> String {
@@ -87,10 +90,14 @@ impl Diagnosis {
                 }
             }
         }
-        text.push_str(if self.works {
-            "`overfly run` works here.\n"
-        } else {
-            "`overfly run` cannot accelerate programs here: they would run on the kernel.\n"
+        let over_interfaces =
+            self.links.iter().any(|link| link.name == "xdp" && link.state != State::Missing);
+        text.push_str(match (self.works, over_interfaces) {
+            (true, true) => "`overfly run` works here.\n",
+            (true, false) => {
+                "`overfly run --link memif:PATH` works here; over interfaces programs would run on the kernel.\n"
+            }
+            (false, _) => "`overfly run` cannot accelerate programs here: they would run on the kernel.\n",
         });
         text
     }
@@ -140,6 +147,42 @@ fn xdp() -> Finding {
     match tried {
         Ok(()) => Finding::new("xdp", State::Good, "native XDP and AF_XDP, tried on a veth pair"),
         Err(reason) => missing(reason),
+    }
+}
+
+/// Tries it: a socket for clients, and memory to share with them.
+fn memif() -> Finding {
+    let missing = |detail: String| Finding::new("memif", State::Missing, detail);
+    let place = format!("@overfly-doctor-{}", std::process::id());
+    let place: Address = match place.parse() {
+        Ok(place) => place,
+        Err(error) => return missing(format!("{place}: {error}")),
+    };
+    if let Err(error) = Listener::bind(&place, Settings::default()) {
+        return missing(error.to_string());
+    }
+    match memfd_create("overfly-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) {
+        Ok(_) => Finding::new(
+            "memif",
+            State::Good,
+            "shared memory between programs of this host, without privilege",
+        ),
+        Err(errno) => missing(format!("no memory to share (memfd_create): {errno}")),
+    }
+}
+
+/// Whether `overfly load --link tap:NAME` may have queues of a device.
+fn tap() -> Finding {
+    const DEVICE: &str = "/dev/net/tun";
+    let limited = |detail: String| Finding::new("tap", State::Limited, detail);
+    match fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
+        Ok(_) => Finding::new("tap", State::Good, format!("{DEVICE} opens (`overfly load --link tap:NAME`)")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            limited(format!("there is no {DEVICE}; `overfly load --link tap:NAME` needs it"))
+                .remedy("modprobe tun (a container: --device /dev/net/tun)")
+        }
+        Err(error) => limited(format!("{DEVICE}: {error}; `overfly load --link tap:NAME` needs it"))
+            .remedy(format!("sudo chmod 666 {DEVICE}")),
     }
 }
 

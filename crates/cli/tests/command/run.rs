@@ -196,6 +196,22 @@ fn the_doctors_word_and_status_agree() {
     assert_eq!(output.status.success(), diagnosis["works"].as_bool().unwrap());
     assert_eq!(diagnosis["links"][0]["name"], "xdp");
     assert_eq!(diagnosis["links"][0]["state"], "good", "the tests need it: {}", diagnosis["links"][0]);
+    for (link, name) in [(1, "memif"), (2, "tap")] {
+        assert_eq!(diagnosis["links"][link]["name"], name);
+        assert_eq!(diagnosis["links"][link]["state"], "good", "{}", diagnosis["links"][link]);
+    }
     let text = overfly().arg("doctor").output().unwrap();
-    assert!(String::from_utf8_lossy(&text.stdout).contains("not in this version"));
+    assert!(String::from_utf8_lossy(&text.stdout).ends_with("`overfly run` works here.\n"));
+}
+
+/// Whoever has no privilege has shared memory, and is told so.
+#[test]
+fn the_doctor_knows_what_needs_no_privilege() {
+    let mut doctor = Command::new("setpriv");
+    doctor.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_overfly"), "doctor"]);
+    let output = doctor.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("NO   xdp") && text.contains("yes  memif"), "{text}");
+    assert!(text.contains("`overfly run --link memif:PATH` works here"), "{text}");
 }
