@@ -172,6 +172,12 @@ const fn message_flags(offset: off_t, flags: c_int) -> Option<c_int> {
     Some(if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
 }
 
+/// How many vectors there are, if the kernel would take so many from there.
+fn count_vectors(vectors: *const iovec, number: c_int) -> Result<usize, Errno> {
+    let number = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX).ok_or(Errno::INVAL)?;
+    is_plausible(vectors, number * size_of::<iovec>()).then_some(number).ok_or(Errno::FAULT)
+}
+
 /// # Safety
 /// As for readv(2).
 unsafe fn receive_vectors(
@@ -180,12 +186,14 @@ unsafe fn receive_vectors(
     number: c_int,
     flags: c_int,
 ) -> Answer<usize> {
-    let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
-        return Answer::error(Errno::INVAL);
-    };
-    if !is_plausible(vectors, number * size_of::<iovec>()) {
-        return Answer::error(Errno::FAULT);
+    if !is_ours(descriptor) {
+        before_kernel_wait();
+        return Answer::Kernel;
     }
+    let number = match count_vectors(vectors, number) {
+        Ok(number) => number,
+        Err(error) => return Answer::error(error),
+    };
     // SAFETY: the program lends the vectors and their buffers for the call.
     let target = unsafe { Target::new(vectors, number) };
     if target.length() == 0 && is_connection(descriptor) {
@@ -198,13 +206,8 @@ unsafe fn receive_vectors(
 /// As for readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
-    let answer = if is_ours(descriptor) {
-        // SAFETY: the program's arguments, handed on.
-        unsafe { receive_vectors(descriptor, vectors, number, 0) }
-    } else {
-        before_kernel_wait();
-        Answer::Kernel
-    };
+    // SAFETY: the program's arguments, handed on.
+    let answer = unsafe { receive_vectors(descriptor, vectors, number, 0) };
     // SAFETY: the program's arguments, handed on.
     count_or(answer, || unsafe { next::readv(descriptor, vectors, number) })
 }
@@ -221,8 +224,8 @@ pub unsafe extern "C" fn preadv2(
 ) -> ssize_t {
     let answer = match message_flags(offset, flags) {
         // SAFETY: the program's arguments, handed on.
-        Some(flags) if is_ours(descriptor) => unsafe { receive_vectors(descriptor, vectors, number, flags) },
-        _ => Answer::Kernel,
+        Some(flags) => unsafe { receive_vectors(descriptor, vectors, number, flags) },
+        None => Answer::Kernel,
     };
     // SAFETY: the program's arguments, handed on.
     count_or(answer, || unsafe { next::preadv2(descriptor, vectors, number, offset, flags) })
@@ -469,12 +472,13 @@ unsafe fn send_vectors(
     number: c_int,
     flags: c_int,
 ) -> Answer<usize> {
-    let Some(number) = usize::try_from(number).ok().filter(|&number| number <= VECTORS_MAX) else {
-        return Answer::error(Errno::INVAL);
-    };
-    if !is_plausible(vectors, number * size_of::<iovec>()) {
-        return Answer::error(Errno::FAULT);
+    if !is_ours(descriptor) {
+        return Answer::Kernel;
     }
+    let number = match count_vectors(vectors, number) {
+        Ok(number) => number,
+        Err(error) => return Answer::error(error),
+    };
     // SAFETY: the program lends the vectors and their buffers for the call.
     let source = unsafe { Source::new(vectors, number) };
     if source.length() == 0 && is_connection(descriptor) {
@@ -487,12 +491,8 @@ unsafe fn send_vectors(
 /// As for writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
-    let answer = if is_ours(descriptor) {
-        // SAFETY: the program's arguments, handed on.
-        unsafe { send_vectors(descriptor, vectors, number, 0) }
-    } else {
-        Answer::Kernel
-    };
+    // SAFETY: the program's arguments, handed on.
+    let answer = unsafe { send_vectors(descriptor, vectors, number, 0) };
     // SAFETY: the program's arguments, handed on.
     count_or(answer, || unsafe { next::writev(descriptor, vectors, number) })
 }
@@ -509,8 +509,8 @@ pub unsafe extern "C" fn pwritev2(
 ) -> ssize_t {
     let answer = match message_flags(offset, flags) {
         // SAFETY: the program's arguments, handed on.
-        Some(flags) if is_ours(descriptor) => unsafe { send_vectors(descriptor, vectors, number, flags) },
-        _ => Answer::Kernel,
+        Some(flags) => unsafe { send_vectors(descriptor, vectors, number, flags) },
+        None => Answer::Kernel,
     };
     // SAFETY: the program's arguments, handed on.
     count_or(answer, || unsafe { next::pwritev2(descriptor, vectors, number, offset, flags) })
