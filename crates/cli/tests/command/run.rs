@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -189,26 +190,57 @@ fn when_the_supervisor_is_killed_the_program_ends() {
     eventually("everything has ended", || !family.iter().any(|&id| alive(id)));
 }
 
+/// The command in a folder of its own, beside a library or not, whatever has been built so far.
+struct Installed(tempfile::TempDir);
+
+impl Installed {
+    fn new(library: bool) -> Installed {
+        let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        fs::hard_link(env!("CARGO_BIN_EXE_overfly"), folder.path().join("overfly")).unwrap();
+        if library {
+            fs::write(folder.path().join("liboverfly.so"), "").unwrap();
+        }
+        Installed(folder)
+    }
+
+    fn command(&self) -> PathBuf {
+        self.0.path().join("overfly")
+    }
+
+    fn diagnosis(&self) -> (bool, serde_json::Value) {
+        let output = Command::new(self.command()).args(["doctor", "--json"]).output().unwrap();
+        (output.status.success(), serde_json::from_slice(&output.stdout).unwrap())
+    }
+}
+
 #[test]
 fn the_doctors_word_and_status_agree() {
-    let output = overfly().args(["doctor", "--json"]).output().unwrap();
-    let diagnosis: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(output.status.success(), diagnosis["works"].as_bool().unwrap());
-    assert_eq!(diagnosis["links"][0]["name"], "xdp");
-    assert_eq!(diagnosis["links"][0]["state"], "good", "the tests need it: {}", diagnosis["links"][0]);
-    for (link, name) in [(1, "memif"), (2, "tap")] {
+    let installed = Installed::new(true);
+    let (success, diagnosis) = installed.diagnosis();
+    assert!(success && diagnosis["works"] == true, "{diagnosis}");
+    for (link, name) in ["xdp", "memif", "tap"].into_iter().enumerate() {
         assert_eq!(diagnosis["links"][link]["name"], name);
-        assert_eq!(diagnosis["links"][link]["state"], "good", "{}", diagnosis["links"][link]);
+        assert_eq!(diagnosis["links"][link]["state"], "good", "the tests need it: {diagnosis}");
     }
-    let text = overfly().arg("doctor").output().unwrap();
+    let text = Command::new(installed.command()).arg("doctor").output().unwrap();
     assert!(String::from_utf8_lossy(&text.stdout).ends_with("`overfly run` works here.\n"));
+}
+
+#[test]
+fn without_the_library_the_doctor_says_what_to_type() {
+    let (success, diagnosis) = Installed::new(false).diagnosis();
+    assert!(!success && diagnosis["works"] == false, "{diagnosis}");
+    let library = &diagnosis["machine"][0];
+    assert_eq!((&library["name"], &library["state"]), (&"liboverfly.so".into(), &"missing".into()));
+    assert_eq!(library["remedy"], "make build");
 }
 
 /// Whoever has no privilege has shared memory, and is told so.
 #[test]
 fn the_doctor_knows_what_needs_no_privilege() {
+    let installed = Installed::new(true);
     let mut doctor = Command::new("setpriv");
-    doctor.args(["--bounding-set=-all", "--inh-caps=-all", env!("CARGO_BIN_EXE_overfly"), "doctor"]);
+    doctor.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(installed.command()).arg("doctor");
     let output = doctor.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{text}");
