@@ -5,6 +5,7 @@
 pub mod measured;
 pub mod programs;
 pub mod tap;
+pub mod unprivileged;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};

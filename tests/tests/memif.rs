@@ -245,6 +245,46 @@ fn killed_anywhere_it_leaves_nothing_and_starts_again() {
     nothing_is_left(&lab);
 }
 
+/// A server, its client, and what the client found.
+const SELF_SERVED: &str = r"
+import http.client, http.server, os, signal, socket, time
+listener = http.server.HTTPServer(('', 8081), http.server.SimpleHTTPRequestHandler)
+child = os.fork()
+if child == 0:
+    listener.serve_forever()
+def connected(address):
+    # Nobody is there before the server waits for connections.
+    for _ in range(1000):
+        try:
+            return socket.create_connection((address, 8081), timeout=9)
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+try:
+    for address in ('10.77.0.1', '127.0.0.1'):
+        client = http.client.HTTPConnection(address)
+        client.sock = connected(address)
+        ends = client.sock.getpeername(), client.sock.getsockname()[0]
+        client.request('GET', '/')
+        print(client.getresponse().status, *ends)
+    socket.create_connection(('10.77.0.1', 9), timeout=9)
+except ConnectionRefusedError:
+    print('refused at once')
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.wait()
+";
+
+/// No kernel has the program's address, and still it finds itself there, as on any host.
+#[test]
+fn a_program_reaches_its_own_address() {
+    let lab = lab();
+    let words = [&format!("{FOLDER}/overfly"), "run", "--link", LINK, "--", "python3", "-c", SELF_SERVED];
+    let output = unprivileged(&lab, &words).env("EF_NO_FAIL", "0").output().expect("start overfly run");
+    let expected = "200 ('10.77.0.1', 8081) 10.77.0.1\n200 ('127.0.0.1', 8081) 127.0.0.1\nrefused at once\n";
+    assert_eq!(report(&output), expected);
+    nothing_is_left(&lab);
+}
+
 /// A plan for the bench, with so many seconds a run.
 fn plan(lab: &Lab, modes: &str, duration_s: f64) {
     let template = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/nginx/nginx.conf");

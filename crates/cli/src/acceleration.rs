@@ -3,7 +3,7 @@
 use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
 use overfly_load::Network;
-use overfly_steer::MemifBroker;
+use overfly_steer::LocalBroker;
 use rustix::process::Pid;
 
 use crate::broker::Membership;
@@ -14,8 +14,8 @@ use crate::profile::InForce;
 pub(crate) enum Acceleration {
     /// With the interface's XDP program, which other programs may use too.
     Xdp(Membership),
-    /// With the socket that clients connect to.
-    Memif(MemifBroker),
+    /// With the socket that memif's clients connect to, or a tap device.
+    Local(LocalBroker),
 }
 
 impl Acceleration {
@@ -31,7 +31,7 @@ impl Acceleration {
     pub(crate) fn process(&self) -> Option<Pid> {
         match self {
             Acceleration::Xdp(membership) => membership.process(),
-            Acceleration::Memif(_) => None,
+            Acceleration::Local(_) => None,
         }
     }
 
@@ -40,19 +40,28 @@ impl Acceleration {
     /// # Errors
     /// Says in words why that cannot be done.
     pub(crate) fn start_memif(place: &Address, network: Network) -> Result<Acceleration, String> {
-        let broker = MemifBroker::start(place, network.address, network.prefix_len)
+        let broker = LocalBroker::over_memif(place, network.address, network.prefix_len)
             .map_err(|error| error.to_string())?;
         if !broker.is_public() {
             complain_of_name(&format!("memif:{place}"));
         }
-        Ok(Acceleration::Memif(broker))
+        Ok(Acceleration::Local(broker))
+    }
+
+    /// Takes a tap device's frames.
+    ///
+    /// # Errors
+    /// Says in words why that cannot be done.
+    pub(crate) fn start_tap(name: &str, network: Network) -> Result<Acceleration, String> {
+        let broker = LocalBroker::over_tap(name, network.address, network.prefix_len);
+        broker.map(Acceleration::Local).map_err(|error| error.to_string())
     }
 
     /// The environment variables that tell the program of it.
     pub(crate) fn environment(&self) -> Vec<(&'static str, &str)> {
         match self {
             Acceleration::Xdp(membership) => vec![("OVERFLY_BROKER", membership.environment())],
-            Acceleration::Memif(broker) => {
+            Acceleration::Local(broker) => {
                 vec![("OVERFLY_BROKER", broker.environment()), ("OVERFLY_FREE_BIND", "1")]
             }
         }

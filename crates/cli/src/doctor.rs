@@ -171,17 +171,23 @@ fn memif() -> Finding {
     }
 }
 
-/// Whether `overfly load --link tap:NAME` may have queues of a device.
+/// Whether `--link tap:NAME` may have queues of a device.
 fn tap() -> Finding {
     const DEVICE: &str = "/dev/net/tun";
     let limited = |detail: String| Finding::new("tap", State::Limited, detail);
     match fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
-        Ok(_) => Finding::new("tap", State::Good, format!("{DEVICE} opens (`overfly load --link tap:NAME`)")),
+        Ok(_) => Finding::new(
+            "tap",
+            State::Good,
+            format!(
+                "{DEVICE} opens; a tap device leads to this host's kernel, in a namespace of one's own too (`unshare -Urn`)"
+            ),
+        ),
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            limited(format!("there is no {DEVICE}; `overfly load --link tap:NAME` needs it"))
+            limited(format!("there is no {DEVICE}; `--link tap:NAME` needs it"))
                 .remedy("modprobe tun (a container: --device /dev/net/tun)")
         }
-        Err(error) => limited(format!("{DEVICE}: {error}; `overfly load --link tap:NAME` needs it"))
+        Err(error) => limited(format!("{DEVICE}: {error}; `--link tap:NAME` needs it"))
             .remedy(format!("sudo chmod 666 {DEVICE}")),
     }
 }

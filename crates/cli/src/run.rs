@@ -41,11 +41,12 @@ pub(crate) struct Arguments {
     /// The network interface to accelerate [default: that of the default route, else the only one]
     #[arg(short, long, value_name = "NAME")]
     interface: Option<String>,
-    /// Accelerate shared memory instead of an interface: memif:PATH (@NAME is an abstract socket), where clients such as
-    /// `overfly load http --link memif:PATH` connect. It needs no root
-    #[arg(long, value_name = "memif:PATH", conflicts_with = "interface")]
+    /// Accelerate something else than an interface of the kernel's, without root: shared memory, memif:PATH (@NAME is an
+    /// abstract socket), where clients such as `overfly load http --link memif:PATH` connect; or a tap device, tap:NAME, at
+    /// whose other end is this host's kernel
+    #[arg(long, value_name = "memif:PATH|tap:NAME", conflicts_with = "interface")]
     link: Option<String>,
-    /// The program's address over memif [default: 10.77.0.1/24]
+    /// The program's address over that link [default: 10.77.0.1/24]
     #[arg(long, value_name = "ADDRESS/LENGTH", requires = "link")]
     address: Option<String>,
     /// The program and its arguments
@@ -118,16 +119,21 @@ enum Carrier {
     /// An interface, or the one to be chosen.
     Xdp(Option<String>),
     Memif(Address, Network),
+    Tap(String, Network),
 }
 
 impl Arguments {
     fn carrier(&self) -> Result<Carrier, String> {
         let Some(link) = &self.link else { return Ok(Carrier::Xdp(self.interface.clone())) };
-        let Link::Memif(place) = Link::parse(link).map_err(|error| error.to_string())? else {
-            return Err(format!("--link {link}: expected memif:PATH; interfaces are named with --interface"));
-        };
         let network = self.address.as_deref().map_or(Ok(Network::SERVER), str::parse);
-        Ok(Carrier::Memif(place, network.map_err(|error| error.to_string())?))
+        let network = network.map_err(|error| error.to_string())?;
+        match Link::parse(link).map_err(|error| error.to_string())? {
+            Link::Memif(place) => Ok(Carrier::Memif(place, network)),
+            Link::Tap(name) => Ok(Carrier::Tap(name, network)),
+            _ => Err(format!(
+                "--link {link}: expected memif:PATH or tap:NAME; interfaces are named with --interface"
+            )),
+        }
     }
 }
 
@@ -135,6 +141,7 @@ impl Carrier {
     fn start(self, in_force: &InForce) -> Result<Acceleration, String> {
         match self {
             Carrier::Memif(place, network) => Acceleration::start_memif(&place, network),
+            Carrier::Tap(name, network) => Acceleration::start_tap(&name, network),
             Carrier::Xdp(_) if !rustix::process::geteuid().is_root() => {
                 Err("loading an XDP program needs root (try again with sudo)".to_owned())
             }

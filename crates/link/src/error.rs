@@ -51,7 +51,7 @@ pub enum Error {
         /// Its name.
         name: String,
     },
-    /// The administrator: the device is no tap, or was made without `multi_queue`, or all its queues are taken.
+    /// The administrator: the device is no tap, or all its queues are taken (without `multi_queue` it has one).
     TapQueues {
         /// Its name.
         name: String,
@@ -159,7 +159,7 @@ impl fmt::Display for Error {
             ),
             Error::TapQueues { name } => write!(
                 formatter,
-                "{name} has no more queues for this program: it must be a tap device made with multi_queue, with 256 queues at most, and no other program's"
+                "{name} has no more queues for this program: it must be a tap device, no other program's, and for several queues (256 at most) made with multi_queue"
             ),
             Error::MemifAddress(text) => {
                 write!(

@@ -1,6 +1,9 @@
 //! `overfly load` over a tap device, in a user and network namespace without privilege: the other end is the kernel's.
 //! Needs iproute2, curl and unshare.
 
+#[path = "../../../tests/src/unprivileged.rs"]
+mod unprivileged;
+
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
@@ -9,29 +12,10 @@ use std::time::Duration;
 use overfly_load::Link;
 use overfly_load::http::{self, Target};
 use overfly_load::serve::{Server, Settings};
+use unprivileged::outside;
 
-const INSIDE: &str = "OVERFLY_TEST_INSIDE_TAP";
+const KERNEL: &str = "10.77.0.1/24";
 const LENGTH: usize = 100_000_000;
-
-/// Runs the test of that name once more, in namespaces where a tap device `t0` leads from the kernel's 10.77.0.1 to whoever
-/// opens it. Returns false there.
-fn outside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
-    let script = "ip link set lo up && ip tuntap add dev t0 mode tap multi_queue \
-        && ip address add 10.77.0.1/24 dev t0 && ip link set t0 up && exec \"$0\" \"$@\"";
-    let output = Command::new("unshare")
-        .args(["-Urn", "sh", "-c", script])
-        .arg(std::env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success() && said[0].contains("1 passed"), "{}\n{}", said[0], said[1]);
-    true
-}
 
 fn load(url: &str, change: impl FnOnce(&mut http::Settings)) -> http::Report {
     let mut settings = http::Settings::new(Target::parse(url).unwrap());
@@ -45,7 +29,7 @@ fn load(url: &str, change: impl FnOnce(&mut http::Settings)) -> http::Report {
 /// The kernel receives 100 MB, byte for byte, and asks for a thousand small things.
 #[test]
 fn the_kernel_as_a_client() {
-    if outside("the_kernel_as_a_client") {
+    if outside("the_kernel_as_a_client", &[KERNEL]) {
         return;
     }
     let _server = Server::start(Settings {
@@ -77,7 +61,7 @@ fn the_kernel_as_a_client() {
 /// The kernel sends 100 MB, and a small thing a thousand times.
 #[test]
 fn the_kernel_as_a_server() {
-    if outside("the_kernel_as_a_server") {
+    if outside("the_kernel_as_a_server", &[KERNEL]) {
         return;
     }
     let listener = TcpListener::bind("10.77.0.1:80").unwrap();

@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use overfly_link::broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
+use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_wire::{FrameSink, Unfinished};
 use rustix::io::Errno;
@@ -21,6 +22,7 @@ pub(crate) const SEGMENT_OFFLOAD: u32 = 65_435;
 pub(crate) enum Carrier {
     Xdp(XdpLink),
     Memif(Station),
+    Tap(Box<TapPort>),
     Loopback(Box<Loopback>),
 }
 
@@ -32,6 +34,10 @@ impl Carrier {
             Sockets::Memif { socket, address } => {
                 let station = Station::join(socket, &address, KEEPER).map_err(|error| error.to_string())?;
                 Ok(Carrier::Memif(station))
+            }
+            Sockets::Tap { queue, channel } => {
+                let port = TapPort::join(queue, channel, KEEPER).map_err(|error| error.to_string())?;
+                Ok(Carrier::Tap(Box::new(port)))
             }
         }
     }
@@ -48,13 +54,14 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
             Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
+            Carrier::Tap(port) => port.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
             Carrier::Loopback(loopback) => vec![loopback.descriptor().as_raw_fd()],
         }
     }
 
     /// Whether its descriptors are readable for others than frames, too: who wants to exchange some.
     pub(crate) const fn has_doors(&self) -> bool {
-        !matches!(self, Carrier::Xdp(_))
+        !matches!(self, Carrier::Xdp(_) | Carrier::Tap(_))
     }
 
     /// There is something that nobody wakes this end for: sleep for a short time only.
@@ -62,13 +69,19 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.transmit_pending(),
             Carrier::Memif(station) => station.is_busy(),
+            Carrier::Tap(_) => false,
             Carrier::Loopback(loopback) => loopback.is_busy(),
         }
     }
 
     /// The stack has the link to itself: no kernel answers ARP for it, nor finds next hops.
     pub(crate) const fn is_alone(&self) -> bool {
-        matches!(self, Carrier::Memif(_))
+        matches!(self, Carrier::Memif(_) | Carrier::Tap(_))
+    }
+
+    /// This host's kernel is at the other end.
+    pub(crate) const fn leads_to_kernel(&self) -> bool {
+        matches!(self, Carrier::Tap(_))
     }
 
     /// Whether the stack listens.
@@ -108,6 +121,7 @@ impl Carrier {
                 hub.link_counters().named().for_each(|(name, value)| each("link", name, value));
                 hub.counters().named().for_each(|(name, value)| each("link", name, value));
             }
+            Carrier::Tap(port) => port.counters().named().for_each(|(name, value)| each("link", name, value)),
             Carrier::Loopback(loopback) => {
                 let hub = loopback.hub();
                 each("loopback", "peers", hub.links() as u64);
@@ -124,6 +138,7 @@ impl Carrier {
             Carrier::Memif(station) => {
                 format!("{:?} {:?}", station.hub().link_counters(), station.hub().counters())
             }
+            Carrier::Tap(port) => format!("{:?}", port.counters()),
             Carrier::Loopback(loopback) => {
                 format!("{:?} {:?}", loopback.counters(), loopback.hub().link_counters())
             }
@@ -158,6 +173,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(link) => link.receive(budget, each),
             Carrier::Memif(station) => station.receive(budget, each),
+            Carrier::Tap(port) => port.receive(budget, each),
             Carrier::Loopback(loopback) => loopback.receive(budget, each),
         }
     }
@@ -167,6 +183,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(link) => link.flush(),
             Carrier::Memif(station) => station.flush(),
+            Carrier::Tap(_) => {}
             Carrier::Loopback(loopback) => loopback.flush(),
         }
     }
@@ -198,13 +215,14 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(_) => true,
             Carrier::Memif(station) => station.arm(),
+            Carrier::Tap(port) => port.arm(),
             Carrier::Loopback(loopback) => loopback.arm(),
         }
     }
 
     fn rang(&mut self) {
         match self {
-            Carrier::Xdp(_) => {}
+            Carrier::Xdp(_) | Carrier::Tap(_) => {}
             Carrier::Memif(station) => station.rang(),
             Carrier::Loopback(loopback) => loopback.rang(),
         }
@@ -212,7 +230,7 @@ impl Transport for Carrier {
 
     fn take_gone(&mut self) -> Vec<[u8; 6]> {
         match self {
-            Carrier::Xdp(_) => Vec::new(),
+            Carrier::Xdp(_) | Carrier::Tap(_) => Vec::new(),
             Carrier::Memif(station) => station.take_gone(),
             Carrier::Loopback(loopback) => loopback.take_gone(),
         }
@@ -225,6 +243,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.frame(),
             Carrier::Memif(station) => station.frame(),
+            Carrier::Tap(port) => port.frame(),
             Carrier::Loopback(loopback) => loopback.frame(),
         }
     }
@@ -234,6 +253,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.commit(length),
             Carrier::Memif(station) => station.commit(length),
+            Carrier::Tap(port) => port.commit(length),
             Carrier::Loopback(loopback) => loopback.commit(length),
         }
     }
@@ -243,6 +263,7 @@ impl FrameSink for Carrier {
         match self {
             Carrier::Xdp(link) => link.commit_unfinished(length, left),
             Carrier::Memif(station) => station.commit_unfinished(length, left),
+            Carrier::Tap(port) => port.commit_unfinished(length, left),
             Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
         }
     }

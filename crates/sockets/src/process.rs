@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Config, Engine, Instant, SynCookies};
+use overfly_engine::{Config, Engine, Instant, Prefix, SynCookies};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
@@ -324,9 +324,14 @@ pub(crate) fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
+/// Whether the program runs over a link that no kernel knows.
+fn has_addresses_of_its_own() -> bool {
+    FREE_BIND.load(Ordering::Relaxed)
+}
+
 /// A new socket of the program.
 pub(crate) fn allow_own_address(descriptor: i32, v6: bool) {
-    if FREE_BIND.load(Ordering::Relaxed) {
+    if has_addresses_of_its_own() {
         kernel::allow_any_address(descriptor, v6);
     }
 }
@@ -1031,6 +1036,21 @@ impl Process {
             .is_some_and(|interface| interface.addresses.iter().any(|&(own, _)| own == address))
     }
 
+    /// Whether the kernel has a way to the address: to this program's own it has none over a link that leads to no kernel.
+    pub(super) fn kernel_reaches(&self, address: IpAddr) -> bool {
+        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
+        leads_to_kernel || !has_addresses_of_its_own() || !self.is_own(address)
+    }
+
+    /// An address of the kernel's at the other end of the link: the program is a host of its own there.
+    fn is_across(&self, address: IpAddr) -> bool {
+        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
+        leads_to_kernel
+            && !self.is_own(address)
+            && (self.interface.iter().flat_map(|interface| &interface.addresses))
+                .any(|&(own, len)| Prefix { address: own, len }.contains(address))
+    }
+
     /// A link-local address of another link.
     const fn is_elsewhere(&self, address: SocketAddr) -> bool {
         matches!(address, SocketAddr::V6(address) if address.scope_id() != 0
@@ -1221,8 +1241,13 @@ impl Process {
         if ip == IpAddr::V4(Ipv4Addr::BROADCAST) || ip.is_multicast() || remote.port() == 0 {
             return Ok(self.left(Why::OtherAddress));
         }
-        if self.is_of_host(ip) {
-            return self.connect_within_host(id, descriptor, canonical(remote));
+        // Over a link that no kernel knows, only the stack knows which addresses are the program's own.
+        if has_addresses_of_its_own() && !ip.is_loopback() {
+            self.start();
+        }
+        if self.is_of_host(ip) && !self.is_across(ip) {
+            let begun = self.connect_within_host(id, descriptor, canonical(remote))?;
+            return if begun || self.kernel_reaches(ip) { Ok(begun) } else { Err(Errno::CONNREFUSED) };
         }
         if !self.start() {
             return Ok(self.left(Why::NoStack));

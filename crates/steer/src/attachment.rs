@@ -1,7 +1,7 @@
 //! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::device;
 use crate::error::Error;
-use crate::groups::{self, Groups};
+use crate::groups::{self, Groups, listening_places};
 use crate::napi::ReceivingThreads;
 use crate::netlink::Netlink;
 pub use crate::program::Counters;
@@ -477,11 +477,7 @@ impl Attachment {
         }
         let mut places = listening_places(protocol, address, v6only);
         for &place in &places {
-            self.groups.admits(stack, place, &cluster).map_err(|taken| Error::ListenerTaken {
-                address,
-                stacks: taken.stacks,
-                other_cluster: taken.other_cluster,
-            })?;
+            self.groups.admits(stack, place, &cluster).map_err(|taken| taken.at(address))?;
         }
         places.retain(|&place| self.groups.listen(stack, place, cluster));
         if places.is_empty() {
@@ -761,16 +757,6 @@ impl Attachment {
         }
         Ok(Err(next_hop))
     }
-}
-
-/// Where a listener's connections come to.
-fn listening_places(protocol: Protocol, address: SocketAddr, v6only: bool) -> Vec<groups::Place> {
-    let mut places = vec![groups::Place::new(protocol, address)];
-    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !v6only {
-        let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-        places.push(groups::Place::new(protocol, ipv4));
-    }
-    places
 }
 
 impl Drop for Attachment {

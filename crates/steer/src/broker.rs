@@ -858,7 +858,7 @@ fn is_readable(descriptor: &OwnedFd) -> bool {
     matches!(poll(&mut set, Some(&now)), Ok(1))
 }
 
-fn refusal(error: &Error) -> Refusal {
+pub(crate) fn refusal(error: &Error) -> Refusal {
     match error {
         Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
         Error::NoStack { .. } | Error::TooFewFrames { .. } | Error::OtherUser { .. } => Refusal::NoStack,

@@ -60,6 +60,15 @@ pub enum Error {
     Program(String),
     /// The caller: options that do not fit together.
     Options(String),
+    /// The caller: another program has the tap device.
+    TapTaken(String),
+    /// The caller: the address that the program was to have is the kernel's own.
+    KernelsAddress {
+        /// The address.
+        address: IpAddr,
+        /// The interface that has it.
+        name: String,
+    },
     /// All stacks are taken.
     NoStack {
         /// How many there are.
@@ -190,6 +199,14 @@ impl fmt::Display for Error {
             ),
             Error::Program(what) => write!(formatter, "the XDP program: {what}"),
             Error::Options(what) => write!(formatter, "{what}"),
+            Error::TapTaken(name) => write!(
+                formatter,
+                "another program runs over {name}: end it, or make a tap device for each program"
+            ),
+            Error::KernelsAddress { address, name } => write!(
+                formatter,
+                "{address} is the kernel's own address on {name}: give the program another one of that network (--address ADDRESS/LENGTH)"
+            ),
             Error::NoStack { stacks } => write!(
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"

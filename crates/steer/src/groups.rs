@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use overfly_link::broker::{Cluster, Protocol};
 
+use crate::error::Error;
 use crate::program::Group;
 
 /// Where somebody listens: a protocol, an address (perhaps all of a family: 0.0.0.0 or `::`) and a port.
@@ -27,12 +28,22 @@ impl Place {
     }
 
     /// The same port at all addresses of this one's family.
-    fn everywhere(self) -> Place {
+    pub(crate) fn everywhere(self) -> Place {
         self.at(match self.address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         })
     }
+}
+
+/// Where a listener's connections come to.
+pub(crate) fn listening_places(protocol: Protocol, address: SocketAddr, v6only: bool) -> Vec<Place> {
+    let mut places = vec![Place::new(protocol, address)];
+    if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !v6only {
+        let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
+        places.push(Place::new(protocol, ipv4));
+    }
+    places
 }
 
 /// The stacks behind one place that somebody listens at.
@@ -53,6 +64,13 @@ pub(crate) struct Taken {
     pub(crate) stacks: usize,
     /// They are of another cluster; otherwise there are as many as the cluster allows.
     pub(crate) other_cluster: bool,
+}
+
+impl Taken {
+    /// What whoever asked for that address is told.
+    pub(crate) fn at(self, address: SocketAddr) -> Error {
+        Error::ListenerTaken { address, stacks: self.stacks, other_cluster: self.other_cluster }
+    }
 }
 
 impl Members {
@@ -111,6 +129,11 @@ impl Groups {
     pub(crate) fn accepting(&self, place: Place, turn: usize) -> Option<u16> {
         let accepting = &self.asked.get(&place)?.accepting;
         accepting.get(turn.checked_rem(accepting.len())?).copied()
+    }
+
+    /// Whether the stack accepts there.
+    pub(crate) fn accepts(&self, stack: u16, place: Place) -> bool {
+        self.asked.get(&place).is_some_and(|members| members.accepting.contains(&stack))
     }
 
     /// How many stacks accept there.

@@ -3,7 +3,7 @@
 //! * [`Attachment`]: the XDP program on one interface, with its maps, pools and sockets. Needs root.
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
 //! * [`host`]: the same for any number of programs, as a process of its own.
-//! * [`MemifBroker`]: the same for a program whose frames go over memif, which takes no privilege at all.
+//! * [`LocalBroker`]: the same for a program whose frames go over memif or a tap device, which takes no privilege at all.
 
 mod attachment;
 mod broker;
@@ -15,18 +15,19 @@ mod host;
 #[cfg(test)]
 #[path = "../tests/lab/mod.rs"]
 mod lab;
-mod memif_broker;
+mod local_broker;
 mod napi;
 mod netlink;
 mod observers;
 mod program;
 mod repair;
 mod serving;
+mod switch;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use device::restore_deferral;
 pub use error::Error;
 pub use host::{Hosting, host, leave_descriptors_behind};
-pub use memif_broker::MemifBroker;
+pub use local_broker::LocalBroker;
 pub use overfly_link::broker::{Interface, Protocol, Route};

@@ -92,6 +92,7 @@ pub(super) fn is_drop(name: &str) -> bool {
             "receive_invalid"
                 | "receive_too_long"
                 | "receive_unfinished"
+                | "receive_missed"
                 | "transmit_dropped"
                 | "transmit_no_room"
                 | "transmit_no_memory"
@@ -181,6 +182,7 @@ mod tests {
             "engine.drop_checksum",
             "link.transmit_dropped",
             "link.dropped_full",
+            "link.receive_missed",
             "sockets.datagram_overflows",
         ] {
             assert!(is_drop(name), "{name}");

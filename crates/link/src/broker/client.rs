@@ -14,7 +14,8 @@ use rustix::net::{
 use zerocopy::IntoBytes;
 
 use super::message::{
-    self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, Welcome, Wish,
+    self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart,
+    Welcome, Wish,
 };
 use super::{Cluster, Interface, Protocol, Route, parse_environment};
 use crate::messages::DESCRIPTORS_MAX;
@@ -38,6 +39,32 @@ pub enum Sockets {
         /// Where.
         address: crate::memif::Address,
     },
+    /// A tap device, for [`crate::tap::TapPort::join`].
+    Tap {
+        /// To write frames to.
+        queue: OwnedFd,
+        /// Where the broker offers the frames that are this stack's.
+        channel: OwnedFd,
+    },
+}
+
+/// What a stack is given, or a part of it.
+enum Given {
+    Queue(message::Part),
+    Memif(crate::memif::Address),
+    Tap,
+}
+
+impl Given {
+    fn parse(bytes: &[u8]) -> Result<Given, Error> {
+        if TapPart::parse(bytes) {
+            return Ok(Given::Tap);
+        }
+        match MemifPart::parse(bytes) {
+            Some(address) => Ok(Given::Memif(address)),
+            None => StackPart::parse(bytes).map(Given::Queue),
+        }
+    }
 }
 
 impl Sockets {
@@ -46,7 +73,7 @@ impl Sockets {
     pub fn into_xdp(self) -> Option<StackSockets> {
         match self {
             Sockets::Xdp(sockets) => Some(sockets),
-            Sockets::Memif { .. } => None,
+            Sockets::Memif { .. } | Sockets::Tap { .. } => None,
         }
     }
 }
@@ -107,15 +134,10 @@ impl Client {
         self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
         loop {
-            let (part, descriptors) = self.answer(|bytes| {
-                Ok(match MemifPart::parse(bytes) {
-                    Some(address) => Err(address),
-                    None => Ok(StackPart::parse(bytes)?),
-                })
-            })?;
-            let part = match (part, descriptors) {
-                (Err(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
-                (Ok(part), [Some(socket), Some(pool), ..]) => {
+            let part = match self.answer(Given::parse)? {
+                (Given::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
+                (Given::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
+                (Given::Queue(part), [Some(socket), Some(pool), ..]) => {
                     queues.push(QueueSockets { socket, pool });
                     part
                 }

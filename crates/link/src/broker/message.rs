@@ -16,7 +16,8 @@
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
-//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`; a [`Reply`] instead of either says why not.
+//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`, or by a [`MemifPart`] or a [`TapPart`]; a [`Reply`] instead
+//! says why not.
 //! [`Kind::Listen`] and [`Kind::Connect`] carry the kernel's socket at `local`, unless the process is of the broker's user.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
 //! that describes it ([`Connection`](super::connection::Connection)); [`Kind::HandOverPair`] two for each end that there
@@ -40,7 +41,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 8;
+const VERSION: u16 = 9;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -254,6 +255,7 @@ const GIFT: u16 = 4;
 const MEMIF_PART: u16 = 5;
 const SHOWN_PART: u16 = 6;
 const JOINED: u16 = 7;
+const TAP_PART: u16 = 8;
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -525,6 +527,33 @@ impl MemifPart {
     }
 }
 
+/// A stack over a tap device. Beside it come the queue to write frames to, and a channel for [`crate::memif::MemifLink::take`].
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct TapPart {
+    message: U16,
+}
+
+impl TapPart {
+    /// What to say.
+    #[must_use]
+    pub fn new() -> TapPart {
+        TapPart { message: U16::new(TAP_PART) }
+    }
+
+    /// Whether it is one.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> bool {
+        TapPart::read_from_bytes(bytes).is_ok_and(|part| part.message.get() == TAP_PART)
+    }
+}
+
+impl Default for TapPart {
+    fn default() -> TapPart {
+        TapPart::new()
+    }
+}
+
 /// A process and what it shows; the descriptors come beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -690,6 +719,7 @@ mod tests {
             let address = place.parse().unwrap();
             assert_eq!(MemifPart::parse(MemifPart::new(&address).as_bytes()), Some(address));
         }
+        assert!(TapPart::parse(TapPart::new().as_bytes()) && !TapPart::parse(&REPLY.to_le_bytes()));
     }
 
     #[test]
@@ -746,6 +776,7 @@ mod tests {
             let _ = Welcome::parse(message);
             let _ = StackPart::parse(message);
             let _ = MemifPart::parse(message);
+            let _ = TapPart::parse(message);
             let _ = Joined::parse(message);
         }
         for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>(), size_of::<Joined>()]

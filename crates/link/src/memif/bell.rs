@@ -9,13 +9,13 @@ use crate::Error;
 
 /// A descriptor that the keeper watches over.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     descriptor: OwnedFd,
     keeper: Keeper,
 }
 
 impl Kept {
-    pub(super) fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
+    pub(crate) fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
         Kept { descriptor: (keeper.adopt)(descriptor), keeper }
     }
 }

@@ -10,8 +10,9 @@ use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
 use rustix::time::Timespec;
 
 use super::region::Region;
+use super::rendezvous;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::{FRAME_LEN_MAX, Keeper, Pair, Role};
+use super::{FRAME_LEN_MAX, Keeper, Pair, Role, Settings};
 use crate::Error;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.
@@ -294,6 +295,25 @@ impl MemifLink {
         })
     }
 
+    /// A new link to whoever has the other end of `channel`, a `SOCK_SEQPACKET` Unix socket, and calls [`MemifLink::take`].
+    /// Frames can be sent at once.
+    ///
+    /// # Errors
+    /// [`Error::MemifGone`], or what the kernel said.
+    pub fn offer(channel: &OwnedFd) -> Result<MemifLink, Error> {
+        MemifLink::open(rendezvous::offer(channel, &Settings::default(), 0)?)
+    }
+
+    /// The link that was offered at the other end of `channel`.
+    ///
+    /// # Errors
+    /// [`Error::MemifProtocol`] if it makes no sense, [`Error::MemifGone`] if there is none, or what the kernel said.
+    pub fn take(channel: impl AsFd, keeper: Keeper) -> Result<MemifLink, Error> {
+        let offer = rendezvous::take_offer(channel)?;
+        let (pair, _) = offer.ok_or(Error::MemifGone { during: "an offer", errno: None })?;
+        MemifLink::open_kept(pair, Some(keeper))
+    }
+
     /// Hands up to `budget` received frames (Ethernet header first) to `each`. Returns how many.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
@@ -393,6 +413,12 @@ impl MemifLink {
             }
         }
         self.state == State::Up
+    }
+
+    /// The peer has taken every frame that was sent.
+    pub fn is_drained(&mut self) -> bool {
+        let entries = self.transmit.ring.size();
+        self.transmit.free(entries) == Ok(entries)
     }
 
     /// What to sleep on: readable when a frame has arrived after [`MemifLink::arm`], or when the peer has gone.

@@ -29,6 +29,7 @@ mod station;
 mod tests;
 
 pub use address::Address;
+pub(crate) use bell::Kept;
 pub use client::connect;
 pub use hub::{Hub, HubCounters};
 pub use link::{Counters, MemifLink, State};

@@ -67,15 +67,22 @@ pub(super) fn describe(name: &str) -> Result<(u16, MacAddr), Error> {
     Ok((u16::try_from(mtu).unwrap_or(u16::MAX), mac))
 }
 
-/// One more queue.
+/// One more queue, or the only one of a device that was made without `multi_queue`.
 pub(super) fn open_queue(name: &str) -> Result<OwnedFd, Error> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let queue = open("/dev/net/tun", flags, Mode::empty())
         .map_err(|errno| Error::system("opening /dev/net/tun", errno))?;
-    let mut request = Request::new(name).ok_or_else(|| Error::NoTap { name: name.to_owned() })?;
-    request.value[0] = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | IFF_MULTI_QUEUE;
-    // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which `Request` is as long as, and keeps no pointer to it.
-    unsafe { ioctl(&queue, Setter::<TUNSETIFF, Request>::new(request)) }.map_err(|errno| match errno {
+    let attach = |queues: u16| {
+        let mut request = Request::new(name).ok_or(Errno::NODEV)?;
+        request.value[0] = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR | queues;
+        // SAFETY: TUNSETIFF reads and writes a `struct ifreq`, which `Request` is as long as, and keeps no pointer to it.
+        unsafe { ioctl(&queue, Setter::<TUNSETIFF, Request>::new(request)) }
+    };
+    let attached = match attach(IFF_MULTI_QUEUE) {
+        Err(Errno::INVAL) => attach(0),
+        result => result,
+    };
+    attached.map_err(|errno| match errno {
         Errno::PERM => {
             Error::NoPrivilege { operation: "opening a queue of a tap device", capability: "CAP_NET_ADMIN" }
         }

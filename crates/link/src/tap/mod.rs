@@ -4,8 +4,15 @@
 //! Frames carry `struct virtio_net_hdr` (linux/virtio_net.h), so that TCP segments of 64 KB and unfinished checksums go both
 //! ways. Each [`TapLink`] is one queue of the device; the kernel sends a flow's frames to the queue that its frames came from
 //! (tun_flow_update() in drivers/net/tun.c). Reading and writing are one system call a frame: the device knows no other.
+//!
+//! That choice of queue is forgotten when a flow has been silent for three seconds, and changes with the number of queues. So
+//! the processes of a program share one queue ([`TapPort`]): each writes to it, and their broker reads, and knows whose each
+//! frame is.
 
 mod device;
+mod port;
+
+pub use port::{TapPort, missed};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -77,14 +84,16 @@ pub struct Counters {
     pub received_bytes: u64,
     /// Reads that failed, other than because there was nothing: the device is down or gone.
     pub receive_failed: u64,
+    /// Frames for a [`TapPort`] that were dropped because it had not taken those before.
+    pub receive_missed: u64,
     /// Frames written.
     pub sent_frames: u64,
     /// Their bytes.
     pub sent_bytes: u64,
     /// Frames dropped because the kernel had no room for them.
-    pub transmit_full: u64,
+    pub transmit_dropped: u64,
     /// Frames dropped because the device is down or gone.
-    pub transmit_down: u64,
+    pub transmit_interface_down: u64,
     /// Frames dropped because the kernel refused them.
     pub transmit_failed: u64,
 }
@@ -96,14 +105,23 @@ impl Counters {
             ("received_frames", self.received_frames),
             ("received_bytes", self.received_bytes),
             ("receive_failed", self.receive_failed),
+            ("receive_missed", self.receive_missed),
             ("sent_frames", self.sent_frames),
             ("sent_bytes", self.sent_bytes),
-            ("transmit_full", self.transmit_full),
-            ("transmit_down", self.transmit_down),
+            ("transmit_dropped", self.transmit_dropped),
+            ("transmit_interface_down", self.transmit_interface_down),
             ("transmit_failed", self.transmit_failed),
         ]
         .into_iter()
     }
+}
+
+/// Where a frame is written, and goes to the kernel from.
+#[derive(Debug)]
+struct Outbox {
+    /// `struct virtio_net_hdr` and a frame.
+    bytes: Box<[u8]>,
+    counters: Counters,
 }
 
 /// One queue's data path: [`TapLink::receive`], then write frames ([`FrameSink`]). It is safe to sleep on
@@ -114,8 +132,7 @@ pub struct TapLink {
     mtu: u16,
     mac: MacAddr,
     inbox: Box<[u8]>,
-    outbox: Box<[u8]>,
-    counters: Counters,
+    outbox: Outbox,
 }
 
 impl TapLink {
@@ -132,8 +149,7 @@ impl TapLink {
             mtu,
             mac,
             inbox: vec![0; HEADER_LEN + RECEIVED_LEN_MAX].into_boxed_slice(),
-            outbox: vec![0; HEADER_LEN + FRAME_LEN_MAX].into_boxed_slice(),
-            counters: Counters::default(),
+            outbox: Outbox::new(),
         })
     }
 
@@ -147,17 +163,23 @@ impl TapLink {
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => continue,
                 Err(_) => {
-                    self.counters.receive_failed += 1;
+                    self.outbox.counters.receive_failed += 1;
                     break;
                 }
             };
             let frame = self.inbox[..length].get(HEADER_LEN..).unwrap_or_default();
             count += 1;
-            self.counters.received_frames += 1;
-            self.counters.received_bytes += frame.len() as u64;
+            self.outbox.counters.received_frames += 1;
+            self.outbox.counters.received_bytes += frame.len() as u64;
             each(frame);
         }
         count
+    }
+
+    /// The queue itself, for [`TapPort::join`].
+    #[must_use]
+    pub fn queue(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
     }
 
     /// What to sleep on: readable when a frame has arrived.
@@ -180,13 +202,13 @@ impl TapLink {
     /// What this link has done.
     #[must_use]
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.outbox.counters
     }
 }
 
 impl FrameSink for TapLink {
     fn frame(&mut self) -> Option<&mut [u8]> {
-        Some(&mut self.outbox[HEADER_LEN..])
+        Some(self.outbox.frame())
     }
 
     fn commit(&mut self, length: usize) {
@@ -194,11 +216,28 @@ impl FrameSink for TapLink {
     }
 
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        let (header, frame) = self.outbox.split_at_mut(HEADER_LEN);
+        self.outbox.send(&self.queue, length, left);
+    }
+}
+
+impl Outbox {
+    fn new() -> Outbox {
+        let bytes = vec![0; HEADER_LEN + FRAME_LEN_MAX].into_boxed_slice();
+        Outbox { bytes, counters: Counters::default() }
+    }
+
+    /// Room for the next frame.
+    fn frame(&mut self) -> &mut [u8] {
+        &mut self.bytes[HEADER_LEN..]
+    }
+
+    /// Writes the frame, of so many bytes.
+    fn send(&mut self, queue: impl AsFd, length: usize, left: Unfinished) {
+        let (header, frame) = self.bytes.split_at_mut(HEADER_LEN);
         let length = length.min(frame.len());
         header.copy_from_slice(Header::new(&frame[..length], left).as_bytes());
         let result = loop {
-            match write(&self.queue, &self.outbox[..HEADER_LEN + length]) {
+            match write(&queue, &self.bytes[..HEADER_LEN + length]) {
                 Err(Errno::INTR) => {}
                 result => break result,
             }
@@ -208,8 +247,8 @@ impl FrameSink for TapLink {
                 self.counters.sent_frames += 1;
                 self.counters.sent_bytes += length as u64;
             }
-            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => self.counters.transmit_full += 1,
-            Err(Errno::IO | Errno::BADFD) => self.counters.transmit_down += 1,
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM) => self.counters.transmit_dropped += 1,
+            Err(Errno::IO | Errno::BADFD) => self.counters.transmit_interface_down += 1,
             Err(_) => self.counters.transmit_failed += 1,
         }
     }

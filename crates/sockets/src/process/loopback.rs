@@ -12,7 +12,7 @@ use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 use super::pairs::{Asked, Given};
-use super::{Process, Start};
+use super::{Process, Start, has_addresses_of_its_own};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::kernel::{self, now};
 use crate::socket::{Side, SocketId, State, presented};
@@ -30,6 +30,8 @@ const TIME_WAIT: Duration = Duration::from_millis(1);
 /// What a process knows of the host.
 pub(super) struct WithinHost {
     start: Start,
+    /// Connections that the kernel could carry are carried here, too.
+    relieves_kernel: bool,
     /// Active opens that are under way, and until when: in order.
     openings: VecDeque<(Instant, SocketId, FlowId)>,
     addresses: Vec<IpAddr>,
@@ -45,6 +47,7 @@ impl WithinHost {
     pub(super) const fn new() -> Self {
         Self {
             start: Start::Untried,
+            relieves_kernel: false,
             openings: VecDeque::new(),
             addresses: Vec::new(),
             looked: None,
@@ -90,12 +93,15 @@ impl Process {
         self.within_host.start == Start::Running
     }
 
-    /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same.
+    /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same. Where
+    /// the kernel has no way to the program's own addresses, connections to those are carried all the same.
     fn try_start_loopback(&mut self) -> Result<bool, String> {
         let mut client = self.take_client()?;
         let moves_pairs = client.moves_pairs();
         self.client = Some(client);
-        if self.options.tcp_client_loopback < REGARDLESS && !moves_pairs.map_err(|error| error.to_string())? {
+        let moves_pairs = moves_pairs.map_err(|error| error.to_string())?;
+        self.within_host.relieves_kernel = moves_pairs || self.options.tcp_client_loopback >= REGARDLESS;
+        if !self.within_host.relieves_kernel && !has_addresses_of_its_own() {
             return Ok(false);
         }
         let mut own = [0; 6];
@@ -161,6 +167,9 @@ impl Process {
             return Ok(self.left(why));
         }
         let only_own = self.options.tcp_client_loopback == 1;
+        if self.kernel_reaches(remote.ip()) && !self.within_host.relieves_kernel {
+            return Ok(self.left(why));
+        }
         let Some(next_hop) = self.loopback().and_then(|loopback| loopback.reach(remote, only_own)) else {
             return Ok(self.left(why));
         };
@@ -180,7 +189,9 @@ impl Process {
         if !self.begin(Side::Loopback, id, descriptor, (local, remote), MacAddr(next_hop)) {
             return Ok(self.left(Why::Refused));
         }
-        if let Some(flow) = self.stack.socket(id).flow {
+        if let Some(flow) = self.stack.socket(id).flow
+            && self.kernel_reaches(remote.ip())
+        {
             self.within_host.openings.push_back((now() + PATIENCE, id, flow));
         }
         Ok(true)

@@ -1,0 +1,102 @@
+//! One process's part of a program that has a tap device's queue.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use overfly_wire::{FrameSink, Unfinished};
+
+use super::{Counters, Outbox};
+use crate::Error;
+use crate::memif::{Keeper, Kept, MemifLink};
+
+/// Where the Ethernet type stands.
+const ETHERTYPE_AT: usize = 12;
+/// Before the number in what [`missed`] says: no hardware addresses, and a type that IEEE keeps reserved.
+const MISSED: [u8; 14] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+
+/// What the broker says in place of a frame: so many were dropped since it last said so. No device's frame looks like that.
+#[must_use]
+pub fn missed(frames: u64) -> [u8; MISSED.len() + 8] {
+    let mut said = [0; MISSED.len() + 8];
+    let (head, number) = said.split_at_mut(MISSED.len());
+    head.copy_from_slice(&MISSED);
+    number.copy_from_slice(&frames.to_ne_bytes());
+    said
+}
+
+/// The number in what [`missed`] says; `None` if it is a frame.
+#[inline]
+fn parse_missed(frame: &[u8]) -> Option<u64> {
+    if frame.get(ETHERTYPE_AT) != Some(&MISSED[ETHERTYPE_AT]) {
+        return None;
+    }
+    frame.strip_prefix(&MISSED)?.first_chunk().copied().map(u64::from_ne_bytes)
+}
+
+/// A stack's end of a device that it shares with the program's other processes. Frames are written to the device at once, each
+/// by one system call; those that arrive come from the broker, which reads the device, over shared memory: what was said of
+/// [`MemifLink`] about receiving and sleeping is true here.
+#[derive(Debug)]
+pub struct TapPort {
+    queue: Kept,
+    inlet: MemifLink,
+    outbox: Outbox,
+}
+
+impl TapPort {
+    /// Takes what the broker gave.
+    ///
+    /// # Errors
+    /// As [`MemifLink::take`].
+    pub fn join(queue: OwnedFd, channel: impl AsFd, keeper: Keeper) -> Result<TapPort, Error> {
+        let inlet = MemifLink::take(channel, keeper)?;
+        Ok(TapPort { queue: Kept::new(queue, keeper), inlet, outbox: Outbox::new() })
+    }
+
+    /// As [`MemifLink::receive`].
+    #[inline]
+    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        let missed = &mut self.outbox.counters.receive_missed;
+        self.inlet.receive(budget, |frame| match parse_missed(frame) {
+            None => each(frame),
+            Some(frames) => *missed += frames,
+        })
+    }
+
+    /// As [`MemifLink::arm`].
+    pub fn arm(&mut self) -> bool {
+        self.inlet.arm()
+    }
+
+    /// As [`MemifLink::descriptors`].
+    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inlet.descriptors()
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let received = self.inlet.counters();
+        Counters {
+            received_frames: received.received_frames,
+            received_bytes: received.received_bytes,
+            ..self.outbox.counters
+        }
+    }
+}
+
+impl FrameSink for TapPort {
+    #[inline]
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        Some(self.outbox.frame())
+    }
+
+    #[inline]
+    fn commit(&mut self, length: usize) {
+        self.commit_unfinished(length, Unfinished::default());
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        self.outbox.send(&self.queue, length, left);
+    }
+}
