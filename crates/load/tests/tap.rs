@@ -1,6 +1,7 @@
 //! `overfly load` over a tap device, in a user and network namespace without privilege: the other end is the kernel's.
 //! Needs iproute2, curl and unshare.
 
+#[expect(unreachable_pub, reason = "it is also a part of a library")]
 #[path = "../../../tests/src/unprivileged.rs"]
 mod unprivileged;
 
