@@ -192,8 +192,8 @@ fn every_byte_is_right_and_the_kernel_accepts_nothing() {
 }
 
 #[test]
-fn a_reload_under_load_loses_nothing() {
-    if outside("a_reload_under_load_loses_nothing", &KERNEL) {
+fn a_reload_under_load_moves_on_to_the_new_workers() {
+    if outside("a_reload_under_load_moves_on_to_the_new_workers", &KERNEL) {
         return;
     }
     let folder = Folder::new("reload");
@@ -320,6 +320,78 @@ fn connections_to_the_kernel_outlive_their_silence() {
     nothing_is_left();
 }
 
+/// A server at TCP and UDP ports of the program's own address, and what the program finds there itself.
+const SERVES_ITSELF: &str = r"
+import os, select, signal, socket, time
+tcp = socket.create_server(('', 9000), backlog=100)
+udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+udp.bind(('10.77.0.1', 9000))
+child = os.fork()
+if child == 0:
+    while True:
+        for one in select.select([tcp, udp], [], [])[0]:
+            if one is tcp:
+                tcp.accept()[0].sendall(b'hello')
+            else:
+                data, peer = udp.recvfrom(65535)
+                udp.sendto(data[::-1], peer)
+def greeting():
+    # Nobody is there before the server waits for connections.
+    for _ in range(1000):
+        try:
+            return socket.create_connection(('10.77.0.1', 9000), timeout=9).recv(100)
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+print(greeting(), flush=True)
+try:
+    socket.create_connection(('10.77.0.1', 9), timeout=9)
+except ConnectionRefusedError:
+    print('refused at once', flush=True)
+signal.pause()
+";
+
+/// Asks the server's UDP port, from two sockets, one of which is connected.
+const ASKS: &str = r"
+import socket
+for connected in (True, False):
+    asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    asker.settimeout(9)
+    if connected:
+        asker.connect(('10.77.0.1', 9000))
+    for length in (0, 1, 1472):
+        data = bytes(number % 251 for number in range(length))
+        asker.send(data) if connected else asker.sendto(data, ('10.77.0.1', 9000))
+        assert asker.recv(65535) == data[::-1], length
+closed = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+closed.settimeout(9)
+closed.connect(('10.77.0.1', 9))
+closed.send(b'x')
+try:
+    closed.recv(1)
+except ConnectionRefusedError:
+    print('unreachable')
+";
+
+/// The program has no capability: the device is its user's, and nothing could be handed over to the kernel.
+#[test]
+fn its_own_address_and_datagrams_without_any_capability() {
+    if outside("its_own_address_and_datagrams_without_any_capability", &KERNEL) {
+        return;
+    }
+    let folder = Folder::new("own");
+    let said = fs::File::create(folder.path("said")).expect("make a file");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(overfly());
+    command.args(["run", "--link", "tap:t0", "--", "python3", "-c", SERVES_ITSELF]).stdout(said);
+    let server = Server::spawn(command);
+    let heard = || fs::read_to_string(folder.path("said")).expect("a file");
+    eventually("it has found itself", || heard() == "b'hello'\nrefused at once\n");
+    assert_eq!(succeed(&["python3", "-c", ASKS]), "unreachable\n");
+    assert_eq!(kernels_connections(), (0, 0));
+    server.stop();
+    nothing_is_left();
+}
+
 #[test]
 fn over_ipv6_and_a_device_with_one_queue() {
     if outside("over_ipv6_and_a_device_with_one_queue", &KERNEL) {
@@ -358,7 +430,7 @@ fn what_cannot_be_has_its_reason() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && said.contains(expected), "{said}");
     };
-    refused(&["--address", "10.77.0.2/24"], "the kernel's own address on t0");
+    refused(&["--address", "10.77.0.2/24"], "10.77.0.2 is the kernel's own");
     let server = Server::spawn(run(&[], &["sleep", "600"]));
     eventually("the program runs", || titled(server.id(), "sleep").len() == 1);
     refused(&["--address", "10.77.0.3/24"], "another program runs over t0");

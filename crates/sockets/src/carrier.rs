@@ -74,7 +74,7 @@ impl Carrier {
         }
     }
 
-    /// The stack has the link to itself: no kernel answers ARP for it, nor finds next hops.
+    /// The program has its addresses to itself: no kernel answers ARP for it, nor finds next hops.
     pub(crate) const fn is_alone(&self) -> bool {
         matches!(self, Carrier::Memif(_) | Carrier::Tap(_))
     }

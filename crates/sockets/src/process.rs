@@ -324,7 +324,7 @@ pub(crate) fn is_active() -> bool {
     ACTIVE.load(Ordering::Relaxed)
 }
 
-/// Whether the program runs over a link that no kernel knows.
+/// Whether the program's addresses are no kernel's: over memif and tap.
 fn has_addresses_of_its_own() -> bool {
     FREE_BIND.load(Ordering::Relaxed)
 }
@@ -1036,10 +1036,10 @@ impl Process {
             .is_some_and(|interface| interface.addresses.iter().any(|&(own, _)| own == address))
     }
 
-    /// Whether the kernel has a way to the address: to this program's own it has none over a link that leads to no kernel.
+    /// Whether the kernel can connect to the address in place of the stack. The program's own are no kernel's over memif; over
+    /// tap the kernel would come back to this very process, which would wait for itself.
     pub(super) fn kernel_reaches(&self, address: IpAddr) -> bool {
-        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
-        leads_to_kernel || !has_addresses_of_its_own() || !self.is_own(address)
+        !has_addresses_of_its_own() || !self.is_own(address)
     }
 
     /// An address of the kernel's at the other end of the link: the program is a host of its own there.
@@ -1100,7 +1100,7 @@ impl Process {
             {
                 return self.refuse_listener(id, bound, &reason);
             }
-            if within_host {
+            if within_host && let Some(local) = self.place_within_host(local) {
                 self.join_within_host(id, local);
             }
         }
@@ -1241,7 +1241,7 @@ impl Process {
         if ip == IpAddr::V4(Ipv4Addr::BROADCAST) || ip.is_multicast() || remote.port() == 0 {
             return Ok(self.left(Why::OtherAddress));
         }
-        // Over a link that no kernel knows, only the stack knows which addresses are the program's own.
+        // Where they are no kernel's, only the stack knows which addresses are the program's own.
         if has_addresses_of_its_own() && !ip.is_loopback() {
             self.start();
         }

@@ -868,7 +868,7 @@ pub(crate) fn refusal(error: &Error) -> Refusal {
         Error::Unreachable { .. } => Refusal::Unreachable,
         Error::RouteElsewhere { .. } => Refusal::RouteElsewhere,
         Error::NoNeighbor { .. } => Refusal::NoNeighbor,
-        Error::NotTheirs { .. } | Error::NotMoved { .. } => Refusal::NotMoved,
+        Error::NotTheirs { .. } | Error::NotMoved { .. } | Error::NoKernelsAddress => Refusal::NotMoved,
         _ => Refusal::Other,
     }
 }

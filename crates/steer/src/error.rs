@@ -66,9 +66,11 @@ pub enum Error {
     KernelsAddress {
         /// The address.
         address: IpAddr,
-        /// The interface that has it.
-        name: String,
+        /// The number of the interface that has it.
+        index: u32,
     },
+    /// The kernel cannot go on with a connection of a program over memif or a tap device.
+    NoKernelsAddress,
     /// All stacks are taken.
     NoStack {
         /// How many there are.
@@ -201,12 +203,18 @@ impl fmt::Display for Error {
             Error::Options(what) => write!(formatter, "{what}"),
             Error::TapTaken(name) => write!(
                 formatter,
-                "another program runs over {name}: end it, or make a tap device for each program"
+                "another program runs over {name} (it has the name @overfly/tap:{name}): end it, or make a tap device for each program"
             ),
-            Error::KernelsAddress { address, name } => write!(
+            Error::KernelsAddress { address, index } => write!(
                 formatter,
-                "{address} is the kernel's own address on {name}: give the program another one of that network (--address ADDRESS/LENGTH)"
+                "{address} is the kernel's own, on interface {index} of `ip address`: give the program another one of the device's network (--address ADDRESS/LENGTH)"
             ),
+            Error::NoKernelsAddress => {
+                write!(
+                    formatter,
+                    "the program's address over this link is no kernel's: the kernel cannot go on"
+                )
+            }
             Error::NoStack { stacks } => write!(
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"

@@ -63,13 +63,17 @@ impl LocalBroker {
     /// [`Error::TapTaken`], [`Error::KernelsAddress`], [`Error::Link`] if there is no such device or queue, or what the kernel
     /// said.
     pub fn over_tap(name: &str, address: IpAddr, prefix_len: u8) -> Result<LocalBroker, Error> {
-        let mut device = TapLink::open(name)?;
-        if is_the_kernels(name, address).map_err(|errno| Error::system("asking for addresses", errno))? {
-            return Err(Error::KernelsAddress { address, name: name.to_owned() });
-        }
         // The frames of one device are one program's.
-        let public = observers::listen_for(&format!("tap:{name}"));
-        let public = public.ok_or_else(|| Error::TapTaken(name.to_owned()))?;
+        let public = observers::listen_at(&observers::public_name(&format!("tap:{name}")));
+        let public = public.map_err(|errno| match errno {
+            Errno::ADDRINUSE => Error::TapTaken(name.to_owned()),
+            errno => Error::system("the broker's public name", errno),
+        })?;
+        let mut device = TapLink::open(name)?;
+        let holder = Netlink::open().and_then(|mut netlink| netlink.holder(address));
+        if let Some(index) = holder.map_err(|errno| Error::system("asking for addresses", errno))? {
+            return Err(Error::KernelsAddress { address, index });
+        }
         let interface = interface(name, address, prefix_len, device.mtu());
         let queue = fcntl_dupfd_cloexec(device.queue(), 3).map_err(|errno| Error::system("dup", errno))?;
         let switch = Switch::default();
@@ -125,13 +129,6 @@ fn interface(name: &str, address: IpAddr, prefix_len: u8, mtu: u16) -> Interface
         addresses: vec![(address, prefix_len)],
         partial_checksums: true,
     }
-}
-
-/// Whether the interface itself has the address.
-fn is_the_kernels(name: &str, address: IpAddr) -> Result<bool, Errno> {
-    let mut netlink = Netlink::open()?;
-    let Some(link) = netlink.link(name)? else { return Ok(false) };
-    Ok(netlink.addresses(link.index)?.iter().any(|&(its, _)| its == address))
 }
 
 /// What carries the program's frames.
@@ -352,9 +349,7 @@ impl Service {
                 self.steer(stack, wish)
             }
             Kind::HandOverPair => repair::pair(descriptors).map(|()| None),
-            Kind::HandOver | Kind::GiveAway | Kind::PassOn => {
-                Err(Error::NotMoved { errno: Errno::OPNOTSUPP })
-            }
+            Kind::HandOver | Kind::GiveAway | Kind::PassOn => Err(Error::NoKernelsAddress),
         };
         let reply = match result {
             Ok(route) => Reply::yes(route),
@@ -369,8 +364,9 @@ impl Service {
         let stack = stack.ok_or(Error::NoStack { stacks: u16::MAX })?;
         self.stacks = stack.wrapping_add(1);
         let connection = &mut self.connections[index];
+        let given = self.wire.give(stack, &connection.socket)?;
         connection.state = State::Client(Some(stack));
-        self.wire.give(stack, &connection.socket)
+        Ok(given)
     }
 
     /// Frames are the stack's from now on, or no more, and the way to where it connects.

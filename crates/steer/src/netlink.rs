@@ -135,6 +135,26 @@ impl Netlink {
     /// first). Without IPv6 addresses that duplicate address detection (RFC 4862 section 5.4) has not let pass.
     pub(crate) fn addresses(&mut self, interface: u32) -> Result<Vec<(IpAddr, u8)>, Errno> {
         let mut found = Vec::new();
+        self.each_address(|index, address, prefix| {
+            if index == interface {
+                found.push((address, prefix));
+            }
+        })?;
+        Ok(found)
+    }
+
+    /// The interface that has the address, if the kernel has it at all.
+    pub(crate) fn holder(&mut self, address: IpAddr) -> Result<Option<u32>, Errno> {
+        let mut holder = None;
+        self.each_address(|index, its, _| {
+            if its == address {
+                holder = Some(index);
+            }
+        })?;
+        Ok(holder)
+    }
+
+    fn each_address(&mut self, mut each: impl FnMut(u32, IpAddr, u8)) -> Result<(), Errno> {
         for family in [AF_INET, AF_INET6] {
             let request = Request::new(RTM_GETADDR, NLM_F_DUMP, &[family, 0, 0, 0, 0, 0, 0, 0]);
             self.exchange(request, |kind, body| {
@@ -142,13 +162,12 @@ impl Netlink {
                 if kind == RTM_NEWADDR
                     && body.first() == Some(&family)
                     && let Some((index, address, prefix)) = parse_address(body)
-                    && index == interface
                 {
-                    found.push((address, prefix));
+                    each(index, address, prefix);
                 }
             })?;
         }
-        Ok(found)
+        Ok(())
     }
 
     /// The kernel's route to an address. A link-local one is behind `interface`.

@@ -24,11 +24,10 @@ use crate::program::FlowKey;
 const BATCH: usize = 64;
 /// How long to wait where the device is down, or the kernel has no memory.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a stack whose ring is full holds up the frames of others, and how long those that it has not taken are dropped then.
+/// How long a stack whose ring is full holds up the frames of others, once.
 const PATIENCE: Duration = Duration::from_millis(1);
-const IMPATIENCE: Duration = Duration::from_millis(10);
 /// As above, where there are no others.
-const PATIENCE_ALONE: Duration = Duration::from_millis(100);
+const PATIENCE_ALONE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } else { 100 });
 /// Between two looks at a full ring.
 const LOOK: Duration = Duration::from_micros(50);
 /// Connections of listeners that are remembered at least; no more than twice as many are.
@@ -124,6 +123,9 @@ impl Subject {
             }
         };
         let Quote { source, destination, transport } = quote;
+        if source != packet.destination() {
+            return Subject::Any;
+        }
         let (protocol, source_port, destination_port) = match transport {
             Quoted::Tcp { source_port, destination_port, .. } => {
                 (Protocol::Tcp, source_port, destination_port)
@@ -165,6 +167,11 @@ impl Recent {
             self.old = core::mem::take(&mut self.young);
         }
         self.young.insert(flow, stack);
+    }
+
+    fn remove(&mut self, flow: &FlowKey) {
+        self.young.remove(flow);
+        self.old.remove(flow);
     }
 
     fn remove_stack(&mut self, stack: u16) {
@@ -239,19 +246,27 @@ impl Table {
 struct Outlet {
     stack: u16,
     link: MemifLink,
-    /// It did not take its frames: until then none waits for it.
-    given_up: Option<Instant>,
+    /// It did not take its frames in time: nobody waits for it until it does.
+    given_up: bool,
     /// Frames that were dropped because of that, which it has not been told of.
     missed: u64,
+    /// How often in a row it had not taken everything yet when it was shown more.
+    behind: u32,
 }
 
 impl Outlet {
     /// Hands the frame over if there is room for it.
     fn offer(&mut self, frame: &[u8]) -> bool {
+        self.tell_of_missed();
+        let done = self.write(frame);
+        self.given_up &= !done;
+        done
+    }
+
+    fn tell_of_missed(&mut self) {
         if self.missed > 0 && self.write(&missed(self.missed)) {
             self.missed = 0;
         }
-        self.write(frame)
     }
 
     fn write(&mut self, frame: &[u8]) -> bool {
@@ -263,26 +278,11 @@ impl Outlet {
         true
     }
 
-    /// The same, and waits a little for room.
-    fn send(&mut self, frame: &[u8], patience: Duration) {
-        if self.offer(frame) {
-            return;
-        }
+    /// Shows the stack what was handed over, and wakes it if it sleeps.
+    fn flush(&mut self) {
+        self.behind = if self.link.is_drained() { 0 } else { self.behind.saturating_add(1) };
+        self.tell_of_missed();
         self.link.flush();
-        let now = Instant::now();
-        if self.given_up.is_some_and(|until| now < until) {
-            self.missed += 1;
-            return;
-        }
-        self.given_up = None;
-        while now.elapsed() < patience {
-            std::thread::sleep(LOOK);
-            if self.offer(frame) {
-                return;
-            }
-        }
-        self.missed += 1;
-        self.given_up = Some(Instant::now() + IMPATIENCE);
     }
 }
 
@@ -294,28 +294,47 @@ struct Stacks {
 }
 
 impl Stacks {
-    fn deliver(&mut self, frame: &[u8]) {
-        let patience = if self.outlets.len() > 1 { PATIENCE } else { PATIENCE_ALONE };
+    /// Hands the frame to whom it is for. If that stack has no room but may be waited for: how long.
+    fn deliver(&mut self, frame: &[u8]) -> Option<Duration> {
         match self.table.addressee(frame) {
             Addressee::Stack(stack) => {
-                if let Some(outlet) = self.outlets.iter_mut().find(|outlet| outlet.stack == stack) {
-                    outlet.send(frame, patience);
+                let alone = self.outlets.len() == 1;
+                let outlet = self.outlets.iter_mut().find(|outlet| outlet.stack == stack)?;
+                if outlet.offer(frame) {
+                    return None;
                 }
+                if !outlet.given_up {
+                    outlet.link.flush();
+                    return Some(if alone { PATIENCE_ALONE } else { PATIENCE });
+                }
+                outlet.missed += 1;
             }
             Addressee::Any => {
-                // Who has taken all so far is likely to be awake.
-                let taking = self.outlets.iter_mut().position(|outlet| outlet.link.is_drained());
-                let (before, from) = self.outlets.split_at_mut(taking.unwrap_or(0));
-                let _ = from.iter_mut().chain(before).any(|outlet| outlet.offer(frame));
+                // Who takes its frames is awake.
+                if let Some(outlet) =
+                    self.outlets.iter_mut().min_by_key(|outlet| (outlet.behind, !outlet.link.is_drained()))
+                {
+                    outlet.missed += u64::from(!outlet.offer(frame));
+                }
             }
-            Addressee::All => self.outlets.iter_mut().for_each(|outlet| outlet.send(frame, patience)),
+            Addressee::All => {
+                for outlet in &mut self.outlets {
+                    outlet.missed += u64::from(!outlet.offer(frame));
+                }
+            }
             Addressee::Nobody => {}
         }
+        None
     }
 
-    /// Shows the stacks what was handed over, and wakes those that sleep.
-    fn flush(&mut self) {
-        self.outlets.iter_mut().for_each(|outlet| outlet.link.flush());
+    /// Nobody waits any longer for whom the frame is for.
+    fn give_up(&mut self, frame: &[u8]) {
+        if let Addressee::Stack(stack) = self.table.addressee(frame)
+            && let Some(outlet) = self.outlets.iter_mut().find(|outlet| outlet.stack == stack)
+        {
+            outlet.given_up = true;
+            outlet.missed += 1;
+        }
     }
 }
 
@@ -330,7 +349,7 @@ impl Switch {
 
     /// A new stack, at the other end of the link.
     pub(crate) fn attach(&self, stack: u16, link: MemifLink) {
-        self.stacks().outlets.push(Outlet { stack, link, given_up: None, missed: 0 });
+        self.stacks().outlets.push(Outlet { stack, link, given_up: false, missed: 0, behind: 0 });
     }
 
     /// A stack is gone, and all that it asked for.
@@ -383,8 +402,13 @@ impl Switch {
         remote: SocketAddr,
     ) -> Result<(), Error> {
         let flow = FlowKey::new(protocol, local, remote);
-        let owner = *self.stacks().table.opened.entry(flow).or_insert(stack);
-        if owner == stack { Ok(()) } else { Err(Error::TupleInUse { local, remote }) }
+        let table = &mut self.stacks().table;
+        if *table.opened.entry(flow).or_insert(stack) != stack {
+            return Err(Error::TupleInUse { local, remote });
+        }
+        // A listener's connection that was there before is over.
+        table.accepted.remove(&flow);
+        Ok(())
     }
 
     /// No more of them, if it was this stack that had them.
@@ -412,10 +436,27 @@ impl Switch {
                 std::thread::sleep(PAUSE);
                 continue;
             }
-            let mut stacks = self.stacks();
-            device.receive(BATCH, |frame| stacks.deliver(frame));
-            stacks.flush();
+            device.receive(BATCH, |frame| self.deliver(frame));
+            self.flush();
         }
+    }
+
+    /// Hands one frame to whom it is for. While it waits for room, stacks may ask for what they want: one that asks takes no
+    /// frames meanwhile.
+    fn deliver(&self, frame: &[u8]) {
+        let Some(patience) = self.stacks().deliver(frame) else { return };
+        let began = Instant::now();
+        while began.elapsed() < patience {
+            std::thread::sleep(LOOK);
+            if self.stacks().deliver(frame).is_none() {
+                return;
+            }
+        }
+        self.stacks().give_up(frame);
+    }
+
+    fn flush(&self) {
+        self.stacks().outlets.iter_mut().for_each(Outlet::flush);
     }
 }
 
@@ -713,9 +754,9 @@ mod tests {
         let [mut stuck, mut other] = [1, 2].map(|stack| attach(&switch, stack));
         let deliver = |count: usize, port: u16| {
             for _ in 0..count {
-                switch.stacks().deliver(&tcp_frame(remote(5), local(port), tcp::Flags::ACK));
+                switch.deliver(&tcp_frame(remote(5), local(port), tcp::Flags::ACK));
             }
-            switch.stacks().flush();
+            switch.flush();
         };
         let (to_stuck, to_other, to_anybody) = (81, 82, 9);
         deliver(5000, to_stuck);
@@ -724,10 +765,11 @@ mod tests {
         assert_eq!(receive_all(&mut other), 200);
         let received = receive_all(&mut stuck);
         assert!((1..5000).contains(&received), "{received}");
-        // It goes on when it takes its frames again, and hears how many it did not get.
+        // It hears how many it did not get, and goes on.
         deliver(1, to_stuck);
         assert_eq!(receive_all(&mut stuck), 1);
         assert_eq!(stuck.counters().receive_missed, 5000 - received as u64);
+        assert_eq!(stuck.counters().received_frames, 1 + received as u64);
         // Whoever has a frame to take is not the one that answers for all.
         deliver(1, to_stuck);
         deliver(1, to_anybody);
@@ -735,5 +777,56 @@ mod tests {
         switch.detach(1);
         deliver(1, to_stuck);
         assert_eq!((receive_all(&mut stuck), receive_all(&mut other)), (0, 1), "it is refused");
+    }
+
+    #[test]
+    fn connections_are_opened_and_closed_by_their_owner_alone() {
+        let switch = Switch::default();
+        let [mut one, mut other] = [1, 2].map(|stack| attach(&switch, stack));
+        let answers = |one: &mut TapPort, other: &mut TapPort| {
+            switch.deliver(&tcp_frame(remote(80), local(81), tcp::Flags::ACK));
+            switch.flush();
+            (receive_all(one), receive_all(other))
+        };
+        // Stack 1 listens there, and had a connection with that tuple.
+        switch.deliver(&tcp_frame(remote(80), local(81), tcp::Flags::SYN));
+        switch.flush();
+        assert_eq!((receive_all(&mut one), receive_all(&mut other)), (1, 0));
+        assert_eq!(answers(&mut one, &mut other), (1, 0));
+        switch.connect(2, Protocol::Tcp, local(81), remote(80)).unwrap();
+        switch.connect(2, Protocol::Tcp, local(81), remote(80)).unwrap();
+        assert_eq!(answers(&mut one, &mut other), (0, 1));
+        let refused = switch.connect(1, Protocol::Tcp, local(81), remote(80));
+        assert!(matches!(refused, Err(Error::TupleInUse { .. })), "{refused:?}");
+        switch.disconnect(1, Protocol::Tcp, local(81), remote(80));
+        assert_eq!(answers(&mut one, &mut other), (0, 1));
+        switch.disconnect(2, Protocol::Tcp, local(81), remote(80));
+        assert_eq!(answers(&mut one, &mut other), (1, 0));
+        switch.unlisten(1, Protocol::Tcp, local(81), false);
+        let refused = switch.listen(2, Protocol::Tcp, local(82), false, Cluster::new("other", 0));
+        assert!(refused.is_ok(), "it listens there already: {refused:?}");
+        let refused = switch.listen(1, Protocol::Tcp, local(82), false, Cluster::new("one", 0));
+        assert!(matches!(refused, Err(Error::ListenerTaken { .. })), "{refused:?}");
+    }
+
+    /// A stack that asks for something while the reader waits for it does not wait for the reader.
+    #[test]
+    fn who_asks_is_answered_while_frames_wait() {
+        let switch = Switch::default();
+        let mut end = attach(&switch, 1);
+        let frame = tcp_frame(remote(5), local(81), tcp::Flags::ACK);
+        while switch.stacks().deliver(&frame).is_none() {}
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| switch.deliver(&frame));
+            for port in 1..=100 {
+                switch.connect(1, Protocol::Tcp, local(4000), remote(port)).unwrap();
+            }
+            // Only now is there room.
+            receive_all(&mut end);
+            waiting.join().unwrap();
+        });
+        switch.flush();
+        assert_eq!(receive_all(&mut end), 1);
+        assert_eq!(end.counters().receive_missed, 0);
     }
 }

@@ -415,10 +415,10 @@ impl MemifLink {
         self.state == State::Up
     }
 
-    /// The peer has taken every frame that was sent.
-    pub fn is_drained(&mut self) -> bool {
-        let entries = self.transmit.ring.size();
-        self.transmit.free(entries) == Ok(entries)
+    /// The peer has taken every frame that it was shown.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.transmit.peers_limit().wrapping_sub(self.transmit.published) == self.transmit.ring.size()
     }
 
     /// What to sleep on: readable when a frame has arrived after [`MemifLink::arm`], or when the peer has gone.
@@ -479,15 +479,21 @@ impl Transmit {
         if free >= wanted {
             return Ok(free);
         }
-        self.limit = match self.role {
-            Role::Client => self.ring.tail().load(Ordering::Acquire).wrapping_add(self.ring.size()),
-            Role::Server => self.ring.head().load(Ordering::Acquire),
-        };
+        self.limit = self.peers_limit();
         let free = self.limit.wrapping_sub(self.next);
         if free > self.ring.size() {
             return Err("its index of the ring that is sent over is out of range");
         }
         Ok(free)
+    }
+
+    /// Entries before this one may be written, as the peer's index says now.
+    #[inline]
+    fn peers_limit(&self) -> u16 {
+        match self.role {
+            Role::Client => self.ring.tail().load(Ordering::Acquire).wrapping_add(self.ring.size()),
+            Role::Server => self.ring.head().load(Ordering::Acquire),
+        }
     }
 
     /// The buffer of an entry that may be written.

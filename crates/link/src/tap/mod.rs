@@ -78,11 +78,12 @@ impl Header {
 /// What a [`TapLink`] has done, and every reason for which it did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Frames handed to the caller of [`TapLink::receive`].
+    /// Frames handed to the caller of `receive`.
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Reads that failed, other than because there was nothing: the device is down or gone.
+    /// Reads that failed, other than because there was nothing: the device is down or gone. At a [`TapPort`], frames that the
+    /// broker handed over and that make no sense.
     pub receive_failed: u64,
     /// Frames for a [`TapPort`] that were dropped because it had not taken those before.
     pub receive_missed: u64,

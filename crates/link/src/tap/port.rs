@@ -55,10 +55,14 @@ impl TapPort {
     /// As [`MemifLink::receive`].
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        let missed = &mut self.outbox.counters.receive_missed;
+        let counters = &mut self.outbox.counters;
         self.inlet.receive(budget, |frame| match parse_missed(frame) {
-            None => each(frame),
-            Some(frames) => *missed += frames,
+            None => {
+                counters.received_frames += 1;
+                counters.received_bytes += frame.len() as u64;
+                each(frame);
+            }
+            Some(frames) => counters.receive_missed += frames,
         })
     }
 
@@ -75,12 +79,9 @@ impl TapPort {
     /// What it has done.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        let received = self.inlet.counters();
-        Counters {
-            received_frames: received.received_frames,
-            received_bytes: received.received_bytes,
-            ..self.outbox.counters
-        }
+        let inlet = self.inlet.counters();
+        let receive_failed = inlet.receive_invalid + inlet.receive_too_long + inlet.receive_unfinished;
+        Counters { receive_failed, ..self.outbox.counters }
     }
 }
 

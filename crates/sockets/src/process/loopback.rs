@@ -124,6 +124,19 @@ impl Process {
         Ok(true)
     }
 
+    /// Where connections from this host may come to for a listener at `local`. Where nothing could be handed over those are the
+    /// ones to the program's own address, which no kernel could carry.
+    pub(super) fn place_within_host(&self, local: SocketAddr) -> Option<SocketAddr> {
+        if self.within_host.relieves_kernel {
+            return Some(local);
+        }
+        let own = self.interface.iter().flat_map(|interface| &interface.addresses).map(|&(own, _)| own);
+        let covers = |own: &IpAddr| {
+            own.is_ipv4() == local.is_ipv4() && (local.ip().is_unspecified() || local.ip() == *own)
+        };
+        Some(SocketAddr::new(own.into_iter().find(covers)?, local.port()))
+    }
+
     /// Connections from this host to `local` may come to this process.
     pub(super) fn join_within_host(&mut self, id: SocketId, local: SocketAddr) {
         let for_others = self.options.tcp_server_loopback > 1;
