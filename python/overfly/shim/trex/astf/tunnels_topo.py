@@ -1,0 +1,3 @@
+"""`trex.astf.tunnels_topo`: the same API."""
+
+from trex.astf.api import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""`trex.common.trex_exceptions`."""
+
+from overfly.astf import TRexError as TRexError

@@ -1,0 +1,1 @@
+"""A name that published profiles import from."""
