@@ -134,6 +134,8 @@ counters! {
     drop_reassembly_budget,
     /// Dropped: data for a flow whose owner is gone.
     drop_no_owner,
+    /// Dropped: data that its owner had no memory for.
+    drop_no_memory,
     /// Dropped: an answer (RST, ARP, ping) because the queue of answers was full.
     drop_control_queue,
 }

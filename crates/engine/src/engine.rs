@@ -219,6 +219,12 @@ impl Engine {
         })
     }
 
+    /// Bytes of memory that an engine asks for at once, as address space at least: those of its control blocks.
+    #[must_use]
+    pub const fn memory_of(config: &Config) -> usize {
+        config.max_flows as usize * size_of::<Flow>()
+    }
+
     /// Opens a listener at `local` (0.0.0.0 and :: take every address of their family) for `backlog` connections that wait
     /// for [`Engine::accepted`].
     ///
@@ -590,6 +596,11 @@ impl Engine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// The link's hardware address is another one: it is another device.
+    pub fn set_mac(&mut self, mac: MacAddr) {
+        self.shared.config.mac = mac;
     }
 
     /// Whoever was behind the next hops that `is_theirs` has gone, with all that they knew: their connections fail as if they

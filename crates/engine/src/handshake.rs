@@ -284,7 +284,11 @@ impl<O: Owner> Turn<'_, O> {
             return Verdict::Keep;
         }
         self.shared.learn_from_syn(self.now, flow, arrival);
-        flow.next_hop = arrival.next_hop;
+        let config = &self.shared.config;
+        if flow.flags.has(Flags::NO_NEXT_HOP) || config.arp || config.loopback {
+            // Where a kernel shares the link, it has said where the peer is; else whoever answers is there.
+            flow.next_hop = arrival.next_hop;
+        }
         self.shared.release_from_resolution(self.id.0, flow);
         if !has_ack {
             // Simultaneous open (RFC 9293 section 3.5, figure 7).

@@ -77,6 +77,9 @@ pub struct KeepAlive {
     pub probes: u8,
 }
 
+/// What [`Owner::deliver`] returns that has no memory for the payload.
+pub const REFUSED: usize = usize::MAX;
+
 /// Owns the payload of flows. Callbacks run inside [`crate::Engine::receive`], [`crate::Engine::advance`] and
 /// [`crate::Engine::transmit`], and cannot call the engine: they note what is to be done, and the caller does it afterwards.
 pub trait Owner {
@@ -84,7 +87,7 @@ pub trait Owner {
     fn event(&mut self, flow: FlowId, event: Event);
 
     /// In-order payload, straight from the frame. Returns how many of these bytes are consumed at once; the others
-    /// count against the receive window until [`crate::Engine::consumed`].
+    /// count against the receive window until [`crate::Engine::consumed`]. [`REFUSED`] takes none: the peer must send them again.
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize;
 
     /// Writes the stream bytes `[offset, offset + buffer.len())` that [`crate::Engine::send`] promised into a frame, for

@@ -184,6 +184,8 @@ impl Engine {
             {
                 self.cookie_arrives(now, arrival, listener, owner);
             }
+            // RFC 9293 section 3.10.7.2, fourth; as Linux, whoever asks for a connection and its end at once gets neither.
+            Some(_) if !flags.contains(TcpFlags::ACK) => self.shared.counters.drop_no_flow += 1,
             _ => {
                 self.shared.counters.drop_no_flow += 1;
                 // Beside a kernel, a SYN for no listener was steered here just before its listener closed: sent again, it

@@ -5,7 +5,7 @@ use overfly_wire::tcp::Flags as TcpFlags;
 use crate::autotune::Autotune;
 use crate::engine::{NO_LISTENER, Turn, Verdict};
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
-use crate::owner::{Event, Failure, Owner};
+use crate::owner::{Event, Failure, Owner, REFUSED};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
 use crate::sequence::{at_or_before, before, distance, later};
@@ -13,6 +13,9 @@ use crate::time::{Deadline, ticks};
 
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
 const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
+
+/// An echo that is younger than this was read lately.
+const ECHO_FRESH_TICKS: u32 = ticks(16_000_000);
 
 impl<O: Owner> Turn<'_, O> {
     /// One segment for a flow.
@@ -87,6 +90,7 @@ impl<O: Owner> Turn<'_, O> {
                 if length > 0 {
                     flow.flags.set(Flags::ACK_NOW);
                     self.report_old(sequence, end);
+                    self.asked_again(arrival);
                 } else {
                     self.challenge();
                 }
@@ -160,8 +164,10 @@ impl<O: Owner> Turn<'_, O> {
             flow.timestamp_recent = timestamps.value;
             flow.timestamp_recent_at = tick;
         }
-        // The way back may have changed (a gateway that failed over).
-        flow.next_hop = arrival.next_hop;
+        if flow.retries > 0 {
+            // What was sent does not arrive: the way back may have changed (a gateway that failed over).
+            flow.next_hop = arrival.next_hop;
+        }
         if flow.flags.has(Flags::PERSIST) || flow.all_acknowledged() {
             // The probe was answered: the peer lives (RFC 9293 section 3.8.6.1).
             flow.retries = 0;
@@ -186,6 +192,26 @@ impl<O: Owner> Turn<'_, O> {
             return self.text(arrival);
         }
         Verdict::Keep
+    }
+
+    /// The peer sends what it sent before, because our acknowledgments do not arrive, perhaps: then they go where this came from.
+    /// Only if it echoes what it can but have read in a segment of ours, so that nobody beside the path moves a flow by guessing.
+    fn asked_again(&mut self, arrival: &Arrival<'_>) {
+        if arrival.next_hop == self.flow.next_hop || !self.flow.flags.has(Flags::TIMESTAMPS) {
+            return;
+        }
+        let clock = self.shared.clock(self.now.tick(), self.flow);
+        let flow = &mut *self.flow;
+        let acknowledgment = arrival.segment.acknowledgment();
+        let is_fresh = arrival
+            .options
+            .timestamps
+            .is_some_and(|timestamps| clock.wrapping_sub(timestamps.echo) < ECHO_FRESH_TICKS);
+        let knows_us = at_or_before(acknowledgment, flow.send_next)
+            && !before(acknowledgment, flow.send_una.wrapping_sub(flow.send_window_max));
+        if is_fresh && knows_us && arrival.segment.flags().contains(TcpFlags::ACK) {
+            flow.next_hop = arrival.next_hop;
+        }
     }
 
     /// The SYN and ACK of a peer that opened at the same time (RFC 9293 section 3.5, figure 7): the handshake is done. Both sent
@@ -236,6 +262,7 @@ impl<O: Owner> Turn<'_, O> {
             self.report_duplicate(sequence, end);
             if known >= data.len() + usize::from(fin) {
                 self.shared.counters.drop_duplicate += 1;
+                self.asked_again(arrival);
                 return Verdict::Keep;
             }
             data = &data[known..];
@@ -265,7 +292,9 @@ impl<O: Owner> Turn<'_, O> {
         }
         if !data.is_empty() {
             self.note_echo(arrival);
-            self.deliver(data);
+            if !self.deliver(data) {
+                return Verdict::Keep;
+            }
             fin |= self.drain();
             self.schedule_ack(segment.flags().contains(TcpFlags::PSH));
         }
@@ -275,8 +304,14 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
-    pub(crate) fn deliver(&mut self, data: &[u8]) {
-        let consumed = self.owner.deliver(self.id, data).min(data.len());
+    /// False if the owner has no memory for it: then it never came.
+    pub(crate) fn deliver(&mut self, data: &[u8]) -> bool {
+        let consumed = self.owner.deliver(self.id, data);
+        if consumed == REFUSED {
+            self.shared.counters.drop_no_memory += 1;
+            return false;
+        }
+        let consumed = consumed.min(data.len());
         let flow = &mut *self.flow;
         flow.receive_next = flow.receive_next.wrapping_add(data.len() as u32);
         flow.received = flow.received.wrapping_add(data.len() as u32);
@@ -285,6 +320,7 @@ impl<O: Owner> Turn<'_, O> {
         if flow.received >= flow.receive_limit / 2 && flow.receive_limit < self.shared.config.receive_window {
             self.tune(consumed as u32);
         }
+        true
     }
 
     /// The receiver's round trip, for a flow whose window is being tuned.
@@ -371,8 +407,9 @@ impl<O: Owner> Turn<'_, O> {
             let next = self.flow.receive_next;
             let taken = self.flow.reassembly_mut().and_then(|held| held.take(next));
             let Some((data, known)) = taken else { break };
-            if known < data.len() {
-                self.deliver(&data[known..]);
+            // What is refused has been reported as held: the peer has it until it is acknowledged (RFC 2018 section 8).
+            if known < data.len() && !self.deliver(&data[known..]) {
+                break;
             }
         }
         let next = self.flow.receive_next;

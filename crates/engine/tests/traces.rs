@@ -188,6 +188,41 @@ fn no_listener_no_flow() {
     assert_eq!(s.host.engine.counters().drop_no_flow, 3);
 }
 
+/// RFC 9293 section 3.10.7.2, fourth: what neither asks for a connection nor acknowledges says nothing to a listener. It got RST
+/// (issue 18): a scanner told an open port from a closed one by it, and from a kernel's.
+#[test]
+fn a_listener_drops_what_neither_opens_nor_acknowledges() {
+    let mut s = Script::new();
+    s.host.engine.listen(s.local, 8).unwrap();
+    let odd = [FIN, Flags::NONE, PSH, FIN | PSH | Flags::URG, SYN | FIN, SYN | FIN | PSH | Flags::URG];
+    for flags in odd {
+        for length in [0, 5] {
+            s.inject(flags, 1, 0, length, 1024);
+            s.expect(&[]);
+        }
+    }
+    assert_eq!((s.host.engine.flows(), s.host.engine.counters().drop_no_flow), (0, 12));
+    // Third: an acknowledgment of nothing is refused, also beside SYN or FIN.
+    for flags in [ACK, FIN | ACK, SYN | ACK, SYN | FIN | ACK] {
+        s.inject(flags, 5, 9, 0, 1024);
+        s.expect(&[(RST, 9, 0, 0)]);
+    }
+    // Second: RST never.
+    s.inject(RST, 5, 0, 0, 0);
+    s.inject(RST | ACK, 5, 9, 0, 0);
+    s.expect(&[]);
+}
+
+/// RFC 9293 section 3.10.7.1, and Linux: where nobody listens everything but RST is refused.
+#[test]
+fn a_closed_port_refuses_what_a_listener_drops() {
+    let mut s = Script::new();
+    for (flags, covered) in [(FIN, 2), (Flags::NONE, 1), (FIN | PSH | Flags::URG, 2), (SYN | FIN, 3)] {
+        s.inject(flags, 1, 0, 0, 1024);
+        s.expect(&[(RST | ACK, 0, covered, 0)]);
+    }
+}
+
 #[test]
 fn beside_a_kernel_a_syn_for_no_listener_is_not_refused() {
     // A reload of nginx: the SYN was steered to the worker that has just closed its listener.
@@ -900,4 +935,97 @@ fn what_is_malformed_is_counted_by_reason() {
     let counters = *engine.counters();
     assert_eq!((counters.drop_malformed, counters.drop_ethertype), (1, 1));
     let _ = flow;
+}
+
+// --- the way back ------------------------------------------------------------------------------
+
+/// Whom the last frame went to.
+fn sent_to(s: &mut Script) -> u8 {
+    let frames = s.frames();
+    let frame = frames.last().expect("a frame");
+    overfly_wire::ethernet::Header::parse(frame).unwrap().0.destination.0[5]
+}
+
+/// A neighbour who is not on the path has only to guess a good segment to get the rest of the connection, if each frame says
+/// where the next one goes (issue 18).
+#[test]
+fn a_frame_from_elsewhere_does_not_divert_a_connection() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.from = 66;
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(ACK, 21, 11, 0, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+}
+
+/// A gateway that failed over: what is sent goes nowhere, and the peer's segments come from another one.
+#[test]
+fn a_connection_whose_segments_are_lost_follows_its_peer() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.from = 3;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait_ms(100);
+    assert_eq!(sent_to(&mut s), 2, "not before it is known that something is wrong");
+    s.wait_ms(3000);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    s.wait_ms(3000);
+    assert_eq!(sent_to(&mut s), 3);
+    s.inject(ACK, 21, 11, 0, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 3);
+}
+
+/// Where only acknowledgments go out, no timer of ours says that they are lost; the peer does, by sending again.
+#[test]
+fn a_connection_that_only_receives_follows_a_peer_that_read_its_timestamps() {
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), ..Options::NONE };
+    s.peer_timestamp = Some(1000);
+    let flow = s.passive_open();
+    let clock = s.last_options.timestamps.unwrap().value;
+    s.peer_echo = clock;
+    for seq in [1, 11] {
+        s.inject(PSH | ACK, seq, 1, 10, 65_535);
+    }
+    s.wait_ms(300);
+    assert_eq!(sent_to(&mut s), 2);
+    // A guess: it has not read what we sent.
+    s.from = 66;
+    for echo in [clock.wrapping_sub(60_000), clock.wrapping_add(60_000)] {
+        s.peer_echo = echo;
+        s.inject(PSH | ACK, 1, 1, 10, 65_535);
+        s.inject(PSH | ACK, 11, 1, 10, 65_535);
+        assert_eq!(sent_to(&mut s), 2);
+    }
+    // Its own next segment is no sign of trouble.
+    s.peer_echo = clock;
+    s.from = 3;
+    s.inject(PSH | ACK, 21, 1, 10, 65_535);
+    s.wait_ms(300);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    assert_eq!(sent_to(&mut s), 3);
+    assert_eq!(s.state(flow), State::Established);
+}
+
+/// Beside a kernel its neighbour table says where the peer is, not the frame that brings the answer.
+#[test]
+fn beside_a_kernel_an_active_open_keeps_the_next_hop_that_it_was_given() {
+    let mut config = config(SERVER);
+    config.arp = false;
+    let mut s = Script::with(config);
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 2]));
+    s.host.connect(s.now, s.local, s.peer);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    s.from = 66;
+    s.inject(SYN | ACK, 0, 1, 0, 65_535);
+    assert_eq!(sent_to(&mut s), 2);
 }

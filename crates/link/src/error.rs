@@ -60,10 +60,22 @@ pub enum Error {
     MemifAddress(String),
     /// The administrator: another process listens there.
     MemifTaken(String),
+    /// The administrator: what has that name must not be replaced.
+    MemifFile {
+        /// Where.
+        address: String,
+        /// What it is.
+        what: String,
+    },
     /// The administrator: nobody listens there, or not for this user.
     MemifConnect {
         /// Where.
         address: String,
+        /// The kernel's answer.
+        errno: Errno,
+    },
+    /// The administrator: the kernel has no context for asynchronous I/O left, with which peers are woken.
+    MemifInterrupts {
         /// The kernel's answer.
         errno: Errno,
     },
@@ -105,6 +117,13 @@ pub enum Error {
 }
 
 impl Error {
+    /// Whether a broker has ended, as opposed to one that is slow, or has no room.
+    #[must_use]
+    pub fn is_end_of_broker(&self) -> bool {
+        let Error::BrokerGone { errno, .. } = self else { return false };
+        matches!(errno, None | Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN))
+    }
+
     /// Names a failed system call, and recognises the failures that have a remedy.
     pub(crate) fn system(operation: &'static str, errno: Errno) -> Error {
         Error::System { operation, errno }
@@ -173,9 +192,16 @@ impl fmt::Display for Error {
                     "another program listens on memif:{address}: end it, or choose another name"
                 )
             }
+            Error::MemifFile { address, what } => {
+                write!(formatter, "memif:{address}: {what} is there: move it away, or choose another name")
+            }
             Error::MemifConnect { address, errno } => {
                 write!(formatter, "memif:{address}: {errno}: start the program that listens there first")
             }
+            Error::MemifInterrupts { errno } => write!(
+                formatter,
+                "io_setup: {errno}: peers are woken through it; raise `sysctl fs.aio-max-nr` (EAGAIN), use a kernel with CONFIG_AIO (ENOSYS), or let the sandbox allow io_setup, io_submit and io_getevents (EPERM)"
+            ),
             Error::MemifUser { address, user } => write!(
                 formatter,
                 "the program at memif:{address} is user {user}'s: use a path, whose permissions say who may connect"

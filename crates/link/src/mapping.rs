@@ -4,6 +4,7 @@ use core::ffi::c_void;
 use core::ptr::NonNull;
 use std::os::fd::BorrowedFd;
 
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use rustix::process::{Pid, getpid};
 
@@ -29,14 +30,29 @@ impl Mapping {
         Mapping::new(descriptor, offset, length, MapFlags::SHARED | MapFlags::POPULATE, operation)
     }
 
-    /// As [`Mapping::shared`], of a descriptor that somebody else made: pages come with their first use, so that a large file
-    /// costs this process nothing.
-    pub(crate) fn foreign(
+    /// As [`Mapping::shared`], with pages that come to be there as they are touched: for memory of which little is looked at.
+    pub(crate) fn sparse(
         descriptor: BorrowedFd<'_>,
         length: usize,
         operation: &'static str,
     ) -> Result<Mapping, Error> {
         Mapping::new(descriptor, 0, length, MapFlags::SHARED, operation)
+    }
+
+    /// As [`Mapping::shared`], of a descriptor that somebody else made. Where its pages can't be had (vm.overcommit_memory=2, a
+    /// file system that is full), this fails; touching them later would be SIGBUS.
+    pub(crate) fn foreign(
+        descriptor: BorrowedFd<'_>,
+        length: usize,
+        operation: &'static str,
+    ) -> Result<Mapping, Error> {
+        let mapping = Mapping::sparse(descriptor, length, operation)?;
+        // SAFETY: the range was just mapped; its pages come to be there, as if each had been written to.
+        match unsafe { madvise(mapping.base.as_ptr().cast(), length, Advice::LinuxPopulateWrite) } {
+            // Linux before 5.14 does not know it.
+            Ok(()) | Err(Errno::INVAL) => Ok(mapping),
+            Err(errno) => Err(Error::system("having a memif region's pages", errno)),
+        }
     }
 
     fn new(

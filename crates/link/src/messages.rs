@@ -10,7 +10,7 @@ use rustix::net::{
 };
 
 /// Descriptors that come with a message at most; more are closed.
-pub const DESCRIPTORS_MAX: usize = 4;
+pub const DESCRIPTORS_MAX: usize = 6;
 
 /// Sends one message. A signal does not end it, and no SIGPIPE comes.
 ///

@@ -61,6 +61,8 @@ pub struct Script {
     pub peer_timestamp: Option<u32>,
     /// What the peer echoes of our timestamps (TSecr).
     pub peer_echo: u32,
+    /// The last byte of the hardware address that frames come from.
+    pub from: u8,
     /// The type of service of the peer's packets: its last two bits are ECN's (RFC 3168 section 5).
     pub tos: u8,
     /// The ends are [`SERVER6`] and [`CLIENT6`], with the ports of [`Script::local`] and [`Script::peer`].
@@ -87,6 +89,7 @@ impl Script {
             last_options: Options::NONE,
             peer_timestamp: None,
             peer_echo: 0,
+            from: 2,
             tos: 0,
             six: false,
             win: 65_535,
@@ -211,7 +214,7 @@ impl Script {
         let ethertype = if source.is_ipv6() { ethernet::ETHERTYPE_IPV6 } else { ethernet::ETHERTYPE_IPV4 };
         let headers = if source.is_ipv6() { 54 } else { 34 };
         let mut frame = vec![0; headers + payload.len()];
-        ethernet::Header { destination: mac(1), source: mac(2), ethertype }.emit(&mut frame);
+        ethernet::Header { destination: mac(1), source: mac(self.from), ethertype }.emit(&mut frame);
         let payload_len = payload.len() as u16;
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => ipv4::Header {

@@ -86,6 +86,8 @@ pub struct Client {
     cluster: Cluster,
     /// Came while an answer was waited for.
     gifts: VecDeque<Gift>,
+    /// The stack has new sockets that nobody has fetched.
+    renewed: bool,
 }
 
 /// A connection of the kernel's that a listener of this process is to accept.
@@ -99,6 +101,18 @@ pub struct Gift {
     pub socket: OwnedFd,
 }
 
+/// One end of a connection within the host, for [`Client::hand_over_pair`].
+#[derive(Clone, Copy, Debug)]
+pub struct PairEnd<'a> {
+    /// A TCP socket in no connection, which becomes this end.
+    pub socket: BorrowedFd<'a>,
+    /// What it is to be.
+    pub file: BorrowedFd<'a>,
+    /// A socket that has the end's port in the kernel (a listener there, or one that is bound and in no connection): it shows that
+    /// the port is this process's. `socket` again where there is none.
+    pub holder: BorrowedFd<'a>,
+}
+
 impl Client {
     /// Connects, given the value of `OVERFLY_BROKER`.
     ///
@@ -107,7 +121,7 @@ impl Client {
     pub fn connect(environment: &str) -> Result<Client, Error> {
         let socket = greet(environment, Role::Client)?;
         let interface = hear(socket.as_fd(), Welcome::parse)?;
-        Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new() })
+        Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new(), renewed: false })
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -133,11 +147,13 @@ impl Client {
     pub fn open_stack(&mut self) -> Result<Sockets, Error> {
         self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
+        let mut pulses = None;
         loop {
             let part = match self.answer(Given::parse)? {
                 (Given::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
                 (Given::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
-                (Given::Queue(part), [Some(socket), Some(pool), ..]) => {
+                (Given::Queue(part), [Some(socket), Some(pool), array, ..]) => {
+                    pulses = pulses.or(array);
                     queues.push(QueueSockets { socket, pool });
                     part
                 }
@@ -153,6 +169,7 @@ impl Client {
                     layout: part.layout,
                     zero_copy: part.zero_copy,
                     busy_poll: part.busy_poll,
+                    pulses,
                 }));
             }
         }
@@ -289,14 +306,13 @@ impl Client {
         }
     }
 
-    /// Has the kernel go on with a connection within the host. Both ends are given as for [`Client::hand_over`], or one if the
-    /// other is no more.
+    /// Has the kernel go on with a connection within the host: both ends, or one if the other is no more.
     ///
     /// # Errors
     /// As [`Client::hand_over`].
-    pub fn hand_over_pair(&mut self, ends: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), Error> {
+    pub fn hand_over_pair(&mut self, ends: &[PairEnd<'_>]) -> Result<(), Error> {
         let request = Request::new(&Wish::new(Kind::HandOverPair));
-        let descriptors: Vec<_> = ends.iter().flat_map(|&(socket, file)| [socket, file]).collect();
+        let descriptors: Vec<_> = ends.iter().flat_map(|end| [end.socket, end.file, end.holder]).collect();
         tell_with(self.socket.as_fd(), request.as_bytes(), &descriptors)?;
         self.answer(Reply::parse).map(drop)
     }
@@ -335,33 +351,52 @@ impl Client {
     /// The next connection that another process gave to a listener of this one. Does not wait: [`Client::as_fd`] is readable
     /// when there may be one.
     pub fn gift(&mut self) -> Option<Gift> {
-        if self.gifts.is_empty() {
+        while self.gifts.is_empty() {
             let (message, [socket, ..]) =
                 hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
-                    message::Gift::parse(bytes).ok_or(Error::BrokerProtocol("not a gift"))
+                    unasked(bytes).ok_or(Error::BrokerProtocol("not a gift"))
                 })
                 .ok()?;
-            return Some(Gift { listener: message.0, remote: message.1, socket: socket? });
+            self.keep(message, socket);
         }
         self.gifts.pop_front()
     }
 
-    /// The answer to a request. Gifts that come before it are kept.
+    /// The stack's new sockets, if the interface was gone and is there again; [`Client::interface`] is then as it is now. As
+    /// [`Client::gift`], which must have been asked before, this does not wait for the news.
+    ///
+    /// # Errors
+    /// As [`Client::open_stack`].
+    pub fn renewal(&mut self) -> Option<Result<Sockets, Error>> {
+        core::mem::take(&mut self.renewed).then(|| {
+            self.refresh_interface()?;
+            self.open_stack()
+        })
+    }
+
+    fn keep(&mut self, message: Unasked, socket: Option<OwnedFd>) {
+        match (message, socket) {
+            (Unasked::Gift(listener, remote), Some(socket)) => {
+                self.gifts.push_back(Gift { listener, remote, socket });
+            }
+            (Unasked::Gift(..), None) => {}
+            (Unasked::Renewed, _) => self.renewed = true,
+        }
+    }
+
+    /// The answer to a request. What comes unasked before it is kept.
     fn answer<T>(
         &mut self,
         parse: impl Fn(&[u8]) -> Result<T, Error>,
     ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
         loop {
-            let parse = |bytes: &[u8]| match message::Gift::parse(bytes) {
-                Some(gift) => Ok(Err(gift)),
+            let parse = |bytes: &[u8]| match unasked(bytes) {
+                Some(message) => Ok(Err(message)),
                 None => parse(bytes).map(Ok),
             };
             match hear_with_descriptors(self.socket.as_fd(), RecvFlags::empty(), parse)? {
                 (Ok(answer), descriptors) => return Ok((answer, descriptors)),
-                (Err((listener, remote)), [Some(socket), ..]) => {
-                    self.gifts.push_back(Gift { listener, remote, socket });
-                }
-                (Err(_), [None, ..]) => {}
+                (Err(message), [socket, ..]) => self.keep(message, socket),
             }
         }
     }
@@ -404,6 +439,19 @@ impl Client {
     fn say(&mut self, wish: &Wish) -> Result<(), Error> {
         tell(self.socket.as_fd(), Request::new(wish).as_bytes())
     }
+}
+
+/// What a broker says without having been asked.
+enum Unasked {
+    Gift(SocketAddr, SocketAddr),
+    Renewed,
+}
+
+fn unasked(bytes: &[u8]) -> Option<Unasked> {
+    if message::Renewed::is(bytes) {
+        return Some(Unasked::Renewed);
+    }
+    message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote))
 }
 
 /// Whichever local address the route to `remote` says.
@@ -479,17 +527,28 @@ fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
 fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
     let (name, token) = parse_environment(environment)?;
     let socket = dial(name)?;
-    tell(socket.as_fd(), Hello::new(role, token).as_bytes())?;
-    Ok(socket)
+    match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
+        Ok(()) => Ok(socket),
+        // A broker that has no room says so and hangs up, perhaps before it has heard anything.
+        Err(error) => match hear(socket.as_fd(), Reply::parse) {
+            Err(refused @ Error::Refused { .. }) => Err(refused),
+            _ => Err(error),
+        },
+    }
 }
 
 /// Connects to the broker of that name.
 pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
+    dial_within(name, PATIENCE)
+}
+
+/// As [`dial`]; no step takes longer than `patience`.
+pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))
-        .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE)))
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
+        .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
         .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
     loop {
         match connect(&socket, &address) {
@@ -519,7 +578,12 @@ pub(super) fn hear_with_descriptors<T>(
     parse: impl FnOnce(&[u8]) -> Result<T, Error>,
 ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
     let mut bytes = [0; MESSAGE_LEN_MAX];
-    let (length, descriptors) = messages::receive(socket, &mut bytes, flags).map_err(gone("receive"))?;
+    let (length, descriptors) = match messages::receive(socket, &mut bytes, flags) {
+        // Who hung up did not read what it was told last; what it said before comes behind that.
+        Err(Errno::CONNRESET) => messages::receive(socket, &mut bytes, flags),
+        received => received,
+    }
+    .map_err(gone("receive"))?;
     if length == 0 {
         return Err(Error::BrokerGone { operation: "receive", errno: None });
     }

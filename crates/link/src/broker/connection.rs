@@ -130,35 +130,54 @@ impl Connection {
         fcntl_add_seals(&file, SEALS)?;
         Ok(file)
     }
+}
 
-    /// Reads one, and its bytes. Whatever the descriptor is, this does not wait.
+/// A connection's file, as who takes the connection over reads it: in pieces, since it may be long.
+#[derive(Debug)]
+pub struct Parcel<F> {
+    /// What it is about.
+    pub connection: Connection,
+    file: F,
+}
+
+impl<F: AsFd> Parcel<F> {
+    /// Reads the first part. Whatever the descriptor is, this does not wait.
     ///
     /// # Errors
     /// EINVAL if it is no such file.
-    pub fn from_file(file: impl AsFd) -> Result<(Connection, Vec<u8>), Errno> {
+    pub fn open(file: F) -> Result<Parcel<F>, Errno> {
         // Only memory files have seals: anything else could make the reader wait.
         if !fcntl_get_seals(&file)?.contains(SEALS) {
             return Err(Errno::INVAL);
         }
-        let length = usize::try_from(fstat(&file)?.st_size).unwrap_or(usize::MAX);
-        let head = size_of::<Connection>();
-        if !(head..=head + BYTES_MAX).contains(&length) {
+        let mut head = [0; size_of::<Connection>()];
+        if pread(&file, &mut head, 0)? != head.len() {
             return Err(Errno::INVAL);
         }
-        let mut bytes = vec![0; length];
+        let connection: Connection = zerocopy::transmute!(head);
+        let length = usize::try_from(fstat(&file)?.st_size).unwrap_or(usize::MAX);
+        if connection.bytes() > BYTES_MAX || length != head.len() + connection.bytes() {
+            return Err(Errno::INVAL);
+        }
+        Ok(Parcel { connection, file })
+    }
+
+    /// Fills `piece` with the connection's bytes from `offset` on: unread, sent, unsent.
+    ///
+    /// # Errors
+    /// EINVAL if there are not so many.
+    pub fn read(&self, offset: usize, piece: &mut [u8]) -> Result<(), Errno> {
         let mut done = 0;
-        while done < length {
-            match pread(&file, &mut bytes[done..], done as u64)? {
-                0 => return Err(Errno::INVAL),
-                read => done += read,
+        while done < piece.len() {
+            let at = size_of::<Connection>() + offset + done;
+            match pread(&self.file, &mut piece[done..], at as u64) {
+                Ok(0) => return Err(Errno::INVAL),
+                Ok(read) => done += read,
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno),
             }
         }
-        let payload = bytes.split_off(head);
-        let connection = Connection::read_from_bytes(&bytes).map_err(|_| Errno::INVAL)?;
-        if connection.bytes() != payload.len() {
-            return Err(Errno::INVAL);
-        }
-        Ok((connection, payload))
+        Ok(())
     }
 }
 
@@ -177,8 +196,11 @@ mod tests {
     fn what_is_written_is_read() {
         let written = connection();
         let file = written.to_file(|bytes| bytes.copy_from_slice(b"abcdef")).unwrap();
-        let (read, bytes) = Connection::from_file(&file).unwrap();
-        assert_eq!((read, bytes.as_slice()), (written, &b"abcdef"[..]));
+        let parcel = Parcel::open(&file).unwrap();
+        let (read, mut bytes) = (parcel.connection, [0; 4]);
+        parcel.read(2, &mut bytes).unwrap();
+        assert_eq!((read, &bytes), (written, b"cdef"));
+        assert_eq!(parcel.read(3, &mut bytes), Err(Errno::INVAL));
         assert_eq!(read.local(), "10.0.0.1:80".parse().unwrap());
         assert_eq!(pwrite(&file, b"x", 0), Err(Errno::PERM));
     }
@@ -188,18 +210,18 @@ mod tests {
         let mut wrong = connection();
         wrong.sent += 1;
         let file = wrong.to_file(|_| {}).unwrap();
-        assert!(Connection::from_file(&file).is_ok());
+        assert!(Parcel::open(&file).is_ok());
         let open = memfd_create("open", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&open, size_of::<Connection>() as u64).unwrap();
-        assert_eq!(Connection::from_file(&open).err(), Some(Errno::INVAL), "it could be changed");
+        assert_eq!(Parcel::open(&open).err(), Some(Errno::INVAL), "it could be changed");
         let short = memfd_create("short", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         fcntl_add_seals(&short, SEALS).unwrap();
-        assert_eq!(Connection::from_file(&short).err(), Some(Errno::INVAL));
+        assert_eq!(Parcel::open(&short).err(), Some(Errno::INVAL));
         let long = memfd_create("long", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         pwrite(&long, connection().as_bytes(), 0).unwrap();
         fcntl_add_seals(&long, SEALS).unwrap();
-        assert_eq!(Connection::from_file(&long).err(), Some(Errno::INVAL), "its bytes are missing");
+        assert_eq!(Parcel::open(&long).err(), Some(Errno::INVAL), "its bytes are missing");
         let (pipe, _end) = rustix::pipe::pipe().unwrap();
-        assert!(Connection::from_file(&pipe).is_err());
+        assert!(Parcel::open(&pipe).is_err());
     }
 }

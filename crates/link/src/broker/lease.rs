@@ -9,7 +9,7 @@ use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
 use super::client::{dial, hear_with_descriptors, tell};
-use super::message::{Hello, Joined, Role};
+use super::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role};
 use super::{Deferral, environment, observer};
 use crate::Error;
 
@@ -73,18 +73,50 @@ impl Lease {
     /// otherwise the XDP program is gone too.
     #[must_use]
     pub fn leave(self) -> bool {
-        if shutdown(&self.socket, Shutdown::Write).is_err() {
-            return false;
-        }
+        self.begin_to_leave();
         loop {
-            match recv(&self.socket, &mut [0_u8; 1][..], RecvFlags::TRUNC) {
-                Ok((_, length)) => return length > 0,
-                Err(Errno::INTR) => {}
+            match self.hear() {
+                Heard::News(_) => {}
+                Heard::Ended => return false,
                 // A broker that does not answer in time is not known to have ended.
-                Err(errno) => return errno == Errno::AGAIN,
+                Heard::GoesOn | Heard::Nothing => return true,
             }
         }
     }
+
+    /// Ends the lease, as [`Lease::leave`] does, and does not wait: [`Lease::hear`] then says what comes of it.
+    pub fn begin_to_leave(&self) {
+        // Where the broker has ended, that is heard.
+        let _ = shutdown(&self.socket, Shutdown::Write);
+    }
+
+    /// Waits for what the broker says, for some seconds.
+    #[must_use]
+    pub fn hear(&self) -> Heard {
+        let mut bytes = [0_u8; MESSAGE_LEN_MAX];
+        loop {
+            return match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
+                Ok((0, _)) => Heard::Ended,
+                Ok((length, _)) => News::parse(&bytes[..length]).map_or(Heard::GoesOn, Heard::News),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Heard::Nothing,
+                Err(_) => Heard::Ended,
+            };
+        }
+    }
+}
+
+/// What a broker says to a lease.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// What the program's user must know of the interface, in words that somebody else may have chosen.
+    News(String),
+    /// The lease is over, and what was the program's undone; other programs are served.
+    GoesOn,
+    /// The broker has ended.
+    Ended,
+    /// It said nothing.
+    Nothing,
 }
 
 /// Whether a process of this one's user listens at the other end.

@@ -20,12 +20,14 @@
 //! says why not.
 //! [`Kind::Listen`] and [`Kind::Connect`] carry the kernel's socket at `local`, unless the process is of the broker's user.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
-//! that describes it ([`Connection`](super::connection::Connection)); [`Kind::HandOverPair`] two for each end that there
-//! still is, or none to ask whether that can be; [`Kind::PassOn`] the connection's socket. Whoever is to
-//! accept one hears [`Gift`] with its socket, unasked, between a request and its answer too. [`Kind::Show`] is answered by a
+//! that describes it ([`Connection`](super::connection::Connection)); [`Kind::HandOverPair`] three for each end that there
+//! still is (the third is a socket that has the end's port in the kernel), or none to ask whether that can be; [`Kind::PassOn`]
+//! the connection's socket. Whoever is to accept one hears [`Gift`] with its socket, unasked, between a request and its answer
+//! too. So does [`Renewed`] come, to who has a stack: [`Kind::OpenStack`] then gets it the stack's new sockets. [`Kind::Show`]
+//! is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
-//! [`ShownPart`] for each process that it may see, and a [`Reply`]. `overfly run` says [`Hello`] there too, and hears [`Joined`]:
-//! its program is served for as long as that connection stands. A leash says
+//! [`ShownPart`] for each process that it may see, if it is root or of the broker's user a [`LeftPart`], and a [`Reply`]. `overfly run` says [`Hello`] there too, and hears [`Joined`]:
+//! its program is served for as long as that connection stands, and [`News`] comes on it, unasked. A leash says
 //! [`Hello`] too and hears a [`Reply`] with one end of a pair of sockets, on which nobody ever says anything: what it is for is
 //! that it hangs up.
 
@@ -35,13 +37,13 @@ use overfly_wire::MacAddr;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{Cluster, Deferral, Interface, Protocol, Refusal, Route};
+use super::{Cluster, Deferral, Interface, LeftFrames, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 9;
+const VERSION: u16 = 11;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -128,7 +130,7 @@ pub enum Kind {
     PassOn = 10,
     /// Memory to show itself in.
     Show = 11,
-    /// The kernel is to go on with a connection within the host: two descriptors for each end. Without them: can it be?
+    /// The kernel is to go on with a connection within the host: three descriptors for each end. Without them: can it be?
     HandOverPair = 12,
 }
 
@@ -256,6 +258,30 @@ const MEMIF_PART: u16 = 5;
 const SHOWN_PART: u16 = 6;
 const JOINED: u16 = 7;
 const TAP_PART: u16 = 8;
+const RENEWED: u16 = 9;
+const LEFT_PART: u16 = 10;
+const NEWS: u16 = 11;
+
+/// The interface was gone and is there again: the client's stack has new sockets.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Renewed {
+    message: U16,
+}
+
+impl Default for Renewed {
+    fn default() -> Renewed {
+        Renewed { message: U16::new(RENEWED) }
+    }
+}
+
+impl Renewed {
+    /// Whether this is it, and no other message.
+    #[must_use]
+    pub fn is(bytes: &[u8]) -> bool {
+        Renewed::read_from_bytes(bytes).is_ok_and(|renewed| renewed.message.get() == RENEWED)
+    }
+}
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -607,6 +633,40 @@ impl ShownPart {
     }
 }
 
+/// What of an interface's frames no stack was given.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct LeftPart {
+    message: U16,
+    passed_source: U64,
+    passed_firewall: U64,
+    dropped_firewall: U64,
+}
+
+impl LeftPart {
+    /// What to say.
+    #[must_use]
+    pub fn new(left: &LeftFrames) -> LeftPart {
+        LeftPart {
+            message: U16::new(LEFT_PART),
+            passed_source: U64::new(left.passed_source),
+            passed_firewall: U64::new(left.passed_firewall),
+            dropped_firewall: U64::new(left.dropped_firewall),
+        }
+    }
+
+    /// `None` if this is another message.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<LeftFrames> {
+        let part = LeftPart::read_from_bytes(bytes).ok().filter(|part| part.message.get() == LEFT_PART)?;
+        Some(LeftFrames {
+            passed_source: part.passed_source.get(),
+            passed_firewall: part.passed_firewall.get(),
+            dropped_firewall: part.dropped_firewall.get(),
+        })
+    }
+}
+
 /// A program is served: where its processes find the broker, and what they say there.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -660,6 +720,33 @@ impl Joined {
     }
 }
 
+/// What a program's user must know of the interface.
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct News {
+    message: U16,
+    words: [u8; WORDS_MAX],
+}
+
+impl News {
+    /// Words that do not fit are cut.
+    #[must_use]
+    pub fn new(words: &str) -> News {
+        let mut news = News { message: U16::new(NEWS), words: [0; WORDS_MAX] };
+        let length = words.floor_char_boundary(WORDS_MAX);
+        news.words[..length].copy_from_slice(&words.as_bytes()[..length]);
+        news
+    }
+
+    /// The words; `None` if this is another message.
+    #[must_use]
+    pub fn parse(bytes: &[u8]) -> Option<String> {
+        let news = News::read_from_bytes(bytes).ok().filter(|news| news.message.get() == NEWS)?;
+        let length = news.words.iter().position(|&byte| byte == 0).unwrap_or(WORDS_MAX);
+        Some(String::from_utf8_lossy(&news.words[..length]).into_owned())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -700,6 +787,9 @@ mod tests {
         let [here, there] = addresses;
         assert_eq!(Gift::parse(Gift::new(here, there).as_bytes()), Some((here, there)));
         assert_eq!(Gift::parse(Reply::yes(None).as_bytes()), None);
+        assert!(
+            Renewed::is(Renewed::default().as_bytes()) && !Renewed::is(Gift::new(here, there).as_bytes())
+        );
         let part = Part {
             stack: 3,
             queue: 1,
@@ -729,7 +819,22 @@ mod tests {
             assert_eq!(ShownPart::parse(ShownPart::new(&shown).as_bytes()), Ok(Some(shown)));
         }
         assert_eq!(ShownPart::parse(Reply::yes(None).as_bytes()), Ok(None));
+        let left = LeftFrames { passed_source: 1, passed_firewall: u64::MAX, dropped_firewall: 3 };
+        let part = LeftPart::new(&left);
+        assert_eq!(LeftPart::parse(part.as_bytes()), Some(left));
+        assert_eq!(LeftPart::parse(&part.as_bytes()[1..]), None);
+        assert_eq!(LeftPart::parse(&[0; size_of::<LeftPart>()]), None);
+        assert!(ShownPart::parse(part.as_bytes()).is_err());
         assert!(ShownPart::parse(&[0; 3]).is_err());
+    }
+
+    #[test]
+    fn news_are_words_that_fit() {
+        let long = "é".repeat(WORDS_MAX);
+        for (said, heard) in [("", ""), ("eth0 is gone", "eth0 is gone"), (&long, &long[..WORDS_MAX])] {
+            assert_eq!(News::parse(News::new(said).as_bytes()).as_deref(), Some(heard));
+        }
+        assert_eq!(News::parse(Reply::yes(None).as_bytes()), None);
     }
 
     #[test]
@@ -778,6 +883,8 @@ mod tests {
             let _ = MemifPart::parse(message);
             let _ = TapPart::parse(message);
             let _ = Joined::parse(message);
+            let _ = LeftPart::parse(message);
+            let _ = News::parse(message);
         }
         for length in [size_of::<Reply>(), size_of::<Welcome>(), size_of::<StackPart>(), size_of::<Joined>()]
         {

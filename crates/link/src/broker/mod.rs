@@ -9,8 +9,8 @@ mod lease;
 pub mod message;
 pub mod observer;
 
-pub use client::{Client, Gift, Leash, Sockets, anywhere};
-pub use lease::{Holder, Lease};
+pub use client::{Client, Gift, Leash, PairEnd, Sockets, anywhere};
+pub use lease::{Heard, Holder, Lease};
 
 use core::net::IpAddr;
 
@@ -95,6 +95,18 @@ pub struct Route {
     pub next_hop: MacAddr,
 }
 
+/// Frames of an interface that no stack was given, though it has the listener or the connection. Since the broker began, or the
+/// interface came back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeftFrames {
+    /// Passed to the kernel, because only it can judge where they come from.
+    pub passed_source: u64,
+    /// Passed to the kernel, because the firewall's rules do not accept them for certain.
+    pub passed_firewall: u64,
+    /// Of connections that the rules have come to refuse: dropped.
+    pub dropped_firewall: u64,
+}
+
 /// Why a broker refuses, as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -120,6 +132,10 @@ pub enum Refusal {
     NotMoved = 10,
     /// Others listen there: of another cluster, or as many as the cluster allows.
     ListenerTaken = 11,
+    /// The host's firewall does not let it through for certain: the kernel must judge.
+    Firewall = 12,
+    /// The broker has no room for more connections. It lives.
+    Full = 13,
 }
 
 impl Refusal {
@@ -135,6 +151,8 @@ impl Refusal {
             Refusal::NoNeighbor,
             Refusal::NotMoved,
             Refusal::ListenerTaken,
+            Refusal::Firewall,
+            Refusal::Full,
         ]
         .into_iter()
         .find(|&refusal| refusal as u16 == number)

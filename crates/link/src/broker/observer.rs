@@ -3,15 +3,25 @@
 //! Each broker listens at a name that says its interface, an abstract Unix socket in its network namespace. It shows a
 //! process to that process's user and to root.
 
+use core::time::Duration;
 use std::os::fd::AsFd;
+use std::time::Instant;
 
 use rustix::net::RecvFlags;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
-use super::client::{dial, hear_with_descriptors, tell};
-use super::message::{Hello, Role, ShownPart, Token};
+use super::LeftFrames;
+use super::client::{dial_within, hear_with_descriptors, tell};
+use super::message::{Hello, LeftPart, Role, Shown, ShownPart, Token};
 use crate::Error;
 use crate::watch::View;
+
+/// For how long a broker may speak: longer than it ever takes, since it may be waiting for a neighbour's answer.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// More processes than a broker has.
+const PROCESSES_MAX: usize = 4096;
 
 /// What the names of brokers begin with, before the interface's.
 pub const PREFIX: &str = "overfly/";
@@ -30,6 +40,30 @@ pub struct Watched {
     pub stack: Option<u16>,
     /// What it shows.
     pub view: View,
+}
+
+/// What a broker says.
+#[derive(Debug, Default)]
+pub struct Look {
+    /// The processes that the caller may see.
+    pub processes: Vec<Watched>,
+    /// What no stack was given, if the interface's broker counts it, and tells the caller.
+    pub left: Option<LeftFrames>,
+}
+
+/// One message of a broker's.
+enum Heard {
+    Left(LeftFrames),
+    Process(Option<Shown>),
+}
+
+impl Heard {
+    fn parse(bytes: &[u8]) -> Result<Heard, Error> {
+        match LeftPart::parse(bytes) {
+            Some(left) => Ok(Heard::Left(left)),
+            None => ShownPart::parse(bytes).map(Heard::Process),
+        }
+    }
 }
 
 /// The interfaces of this network namespace that programs run over.
@@ -72,22 +106,46 @@ fn listed(text: &str) -> Vec<String> {
     names
 }
 
-/// The processes that run over an interface and that the caller may see.
+/// What runs over an interface, as far as the caller may see it. Anybody can have listened at a broker's name first: what is not
+/// root's can speak of its own user's processes only, for a few seconds, and of so many; of the interface only to its own user.
 ///
 /// # Errors
 /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
-pub fn processes(interface: &str) -> Result<Vec<Watched>, Error> {
-    let socket = dial(&format!("{PREFIX}{interface}"))?;
+pub fn look(interface: &str) -> Result<Look, Error> {
+    let end = Instant::now() + PATIENCE;
+    let socket = dial_within(&format!("{PREFIX}{interface}"), PATIENCE)?;
+    let speaker = socket_peercred(&socket).map_err(|errno| Error::system("SO_PEERCRED", errno))?.uid.as_raw();
     tell(socket.as_fd(), Hello::new(Role::Observer, PUBLIC).as_bytes())?;
-    let mut watched = Vec::new();
+    let mut look = Look::default();
     loop {
-        let (part, descriptors) =
-            hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), ShownPart::parse)?;
-        let Some(part) = part else { return Ok(watched) };
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() || look.processes.len() == PROCESSES_MAX {
+            return Err(Error::BrokerProtocol("a list of processes without end"));
+        }
+        set_socket_timeout(&socket, Timeout::Recv, Some(left.max(Duration::from_millis(1))))
+            .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
+        let (heard, descriptors) = hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), Heard::parse)?;
+        let part = match heard {
+            Heard::Process(Some(part)) => part,
+            Heard::Process(None) => {
+                look.left = look.left.filter(|_| speaker == 0 || speaker == geteuid().as_raw());
+                return Ok(look);
+            }
+            Heard::Left(_) if look.left.is_some() => {
+                return Err(Error::BrokerProtocol("an interface that is counted twice"));
+            }
+            Heard::Left(left) => {
+                look.left = Some(left);
+                continue;
+            }
+        };
         let [Some(memory), Some(bell), ..] = descriptors else {
             return Err(Error::BrokerProtocol("a process without what it shows"));
         };
-        watched.push(Watched {
+        if speaker != 0 && speaker != part.user {
+            return Err(Error::BrokerProtocol("another user's process"));
+        }
+        look.processes.push(Watched {
             process: part.process,
             user: part.user,
             stack: part.stack,

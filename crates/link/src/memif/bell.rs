@@ -14,7 +14,15 @@ pub(crate) struct Kept {
     keeper: Keeper,
 }
 
+/// Nobody watches.
+const NOBODY: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| {} };
+
 impl Kept {
+    /// As [`Kept::new`], where there may be no keeper.
+    pub(super) fn by(keeper: Option<Keeper>, descriptor: OwnedFd) -> Kept {
+        Kept::new(descriptor, keeper.unwrap_or(NOBODY))
+    }
+
     pub(crate) fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
         Kept { descriptor: (keeper.adopt)(descriptor), keeper }
     }

@@ -11,10 +11,11 @@ use super::control::Control;
 use super::message::{Direction, MODE_ETHERNET, Message, VERSION};
 use super::region::{self, Region};
 use super::ring::{Buffers, ring_len};
+use super::server::BUSY;
 use super::{Address, Connection, Pair, RingEnd, RingPlace, Role, Settings, duplicate, name};
 use crate::Error;
 
-/// Between two tries of a server whose queue of connections is full.
+/// Between two tries of a server that has too many clients at once.
 const RETRY: Duration = Duration::from_millis(5);
 /// Buffers begin at a page.
 const PAGE: usize = 4096;
@@ -27,8 +28,19 @@ const PAGE: usize = 4096;
 pub fn connect(address: &Address, settings: &Settings, patience: Duration) -> Result<Connection, Error> {
     settings.check()?;
     let deadline = Instant::now() + patience;
-    let control = dial(address, deadline)?;
-    let result = shake_hands(&control, address.id, settings, deadline);
+    let (control, result) = loop {
+        let control = dial(address, deadline)?;
+        let result = shake_hands(&control, address.id, settings, deadline).map_err(|error| match error {
+            Error::MemifGone { .. } => control.last_words().map_or(error, Error::MemifRefused),
+            error => error,
+        });
+        match result {
+            Err(Error::MemifRefused(reason)) if reason == BUSY && Instant::now() < deadline => {
+                std::thread::sleep(RETRY);
+            }
+            result => break (control, result),
+        }
+    };
     if let Err(error @ (Error::MemifProtocol(_) | Error::Layout(_))) = &result {
         control.refuse(&error.to_string());
     }

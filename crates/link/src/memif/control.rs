@@ -1,12 +1,12 @@
 //! The control socket: one message a datagram, each with one descriptor at most.
 
+use core::mem::MaybeUninit;
 use core::time::Duration;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 use rustix::time::Timespec;
 
@@ -95,6 +95,17 @@ impl Control {
         }
     }
 
+    /// Why a peer that is gone hung up, if it said so.
+    pub(super) fn last_words(&self) -> Option<String> {
+        // First comes ECONNRESET where it has not read all; what it has said before may be among answers.
+        for _ in 0..4 {
+            if let Heard::Message(Message::Disconnect { reason, .. }, _) = self.hear() {
+                return Some(reason);
+            }
+        }
+        None
+    }
+
     /// Says why it ends. Whether the peer hears it does not matter any more.
     pub(crate) fn refuse(&self, reason: &str) {
         let _ = self.say(&Message::Disconnect { code: 0, reason: reason.to_owned() }, None);
@@ -122,10 +133,40 @@ pub(crate) fn check_user(address: &Address, socket: BorrowedFd<'_>) -> Result<()
     if address.path().is_some() {
         return Ok(());
     }
-    let peer = socket_peercred(socket).map_err(|errno| Error::system("SO_PEERCRED", errno))?;
-    let own = rustix::process::geteuid();
-    if peer.uid == own || peer.uid.is_root() || own.is_root() {
+    let user = credentials(socket).map_or(u32::MAX, |peer| peer.uid);
+    let own = rustix::process::geteuid().as_raw();
+    if user == own || user == 0 || own == 0 {
         return Ok(());
     }
-    Err(Error::MemifUser { address: address.to_string(), user: peer.uid.as_raw() })
+    Err(Error::MemifUser { address: address.to_string(), user })
+}
+
+/// Who is at the other end of a Unix socket. The process is 0 if it is in another PID namespace.
+pub(super) fn credentials(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
+    option(socket, libc::SO_PEERCRED)
+}
+
+/// Whether a descriptor that a peer gave is a Unix socket that keeps messages apart: asking others whether they are readable
+/// may take as long as the peer likes (FUSE).
+pub(super) fn is_control(descriptor: BorrowedFd<'_>) -> bool {
+    let is = |name, value: i32| option(descriptor, name) == Some(value);
+    is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET)
+}
+
+/// An option of a socket's. (rustix has neither a process 0 nor SO_PEERPIDFD.)
+pub(super) fn option<T: Copy>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
+    let mut value = MaybeUninit::<T>::uninit();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at most.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            name,
+            value.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    // SAFETY: the kernel has written all of it; the options that are asked for here are made of integers.
+    (result == 0 && length as usize == size_of::<T>()).then(|| unsafe { value.assume_init() })
 }

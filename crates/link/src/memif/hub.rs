@@ -1,7 +1,9 @@
 //! One stack's end of several ring pairs.
 
+use core::time::Duration;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
+use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
 
@@ -11,14 +13,30 @@ use crate::finish;
 /// A hardware address.
 type Mac = [u8; 6];
 
-/// Hardware addresses that are remembered at most: peers choose how many there seem to be.
-const MACS_MAX: usize = 1024;
+/// Hardware addresses that are remembered for one link, at most: a peer chooses how many there seem to be behind it. One more
+/// takes another's place, which is the same peer's.
+const MACS_PER_LINK: usize = 256;
+/// How long a link must have said nothing before another one may have its addresses.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Bytes of memory that all peers together have mapped here at most: 240 of the usual size. What this end touches of it may be
+/// charged to this end.
+const MEMORY_MAX: u64 = 1 << 30;
+/// Links at most: each is looked at in every turn.
+const LINKS_MAX: usize = 1024;
+const PROTOCOL_TCP: u8 = 6;
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
 /// What a [`Hub`] has done besides what its links count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HubCounters {
-    /// Frames to an address that no link is known to lead to, sent over all of them; broadcasts among them.
+    /// Broadcasts and multicasts, sent over all links.
     pub flooded: u64,
+    /// Frames dropped because nobody is known to have the address that they are for.
+    pub dropped_unknown: u64,
+    /// Received frames dropped because their source address is another link's, or nobody can have it.
+    pub refused_sources: u64,
+    /// Links that were not taken because the others have all the memory or all the places.
+    pub refused_links: u64,
     /// Frames dropped because the link's ring was full.
     pub dropped_full: u64,
     /// Frames dropped because there is no link.
@@ -34,6 +52,9 @@ impl HubCounters {
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("flooded", self.flooded),
+            ("dropped_unknown", self.dropped_unknown),
+            ("refused_sources", self.refused_sources),
+            ("refused_links", self.refused_links),
             ("dropped_full", self.dropped_full),
             ("dropped_no_peer", self.dropped_no_peer),
             ("peers_gone", self.peers_gone),
@@ -43,18 +64,42 @@ impl HubCounters {
     }
 }
 
+/// Whose an address is.
+#[derive(Debug)]
+struct Owner {
+    link: usize,
+    /// When another link claimed it, and what its owner had sent by then.
+    claimed: Option<(Instant, u64)>,
+}
+
+/// What is behind a link.
+#[derive(Debug, Default)]
+struct Behind {
+    /// The source of the last frame.
+    latest: Mac,
+    /// Its addresses in the table.
+    macs: Vec<Mac>,
+    /// Which of them goes next if there are too many.
+    oldest: usize,
+    /// Frames that it has sent.
+    frames: u64,
+}
+
 /// A learning switch between one stack and any number of links. Links come ([`Hub::attach`]) and go by themselves when
 /// their peers do.
 ///
 /// The stack sends as if every peer took 64 KB frames and unfinished checksums: where one does not, its frames are cut and
-/// summed here. With one Overfly peer, frames are written straight into its memory; otherwise they are copied once.
+/// summed here. An address is the first link's that sends from it, until that goes or is silent; frames to addresses that are
+/// nobody's are dropped, so no peer sees another's. With one Overfly peer, frames are written straight into its memory; otherwise they are copied once.
 #[derive(Debug)]
 pub struct Hub {
     links: Vec<MemifLink>,
-    /// Who is behind which link.
-    table: HashMap<Mac, usize>,
-    /// The source of the last frame from each link.
-    latest: Vec<Mac>,
+    /// Which link each address is behind.
+    table: HashMap<Mac, Owner>,
+    /// What is behind each link.
+    behind: Vec<Behind>,
+    /// A link whose address another one claims: it may have gone.
+    disputed: Option<usize>,
     /// Where `receive` begins, so that no link starves another.
     first: usize,
     /// A frame that is being written, unless it is written into the only link's memory.
@@ -63,7 +108,7 @@ pub struct Hub {
     past: Counters,
     /// Who was behind them, until somebody asks.
     gone: Vec<Mac>,
-    /// What is for nobody known goes to everybody.
+    /// Broadcasts go to everybody, and peers may be strangers to each other.
     floods: bool,
     counters: HubCounters,
 }
@@ -73,7 +118,8 @@ impl Default for Hub {
         Hub {
             links: Vec::new(),
             table: HashMap::new(),
-            latest: Vec::new(),
+            behind: Vec::new(),
+            disputed: None,
             first: 0,
             scratch: vec![0; FRAME_LEN_MAX].into_boxed_slice(),
             past: Counters::default(),
@@ -90,16 +136,24 @@ impl Hub {
         Hub { floods: false, ..Hub::default() }
     }
 
-    /// One more link.
+    /// One more link. It is dropped, and its peer hears that it is over, if the others leave no room for it
+    /// ([`HubCounters::refused_links`]).
     pub fn attach(&mut self, link: MemifLink) {
+        // An old link of the same peer's must not be in the way.
+        self.check_peers();
+        let memory: u64 = self.links.iter().map(MemifLink::memory).sum();
+        if self.floods && (self.links.len() >= LINKS_MAX || memory + link.memory() > MEMORY_MAX) {
+            self.counters.refused_links += 1;
+            return;
+        }
         self.links.push(link);
-        self.latest.push(Mac::default());
+        self.behind.push(Behind::default());
     }
 
     /// One more link, whose peer this end calls `name`: frames to that address leave over it.
     pub(super) fn attach_as(&mut self, link: MemifLink, name: Mac) {
-        self.table.insert(name, self.links.len());
         self.attach(link);
+        self.table.insert(name, Owner { link: self.links.len() - 1, claimed: None });
     }
 
     /// Links that there are.
@@ -108,24 +162,34 @@ impl Hub {
         self.links.len()
     }
 
-    /// As [`MemifLink::receive`], of all links.
+    /// As [`MemifLink::receive`], of all links. Frames that are refused ([`HubCounters::refused_sources`]) count, too.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         let mut gone = false;
         for turn in 0..self.links.len() {
             let index = (self.first + turn) % self.links.len();
-            let (latest, table) = (&mut self.latest[index], &mut self.table);
-            let link = &mut self.links[index];
-            count += link.receive(budget - count, |frame| {
-                learn(latest, table, index, frame);
-                each(frame);
+            let Hub { table, behind, disputed, counters, links, .. } = self;
+            let link = &mut links[index];
+            let received = link.receive(budget - count, |frame| {
+                let source = frame.get(6..12).and_then(<[u8]>::first_chunk::<6>);
+                let known = source.is_some_and(|source| *source == behind[index].latest);
+                if (known || learn(table, behind, disputed, index, source)) && !is_false_arp(frame) {
+                    each(frame);
+                } else {
+                    counters.refused_sources += 1;
+                }
             });
+            behind[index].frames += received as u64;
+            count += received;
             gone |= link.state() != State::Up;
             if count == budget {
                 self.first = index + 1;
                 break;
             }
+        }
+        if let Some(owner) = self.disputed.take() {
+            gone |= self.links.get_mut(owner).is_some_and(|link| !link.check_peer());
         }
         if gone {
             self.remove_the_gone();
@@ -153,7 +217,8 @@ impl Hub {
 
     /// Whether both lead to the same peer.
     pub(super) fn is_same(&self, one: Mac, other: Mac) -> bool {
-        self.table.get(&one).is_some_and(|index| self.table.get(&other) == Some(index))
+        let link = |mac| self.table.get(mac).map(|owner| owner.link);
+        link(&one).is_some_and(|index| link(&other) == Some(index))
     }
 
     /// Looks whether all peers still live.
@@ -202,9 +267,9 @@ impl Hub {
             places.push(stays.then_some(next));
             next += usize::from(stays);
         }
-        table.retain(|mac, index| match places.get(*index).copied().flatten() {
+        table.retain(|mac, owner| match places.get(owner.link).copied().flatten() {
             Some(place) => {
-                *index = place;
+                owner.link = place;
                 true
             }
             None => {
@@ -222,8 +287,8 @@ impl Hub {
             false
         });
         if links.len() != before {
-            self.latest.clear();
-            self.latest.resize(links.len(), Mac::default());
+            let mut stays = places.iter().map(Option::is_some);
+            self.behind.retain(|_| stays.next().unwrap_or_default());
             self.first = 0;
         }
     }
@@ -248,18 +313,25 @@ impl Hub {
     /// Sends a frame where it should go.
     pub(super) fn send(&mut self, frame: &[u8], left: Unfinished) {
         let destination = frame.first_chunk::<6>().copied().unwrap_or_default();
-        let only = if self.links.len() == 1 { Some(0) } else { self.table.get(&destination).copied() };
+        let only = match self.links.len() {
+            1 => Some(0),
+            _ => self.table.get(&destination).map(|owner| owner.link),
+        };
         let links = match only {
             Some(index) => self.links.get_mut(index..=index).unwrap_or_default(),
-            None if self.floods => {
+            None if self.links.is_empty() => {
+                self.counters.dropped_no_peer += 1;
+                &mut []
+            }
+            None if self.floods && is_group(destination) && !is_tcp(frame) => {
                 self.counters.flooded += 1;
                 self.links.as_mut_slice()
             }
-            None => &mut [],
+            None => {
+                self.counters.dropped_unknown += 1;
+                &mut []
+            }
         };
-        if links.is_empty() {
-            self.counters.dropped_no_peer += 1;
-        }
         for link in links {
             let sent = if link.offload() { copy(frame, link) } else { finish::send(frame, left, link) };
             self.counters.dropped_full += u64::from(!sent);
@@ -267,15 +339,76 @@ impl Hub {
     }
 }
 
-#[inline]
-fn learn(latest: &mut Mac, table: &mut HashMap<Mac, usize>, index: usize, frame: &[u8]) {
-    let Some(source) = frame.get(6..12).and_then(<[u8]>::first_chunk::<6>) else { return };
-    if source != latest {
-        *latest = *source;
-        if table.len() < MACS_MAX || table.contains_key(source) {
-            table.insert(*source, index);
+/// A frame comes from `source` over a link. Returns whether it may: the address is that link's from now on, or was.
+#[cold]
+fn learn(
+    table: &mut HashMap<Mac, Owner>,
+    behind: &mut [Behind],
+    disputed: &mut Option<usize>,
+    link: usize,
+    source: Option<&Mac>,
+) -> bool {
+    let Some(source) = source.copied().filter(|&source| !is_group(source)) else { return false };
+    match table.get_mut(&source) {
+        Some(owner) if owner.link == link => {}
+        Some(owner) => {
+            *disputed = Some(owner.link);
+            let (now, sent) = (Instant::now(), behind[owner.link].frames);
+            match owner.claimed {
+                Some((since, before)) if before == sent => {
+                    if now - since < SILENCE {
+                        return false;
+                    }
+                }
+                _ => {
+                    owner.claimed = Some((now, sent));
+                    return false;
+                }
+            }
+            let former = &mut behind[owner.link];
+            former.macs.retain(|&mac| mac != source);
+            (former.oldest, former.latest) = (0, Mac::default());
+            *owner = Owner { link, claimed: None };
+            note(table, &mut behind[link], source);
+        }
+        None => {
+            table.insert(source, Owner { link, claimed: None });
+            note(table, &mut behind[link], source);
         }
     }
+    behind[link].latest = source;
+    true
+}
+
+/// One more address behind a link, in place of an old one if there are too many.
+fn note(table: &mut HashMap<Mac, Owner>, behind: &mut Behind, mac: Mac) {
+    if behind.macs.len() < MACS_PER_LINK {
+        behind.macs.push(mac);
+        return;
+    }
+    let oldest = core::mem::replace(&mut behind.macs[behind.oldest], mac);
+    behind.oldest = (behind.oldest + 1) % MACS_PER_LINK;
+    table.remove(&oldest);
+}
+
+/// Of several stations (IEEE 802.3).
+fn is_group(mac: Mac) -> bool {
+    mac[0] & 1 != 0
+}
+
+/// TCP is between two: such a frame to a group is for a peer that says it has a group's address.
+fn is_tcp(frame: &[u8]) -> bool {
+    match frame.get(12..14) {
+        Some([0x08, 0x00]) => frame.get(23) == Some(&PROTOCOL_TCP),
+        Some([0x86, 0xdd]) => frame.get(20) == Some(&PROTOCOL_TCP),
+        _ => false,
+    }
+}
+
+/// ARP in which somebody says another hardware address than it sends from (RFC 826: `ar$sha`).
+#[inline]
+fn is_false_arp(frame: &[u8]) -> bool {
+    frame.get(12..14) == Some(&ETHERTYPE_ARP) && frame.get(22..28) != frame.get(6..12)
 }
 
 fn copy(frame: &[u8], link: &mut MemifLink) -> bool {

@@ -1,7 +1,7 @@
 //! The data path of one ring pair.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, Ordering, fence};
+use core::sync::atomic::{AtomicU16, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::FrameSink;
@@ -9,10 +9,13 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
 use rustix::time::Timespec;
 
+use super::bell::Kept;
+use super::interrupt::Ringer;
 use super::region::Region;
 use super::rendezvous;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::{FRAME_LEN_MAX, Keeper, Pair, Role, Settings};
+use super::sleep;
+use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings};
 use crate::Error;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.
@@ -21,6 +24,11 @@ const PUBLISH_BATCH: u16 = 32;
 const RELEASE_BATCH: u16 = 64;
 /// Frames ahead of the one that is handed over, whose memory is being fetched from the other core.
 const PREFETCH_AHEAD: u16 = 4;
+/// Entries of chains that one call of `receive` walks through, before it leaves the rest to the next: a frame of the peer's
+/// making may have as many as the ring, and bring no bytes.
+const CHAIN_ENTRIES_A_CALL: u32 = 1 << 14;
+/// Wake-ups in a row without a frame either way, at most.
+const IDLE_WAKEUPS_MAX: u32 = 1 << 16;
 /// Calls of `receive` in a row that find nothing before the control socket is asked whether the peer lives: some milliseconds.
 const EMPTY_RECEIVES: u32 = 1 << 16;
 
@@ -125,16 +133,19 @@ pub struct MemifLink {
     /// After the rings in it: fields are dropped in order.
     regions: Vec<Region>,
     /// Wakes the peer, and is written by the peer to wake this end.
-    interrupt: OwnedFd,
-    wakeup: OwnedFd,
-    control: OwnedFd,
+    interrupt: Kept,
+    wakeup: Kept,
+    control: Kept,
+    ringer: Ringer,
     state: State,
     /// This end asked to be woken.
     armed: bool,
     empty_receives: u32,
     mtu: u16,
     offload: bool,
-    keeper: Option<Keeper>,
+    /// Frames that there had been at the last wake-up, and wake-ups in a row that brought none.
+    frames_at_wakeup: u64,
+    idle_wakeups: u32,
     counters: Counters,
 }
 
@@ -213,6 +224,8 @@ struct Receive {
     released: u16,
     /// The peer's index as it was last read.
     seen: u16,
+    /// Entries of chains that were walked through in this call.
+    walked: u32,
     /// The frame that is being handed over.
     inbox: Box<[u8]>,
 }
@@ -240,20 +253,19 @@ impl MemifLink {
     ///
     /// # Errors
     /// As [`MemifLink::open`].
-    pub fn open_kept(mut pair: Pair, keeper: Option<Keeper>) -> Result<MemifLink, Error> {
-        if let Some(keeper) = keeper {
-            pair.control = (keeper.adopt)(pair.control);
-            pair.to_server.interrupt = (keeper.adopt)(pair.to_server.interrupt);
-            pair.to_client.interrupt = (keeper.adopt)(pair.to_client.interrupt);
-        }
+    pub fn open_kept(pair: Pair, keeper: Option<Keeper>) -> Result<MemifLink, Error> {
+        let Pair { role, regions, to_server, to_client, control, mtu, offload } = pair;
+        // From here on whatever fails releases them.
+        let end = |end: RingEnd| (end.place, end.buffers, Kept::by(keeper, end.interrupt));
+        let (to_server, to_client, control) = (end(to_server), end(to_client), Kept::by(keeper, control));
         let broken = |what: &str| Error::MemifProtocol(what.to_owned());
-        let own = pair.role == Role::Client;
-        let regions: Vec<Region> = (pair.regions.iter())
+        let own = role == Role::Client;
+        let regions: Vec<Region> = (regions.iter())
             .map(|(descriptor, size)| Region::map(descriptor, *size, own))
             .collect::<Result<_, _>>()?;
-        let (sending, receiving) = match pair.role {
-            Role::Client => (pair.to_server, pair.to_client),
-            Role::Server => (pair.to_client, pair.to_server),
+        let (sending, receiving) = match role {
+            Role::Client => (to_server, to_client),
+            Role::Server => (to_client, to_server),
         };
         let ring = |place: &super::RingPlace| {
             (regions.get(usize::from(place.region)))
@@ -261,36 +273,39 @@ impl MemifLink {
                 .filter(Ring::has_cookie)
                 .ok_or_else(|| broken("a ring outside its region, or without its cookie"))
         };
-        let (send_ring, receive_ring) = (ring(&sending.place)?, ring(&receiving.place)?);
-        let area = |ring: &Ring, end: &super::RingEnd| match end.buffers {
+        let (send_ring, receive_ring) = (ring(&sending.0)?, ring(&receiving.0)?);
+        let area = |ring: &Ring, buffers: Option<Buffers>| match buffers {
             Some(buffers) => Area::new(buffers, ring, &regions).map(Some),
-            None if pair.offload => Area::learned(ring, &regions).map(Some),
+            None if offload => Area::learned(ring, &regions).map(Some),
             None => Some(None),
         };
-        let areas = area(&send_ring, &sending).zip(area(&receive_ring, &receiving));
+        let areas = area(&send_ring, sending.1).zip(area(&receive_ring, receiving.1));
         let (send_area, receive_area) =
             areas.ok_or_else(|| broken("buffers that are not where they should be"))?;
-        receive_ring.set_polling(true);
-        let frame_len = if pair.offload { FRAME_LEN_MAX as u32 } else { u32::from(pair.mtu) + 14 };
-        let receive = Receive::new(receive_ring, pair.role, receive_area, !pair.offload);
-        if pair.role == Role::Client {
+        let ringer = Ringer::of_this_process()?;
+        sleep::poll(receive_ring.flags());
+        let frame_len = if offload { FRAME_LEN_MAX as u32 } else { u32::from(mtu) + 14 };
+        let receive = Receive::new(receive_ring, role, receive_area, !offload);
+        if role == Role::Client {
             // The server has buffers only now: perhaps it sleeps because there were none.
-            ring_bell(sending.interrupt.as_fd());
+            ringer.ring(sending.2.as_fd());
         }
         Ok(MemifLink {
-            role: pair.role,
-            transmit: Transmit::new(send_ring, pair.role, send_area, frame_len),
+            role,
+            transmit: Transmit::new(send_ring, role, send_area, frame_len),
             receive,
             regions,
-            interrupt: sending.interrupt,
-            wakeup: receiving.interrupt,
-            control: pair.control,
+            interrupt: sending.2,
+            wakeup: receiving.2,
+            control,
+            ringer,
             state: State::Up,
             armed: false,
             empty_receives: 0,
-            mtu: pair.mtu,
-            offload: pair.offload,
-            keeper,
+            mtu,
+            offload,
+            frames_at_wakeup: 0,
+            idle_wakeups: 0,
             counters: Counters::default(),
         })
     }
@@ -318,13 +333,14 @@ impl MemifLink {
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         if self.armed {
-            self.receive.ring.set_polling(true);
+            sleep::poll(self.receive.ring.flags());
             self.armed = false;
         }
         if self.state != State::Up {
             return 0;
         }
         let mut count = 0;
+        self.receive.walked = 0;
         // Dropped frames use the budget up too: a peer that sends nothing else keeps nobody here.
         for _ in 0..budget {
             match self.receive.take(&self.regions) {
@@ -342,6 +358,9 @@ impl MemifLink {
             }
             if self.receive.unreleased() >= RELEASE_BATCH {
                 self.receive.release();
+            }
+            if self.receive.walked >= CHAIN_ENTRIES_A_CALL {
+                break;
             }
         }
         if self.receive.unreleased() > 0 {
@@ -368,13 +387,9 @@ impl MemifLink {
     }
 
     fn publish(&mut self) {
-        self.transmit.publish();
-        // The peer says that it sleeps and then looks for frames once more; here the frames are shown before the flag is
-        // read. One of the two sees what the other did.
-        fence(Ordering::SeqCst);
-        if !self.transmit.ring.is_polled() {
+        if self.transmit.publish() {
             self.counters.interrupts += 1;
-            ring_bell(self.interrupt.as_fd());
+            self.ringer.ring(self.interrupt.as_fd());
         }
     }
 
@@ -387,10 +402,8 @@ impl MemifLink {
         if !self.check_peer() {
             return true;
         }
-        self.receive.ring.set_polling(false);
         self.armed = true;
-        fence(Ordering::SeqCst);
-        self.receive.is_empty()
+        sleep::may_sleep(self.receive.peer_index(), self.receive.ring.flags(), self.receive.next)
     }
 
     /// Looks whether the peer still lives, and takes the interrupts that have come. Returns whether the link is up. The
@@ -406,6 +419,7 @@ impl MemifLink {
             if wakeup {
                 self.counters.wakeups += 1;
                 silence_bell(self.wakeup.as_fd());
+                self.judge_wakeup();
             }
             // What it sent before is taken first.
             if control && self.state == State::Up && self.receive.is_empty() {
@@ -413,6 +427,22 @@ impl MemifLink {
             }
         }
         self.state == State::Up
+    }
+
+    /// Interrupts come with frames. A peer that keeps this end awake without any (it filled an eventfd of the semaphore kind,
+    /// say, of which a read takes 1) would cost a processor and pay nothing.
+    fn judge_wakeup(&mut self) {
+        let frames = self.counters.received_frames.wrapping_add(self.counters.sent_frames);
+        self.idle_wakeups = if frames == self.frames_at_wakeup { self.idle_wakeups + 1 } else { 0 };
+        self.frames_at_wakeup = frames;
+        if self.idle_wakeups > IDLE_WAKEUPS_MAX && self.state == State::Up {
+            self.state = State::PeerBroken("it wakes this end again and again for nothing");
+        }
+    }
+
+    /// Bytes of shared memory that are mapped for it.
+    pub(super) fn memory(&self) -> u64 {
+        self.regions.iter().map(|region| region.length() as u64).sum()
     }
 
     /// The peer has taken every frame that it was shown.
@@ -581,9 +611,11 @@ impl Transmit {
         }
     }
 
-    fn publish(&mut self) {
+    /// Returns whether the peer must be woken.
+    #[inline]
+    fn publish(&mut self) -> bool {
         self.published = self.next;
-        self.own_index().store(self.next, Ordering::Release);
+        sleep::show(self.own_index(), self.ring.flags(), self.next)
     }
 }
 
@@ -598,7 +630,8 @@ impl Receive {
         // has written nothing, since no buffer has been offered to it.
         let next = ring.tail().load(Ordering::Relaxed);
         let inbox = vec![0; FRAME_LEN_MAX].into_boxed_slice();
-        let mut receive = Receive { ring, role, area, rewrite, next, released: next, seen: next, inbox };
+        let mut receive =
+            Receive { ring, role, area, rewrite, next, released: next, seen: next, walked: 0, inbox };
         receive.release();
         receive
     }
@@ -689,6 +722,7 @@ impl Receive {
             let descriptor = self.ring.read(self.next);
             copied = copied.and_then(|at| self.copy(self.next, descriptor, at, regions));
             self.next = self.next.wrapping_add(1);
+            self.walked += 1;
             if descriptor.flags & NEXT == 0 {
                 return copied.map_or_else(Taken::Dropped, Taken::Frame);
             }
@@ -744,15 +778,6 @@ fn prefetch(memory: NonNull<u8>) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = memory;
-}
-
-/// Adds one to an eventfd. The descriptor may be the peer's, who could have filled it and made it block: then nothing is
-/// written, and it is readable as it should be.
-fn ring_bell(eventfd: BorrowedFd<'_>) {
-    let mut writable = [PollFd::from_borrowed_fd(eventfd, PollFlags::OUT)];
-    if poll(&mut writable, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
-        let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
-    }
 }
 
 /// Sets an eventfd back to 0, without waiting even if the peer made it block.
@@ -821,16 +846,6 @@ impl FrameSink for MemifLink {
         self.counters.sent_bytes += u64::from(bytes);
         if self.transmit.next.wrapping_sub(self.transmit.published) >= PUBLISH_BATCH {
             self.publish();
-        }
-    }
-}
-
-impl Drop for MemifLink {
-    fn drop(&mut self) {
-        if let Some(keeper) = self.keeper {
-            for descriptor in [&self.interrupt, &self.wakeup, &self.control] {
-                (keeper.release)(descriptor.as_fd());
-            }
         }
     }
 }

@@ -22,8 +22,10 @@ const BELIEVED: Duration = Duration::from_secs(1);
 const KNOWN_MAX: usize = 1024;
 /// A ring's entries: 1 MB each way, as many programs may have links.
 const LOG2_RING_SIZE: u8 = 9;
-/// Visitors that have come and said nothing yet, at most.
+/// Visitors that have come and said nothing yet, at most: one more takes the oldest one's place.
 const VISITORS_MAX: usize = 64;
+/// How long one may say nothing.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of frames to this stack itself that wait at most.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
 /// Frames' memory that is kept for the next ones.
@@ -32,6 +34,8 @@ const SPARE_MAX: usize = 256;
 /// several.
 const PATROL: u32 = 16_384;
 const BUSY_CALL: u32 = 16;
+/// While somebody says nothing, this stack wakes each millisecond only.
+const WAITING_CALL: u32 = 64;
 
 /// What a [`Loopback`] has done besides what its links count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,7 +130,8 @@ pub struct Loopback {
     calls_bell: Bell,
     keeper: Keeper,
     doors: Vec<OwnDoor>,
-    visitors: Vec<Kept>,
+    /// By when they came.
+    visitors: VecDeque<(Kept, Instant)>,
     peers: Vec<Peer>,
     /// How many have been named.
     names: u32,
@@ -160,7 +165,7 @@ impl Loopback {
             calls_bell: Bell::new(keeper)?,
             keeper,
             doors: Vec::new(),
-            visitors: Vec::new(),
+            visitors: VecDeque::new(),
             peers: Vec::new(),
             names: 0,
             known: HashMap::new(),
@@ -287,14 +292,17 @@ impl Loopback {
     /// Takes what visitors offer.
     #[cold]
     fn accept(&mut self) {
+        let now = Instant::now();
+        let mut come = 0;
         for (_, socket) in self.doors.iter().filter_map(|door| door.for_others.as_ref()) {
-            while self.visitors.len() < VISITORS_MAX
+            while come < VISITORS_MAX
                 && let Some(visitor) = Door::accept(socket)
             {
-                self.visitors.push(Kept::new(visitor, self.keeper));
+                come += 1;
+                self.visitors.push_back((Kept::new(visitor, self.keeper), now));
             }
         }
-        for visitor in core::mem::take(&mut self.visitors) {
+        for (visitor, came) in core::mem::take(&mut self.visitors) {
             match rendezvous::take_offer(&visitor) {
                 Ok(Some((pair, stack))) => {
                     let process = rendezvous::process_of(visitor.as_fd()).unwrap_or(0);
@@ -302,14 +310,19 @@ impl Loopback {
                     self.counters.taken += u64::from(taken);
                     self.counters.refused += u64::from(!taken);
                 }
-                Ok(None) => {
+                Ok(None) if now - came < PATIENCE => {
                     self.bell.ring_for(visitor.as_fd());
-                    self.visitors.push(visitor);
+                    self.visitors.push_back((visitor, came));
                 }
+                Ok(None) => self.counters.refused += 1,
                 // Who only looked whether anybody is here has gone again.
                 Err(Error::MemifGone { .. }) => {}
                 Err(_) => self.counters.refused += 1,
             }
+        }
+        while self.visitors.len() > VISITORS_MAX {
+            self.visitors.pop_front();
+            self.counters.refused += 1;
         }
     }
 
@@ -330,7 +343,11 @@ impl Loopback {
             self.accept();
             count = self.hub.receive(budget, &mut each);
         }
-        self.calls += if count == 0 { 1 } else { BUSY_CALL };
+        self.calls += match (count, self.visitors.is_empty()) {
+            (0, true) => 1,
+            (0, false) => WAITING_CALL,
+            _ => BUSY_CALL,
+        };
         if self.calls >= PATROL {
             self.calls = 0;
             self.accept();

@@ -13,17 +13,22 @@
 //! shared one, wait, loop or panic: see [`MemifLink`] and `ring.rs`.
 
 mod address;
+#[cfg(test)]
+mod attacks;
 mod bell;
 mod client;
 mod control;
 mod hub;
+mod interrupt;
 mod link;
 mod loopback;
 mod message;
+mod place;
 mod region;
 mod rendezvous;
 mod ring;
 mod server;
+mod sleep;
 mod station;
 #[cfg(test)]
 mod tests;
@@ -34,9 +39,10 @@ pub use client::connect;
 pub use hub::{Hub, HubCounters};
 pub use link::{Counters, MemifLink, State};
 pub use loopback::{Loopback, LoopbackCounters, OtherEnd, Word};
+pub use place::remove_abandoned;
 pub use rendezvous::STACKS_MAX;
 pub use ring::Buffers;
-pub use server::{Listener, remove_abandoned};
+pub use server::Listener;
 pub use station::Station;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -3,14 +3,19 @@
 use core::ptr::NonNull;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate, memfd_create,
+};
 
-use super::ring::{Ring, ring_len};
+use super::ring::{LOG2_RING_SIZE_MAX, Ring, ring_len};
 use crate::Error;
 use crate::mapping::Mapping;
 
 /// Offsets in a region are 32 bits: no more of a region can be used.
 const LEN_MAX: u64 = 1 << 32;
+
+/// What memfds without MFD_HUGETLB are made of (linux/magic.h).
+const TMPFS_MAGIC: u32 = 0x0102_1994;
 
 /// A client's memory for `length` bytes, zeroed. Nobody can cut it off under the other end.
 pub(crate) fn make(length: usize) -> Result<OwnedFd, Error> {
@@ -23,7 +28,19 @@ pub(crate) fn make(length: usize) -> Result<OwnedFd, Error> {
     Ok(descriptor)
 }
 
-/// Whether a peer's memory can be used: it is as long as it says, and stays so. Otherwise why not, in words for the peer.
+/// Bytes that all regions of a peer with so many ring pairs may have: room for the longest rings with buffers of 2,048 bytes.
+/// What this end touches of it may be charged to this end (cgroup v2, memory), and a peer can give its pages back at any time
+/// (FALLOC_FL_PUNCH_HOLE) and have this end pay for them once more; never for more than this.
+pub(super) const fn memory_max(pairs: u16) -> u64 {
+    let ring = ring_len(LOG2_RING_SIZE_MAX) as u64 + (2048 << LOG2_RING_SIZE_MAX);
+    2 * pairs as u64 * ring.next_multiple_of(1 << 20)
+}
+
+/// Whether a peer's memory can be used: it is as long as it says and stays so, and a page of it that is not there yet can be
+/// had like any other memory. Otherwise why not, in words for the peer.
+///
+/// (A page of hugetlbfs can be missing: touching it is SIGBUS. userfaultfd(2) is no danger: it is about the peer's mapping, and
+/// this end has its own. Nor is a file of FUSE: it has no seals.)
 pub(crate) fn check(descriptor: BorrowedFd<'_>, size: u64) -> Result<(), &'static str> {
     if size == 0 || size > LEN_MAX {
         return Err("a region must be 1 byte to 4 GB long");
@@ -31,6 +48,9 @@ pub(crate) fn check(descriptor: BorrowedFd<'_>, size: u64) -> Result<(), &'stati
     let seals = fcntl_get_seals(descriptor).map_err(|_| "a region must be a memfd")?;
     if !seals.contains(SealFlags::SHRINK) {
         return Err("a region must be sealed with F_SEAL_SHRINK");
+    }
+    if !fstatfs(descriptor).is_ok_and(|system| system.f_type as u32 == TMPFS_MAGIC) {
+        return Err("a region must have ordinary pages, no huge ones");
     }
     match fstat(descriptor) {
         Ok(stat) if stat.st_size.cast_unsigned() >= size => Ok(()),
@@ -56,6 +76,11 @@ impl Region {
             Mapping::foreign(descriptor.as_fd(), length, operation)
         };
         mapping.map(Region)
+    }
+
+    /// Bytes that are mapped.
+    pub(crate) fn length(&self) -> usize {
+        self.0.length()
     }
 
     /// Where `length` bytes from `offset` are, if the region has them.

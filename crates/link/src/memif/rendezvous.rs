@@ -3,7 +3,7 @@
 //! namespace, as addresses and ports do, and end with their process. Both ends are of one user.
 
 use core::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,7 +14,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::client::Layout;
-use super::control::make_socket;
+use super::control::{credentials, is_control, make_socket, option};
 use super::message::Direction;
 use super::server::is_eventfd;
 use super::{Pair, RingEnd, Role, Settings, region};
@@ -98,7 +98,7 @@ impl Door {
 /// The peer's process, if it is of the same user: a number that no other process has, or 0 if it cannot be told (before Linux
 /// 6.9, of one in another PID namespace).
 pub(super) fn process_of(socket: BorrowedFd<'_>) -> Option<u64> {
-    let peer: libc::ucred = peer_option(socket, libc::SO_PEERCRED)?;
+    let peer = credentials(socket)?;
     if peer.uid != rustix::process::geteuid().as_raw() {
         return None;
     }
@@ -110,30 +110,12 @@ pub(super) fn process_of(socket: BorrowedFd<'_>) -> Option<u64> {
 
 /// The peer's process in the file system of process descriptors.
 fn inode_of_process(socket: BorrowedFd<'_>) -> Option<u64> {
-    let descriptor: i32 = peer_option(socket, libc::SO_PEERPIDFD)?;
+    let descriptor: i32 = option(socket, libc::SO_PEERPIDFD)?;
     // SAFETY: the kernel has just made it for this caller.
     let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let kind = rustix::fs::fstatfs(&descriptor).ok()?.f_type;
     // Before, all process descriptors had one inode.
     (kind as u32 == PIDFS_MAGIC).then_some(rustix::fs::fstat(&descriptor).ok()?.st_ino)
-}
-
-/// What the kernel says of a Unix socket's peer. (rustix has neither a process 0 nor SO_PEERPIDFD.)
-fn peer_option<T: Copy>(socket: BorrowedFd<'_>, option: i32) -> Option<T> {
-    let mut value = core::mem::MaybeUninit::<T>::uninit();
-    let mut length = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes `length` bytes at most.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            option,
-            value.as_mut_ptr().cast(),
-            &raw mut length,
-        )
-    };
-    // SAFETY: the kernel has written all of it; both options are made of integers.
-    (result == 0 && length as usize == size_of::<T>()).then(|| unsafe { value.assume_init() })
 }
 
 /// Where connections may go.
@@ -225,7 +207,13 @@ pub(super) fn take_offer(channel: impl AsFd) -> Result<Option<(Pair, u8)>, Error
     };
     settings.check()?;
     let layout = Layout::new(&settings)?;
+    if layout.length as u64 > region::memory_max(1) {
+        return Err(broken("an offer of more memory than rings need"));
+    }
     region::check(memory.as_fd(), layout.length as u64).map_err(broken)?;
+    if !is_control(control.as_fd()) {
+        return Err(broken("a control socket that is none"));
+    }
     if !is_eventfd(to_server.as_fd()) || !is_eventfd(to_client.as_fd()) {
         return Err(broken("an interrupt that is no eventfd"));
     }

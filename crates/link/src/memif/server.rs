@@ -1,28 +1,32 @@
 //! The end that listens.
 
+use core::cmp::Reverse;
 use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags};
-use rustix::fs::{CWD, readlinkat, unlink};
+use rustix::fs::{CWD, readlinkat};
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with, bind, connect, listen};
+use rustix::net::{SocketFlags, accept_with};
 
-use super::control::{Control, Heard, check_user, make_socket, wait_readable};
+use super::control::{Control, Heard, check_user, credentials, make_socket, wait_readable};
 use super::message::{Direction, MODE_ETHERNET, Message, VERSION};
+use super::place::{self, SocketFile};
 use super::ring::{LOG2_RING_SIZE_MAX, ring_len};
 use super::{Address, Connection, Pair, RingEnd, RingPlace, Role, Settings, duplicate, name, region};
 use crate::Error;
 
 /// Regions of a connection at most.
 const REGIONS_MAX: u16 = 16;
-/// Handshakes that go on at the same time, at most.
-const GREETINGS_MAX: usize = 16;
+/// Handshakes that go on at the same time, at most: one more takes another's place (see [`Listener::make_room`]).
+const GREETINGS_MAX: usize = 64;
+/// Clients that one call of `poll` accepts, so that those that talk already are heard in between.
+const ACCEPTED_A_CALL: usize = 16;
+/// What is said to whom that happens: a client tries again.
+pub(super) const BUSY: &str = "too many handshakes at once";
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that wait to be accepted.
-const BACKLOG: i32 = 64;
 
 /// Listens for clients. It never waits for one of them: a client that stops in the middle holds up nobody.
 #[derive(Debug)]
@@ -32,42 +36,29 @@ pub struct Listener {
     settings: Settings,
     greetings: Vec<Greeting>,
     refused: u64,
-    /// It made the socket, and takes its file away in the end.
-    made: bool,
+    /// What it made, and takes away in the end.
+    _file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Listens at an address. A socket's file that nobody listens on any more is replaced.
+    /// Listens at an address. A socket's file of the same user's that nobody listens on any more is replaced. The file's mode is
+    /// 0660 less the umask: the group may connect only where the umask lets groups write.
     ///
     /// # Errors
-    /// [`Error::MemifTaken`] if another process listens there, [`Error::Layout`] for impossible settings, or what the kernel
-    /// said.
+    /// [`Error::MemifTaken`] if another process listens there, [`Error::MemifFile`] if something else has that name,
+    /// [`Error::Layout`] for impossible settings, or what the kernel said.
     pub fn bind(address: &Address, settings: Settings) -> Result<Listener, Error> {
         settings.check()?;
-        let place = address.socket_address()?;
         let socket = make_socket()?;
-        match bind(&socket, &place) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => {
-                if !remove_abandoned(address)? {
-                    return Err(Error::MemifTaken(address.to_string()));
-                }
-                let again = bind(&socket, &place);
-                again.map_err(|errno| Error::system("replacing an old memif socket", errno))?;
-            }
-            Err(errno) => return Err(Error::system("binding a memif socket", errno)),
-        }
-        listen(&socket, BACKLOG).map_err(|errno| Error::system("listening on a memif socket", errno))?;
-        let mut listener = Listener::adopt(socket, address, settings);
-        listener.made = true;
-        Ok(listener)
+        let file = place::listen_at(&socket, address)?;
+        Ok(Listener { _file: file, ..Listener::adopt(socket, address, settings) })
     }
 
     /// Accepts at a socket that another process listens on too: each client is one of theirs.
     #[must_use]
     pub fn adopt(socket: OwnedFd, address: &Address, settings: Settings) -> Listener {
         let address = address.clone();
-        Listener { socket, address, settings, greetings: Vec::new(), refused: 0, made: false }
+        Listener { socket, address, settings, greetings: Vec::new(), refused: 0, _file: None }
     }
 
     /// The socket.
@@ -96,25 +87,45 @@ impl Listener {
     /// # Errors
     /// What the kernel said about accepting. What is wrong with a client is told to it, and counted.
     pub fn poll(&mut self) -> Result<Option<Connection>, Error> {
-        self.accept_all()?;
-        for index in 0..self.greetings.len() {
-            match self.greetings[index].advance(&self.settings, self.address.id) {
-                Progress::Waiting => {}
+        self.accept_some()?;
+        let mut index = 0;
+        while let Some(greeting) = self.greetings.get_mut(index) {
+            match greeting.advance(&self.settings, self.address.id) {
+                Progress::Waiting => index += 1,
                 Progress::Done(connection) => {
                     self.greetings.swap_remove(index);
                     return Ok(Some(connection));
                 }
-                Progress::Failed(reason) => {
-                    let greeting = self.greetings.swap_remove(index);
-                    if let Some(reason) = reason {
-                        greeting.control.refuse(reason);
-                    }
-                    self.refused += 1;
-                    return self.poll();
-                }
+                Progress::Failed(reason) => self.turn_away(index, reason),
             }
         }
         Ok(None)
+    }
+
+    fn turn_away(&mut self, index: usize, reason: Option<&'static str>) {
+        let greeting = self.greetings.swap_remove(index);
+        if let Some(reason) = reason {
+            greeting.control.refuse(reason);
+        }
+        self.refused += 1;
+    }
+
+    /// Ends a handshake if there is no room for another: one of the user, and then of the process, that has most of them; of
+    /// those the one that has said least, and then the oldest. So who opens many and says nothing is in its own way first.
+    fn make_room(&mut self) {
+        if self.greetings.len() < GREETINGS_MAX {
+            return;
+        }
+        let count = |same: &dyn Fn(&Greeting) -> bool| self.greetings.iter().filter(|one| same(one)).count();
+        let blame = |one: &Greeting| {
+            let of_user = count(&|other| other.who.0 == one.who.0);
+            let of_process = count(&|other| other.who == one.who);
+            (of_user, of_process, Reverse(one.heard), Reverse(one.deadline))
+        };
+        let blamed = (0..self.greetings.len()).max_by_key(|&index| blame(&self.greetings[index]));
+        if let Some(index) = blamed {
+            self.turn_away(index, Some(BUSY));
+        }
     }
 
     /// Waits for a connection, at most so long.
@@ -150,8 +161,8 @@ impl Listener {
         self.refused
     }
 
-    fn accept_all(&mut self) -> Result<(), Error> {
-        while self.greetings.len() < GREETINGS_MAX {
+    fn accept_some(&mut self) -> Result<(), Error> {
+        for _ in 0..ACCEPTED_A_CALL {
             match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.greet(socket),
                 Err(Errno::AGAIN) => break,
@@ -179,38 +190,24 @@ impl Listener {
             max_log2_ring_size: LOG2_RING_SIZE_MAX,
         };
         match control.say(&hello, None) {
-            Ok(()) => self.greetings.push(Greeting::new(control)),
+            Ok(()) => {
+                self.make_room();
+                self.greetings.push(Greeting::new(control));
+            }
             Err(_) => self.refused += 1,
         }
     }
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Some(path) = self.address.path().filter(|_| self.made) {
-            let _ = unlink(path);
-        }
-    }
-}
-
-/// Takes away the socket's file if nobody listens there any more: who did was killed. Returns whether it did.
-///
-/// # Errors
-/// What the kernel said.
-pub fn remove_abandoned(address: &Address) -> Result<bool, Error> {
-    let Some(path) = address.path() else { return Ok(false) };
-    if connect(make_socket()?, &address.socket_address()?) != Err(Errno::CONNREFUSED) {
-        return Ok(false);
-    }
-    unlink(path).map_err(|errno| Error::system("removing an old memif socket", errno))?;
-    Ok(true)
 }
 
 /// A handshake that goes on.
 #[derive(Debug)]
 struct Greeting {
     control: Control,
+    /// The client's user and process.
+    who: (u32, i32),
     deadline: Instant,
+    /// Messages that made sense.
+    heard: u32,
     /// What INIT said.
     peer: Option<String>,
     regions: Vec<(OwnedFd, u64)>,
@@ -229,6 +226,8 @@ enum Progress {
 impl Greeting {
     fn new(control: Control) -> Greeting {
         Greeting {
+            who: credentials(control.0.as_fd()).map_or((u32::MAX, 0), |peer| (peer.uid, peer.pid)),
+            heard: 0,
             control,
             deadline: Instant::now() + PATIENCE,
             peer: None,
@@ -254,7 +253,7 @@ impl Greeting {
                 Message::Init { version, id: wanted, mode, name } => {
                     self.init(version, mode, wanted == id, name)
                 }
-                Message::AddRegion { index, size } => self.add_region(index, size, descriptor),
+                Message::AddRegion { index, size } => self.add_region(index, size, descriptor, settings),
                 Message::AddRing { direction, index, region, offset, log2_ring_size } => {
                     let place = RingPlace { region, offset, log2_size: log2_ring_size };
                     self.add_ring(direction, index, place, descriptor, settings)
@@ -266,6 +265,7 @@ impl Greeting {
             if let Err(reason) = answer {
                 return Progress::Failed(Some(reason));
             }
+            self.heard += 1;
             if self.control.say(&Message::Ack, None).is_err() {
                 return Progress::Failed(None);
             }
@@ -289,10 +289,20 @@ impl Greeting {
         Ok(())
     }
 
-    fn add_region(&mut self, index: u16, size: u64, descriptor: Option<OwnedFd>) -> Result<(), &'static str> {
+    fn add_region(
+        &mut self,
+        index: u16,
+        size: u64,
+        descriptor: Option<OwnedFd>,
+        settings: &Settings,
+    ) -> Result<(), &'static str> {
         let descriptor = descriptor.ok_or("missing region fd")?;
         if self.peer.is_none() || usize::from(index) != self.regions.len() || index >= REGIONS_MAX {
             return Err("invalid region index");
+        }
+        let others: u64 = self.regions.iter().map(|(_, size)| size).sum();
+        if size > region::memory_max(settings.pairs).saturating_sub(others) {
+            return Err("more memory than rings need: 66 MB for each ring pair of the server");
         }
         region::check(descriptor.as_fd(), size)?;
         self.regions.push((descriptor, size));

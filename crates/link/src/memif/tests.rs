@@ -14,7 +14,7 @@ use super::ring::ring_len;
 use super::*;
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Numbers from a seed that is printed.
 pub(crate) struct Random(u64);
@@ -38,14 +38,14 @@ impl Random {
     }
 }
 
-fn any_address() -> Address {
+pub(super) fn any_address() -> Address {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     format!("@overfly-memif-test-{}-{number}", std::process::id()).parse().unwrap()
 }
 
 /// A client's and a server's end of one connection.
-fn connect_both(client: &Settings, server: &Settings) -> (Connection, Connection) {
+pub(super) fn connect_both(client: &Settings, server: &Settings) -> (Connection, Connection) {
     let address = any_address();
     let mut listener = Listener::bind(&address, server.clone()).unwrap();
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ fn connect_both(client: &Settings, server: &Settings) -> (Connection, Connection
     })
 }
 
-fn one_pair(settings: &Settings) -> (MemifLink, MemifLink) {
+pub(super) fn one_pair(settings: &Settings) -> (MemifLink, MemifLink) {
     let (client, server) = connect_both(settings, settings);
     let mut links = [client, server].map(|end| end.open().unwrap().pop().unwrap());
     // The client's buffers are offered when it opens its end, which may be after the server's.
@@ -63,7 +63,7 @@ fn one_pair(settings: &Settings) -> (MemifLink, MemifLink) {
     links.into()
 }
 
-fn send(link: &mut MemifLink, frame: &[u8]) -> bool {
+pub(super) fn send(link: &mut MemifLink, frame: &[u8]) -> bool {
     let Some(buffer) = link.frame() else { return false };
     buffer[..frame.len()].copy_from_slice(frame);
     link.commit(frame.len());
@@ -478,7 +478,9 @@ fn a_hub_sends_each_peer_what_it_takes() {
         peer.receive(100, |frame| lengths.push(frame.len()));
         lengths
     };
-    forward(&mut hub, &frame_to([0xff; 6], 0), Unfinished::default());
+    let mut question = frame_to([0xff; 6], 0);
+    question[13] = 6;
+    forward(&mut hub, &question, Unfinished::default());
     assert_eq!(peers.each_mut().map(heard), [[54], [54]]);
     for (number, peer) in (0..).zip(&mut peers) {
         let mut hello = frame_to(mac(9), 0);

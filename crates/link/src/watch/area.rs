@@ -4,11 +4,18 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 
-use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
+use core::time::Duration;
 
-use super::LENGTH;
+use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
+
+use super::{LENGTH, now_us};
 use crate::Error;
 use crate::mapping::Mapping;
+
+/// TMPFS_MAGIC (include/uapi/linux/magic.h): ordinary pages. A hole in memory of huge pages can lack a page to fill it: SIGBUS.
+const ORDINARY_PAGES: u64 = 0x0102_1994;
+/// For how long somebody who writes all the time is read again.
+const STEADY_WITHIN: Duration = Duration::from_millis(50);
 
 /// One side's mapping.
 pub(super) struct Area(Mapping);
@@ -19,14 +26,18 @@ unsafe impl Send for Area {}
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Maps memory that [`super::create`] made, and nothing else: a length that could change would be a trap.
+    /// Maps memory that is as [`super::create`] makes it, and no other: a file that could shrink, of huge pages, or on a file
+    /// system that can be full, would be a trap. Only memfd_create(2) gives a file these seals.
     pub(super) fn open(memory: &OwnedFd) -> Result<Area, Error> {
         let length = fstat(memory).map_err(|errno| Error::system("fstat of a memfd", errno))?.st_size;
         let seals = fcntl_get_seals(memory).unwrap_or(SealFlags::empty());
-        if usize::try_from(length) != Ok(LENGTH * 8) || !seals.contains(SealFlags::SHRINK) {
+        let kind = fstatfs(memory).map_err(|errno| Error::system("fstatfs of a memfd", errno))?.f_type;
+        let ordinary = u64::try_from(kind) == Ok(ORDINARY_PAGES);
+        let sealed = seals.contains(SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL));
+        if usize::try_from(length) != Ok(LENGTH * 8) || !ordinary || !sealed {
             return Err(Error::BrokerProtocol("memory to watch of another shape"));
         }
-        Ok(Area(Mapping::foreign(memory.as_fd(), LENGTH * 8, "mmap of what a stack shows")?))
+        Ok(Area(Mapping::sparse(memory.as_fd(), LENGTH * 8, "mmap of what a stack shows")?))
     }
 
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
@@ -69,15 +80,14 @@ impl Area {
         self.word(sequence).store(before.wrapping_add(2), Ordering::Release);
     }
 
-    /// Runs `read` until nobody wrote meanwhile; what it saw at last if somebody always did.
+    /// Runs `read` until nobody wrote meanwhile; what it saw at last if somebody did for [`STEADY_WITHIN`].
     pub(super) fn steadily<T>(&self, sequence: usize, mut read: impl FnMut(&Area) -> T) -> T {
-        let mut tries = 0;
+        let end = now_us() + STEADY_WITHIN.as_micros() as u64;
         loop {
             let before = self.word(sequence).load(Ordering::Acquire);
             let seen = read(self);
             core::sync::atomic::fence(Ordering::Acquire);
-            tries += 1;
-            if (before.is_multiple_of(2) && self.load(sequence) == before) || tries >= 1000 {
+            if (before.is_multiple_of(2) && self.load(sequence) == before) || now_us() >= end {
                 return seen;
             }
             std::thread::yield_now();

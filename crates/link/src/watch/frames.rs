@@ -73,6 +73,8 @@ impl Show {
 pub struct Capture<'a> {
     view: &'a View,
     read: u64,
+    /// Bytes of each frame that were asked for.
+    length: usize,
     dropped_before: u64,
 }
 
@@ -94,7 +96,8 @@ impl View {
         let read = self.area.word(word::CAPTURE_WRITTEN).load(Ordering::Acquire);
         self.area.word(word::CAPTURE_READ).store(read, Ordering::Release);
         self.area.store(word::CAPTURE_LEN, length as u64);
-        let mut capture = Capture { view: self, read, dropped_before: self.area.load(word::CAPTURE_DROPPED) };
+        let mut capture =
+            Capture { view: self, read, length, dropped_before: self.area.load(word::CAPTURE_DROPPED) };
         capture.renew();
         self.ring();
         Ok(capture)
@@ -124,8 +127,10 @@ impl Capture<'_> {
             let left = written.wrapping_sub(self.read);
             let record = word_at(self.read.wrapping_add(1));
             let kept = (record >> 32 & 0x7fff_ffff) as usize;
+            let length = (record & 0xffff_ffff) as usize;
             let words = 2 + kept.div_ceil(8) as u64;
-            if left > FRAMES_LEN as u64 || words > left {
+            let possible = kept <= self.length.min(FRAME_LEN_MAX) && kept <= length;
+            if left > FRAMES_LEN as u64 || words > left || !possible {
                 // Not what a stack writes: go on with what comes next.
                 self.read = written;
                 break;
@@ -137,7 +142,7 @@ impl Capture<'_> {
             each(CapturedFrame {
                 time_us: word_at(self.read),
                 outbound: record >> 63 != 0,
-                length: (record & 0xffff_ffff) as usize,
+                length,
                 bytes: &bytes,
             });
             self.read = self.read.wrapping_add(words);

@@ -34,6 +34,8 @@ use crate::Error;
 pub const ROWS_MAX: usize = 65_536;
 /// Counters at most.
 pub const COUNTERS_MAX: usize = 512;
+/// Bytes of a counter's name at most: what an observer takes.
+pub const NAME_LEN_MAX: usize = 80;
 
 /// "OVFW" and the layout's version.
 const MAGIC: u64 = 0x4f56_4657_0000_0001;
@@ -197,8 +199,110 @@ mod tests {
     #[test]
     fn memory_that_could_shrink_is_not_looked_at() {
         let (_, bell) = create().unwrap();
-        let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-        ftruncate(&memory, (LENGTH * 8) as u64).unwrap();
-        assert!(View::open(&memory, bell).is_err());
+        let also = || fcntl_dupfd_cloexec(&bell, 3).unwrap();
+        let sized = |length: usize| {
+            let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            ftruncate(&memory, length as u64).unwrap();
+            memory
+        };
+        let memory = sized(LENGTH * 8);
+        assert!(View::open(&memory, also()).is_err());
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert!(View::open(&memory, also()).is_err(), "seals could still be added");
+        fcntl_add_seals(&memory, SealFlags::SEAL).unwrap();
+        assert!(View::open(&memory, also()).is_ok());
+        let short = sized(LENGTH * 8 - 4096);
+        fcntl_add_seals(&short, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        assert!(View::open(&short, also()).is_err());
+    }
+
+    #[test]
+    fn a_bell_is_an_eventfd_and_nobody_waits_for_it() {
+        let (memory, _) = create().unwrap();
+        let (_end, pipe) = rustix::pipe::pipe().unwrap();
+        assert!(View::open(&memory, pipe).is_err());
+        // Full, and made so that a write waits until somebody reads.
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let view = View::open(&memory, fcntl_dupfd_cloexec(&bell, 3).unwrap()).unwrap();
+        assert!(view.table(Duration::from_millis(1)).is_none());
+        drop(view.capture(96).unwrap());
+        // The threads that wait go on.
+        rustix::io::read(&bell, &mut [0_u8; 8]).unwrap();
+    }
+
+    /// Numbers that a hostile process would write: extremes, neighbours of every limit, anything.
+    fn hostile(random: &mut u64) -> u64 {
+        // xorshift64 (Marsaglia, 2003).
+        *random ^= *random << 13;
+        *random ^= *random >> 7;
+        *random ^= *random << 17;
+        let limits = [
+            0,
+            1,
+            MAGIC,
+            COUNTERS_MAX as u64,
+            ROWS_MAX as u64,
+            FRAMES_LEN as u64,
+            1 << 32,
+            96 << 32,
+            u64::MAX,
+        ];
+        match *random % 4 {
+            0 => limits[(*random >> 8) as usize % limits.len()],
+            1 => limits[(*random >> 8) as usize % limits.len()].wrapping_add(*random >> 62).wrapping_sub(1),
+            2 => *random >> (*random >> 58),
+            _ => *random,
+        }
+    }
+
+    #[test]
+    fn a_process_that_writes_anything_at_any_time_harms_no_observer() {
+        let seed = now_us() | 1;
+        println!("OVERFLY_SEED={seed}");
+        let (show, view) = pair();
+        let over = core::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut random = seed;
+                while !over.load(core::sync::atomic::Ordering::Relaxed) {
+                    let index = match hostile(&mut random) % 4 {
+                        0 | 1 => (random >> 16) as usize % NAMES,
+                        2 => (random >> 16) as usize % ROWS,
+                        _ => (random >> 16) as usize % LENGTH,
+                    };
+                    // Who takes frames is asked for below.
+                    if index != word::CAPTURE_OWNER && index != word::CAPTURE_UNTIL_US {
+                        show.area.store(index, hostile(&mut random));
+                    }
+                    if random.is_multiple_of(64) {
+                        show.area.store(word::MAGIC, MAGIC);
+                    }
+                }
+            });
+            let began = std::time::Instant::now();
+            let mut looks = 0;
+            while looks < 20 || began.elapsed() < Duration::from_secs(2) {
+                let counters = view.counters();
+                assert!(counters.len() <= COUNTERS_MAX);
+                // A byte that is no UTF-8 is shown as three.
+                assert!(
+                    counters.iter().all(|(name, _)| name.len() <= 3 * NAME_LEN_MAX && !name.contains('\n'))
+                );
+                let table = view.table(Duration::from_millis(1)).unwrap_or_else(|| view.table_as_it_is());
+                assert!(table.rows.len() <= ROWS_MAX);
+                for row in &table.rows {
+                    let _ = (row.kind(), row.local(), row.remote(), row.timer());
+                }
+                let mut capture = view.capture(96).unwrap();
+                for _ in 0..50 {
+                    let taken = capture.take(|frame| assert!(frame.bytes.len() <= frame.length.min(96)));
+                    assert!(taken <= FRAMES_LEN / 2);
+                }
+                let _ = capture.dropped();
+                looks += 1;
+            }
+            over.store(true, core::sync::atomic::Ordering::Relaxed);
+        });
     }
 }

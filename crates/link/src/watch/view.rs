@@ -1,14 +1,15 @@
-//! The observer's side. Nothing that the process wrote is believed without a look.
+//! The observer's side. The process may write anything, at any time, also while it is read: every number is read once and bounded
+//! before it is used, every loop has an end, and names are bytes of the process's choice, for the caller to escape.
 
 use core::sync::atomic::Ordering;
 use core::time::Duration;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use zerocopy::FromBytes;
 
 use super::area::Area;
 use super::row::{Row, WORDS};
-use super::{COUNTERS_MAX, MAGIC, NAMES, ROWS, ROWS_MAX, VALUES, now_us, word};
+use super::{COUNTERS_MAX, MAGIC, NAME_LEN_MAX, NAMES, ROWS, ROWS_MAX, VALUES, now_us, word};
 use crate::Error;
 
 /// Somebody looks at a process.
@@ -27,11 +28,14 @@ pub struct Table {
 }
 
 impl View {
-    /// Takes what the broker handed over.
+    /// Takes what the broker handed over. Whoever was listening at its name may have: nothing of it can harm the caller.
     ///
     /// # Errors
     /// [`Error::BrokerProtocol`] if it is something else, or what the kernel said.
     pub fn open(memory: &OwnedFd, bell: OwnedFd) -> Result<View, Error> {
+        if !is_eventfd(&bell) {
+            return Err(Error::BrokerProtocol("a bell that is none"));
+        }
         Ok(View { area: Area::open(memory)?, bell })
     }
 
@@ -41,7 +45,7 @@ impl View {
         self.area.load(word::SHOWN_US)
     }
 
-    /// Every counter with its name; none before the process has shown some.
+    /// Every counter with its name, of [`NAME_LEN_MAX`] bytes at most; none before the process has shown some.
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
         if self.area.word(word::MAGIC).load(Ordering::Acquire) != MAGIC {
@@ -50,9 +54,11 @@ impl View {
         self.area.steadily(word::NAMES_SEQUENCE, |area| {
             let length = area.load(word::NAMES_LEN).min(((VALUES - NAMES) * 8) as u64) as usize;
             let count = area.load(word::COUNTERS).min(COUNTERS_MAX as u64) as usize;
-            let names = String::from_utf8_lossy(&area.read(NAMES, length)).into_owned();
+            let names = area.read(NAMES, length);
             let values = (VALUES..VALUES + count).map(|index| area.load(index));
-            names.lines().map(str::to_owned).zip(values).collect()
+            let names = names.split(|&byte| byte == b'\n').map(|name| &name[..name.len().min(NAME_LEN_MAX)]);
+            let named = names.map(|name| String::from_utf8_lossy(name).into_owned()).zip(values);
+            named.filter(|(name, _)| !name.is_empty()).collect()
         })
     }
 
@@ -87,8 +93,17 @@ impl View {
 
     /// Wakes the process if it sleeps.
     pub(super) fn ring(&self) {
-        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        // The process can fill it, and can make it one that waits for room: then the thread waits, not the caller.
+        let Ok(bell) = self.bell.try_clone() else { return };
+        let ring = move || _ = rustix::io::write(&bell, &1_u64.to_ne_bytes());
+        let _ = std::thread::Builder::new().name("bell".to_owned()).spawn(ring);
     }
+}
+
+/// Whether writing to a descriptor that somebody else chose does no more than to count.
+fn is_eventfd(descriptor: &OwnedFd) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{}", descriptor.as_raw_fd()), Vec::new());
+    link.is_ok_and(|name| name.as_bytes() == b"anon_inode:[eventfd]")
 }
 
 impl core::fmt::Debug for View {

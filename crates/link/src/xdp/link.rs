@@ -4,16 +4,19 @@ use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::FrameSink;
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno, dup3};
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_yield;
 
-use super::memory::{Memory, PoolLayout, reap_completions, return_frames};
+use super::fill::{Batch, Outcome, Turn};
+use super::memory::{Memory, PoolLayout};
 use super::pool::shared_rings;
+use super::pulse::Pulse;
 use super::rings::{Consumer, Producer, Ring};
 use super::socket;
+use super::turn_wait::TurnWait;
 use super::{BusyPoll, StackSockets};
 use crate::Error;
 
@@ -21,8 +24,10 @@ use crate::Error;
 const PUBLISH_BATCH: u32 = 32;
 /// Frames sent before their completions are looked at: half of a stack's smallest number of frames.
 const REAP_BATCH: u32 = 32;
-/// Tries of a lock that another stack holds before its work is left for later (about 2 µs).
-const LOCK_ATTEMPTS: u32 = 64;
+/// Tries of a turn that another stack has before the work is left for later (about 2 µs).
+const TURN_ATTEMPTS: u32 = 64;
+/// Rounds of that many before a stack that is about to sleep leaves the work all the same: longer than any turn can take.
+const SETTLE_ATTEMPTS: u32 = 10_000;
 
 /// What an [`XdpLink`] has done, and every reason for which it did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,10 +60,14 @@ pub struct Counters {
     pub completed_frames: u64,
     /// Completed addresses that are no frames. Something corrupted the ring.
     pub completion_invalid: u64,
-    /// Times that another stack held the fill ring's lock, so that received frames went back later.
+    /// Times that it was another stack's turn to fill, so that received frames went back later.
     pub fill_deferred: u64,
-    /// Times that another stack held the completion ring's lock.
-    pub completion_deferred: u64,
+    /// Times that the turn to fill was taken from a stack that had it and did not run.
+    pub fill_taken_over: u64,
+    /// Times that this stack lost its turn to fill, because it had not run for a while.
+    pub fill_lost: u64,
+    /// Times that another stack was faster at the completion ring.
+    pub completion_missed: u64,
     /// Times that the fill ring had no room. Something corrupted it.
     pub fill_full: u64,
     /// Calls that polled a device's queue.
@@ -88,7 +97,9 @@ impl Counters {
             ("completed_frames", self.completed_frames),
             ("completion_invalid", self.completion_invalid),
             ("fill_deferred", self.fill_deferred),
-            ("completion_deferred", self.completion_deferred),
+            ("fill_taken_over", self.fill_taken_over),
+            ("fill_lost", self.fill_lost),
+            ("completion_missed", self.completion_missed),
             ("fill_full", self.fill_full),
             ("busy_polls", self.busy_polls),
             ("yields", self.yields),
@@ -147,6 +158,7 @@ struct Queue {
     fill: Ring<u64>,
     completion: Ring<u64>,
     memory: Memory,
+    turn_wait: TurnWait,
     /// A frame has come from here: the socket knows its device queue's NAPI.
     carries_traffic: bool,
     socket: OwnedFd,
@@ -183,6 +195,8 @@ pub struct XdpLink {
     is_stuck: bool,
     /// Frames written when [`XdpLink::publish`] last asked for a kick.
     asked: u32,
+    /// How the XDP program knows that this stack looks for what came.
+    pulse: Option<Pulse>,
 
     counters: Counters,
 }
@@ -193,7 +207,7 @@ impl XdpLink {
     /// # Errors
     /// [`Error::Layout`] if the parts do not fit together, or what the kernel said.
     pub fn open(sockets: StackSockets) -> Result<XdpLink, Error> {
-        let StackSockets { stack, queues, layout, zero_copy, busy_poll } = sockets;
+        let StackSockets { stack, queues, layout, zero_copy, busy_poll, pulses } = sockets;
         layout.check()?;
         if u32::from(stack) >= layout.stacks {
             return Err(Error::Layout("a stack's number beyond the pool's stacks"));
@@ -220,14 +234,17 @@ impl XdpLink {
                 fill,
                 completion,
                 memory,
+                turn_wait: TurnWait::default(),
                 carries_traffic: false,
                 socket: queue.socket,
                 _pool: queue.pool,
             });
         }
         let transmit = transmit.ok_or(Error::Layout("no socket on the stack's transmit queue"))?;
+        // Where a policy forbids it (SELinux), the program takes the stack for one that always looks.
+        let pulse = pulses.and_then(|array| Pulse::open(array.as_fd(), stack).ok());
         for queue in &opened {
-            queue.memory.stack(stack).in_use.store(1, Ordering::Release);
+            queue.memory.in_use(stack).store(1, Ordering::Release);
         }
         Ok(XdpLink {
             queues: opened,
@@ -245,8 +262,34 @@ impl XdpLink {
             wakeup_flag_seen: false,
             is_stuck: false,
             asked: 0,
+            pulse,
             counters: Counters::default(),
         })
+    }
+
+    /// The interface was gone and is there again: goes on with a stack's new sockets. [`XdpLink::descriptors`] have the numbers
+    /// that they had, but lead to other files: who watches them must begin anew. Frames that were not sent are lost.
+    ///
+    /// # Errors
+    /// As [`XdpLink::open`]; nothing has changed then.
+    pub fn renew(&mut self, sockets: StackSockets) -> Result<(), Error> {
+        if sockets.queues.len() != self.queues.len() {
+            return Err(Error::Layout("another number of queues"));
+        }
+        let mut renewed = XdpLink::open(sockets)?;
+        for (old, new) in self.queues.iter_mut().zip(&mut renewed.queues) {
+            for (old, new) in [(&mut old.socket, &mut new.socket), (&mut old._pool, &mut new._pool)] {
+                dup3(&*new, old, DupFlags::CLOEXEC)
+                    .map_err(|errno| Error::system("dup3 of a renewed socket", errno))?;
+                core::mem::swap(old, new);
+            }
+        }
+        renewed.counters = self.counters;
+        if matches!(self.idle, Idle::Yield) {
+            renewed.idle = Idle::Yield;
+        }
+        *self = renewed;
+        Ok(())
     }
 
     /// Hands up to `budget` received frames (Ethernet header first) to `each`, and gives their memory back to the kernel.
@@ -259,18 +302,40 @@ impl XdpLink {
             return count;
         }
         match self.idle {
-            Idle::Return => return 0,
+            Idle::Return => {
+                self.settle();
+                return 0;
+            }
             Idle::PollDevice => self.poll_device(),
             Idle::Yield => {
                 self.counters.yields += 1;
                 sched_yield();
             }
         }
-        self.receive_waiting(budget, &mut each)
+        let count = self.receive_waiting(budget, &mut each);
+        if count == 0 {
+            self.settle();
+        }
+        count
+    }
+
+    /// Gives the frames back that are still here because it was another stack's turn: whoever sleeps with them could keep the
+    /// kernel from receiving any.
+    #[inline]
+    fn settle(&mut self) {
+        for queue in &mut self.queues {
+            if queue.receive.unreleased() > 0 {
+                queue.settle(self.stack, &mut self.counters);
+            }
+        }
     }
 
     #[inline]
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
+        // Before the rings are looked at: what comes later waits for the next time.
+        if let Some(pulse) = &mut self.pulse {
+            pulse.beat();
+        }
         let queues = self.queues.len();
         let mut count = 0;
         let mut next = self.first_queue;
@@ -422,22 +487,18 @@ impl XdpLink {
     /// Marks frames free that the kernel has finished with. Returns how many, of any stack.
     fn reap(&mut self) -> u32 {
         let queue = &self.queues[self.transmit_queue];
-        let lock = queue.memory.completion_lock();
-        if !lock.try_lock(u32::from(self.stack), LOCK_ATTEMPTS) {
-            self.counters.completion_deferred += 1;
-            return 0;
-        }
-        let (freed, invalid) = reap_completions(&queue.memory, &queue.completion);
-        lock.unlock();
+        let own = self.tx_base..self.tx_base + self.layout.tx_frames;
+        let reaped = queue.memory.completion_ring(&queue.completion).reap(&own, &mut || ());
         self.unreaped = 0;
-        self.counters.completed_frames += u64::from(freed);
-        self.counters.completion_invalid += u64::from(invalid);
-        freed
+        self.counters.completed_frames += u64::from(reaped.freed);
+        self.counters.completion_invalid += u64::from(reaped.invalid);
+        self.counters.completion_missed += u64::from(reaped.missed);
+        reaped.freed
     }
 
     #[inline]
     fn is_free(&self, frame: u32) -> bool {
-        self.queues[self.transmit_queue].memory.busy(self.tx_base + frame).load(Ordering::Acquire) == 0
+        self.queues[self.transmit_queue].memory.busy()[(self.tx_base + frame) as usize].is_free()
     }
 
     /// Looks for a free frame from the cursor on, all around.
@@ -564,23 +625,58 @@ impl Queue {
         count
     }
 
-    /// Gives frames back that were handed over; left for the next call if another stack is at it.
+    /// Gives frames back that were handed over; left for the next call if it is another stack's turn.
     #[inline]
     fn return_frames(&mut self, stack: u16, counters: &mut Counters) {
-        let lock = self.memory.fill_lock();
-        if !lock.try_lock(u32::from(stack), LOCK_ATTEMPTS) {
-            counters.fill_deferred += 1;
-            return;
+        let ring = self.memory.fill_ring(&self.fill);
+        let mut seen = match ring.take(stack, &mut || ()) {
+            Ok(held) => return self.give(held, counters),
+            Err(seen) => seen,
+        };
+        for _ in 1..TURN_ATTEMPTS {
+            core::hint::spin_loop();
+            match ring.take(stack, &mut || ()) {
+                Ok(held) => return self.give(held, counters),
+                Err(now) => seen = now,
+            }
         }
-        if !return_frames(
-            &mut self.receive,
-            &self.memory.filling(&self.fill),
-            self.memory.stack(stack),
-            || (),
-        ) {
-            counters.fill_full += 1;
+        if self.turn_wait.is_over(seen)
+            && let Ok(held) = ring.take_from(seen, stack)
+        {
+            counters.fill_taken_over += 1;
+            return self.give(held, counters);
         }
-        lock.unlock();
+        counters.fill_deferred += 1;
+    }
+
+    #[inline]
+    fn give(&mut self, held: Turn, counters: &mut Counters) {
+        let receive = &self.receive;
+        let batch = Batch {
+            receive: receive.ring().consumer(),
+            receive_target: receive.next(),
+            count: receive.unreleased(),
+        };
+        let released = receive.released();
+        let frame = |nth| receive.ring().read(released.wrapping_add(nth)).addr;
+        match self.memory.fill_ring(&self.fill).give(held, &batch, frame, &mut || ()) {
+            Outcome::Given => self.receive.note_released(),
+            Outcome::TakenOver => counters.fill_lost += 1,
+            Outcome::Full => counters.fill_full += 1,
+        }
+    }
+
+    /// As [`Queue::return_frames`], but waits for the others.
+    #[cold]
+    fn settle(&mut self, stack: u16, counters: &mut Counters) {
+        let full = counters.fill_full;
+        for _ in 0..SETTLE_ATTEMPTS {
+            if self.receive.unreleased() == 0 || counters.fill_full != full {
+                break;
+            }
+            sched_yield();
+            self.return_frames(stack, counters);
+        }
     }
 }
 
@@ -618,7 +714,7 @@ impl FrameSink for XdpLink {
         let length = length.min(super::FRAME_LEN);
         let memory = &self.queues[self.transmit_queue].memory;
         let frame = self.tx_base + self.cursor;
-        memory.busy(frame).store(1, Ordering::Relaxed);
+        memory.busy()[frame as usize].begin();
         self.transmit.put(XdpDesc {
             addr: memory.tx_address(frame),
             len: length as u32,
@@ -658,7 +754,7 @@ impl Drop for XdpLink {
             return;
         }
         for queue in &self.queues {
-            queue.memory.stack(self.stack).in_use.store(0, Ordering::Release);
+            queue.memory.in_use(self.stack).store(0, Ordering::Release);
         }
     }
 }

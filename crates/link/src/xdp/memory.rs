@@ -3,20 +3,22 @@
 //! ```text
 //! 0          frames to receive into, rx_frames x 2048 B          registered with the kernel as UMEM
 //!            frames to send from, tx_frames x 2048 B per stack   (slot = stack / tx_queues)
-//! control    locks of the fill and completion ring, the reserve, one block per stack (page aligned)
-//!            one byte per transmit frame: 1 while it is the kernel's
+//! control    whose turn it is to fill, the reserve, one block per stack (page aligned)
+//!            one byte per transmit frame: odd while it is the kernel's
 //! ```
 //!
-//! Fill and completion ring exist once per queue, so the stacks take turns on them under a spin lock that names its
-//! holder: the broker can finish a killed holder's work ([`recover_return`]) and break the lock.
+//! Fill and completion ring exist once per queue: [`super::fill`] and [`super::completion`] say how the stacks share them.
 
+use core::ops::Range;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 use std::os::fd::BorrowedFd;
 
 use rustix::net::xdp::XdpDesc;
 
-use super::rings::{Consumer, Ring};
+use super::completion::{Busy, CompletionRing};
+use super::fill::{FillRing, Journal};
+use super::rings::Ring;
 use crate::Error;
 use crate::mapping::Mapping;
 
@@ -124,73 +126,17 @@ impl PoolLayout {
     }
 }
 
-/// A spin lock between processes that holds its holder's number plus one.
-#[derive(Default)]
 #[repr(C, align(64))]
-pub(crate) struct Lock(AtomicU32);
-
-impl Lock {
-    /// Tries `attempts` times: the lock is held for well under a microsecond, unless its holder lost its core.
-    #[inline]
-    pub(crate) fn try_lock(&self, holder: u32, attempts: u32) -> bool {
-        for _ in 0..attempts {
-            if self.0.compare_exchange_weak(0, holder + 1, Ordering::Acquire, Ordering::Relaxed).is_ok() {
-                return true;
-            }
-            core::hint::spin_loop();
-        }
-        false
-    }
-
-    #[inline]
-    pub(crate) fn unlock(&self) {
-        self.0.store(0, Ordering::Release);
-    }
-
-    pub(crate) fn is_held_by(&self, holder: u32) -> bool {
-        self.0.load(Ordering::Acquire) == holder + 1
-    }
-}
-
-/// What others must know of a stack when it is gone. `returning` and the targets are the journal of [`return_frames`].
-#[derive(Default)]
-#[repr(C, align(64))]
-pub(crate) struct StackControl {
-    /// 1 while a process has the rings open: from [`super::XdpLink::open`] until the link is dropped (or its process dies).
-    pub(crate) in_use: AtomicU32,
-    /// Frames on their way to the fill ring; 0 when none are.
-    returning: AtomicU32,
-    /// The receive ring's consumer index afterwards.
-    receive_target: AtomicU32,
-    /// [`Reserve::next`] afterwards.
-    reserve_target: AtomicU32,
-    /// The fill ring's producer index afterwards.
-    fill_target: AtomicU32,
-}
-
-impl StackControl {
-    /// For a new owner.
-    pub(crate) fn reset(&self) {
-        self.in_use.store(0, Ordering::Relaxed);
-        self.returning.store(0, Ordering::Release);
-    }
-}
-
-/// Frames that have never been received into, because fewer were enough: those from `next` on. Few frames in circulation stay
-/// in the cache (over veth that saves a fifth of a frame's cost); more join when stacks fall behind and hold them.
-#[derive(Default)]
-#[repr(C)]
-pub(crate) struct Reserve {
-    pub(crate) next: AtomicU32,
-}
-
-#[repr(C)]
 struct Control {
-    fill: Lock,
-    completion: Lock,
-    /// Changed only with the fill lock held.
-    reserve: Reserve,
-    stacks: [StackControl; STACKS_MAX as usize],
+    /// [`FillRing::turn`]
+    turn: AtomicU64,
+    /// [`FillRing::reserve`]
+    reserve: AtomicU32,
+    /// 1 while a process has a stack's rings open: from [`super::XdpLink::open`] until the link is dropped (or its process
+    /// dies).
+    in_use: [AtomicU32; STACKS_MAX as usize],
+    /// Those of the stacks, and that of the pool's owner.
+    journals: [Journal; STACKS_MAX as usize + 1],
 }
 
 /// One process's view of a pool's memory.
@@ -239,38 +185,60 @@ impl Memory {
         unsafe { self.base().add(self.layout.control_offset()).cast::<Control>().as_ref() }
     }
 
-    pub(crate) fn fill_lock(&self) -> &Lock {
-        &self.control().fill
-    }
-
-    /// What the holder of the fill lock needs.
+    /// The fill ring of this pool, mapped as `ring`.
     #[inline]
-    pub(crate) fn filling<'a>(&'a self, ring: &'a Ring<u64>) -> Filling<'a> {
-        Filling { ring, reserve: &self.control().reserve, layout: &self.layout }
+    pub(crate) fn fill_ring<'a>(&'a self, ring: &'a Ring<u64>) -> FillRing<'a> {
+        let control = self.control();
+        FillRing {
+            turn: &control.turn,
+            reserve: &control.reserve,
+            journals: &control.journals,
+            producer: ring.producer(),
+            consumer: ring.consumer(),
+            slots: ring.slots(),
+            rx_frames: self.layout.rx_frames,
+            low: self.layout.rx_ring / 2,
+        }
     }
 
-    pub(crate) fn completion_lock(&self) -> &Lock {
-        &self.control().completion
-    }
-
-    pub(crate) fn reserve(&self) -> &Reserve {
-        &self.control().reserve
-    }
-
-    pub(crate) fn stack(&self, stack: u16) -> &StackControl {
-        &self.control().stacks[usize::from(stack % STACKS_MAX)]
-    }
-
-    /// 1 while a frame to send (counted among those) is on its way.
+    /// The completion ring of this pool, mapped as `ring`.
     #[inline]
-    pub(crate) fn busy(&self, tx_frame: u32) -> &AtomicU8 {
-        debug_assert!(tx_frame < self.layout.tx_frames_total());
-        // SAFETY: the bytes follow the control block inside the mapping; callers stay below tx_frames_total.
+    pub(crate) fn completion_ring<'a>(&'a self, ring: &'a Ring<u64>) -> CompletionRing<'a> {
+        CompletionRing {
+            producer: ring.producer(),
+            consumer: ring.consumer(),
+            slots: ring.slots(),
+            busy: self.busy(),
+            rx_frames: self.layout.rx_frames,
+        }
+    }
+
+    /// The frames of a stack among those to send.
+    pub(crate) fn own(&self, stack: u16) -> Range<u32> {
+        let base = self.layout.tx_base(stack);
+        base..base + self.layout.tx_frames
+    }
+
+    /// 1 while a process has the stack's rings open.
+    pub(crate) fn in_use(&self, stack: u16) -> &AtomicU32 {
+        &self.control().in_use[usize::from(stack % STACKS_MAX)]
+    }
+
+    pub(crate) fn journal(&self, stack: u16) -> &Journal {
+        &self.control().journals[usize::from(stack % STACKS_MAX)]
+    }
+
+    /// Whether the frames to send are on their way.
+    #[inline]
+    pub(crate) fn busy(&self) -> &[Busy] {
+        let begin = self.layout.control_offset() + size_of::<Control>();
+        // SAFETY: the bytes follow the control block inside the mapping (memory_len counts them), begin as zeros, and are only
+        // ever used as atomics.
         unsafe {
-            self.base()
-                .add(self.layout.control_offset() + size_of::<Control>() + tx_frame as usize)
-                .cast::<AtomicU8>()
-                .as_ref()
+            core::slice::from_raw_parts(
+                self.base().add(begin).cast::<Busy>().as_ptr(),
+                self.layout.tx_frames_total() as usize,
+            )
         }
     }
 
@@ -310,139 +278,9 @@ impl Memory {
     }
 }
 
-/// The fill ring, and what is known of the frames that could be put into it. The holder of the fill lock uses it.
-pub(crate) struct Filling<'a> {
-    pub(crate) ring: &'a Ring<u64>,
-    pub(crate) reserve: &'a Reserve,
-    pub(crate) layout: &'a PoolLayout,
-}
-
-/// Frames that join the circulation at once, at most.
-const RESERVE_BATCH: u32 = 64;
-
-/// Gives the frames that `receive` has taken and not released back to the kernel, and adds some of the reserve if the kernel
-/// is running short of them. The caller holds the fill lock.
-///
-/// A process may be killed between any two of these steps. That is harmless: entries beyond the fill ring's producer index are
-/// invisible, and once `returning` is set [`recover_return`] does what is left to be done. `step` is called between the steps
-/// (tests stop there).
-///
-/// False if the fill ring has no room, which only happens if somebody put frames into it that were not theirs.
-#[inline]
-pub(crate) fn return_frames(
-    receive: &mut Consumer<XdpDesc>,
-    filling: &Filling<'_>,
-    control: &StackControl,
-    mut step: impl FnMut(),
-) -> bool {
-    let Filling { ring: fill, reserve, layout } = filling;
-    let count = receive.unreleased();
-    let producer = fill.producer().load(Ordering::Relaxed);
-    let used = producer.wrapping_sub(fill.consumer().load(Ordering::Acquire));
-    let reserved = reserve.next.load(Ordering::Relaxed);
-    let level = used.saturating_add(count);
-    let added = if level < layout.rx_ring / 2 {
-        RESERVE_BATCH.min(layout.rx_frames.saturating_sub(reserved))
-    } else {
-        0
-    };
-    if level.saturating_add(added) > fill.capacity() {
-        return false;
-    }
-    for offset in 0..count {
-        let descriptor = receive.ring().read(receive.released().wrapping_add(offset));
-        let frame = descriptor.addr & !(FRAME_LEN as u64 - 1);
-        fill.write(producer.wrapping_add(offset), frame);
-        step();
-    }
-    for offset in 0..added {
-        let frame = u64::from(reserved + offset) * FRAME_LEN as u64;
-        fill.write(producer.wrapping_add(count + offset), frame);
-        step();
-    }
-    let fill_target = producer.wrapping_add(count + added);
-    (control.receive_target).store(receive.next(), Ordering::Relaxed);
-    (control.reserve_target).store(reserved + added, Ordering::Relaxed);
-    control.fill_target.store(fill_target, Ordering::Relaxed);
-    step();
-    (control.returning).store(count + added, Ordering::Release);
-    step();
-    (receive.ring().consumer()).store(receive.next(), Ordering::Release);
-    step();
-    if added > 0 {
-        (reserve.next).store(reserved + added, Ordering::Release);
-        step();
-    }
-    fill.producer().store(fill_target, Ordering::Release);
-    step();
-    control.returning.store(0, Ordering::Release);
-    step();
-    receive.note_released();
-    true
-}
-
-/// Finishes what a killed holder of the fill lock had begun, so that no frame is lost or in two places.
-///
-/// # Errors
-/// A journal that [`return_frames`] does not write: the stack had corrupted its memory.
-pub(crate) fn recover_return(
-    receive: &Ring<XdpDesc>,
-    filling: &Filling<'_>,
-    control: &StackControl,
-) -> Result<(), &'static str> {
-    let returning = control.returning.load(Ordering::Acquire);
-    if returning == 0 {
-        return Ok(());
-    }
-    let receive_target = control.receive_target.load(Ordering::Relaxed);
-    let reserve_target = control.reserve_target.load(Ordering::Relaxed);
-    let fill_target = control.fill_target.load(Ordering::Relaxed);
-    let released = receive_target.wrapping_sub(receive.consumer().load(Ordering::Relaxed));
-    let filled = fill_target.wrapping_sub(filling.ring.producer().load(Ordering::Relaxed));
-    let sane = released <= receive.capacity()
-        && (filled == returning || filled == 0)
-        && returning <= receive.capacity() + RESERVE_BATCH
-        && reserve_target <= filling.layout.rx_frames;
-    if !sane {
-        return Err("a journal that no stack writes");
-    }
-    // Each step is a store of what it had to become: those that had been done are done again.
-    receive.consumer().store(receive_target, Ordering::Release);
-    (filling.reserve.next).store(reserve_target, Ordering::Release);
-    (filling.ring.producer()).store(fill_target, Ordering::Release);
-    control.returning.store(0, Ordering::Release);
-    Ok(())
-}
-
-/// Takes completed frames off the completion ring and marks them free, whichever stack they belong to. The caller holds the
-/// completion lock. Returns (frames freed, addresses that are no frame to send).
-///
-/// The ring lets go of each entry before its frame is marked free: a kill in between loses that one frame to its stack; the
-/// other order could free a frame twice, the second time after its owner had used it again.
-pub(crate) fn reap_completions(memory: &Memory, completion: &Ring<u64>) -> (u32, u32) {
-    let rx_frames = memory.layout().rx_frames;
-    let total = memory.layout().tx_frames_total();
-    let count = completion.filled();
-    let first = completion.consumer().load(Ordering::Relaxed);
-    let mut invalid = 0;
-    for offset in 0..count {
-        let address = completion.read(first.wrapping_add(offset));
-        completion.consumer().store(first.wrapping_add(offset + 1), Ordering::Release);
-        match u32::try_from(address / FRAME_LEN as u64) {
-            Ok(frame) if frame >= rx_frames && frame - rx_frames < total => {
-                memory.busy(frame - rx_frames).store(0, Ordering::Release);
-            }
-            _ => invalid += 1,
-        }
-    }
-    (count - invalid, invalid)
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::rings::tests::HeapRing;
     use super::*;
-    use rustix::net::xdp::XdpDescOptions;
 
     const LAYOUT: PoolLayout =
         PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 };
@@ -477,126 +315,5 @@ mod tests {
         ] {
             assert!(matches!(broken.check(), Err(Error::Layout(_))), "{broken:?}");
         }
-    }
-
-    /// The whole life of a batch with the process killed after every single step: afterwards every frame is either still in
-    /// the receive ring, or in the fill ring, or in the reserve, once.
-    #[test]
-    fn a_kill_at_any_step_neither_loses_nor_doubles_a_frame() {
-        struct Killed;
-        // Frames 0 to 3 have been received; of 4 to 11, `reserved` are in the reserve and the others in the fill ring.
-        for (rx_ring, reserved) in [(4, 0), (4, 4), (64, 8), (64, 3)] {
-            let layout = PoolLayout { rx_ring, rx_frames: 12, ..LAYOUT };
-            for start in [0, u32::MAX - 1] {
-                for batch in 1..=4_u32 {
-                    for kill_after in 0..32 {
-                        let mut rx_memory = HeapRing::<XdpDescCell>::new(4, start);
-                        let mut fill_memory = HeapRing::<u64>::new(16, start.wrapping_add(3));
-                        let rx_ring = rx_memory.view_descriptors();
-                        for frame in 0..4_u32 {
-                            rx_ring.write(start.wrapping_add(frame), descriptor(frame));
-                        }
-                        (rx_ring.producer()).store(start.wrapping_add(4), Ordering::Release);
-                        let fill = fill_memory.view();
-                        let mut producer = start.wrapping_add(3);
-                        for frame in 4..12 - reserved {
-                            fill.write(producer, u64::from(frame) * 2048);
-                            producer = producer.wrapping_add(1);
-                        }
-                        fill.producer().store(producer, Ordering::Release);
-                        let reserve = Reserve::default();
-                        reserve.next.store(12 - reserved, Ordering::Relaxed);
-                        let filling = Filling { ring: &fill, reserve: &reserve, layout: &layout };
-                        let control = StackControl::default();
-                        let mut receive = Consumer::new(rx_memory.view_descriptors());
-                        for _ in 0..batch {
-                            receive.take().unwrap();
-                        }
-                        let mut steps = 0;
-                        let killed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                            return_frames(&mut receive, &filling, &control, || {
-                                if steps == kill_after {
-                                    std::panic::resume_unwind(Box::new(Killed));
-                                }
-                                steps += 1;
-                            })
-                        }))
-                        .is_err();
-                        if killed {
-                            recover_return(&rx_ring, &filling, &control).unwrap();
-                        }
-                        let mut found: Vec<u64> = Vec::new();
-                        let first = fill.consumer().load(Ordering::Relaxed);
-                        found.extend((0..fill.filled()).map(|i| fill.read(first.wrapping_add(i)) / 2048));
-                        let first = rx_ring.consumer().load(Ordering::Relaxed);
-                        found.extend(
-                            (0..rx_ring.filled()).map(|i| rx_ring.read(first.wrapping_add(i)).addr / 2048),
-                        );
-                        let next = reserve.next.load(Ordering::Relaxed);
-                        if rx_ring.capacity() == layout.rx_ring {
-                            assert_eq!(next, 12 - reserved, "there was no need of the reserve");
-                        }
-                        found.extend(u64::from(next)..12);
-                        found.sort_unstable();
-                        let all: Vec<u64> = (0..12).collect();
-                        assert_eq!(found, all, "{start} {batch} {kill_after}");
-                        assert_eq!(control.returning.load(Ordering::Relaxed), 0);
-                        if !killed {
-                            assert!(kill_after > batch + 4, "every step was visited");
-                            assert!(layout.rx_ring == 4 || next == 12);
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    /// Whatever a stack wrote into its journal, recovery refuses it or leaves sane indices.
-    #[test]
-    fn a_corrupted_journal_is_refused() {
-        let mut rx_memory = HeapRing::<XdpDescCell>::new(4, 0);
-        let mut fill_memory = HeapRing::<u64>::new(16, 0);
-        let (rx_ring, fill) = (rx_memory.view_descriptors(), fill_memory.view());
-        let reserve = Reserve::default();
-        let filling = Filling { ring: &fill, reserve: &reserve, layout: &LAYOUT };
-        for (returning, receive, reserved, filled) in [
-            (1, 5, 0, 1),
-            (1, 1, LAYOUT.rx_frames + 1, 1),
-            (1, 1, 0, 2),
-            (u32::MAX, 1, 0, u32::MAX),
-            (69, 1, 0, 69),
-        ] {
-            let control = StackControl::default();
-            control.returning.store(returning, Ordering::Relaxed);
-            control.receive_target.store(receive, Ordering::Relaxed);
-            control.reserve_target.store(reserved, Ordering::Relaxed);
-            control.fill_target.store(filled, Ordering::Relaxed);
-            assert!(recover_return(&rx_ring, &filling, &control).is_err());
-        }
-    }
-
-    fn descriptor(frame: u32) -> XdpDesc {
-        XdpDesc { addr: u64::from(frame) * 2048 + 256, len: 64, options: XdpDescOptions::empty() }
-    }
-
-    /// `XdpDesc` has no default; a ring of these has the same layout.
-    #[derive(Clone, Copy, Default)]
-    #[repr(C)]
-    struct XdpDescCell(u64, u32, u32);
-
-    impl HeapRing<XdpDescCell> {
-        fn view_descriptors(&mut self) -> Ring<XdpDesc> {
-            self.view().cast()
-        }
-    }
-
-    #[test]
-    fn a_lock_belongs_to_whoever_took_it() {
-        let lock = Lock::default();
-        assert!(lock.try_lock(7, 1));
-        assert!(!lock.try_lock(8, 10));
-        assert!(lock.is_held_by(7) && !lock.is_held_by(8));
-        lock.unlock();
-        assert!(lock.try_lock(0, 1) && lock.is_held_by(0));
     }
 }

@@ -4,11 +4,24 @@
 //! its own on every queue (`XDP_SHARED_UMEM`), because the XDP program picks the stack and a socket receives only from its
 //! own queue; it sends on one of them.
 
+mod completion;
+mod fill;
 mod link;
 mod memory;
+#[cfg(test)]
+mod model;
 mod pool;
+mod pulse;
 mod rings;
 mod socket;
+#[cfg(test)]
+mod tests;
+mod turn_wait;
+
+/// The atomics of `fill` and `completion`. `model` has the same two files with those of loom.
+mod atomic {
+    pub(super) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+}
 
 pub use link::{Counters, KernelCounters, Occupancy, XdpLink};
 pub use memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
@@ -30,6 +43,9 @@ pub struct StackSockets {
     pub zero_copy: bool,
     /// Set if the sockets were made for busy polling: then receiving drives the device.
     pub busy_poll: Option<BusyPoll>,
+    /// The XDP program's array in which each stack shows that it looks at its rings, if there is one: who does not look gets no new
+    /// connections while others do.
+    pub pulses: Option<OwnedFd>,
 }
 
 /// A stack's socket on one queue, and the memory behind it.

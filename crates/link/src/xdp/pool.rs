@@ -15,15 +15,17 @@ use rustix::net::xdp::{
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
-use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, page_len, reap_completions, recover_return};
-use super::rings::{Consumer, Ring};
+use super::fill::{Batch, Outcome, Turn};
+use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, page_len};
+use super::rings::Ring;
 use super::socket::{self, BusyPoll};
+use super::turn_wait::TurnWait;
 use crate::Error;
 
-/// The lock holder's number of whoever owns the pool.
-const OWNER: u32 = STACKS_MAX as u32;
-/// Tries of a lock that a stack may hold: far longer than any stack holds it while it runs.
-const ATTEMPTS: u32 = 1_000_000;
+/// The number of whoever owns the pool, where a stack's would be.
+const OWNER: u16 = STACKS_MAX;
+/// Turns that the owner loses before it gives up. It loses one if it does not run for [`super::turn_wait::TURN_MAX`].
+const TURNS_LOST_MAX: u32 = 100;
 /// How long a queue may be taken by a pool that has just been closed.
 const RELEASE_WAIT: Duration = Duration::from_millis(500);
 
@@ -54,8 +56,7 @@ pub enum HugePages {
 pub struct Reclaimed {
     /// Received frames that nobody had read; they are the kernel's again.
     pub received_frames: u32,
-    /// Frames that could not be taken back: the stack had corrupted its ring, or another stack holds the fill ring's lock and
-    /// does not run.
+    /// Frames that could not be taken back: the stack had corrupted its ring, or others the fill ring.
     pub lost_frames: u32,
 }
 
@@ -126,11 +127,13 @@ impl Pool {
             .map_err(|errno| system("XDP_UMEM_COMPLETION_RING", errno))?;
         sockopt::set_xdp_rx_ring_size(&root, 2).map_err(|errno| system("XDP_RX_RING", errno))?;
         let (fill, completion) = shared_rings(root.as_fd(), &layout)?;
-        for frame in 0..layout.rx_ring {
-            fill.write(frame, u64::from(frame) * FRAME_LEN as u64);
+        let ring = memory.fill_ring(&fill);
+        for (slot, frame) in ring.slots.iter().zip(0..layout.rx_ring) {
+            slot.store(u64::from(frame) * FRAME_LEN as u64, Ordering::Relaxed);
         }
-        fill.producer().store(layout.rx_ring, Ordering::Release);
-        memory.reserve().next.store(layout.rx_ring, Ordering::Release);
+        ring.reserve.store(layout.rx_ring, Ordering::Relaxed);
+        ring.turn.store(Turn::free(layout.rx_ring, OWNER, 0).word(), Ordering::Release);
+        ring.producer.store(layout.rx_ring, Ordering::Release);
 
         // Neither XDP_COPY nor XDP_ZEROCOPY: the kernel tries zero-copy and falls back (net/xdp/xsk_buff_pool.c).
         let flags = match mode {
@@ -222,17 +225,18 @@ impl Pool {
 
     /// Prepares the stack's place for a new owner.
     pub fn prepare(&self, stack: u16) {
-        self.memory.stack(stack).reset();
+        self.memory.in_use(stack).store(0, Ordering::Relaxed);
+        self.memory.journal(stack).reset();
     }
 
     /// Whether a process has the stack's rings open, as far as it said: a killed one cannot say that it has not.
     #[must_use]
     pub fn is_in_use(&self, stack: u16) -> bool {
-        self.memory.stack(stack).in_use.load(Ordering::Acquire) != 0
+        self.memory.in_use(stack).load(Ordering::Acquire) != 0
     }
 
-    /// Takes back what a stack held that is gone: finishes a return of frames that it was killed in, breaks its locks,
-    /// and gives its received frames to the kernel. Nothing may arrive at `socket` any more, and nobody else may use it.
+    /// Takes back what a stack held that is gone: ends the turn in which it was killed, and gives its received frames to
+    /// the kernel. Nothing may arrive at `socket` any more, and nobody else may use it.
     ///
     /// # Errors
     /// What the kernel said about mapping the rings.
@@ -240,49 +244,60 @@ impl Pool {
         let layout = *self.memory.layout();
         let offsets =
             sockopt::xdp_mmap_offsets(socket).map_err(|errno| Error::system("XDP_MMAP_OFFSETS", errno))?;
-        let receive = Ring::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, layout.rx_ring)?;
-        let control = self.memory.stack(stack);
+        let receive: Ring<XdpDesc> = Ring::map(socket, XDP_PGOFF_RX_RING, &offsets.rx, layout.rx_ring)?;
         let mut reclaimed = Reclaimed::default();
-        if self.memory.fill_lock().is_held_by(u32::from(stack)) {
-            reclaimed.lost_frames +=
-                u32::from(recover_return(&receive, &self.memory.filling(&self.fill), control).is_err());
-            self.memory.fill_lock().unlock();
-        }
-        if self.memory.completion_lock().is_held_by(u32::from(stack)) {
-            self.memory.completion_lock().unlock();
-        }
-        let mut receive = Consumer::new(receive);
-        if self.memory.fill_lock().try_lock(OWNER, ATTEMPTS) {
-            let mut producer = self.fill.producer().load(Ordering::Relaxed);
-            for _ in 0..receive.ring().filled() {
-                let Some(descriptor) = receive.take() else {
-                    break;
-                };
-                if self.memory.received(&descriptor).is_none() || self.fill.filled() == self.fill.capacity() {
-                    reclaimed.lost_frames += 1;
-                    continue;
-                }
-                self.fill.write(producer, descriptor.addr & !(FRAME_LEN as u64 - 1));
-                producer = producer.wrapping_add(1);
-                self.fill.producer().store(producer, Ordering::Release);
-                reclaimed.received_frames += 1;
-            }
-            receive.ring().consumer().store(receive.next(), Ordering::Release);
-            self.memory.fill_lock().unlock();
+        let recovered =
+            self.memory.fill_ring(&self.fill).recover(stack, receive.consumer(), receive.capacity());
+        reclaimed.lost_frames += u32::from(recovered.is_err());
+        let first = receive.consumer().load(Ordering::Acquire);
+        let filled = receive.filled();
+        let frames: Vec<u64> = (0..filled)
+            .map(|offset| receive.read(first.wrapping_add(offset)))
+            .filter(|descriptor| self.memory.received(descriptor).is_some())
+            .map(|descriptor| descriptor.addr)
+            .collect();
+        let batch = Batch {
+            receive: receive.consumer(),
+            receive_target: first.wrapping_add(filled),
+            count: frames.len() as u32,
+        };
+        if self.give(&batch, &frames) {
+            reclaimed.received_frames += batch.count;
+            reclaimed.lost_frames += filled - batch.count;
         } else {
-            reclaimed.lost_frames += receive.ring().filled();
+            reclaimed.lost_frames += filled;
         }
         self.reap();
         self.free_transmit_frames(stack, socket)?;
         Ok(reclaimed)
     }
 
+    /// Gives frames to the kernel, in turn with the stacks.
+    fn give(&self, batch: &Batch<'_>, frames: &[u64]) -> bool {
+        let ring = self.memory.fill_ring(&self.fill);
+        let mut wait = TurnWait::default();
+        for _ in 0..TURNS_LOST_MAX {
+            let held = loop {
+                match ring.take(OWNER, &mut || ()) {
+                    Ok(held) => break held,
+                    Err(seen) => match wait.is_over(seen).then(|| ring.take_from(seen, OWNER)) {
+                        Some(Ok(held)) => break held,
+                        _ => std::thread::yield_now(),
+                    },
+                }
+            };
+            match ring.give(held, batch, |nth| frames[nth as usize], &mut || ()) {
+                Outcome::Given => return true,
+                Outcome::Full => return false,
+                Outcome::TakenOver => {}
+            }
+        }
+        false
+    }
+
     /// Marks completed frames free on behalf of stacks that are idle or gone.
     pub fn reap(&self) {
-        if self.memory.completion_lock().try_lock(OWNER, 1000) {
-            reap_completions(&self.memory, &self.completion);
-            self.memory.completion_lock().unlock();
-        }
+        self.memory.completion_ring(&self.completion).reap(&(0..0), &mut || ());
     }
 
     /// Frees the frames of a gone stack, but for those that the kernel took and has not completed: these become free when it
@@ -305,8 +320,12 @@ impl Pool {
                 *taken = true;
             }
         }
-        for (frame, _) in (layout.tx_base(stack)..).zip(&taken).filter(|(_, taken)| !**taken) {
-            self.memory.busy(frame).store(0, Ordering::Release);
+        let own = self.memory.own(stack);
+        for (busy, _) in (self.memory.busy()[own.start as usize..own.end as usize].iter())
+            .zip(&taken)
+            .filter(|(_, taken)| !**taken)
+        {
+            busy.end_for();
         }
         Ok(())
     }
@@ -315,7 +334,7 @@ impl Pool {
     /// receive rings and in the driver's hands they are all of `rx_frames`.
     #[must_use]
     pub fn free_frames(&self) -> u32 {
-        let reserved = self.memory.reserve().next.load(Ordering::Relaxed);
+        let reserved = self.memory.fill_ring(&self.fill).reserve.load(Ordering::Relaxed);
         self.fill.filled() + self.memory.layout().rx_frames.saturating_sub(reserved)
     }
 }

@@ -6,7 +6,7 @@
 
 use core::marker::PhantomData;
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::os::fd::BorrowedFd;
 
 use rustix::net::xdp::XdpRingOffset;
@@ -109,6 +109,18 @@ impl<T: Copy> Ring<T> {
         let consumer = self.consumer().load(Ordering::Acquire);
         let producer = self.producer().load(Ordering::Acquire);
         producer.wrapping_sub(consumer).min(self.capacity())
+    }
+}
+
+impl Ring<u64> {
+    /// All entries, for those who share an end of the ring with others.
+    #[inline]
+    pub(crate) fn slots(&self) -> &[AtomicU64] {
+        // SAFETY: the entries lie inside the memory, are aligned, and are only ever used as atomics: rings of u64 are read and
+        // written through this slice alone.
+        unsafe {
+            core::slice::from_raw_parts(self.entries.cast::<AtomicU64>().as_ptr(), self.mask as usize + 1)
+        }
     }
 }
 
@@ -245,18 +257,18 @@ impl<T: Copy> Producer<T> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use std::collections::VecDeque;
 
     /// A ring in ordinary memory, with both of its ends here. `start` is where both indices begin.
-    pub(crate) struct HeapRing<T> {
+    struct HeapRing<T> {
         indices: Box<[AtomicU32; 3]>,
         entries: Box<[T]>,
     }
 
     impl<T: Copy + Default> HeapRing<T> {
-        pub(crate) fn new(capacity: u32, start: u32) -> HeapRing<T> {
+        fn new(capacity: u32, start: u32) -> HeapRing<T> {
             HeapRing {
                 indices: Box::new([AtomicU32::new(start), AtomicU32::new(start), AtomicU32::new(0)]),
                 entries: vec![T::default(); capacity as usize].into_boxed_slice(),
@@ -264,7 +276,7 @@ pub(crate) mod tests {
         }
 
         /// Another view of the ring; the caller keeps `self` alive longer.
-        pub(crate) fn view(&mut self) -> Ring<T> {
+        fn view(&mut self) -> Ring<T> {
             Ring {
                 producer: NonNull::from(&self.indices[0]),
                 consumer: NonNull::from(&self.indices[1]),
@@ -272,22 +284,6 @@ pub(crate) mod tests {
                 entries: NonNull::from(&mut self.entries[0]),
                 mask: u32::try_from(self.entries.len()).unwrap() - 1,
                 _mapping: None,
-                _entries: PhantomData,
-            }
-        }
-    }
-
-    impl<T> Ring<T> {
-        /// The same memory, read as entries of another type of the same layout.
-        pub(crate) fn cast<U>(self) -> Ring<U> {
-            assert_eq!(core::alloc::Layout::new::<T>(), core::alloc::Layout::new::<U>());
-            Ring {
-                producer: self.producer,
-                consumer: self.consumer,
-                flags: self.flags,
-                entries: self.entries.cast(),
-                mask: self.mask,
-                _mapping: self._mapping,
                 _entries: PhantomData,
             }
         }

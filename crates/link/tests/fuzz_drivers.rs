@@ -1,0 +1,74 @@
+//! The fuzz drivers on stable: bytes from seeds. `OVERFLY_SEED=n` runs one seed of each driver; `OVERFLY_FUZZ_MS=n`
+//! runs new seeds of each for so long (`cargo xtask fuzz` does that where there is no cargo-fuzz).
+
+mod drivers;
+
+use std::hash::{BuildHasher, RandomState};
+use std::panic::catch_unwind;
+use std::time::{Duration, Instant};
+
+use drivers::{DRIVERS, Driver};
+
+/// Executions of each driver in an ordinary run.
+const EXECUTIONS: u64 = 1500;
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+/// What a seed stands for: bytes, up to 2,000 of them.
+fn input(seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    for _ in 0..4 {
+        next();
+    }
+    let most = [20, 200, 2000][(next() % 3) as usize];
+    let length = next() % (most + 1);
+    (0..length).map(|_| (next() >> 24) as u8).collect()
+}
+
+fn execute(name: &str, driver: Driver, seed: u64) {
+    if catch_unwind(|| driver(&input(seed))).is_err() {
+        panic!("driver {name} failed with OVERFLY_SEED={seed}");
+    }
+}
+
+/// Runs a driver over the seeds.
+fn run(name: &str) {
+    let (_, driver) = DRIVERS.into_iter().find(|(known, _)| *known == name).expect("a driver");
+    if let Some(seed) = number("OVERFLY_SEED") {
+        execute(name, driver, seed);
+    } else if let Some(ms) = number("OVERFLY_FUZZ_MS") {
+        let end = Instant::now() + Duration::from_millis(ms);
+        let base = RandomState::new().hash_one(name);
+        let mut executions = 0;
+        while Instant::now() < end {
+            execute(name, driver, base.wrapping_add(executions));
+            executions += 1;
+        }
+        println!("{name}: {executions} executions");
+    } else {
+        (0..EXECUTIONS).for_each(|seed| execute(name, driver, seed));
+    }
+}
+
+#[test]
+fn memif_messages() {
+    run("memif_messages");
+}
+
+#[test]
+fn memif_rings() {
+    run("memif_rings");
+}
+
+#[test]
+fn broker_messages() {
+    run("broker_messages");
+}
