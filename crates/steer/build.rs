@@ -7,7 +7,7 @@ const INSTALL: &str = "the XDP program needs clang and libbpf's headers: apt-get
 
 fn main() {
     let source = Path::new("bpf/steer.bpf.c");
-    println!("cargo:rerun-if-changed={}", source.display());
+    println!("cargo:rerun-if-changed=bpf");
     println!("cargo:rerun-if-env-changed=CLANG");
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let object = PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("steer.bpf.o");

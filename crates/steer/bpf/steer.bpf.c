@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
-// Which stack a received frame belongs to. Everything that no stack asked for passes to the kernel untouched.
+// Which stack a received frame belongs to. Everything that no stack asked for passes to the kernel untouched, and so does
+// whatever the kernel might refuse or answer by another way (mirror.bpf.h): its own socket stands behind every listener.
 //
 // The order: TCP connections of listeners (remembered one by one, so that a later change of the listener's stacks moves none
 // of them), connections that a stack opened, listeners, claimed ports, kernel. An ICMP error goes where the answers go to
@@ -36,7 +37,12 @@ struct config {
 	// How much there is to look up: an empty map costs nothing.
 	__u32 connections;
 	__u32 claims;
-	// Who has each place: generation << 6 | stack, so that a place's next stack is not taken for its last. 0: nobody.
+	// The interface's hardware address, padded: frames for others that share the link's interface are the kernel's.
+	__u16 mac[4];
+	// Whether the firewall's rules have to be asked: of new connections, and of those that stacks have.
+	__u32 firewall_judges;
+	__u32 firewall_refusals;
+	// Who has each place: generation << 6 | stack (31 bits), so that a place's next stack is not taken for its last. 0: nobody.
 	__u32 owners[STACKS_MAX];
 	// A bit for each port that somebody listens at, with whatever protocol and address: no others are looked up.
 	__u64 listening[65536 / 64];
@@ -50,7 +56,10 @@ struct counters {
 	__u64 icmp_errors; // in these three
 	__u64 flows_recorded;
 	__u64 passed_fragment;
+	__u64 passed_source; // what opens, from where only the kernel can judge
 	__u64 passed_other;
+	__u64 passed_firewall; // the kernel judges them itself
+	__u64 dropped_firewall;
 };
 
 // IPv4 as ::ffff:a.b.c.d.
@@ -114,7 +123,7 @@ struct {
 	__type(value, struct group);
 } listeners SEC(".maps");
 
-// TCP connections of listeners, and their owners.
+// TCP connections of listeners, and their owners; ANSWERED once the peer has sent more than a SYN.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 262144);
@@ -145,6 +154,15 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } xsks SEC(".maps");
+
+static __always_inline int is_same_mac(const __u16 *one, const __u16 *other)
+{
+	return !((one[0] ^ other[0]) | (one[1] ^ other[1]) | (one[2] ^ other[2]));
+}
+
+#include "mirror.bpf.h"
+#include "firewall.bpf.h"
+#include "pulse.bpf.h"
 
 static __always_inline void from_ipv4(struct address *to, __be32 address)
 {
@@ -288,6 +306,7 @@ int overfly_steer(struct xdp_md *ctx)
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
 	__u32 zero = 0, opens = 0, is_error = 0, *recorded = 0, stack;
+	__u16 *destination = (__u16 *)ethernet->h_dest;
 	struct counters *count;
 	struct config *config_now;
 	struct flow_key flow;
@@ -300,8 +319,10 @@ int overfly_steer(struct xdp_md *ctx)
 	count = bpf_map_lookup_elem(&counters, &zero);
 	if (!config_now || !count)
 		return XDP_PASS;
-	if ((void *)(ethernet + 1) > end || (ethernet->h_dest[0] & 1) || ctx->rx_queue_index >= QUEUES)
+	if ((void *)(ethernet + 1) > end || ctx->rx_queue_index >= QUEUES)
 		goto other;
+	if (!is_same_mac(destination, config_now->mac))
+		goto neighborly;
 
 	if (ethernet->h_proto == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = (void *)(ethernet + 1);
@@ -315,7 +336,10 @@ int overfly_steer(struct xdp_md *ctx)
 			goto fragment;
 		transport = (void *)ip + ip->ihl * 4;
 		if (protocol == IPPROTO_ICMP) {
-			if (!quoted_ipv4(transport, end, &flow, ip->daddr))
+			struct address sender;
+
+			from_ipv4(&sender, ip->saddr);
+			if (!quoted_ipv4(transport, end, &flow, ip->daddr) || is_martian(&sender))
 				goto other;
 			is_error = 1;
 		} else {
@@ -334,15 +358,21 @@ int overfly_steer(struct xdp_md *ctx)
 		if (protocol == IPPROTO_FRAGMENT)
 			goto fragment;
 		from_ipv6(&flow.local, &ip->daddr);
+		from_ipv6(&flow.remote, &ip->saddr);
+		// Unspecified, loopback, and what would be taken for IPv4.
+		if (!half(&flow.local, 0) || !half(&flow.remote, 0))
+			goto other;
 		if (protocol == IPPROTO_ICMPV6) {
+			struct address sender = flow.remote;
+
 			if (!quoted_ipv6(transport, end, &flow))
+				goto neighborly;
+			if (is_martian(&sender))
 				goto other;
 			is_error = 1;
-		} else {
-			from_ipv6(&flow.remote, &ip->saddr);
 		}
 	} else {
-		goto other;
+		goto neighborly;
 	}
 
 	if (!is_error) {
@@ -367,13 +397,19 @@ int overfly_steer(struct xdp_md *ctx)
 		flow.protocol = protocol;
 	}
 
+	if (config_now->firewall_refusals && !opens && firewall_refuses(&flow)) {
+		count->dropped_firewall++;
+		return XDP_DROP;
+	}
 	port = bpf_ntohs(flow.local_port);
 	listening = config_now->listening[port / 64] >> port % 64 & 1;
 	if (listening && flow.protocol == IPPROTO_TCP) {
 		recorded = bpf_map_lookup_elem(&flows, &flow);
-		if (recorded && config_now->owners[*recorded % STACKS_MAX] != *recorded)
+		if (recorded && config_now->owners[*recorded % STACKS_MAX] != (*recorded & ~ANSWERED))
 			recorded = 0;
 		if (recorded && !opens) {
+			if (!(*recorded & ANSWERED) && !is_error)
+				*recorded |= ANSWERED;
 			stack = *recorded % STACKS_MAX;
 			count->to_listener++;
 			goto deliver;
@@ -398,16 +434,30 @@ int overfly_steer(struct xdp_md *ctx)
 		group = bpf_map_lookup_elem(&listeners, &key);
 		// Where nobody accepts any more, only connections that were accepted go on.
 		if (group && group->count) {
-			// A new connection with an old one's tuple stays where it was only if that stack still accepts.
-			if (recorded && group->members >> *recorded % STACKS_MAX & 1) {
+			int judgement;
+
+			// It was the kernel's before a stack joined the listener, and stays so.
+			if (flow.protocol == IPPROTO_TCP && !opens && is_the_kernels(ctx, &flow))
+				goto other;
+			judgement = is_error ? ACCEPTED : judge(ctx, &flow.remote);
+
+			// Connections that go on and are not remembered stay with whoever has them, wherever the peer is now.
+			if (judgement == REFUSED || (judgement == UNKNOWN && (opens || flow.protocol == IPPROTO_UDP))) {
+				count->passed_source++;
+				goto kernels;
+			}
+			if (config_now->firewall_judges && !firewall_accepts(&key, &flow.remote)) {
+				count->passed_firewall++;
+				goto kernels;
+			}
+			// A new connection with an old one's tuple stays where it was only if that stack still accepts, and takes it.
+			if (recorded && group->members >> *recorded % STACKS_MAX & 1 && takes_again(group, *recorded)) {
 				stack = *recorded % STACKS_MAX;
 				count->to_listener++;
 				goto deliver;
 			}
-			// It was the kernel's before a stack joined the listener, and stays so.
-			if (flow.protocol == IPPROTO_TCP && !opens && is_the_kernels(ctx, &flow))
-				goto other;
-			stack = group->stacks[(hash(&flow) * group->count >> 32) % STACKS_MAX];
+			stack = hash(&flow) * group->count >> 32;
+			stack = opens ? who_takes(group, stack) : group->stacks[stack % STACKS_MAX];
 			if (opens) {
 				__u32 owner = config_now->owners[stack % STACKS_MAX];
 
@@ -428,11 +478,19 @@ int overfly_steer(struct xdp_md *ctx)
 			goto deliver;
 		}
 	}
+	goto other;
+neighborly:
+	learn(ctx);
 other:
 	count->passed_other++;
 	return XDP_PASS;
 fragment:
 	count->passed_fragment++;
+	return XDP_PASS;
+kernels:
+	// What follows is the kernel's, too, not that of an older connection with the same tuple.
+	if (recorded)
+		bpf_map_delete_elem(&flows, &flow);
 	return XDP_PASS;
 deliver:
 	if (is_error)

@@ -1,12 +1,13 @@
 //! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::connection::Connection;
+use overfly_link::broker::connection::Parcel;
 use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
 use overfly_link::xdp::{
     BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed,
@@ -14,18 +15,22 @@ use overfly_link::xdp::{
 };
 use overfly_wire::ethernet;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::netdevice::index_to_name;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{MembarrierCommand, membarrier};
 
 use crate::device;
 use crate::error::Error;
+use crate::firewall::Firewall;
 use crate::groups::{self, Groups, listening_places};
+use crate::mirror::{self, Neighbor};
 use crate::napi::ReceivingThreads;
-use crate::netlink::Netlink;
+use crate::netlink::{Link, Netlink};
 pub use crate::program::Counters;
-use crate::program::{Attached, Claim, FlowKey, Program};
-use crate::repair::Repair;
+use crate::program::{Attached, Claim, FlowKey, Group, Program};
+use crate::repair::{Repair, Right, Room};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
@@ -57,6 +62,8 @@ pub struct Options {
     pub min_free_frames: u32,
     /// What the frames' memory is made of.
     pub huge_pages: HugePages,
+    /// The host's firewall is heeded: whom its rules do not let through for certain, the kernel serves.
+    pub heed_firewall: bool,
 }
 
 impl Default for Options {
@@ -72,6 +79,7 @@ impl Default for Options {
             flows: 262_144,
             min_free_frames: 0,
             huge_pages: HugePages::No,
+            heed_firewall: true,
         }
     }
 }
@@ -85,6 +93,24 @@ enum Place {
     Open(Vec<OwnedFd>),
     /// Steering has forgotten it, its process may still use the rings.
     Detached(Vec<OwnedFd>),
+}
+
+/// A connection that a stack opened, or a connected UDP socket.
+#[derive(Debug)]
+struct Opened {
+    stack: u16,
+    /// The kernel's socket that has its port: nobody else gets that while frames for it are the stack's.
+    _held: Option<Arc<OwnedFd>>,
+}
+
+/// A connection of a stack's whose frames are the kernel's already, and which the kernel does not have yet.
+#[derive(Debug)]
+pub(crate) struct Steered {
+    stack: u16,
+    flow: FlowKey,
+    /// `None` if a listener of the stack's had accepted it.
+    opened: Option<Opened>,
+    repair: Repair,
 }
 
 /// An XDP program on an interface, and everything that depends on it. All of it goes with this value, or with the process:
@@ -110,13 +136,18 @@ pub struct Attachment {
     user: Option<u32>,
     busy_poll: Option<BusyPoll>,
     min_free_frames: u32,
+    /// `None`: it is not heeded.
+    firewall: Option<Firewall>,
     groups: Groups,
     /// Whose turn it is to take over connections that another one gives away.
     turn: usize,
-    connections: HashMap<FlowKey, u16>,
+    connections: HashMap<FlowKey, Opened>,
     claims: BTreeMap<(Protocol, IpAddr), Claim>,
     /// What the device's settings were, if they were changed.
     deferral_before: Option<Deferral>,
+    /// The interface is gone, and not there again.
+    pub(crate) lost: bool,
+    receiving_cpus: Vec<usize>,
     reclaimed: Reclaimed,
 }
 
@@ -156,7 +187,8 @@ impl Attachment {
 
         let mut key = [0; 8];
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
-        let program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key))?;
+        let mut program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key))?;
+        program.set_mac(mac)?;
         let attached = program.attach(link.index)?.map_err(|errno| match errno {
             Errno::BUSY | Errno::EXIST => {
                 Error::ProgramAttached { name: interface.to_owned(), id: link.xdp_program }
@@ -186,7 +218,7 @@ impl Attachment {
             None
         };
         let received_packet_max = RECEIVED_FRAME_LEN_MAX - ethernet::HEADER_LEN;
-        Ok(Attachment {
+        let mut attachment = Attachment {
             interface: Interface {
                 name: interface.to_owned(),
                 index: link.index,
@@ -205,6 +237,7 @@ impl Attachment {
             busy_poll: busy_poll.then(BusyPoll::default),
             min_free_frames: options.min_free_frames,
             stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
+            firewall: options.heed_firewall.then(|| Firewall::open(link.index, interface)).transpose()?,
             groups: Groups::default(),
             turn: 0,
             connections: HashMap::new(),
@@ -212,9 +245,13 @@ impl Attachment {
             deferral_before,
             reclaimed: Reclaimed::default(),
             receiving: None,
+            lost: false,
+            receiving_cpus: Vec::new(),
             _attached: attached,
             pools,
-        })
+        };
+        attachment.refresh_ways()?;
+        Ok(attachment)
     }
 
     /// The interface, with its addresses as they were last read.
@@ -242,6 +279,7 @@ impl Attachment {
     pub fn receive_on(&mut self, cpus: &[usize]) -> bool {
         if self.interface.partial_checksums && !cpus.is_empty() && self.receiving.is_none() {
             self.receiving = ReceivingThreads::start(self.interface.index, cpus).ok();
+            self.receiving_cpus = cpus.to_vec();
         }
         self.receiving.is_some()
     }
@@ -315,6 +353,7 @@ impl Attachment {
             });
             kept.push(socket);
         }
+        let pulses = self.program.pulses()?;
         let mut result = self.program.admit(stack);
         for (queue, socket) in (0_u32..).zip(&kept) {
             result = result.and(self.program.set_socket(stack, queue, Some(socket.as_fd())));
@@ -330,6 +369,7 @@ impl Attachment {
             layout: self.layout,
             zero_copy: self.zero_copy(),
             busy_poll: self.busy_poll,
+            pulses: Some(pulses),
         })
     }
 
@@ -385,8 +425,11 @@ impl Attachment {
         self.groups.remove(stack);
         result = result.and(self.install_listeners());
         result = result.and(self.program.dismiss(stack));
-        let theirs: Vec<FlowKey> =
-            self.connections.iter().filter_map(|(&flow, &owner)| (owner == stack).then_some(flow)).collect();
+        let theirs: Vec<FlowKey> = self
+            .connections
+            .iter()
+            .filter_map(|(&flow, owner)| (owner.stack == stack).then_some(flow))
+            .collect();
         for flow in theirs {
             self.connections.remove(&flow);
             result = result.and(self.program.remove_connection(flow));
@@ -483,7 +526,7 @@ impl Attachment {
         if places.is_empty() {
             return Ok(());
         }
-        let result = self.install_listeners();
+        let result = self.install_listeners().and_then(|()| self.check_firewall(&places));
         if result.is_err() {
             for place in places {
                 self.groups.withdraw(stack, place);
@@ -520,8 +563,64 @@ impl Attachment {
     }
 
     fn install_listeners(&mut self) -> Result<(), Error> {
+        let places = self.places();
+        if let Some(firewall) = &mut self.firewall {
+            firewall.judge_places(&mut self.program, &places)?;
+        }
+        self.program.set_listeners(places)
+    }
+
+    /// Where the program is to find listeners.
+    fn places(&self) -> BTreeMap<groups::Place, Group> {
         let local: Vec<IpAddr> = self.interface.addresses.iter().map(|(address, _)| *address).collect();
-        self.program.set_listeners(self.groups.expand(&local))
+        self.groups.expand(&local)
+    }
+
+    /// Whether the firewall lets anybody through to places that were asked for.
+    fn check_firewall(&mut self, asked: &[groups::Place]) -> Result<(), Error> {
+        let places = self.places();
+        let theirs =
+            places.keys().filter(|place| asked.contains(place) || asked.contains(&place.everywhere()));
+        self.firewall.as_mut().map_or(Ok(()), |firewall| firewall.admits_somebody(theirs))
+    }
+
+    /// Whether the firewall lets the stack's datagrams through to a peer, and the answers.
+    ///
+    /// # Errors
+    /// [`Error::Firewall`]: the kernel must send them.
+    pub(crate) fn may_send(&mut self, stack: u16, destination: IpAddr) -> Result<(), Error> {
+        let destination = destination.to_canonical();
+        let mut places: Vec<groups::Place> = (self.places().into_iter())
+            .filter(|(place, group)| place.protocol == Protocol::Udp && group.has(stack))
+            .map(|(place, _)| place)
+            .filter(|place| place.address.is_ipv4() == destination.is_ipv4())
+            .collect();
+        if places.is_empty() {
+            let own = self.interface.addresses.iter().map(|(address, _)| *address);
+            let own = own.filter(|address| address.is_ipv4() == destination.is_ipv4()).take(1);
+            places.extend(own.map(|address| groups::Place::new(Protocol::Udp, SocketAddr::new(address, 0))));
+        }
+        let Some(firewall) = &mut self.firewall else { return Ok(()) };
+        places.iter().try_for_each(|place| firewall.admits_datagrams(place, destination))
+    }
+
+    /// Reads the firewall's rules again if they have changed, and judges listeners and connections by them.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn refresh_firewall(&mut self) -> Result<(), Error> {
+        let places = self.places();
+        let Some(firewall) = self.firewall.as_mut() else { return Ok(()) };
+        if !firewall.refresh() {
+            return Ok(());
+        }
+        let judged = firewall.judge_places(&mut self.program, &places);
+        judged.and(firewall.judge_connections(&mut self.program, &places, self.connections.keys()))
+    }
+
+    /// Says when the rules change; when they are to be looked at again though nothing says so.
+    pub(crate) fn firewall(&self) -> (Option<&impl AsFd>, Option<Instant>) {
+        (self.firewall.as_ref(), self.firewall.as_ref().and_then(Firewall::due))
     }
 
     fn is_local(&mut self, address: IpAddr) -> Result<bool, Error> {
@@ -546,6 +645,151 @@ impl Attachment {
         Ok(true)
     }
 
+    /// Reads the namespace's routes, rules and neighbours, and the interface's hardware address, again: the XDP program goes by
+    /// them when it judges who may open a connection, and where the answers go.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn refresh_ways(&mut self) -> Result<(), Error> {
+        let (name, index) = (&self.interface.name, self.interface.index);
+        let link = self.netlink.link(name).map_err(|errno| Error::system("reading the interface", errno))?;
+        if let Some(mac) = link.filter(|link| link.index == index).and_then(|link| link.mac) {
+            self.interface.mac = mac;
+            self.program.set_mac(mac)?;
+        }
+        let tables = self.netlink.tables().map_err(|errno| Error::system("reading the routes", errno))?;
+        self.program.set_routes(&mirror::compile(&tables, index))?;
+        let neighbors =
+            self.netlink.neighbors(index).map_err(|errno| Error::system("reading the neighbours", errno))?;
+        let there: BTreeSet<IpAddr> =
+            neighbors.iter().filter(|its| its.mac.is_some()).map(|its| its.address).collect();
+        for address in self.program.known_neighbors() {
+            if !there.contains(&address) {
+                self.program.set_neighbor(address, None)?;
+            }
+        }
+        for Neighbor { address, mac, .. } in &neighbors {
+            self.program.set_neighbor(*address, *mac)?;
+        }
+        Ok(())
+    }
+
+    /// A neighbour has come, moved or gone.
+    pub(crate) fn note_neighbor(&mut self, neighbor: &Neighbor) -> Result<(), Error> {
+        if neighbor.interface != self.interface.index {
+            return Ok(());
+        }
+        self.program.set_neighbor(neighbor.address, neighbor.mac)
+    }
+
+    /// Has the kernel ask whether gateways are still where they were, where it does not know by now: what stacks send it does not
+    /// see, and a gateway that was replaced in silence would never be missed.
+    pub(crate) fn confirm_gateways(&mut self) -> Result<(), Error> {
+        let index = self.interface.index;
+        let failed = |errno| Error::system("asking for a gateway", errno);
+        let gateways: BTreeSet<IpAddr> = self.program.gateways().collect();
+        if gateways.is_empty() {
+            return Ok(());
+        }
+        let neighbors = self.netlink.neighbors(index).map_err(failed)?;
+        for neighbor in neighbors.iter().filter(|its| its.stale && gateways.contains(&its.address)) {
+            self.netlink.provoke_neighbor(index, neighbor.address).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// The interface's index, and whatever has its name now. The first is `None` if there is none of that index.
+    pub(crate) fn interface_now(&mut self) -> Result<(Option<String>, Option<Link>), Error> {
+        let name = name_of(self.interface.index)?;
+        let link = self
+            .netlink
+            .link(&self.interface.name)
+            .map_err(|errno| Error::system("reading the interface", errno))?;
+        Ok((name, link))
+    }
+
+    /// Attaches to another interface of the same name. Listeners stay, and stacks get new sockets. False if it has no address yet.
+    ///
+    /// # Errors
+    /// As [`Attachment::attach`].
+    pub(crate) fn renew(&mut self, link: &Link) -> Result<bool, Error> {
+        let name = self.interface.name.clone();
+        let addresses = self
+            .netlink
+            .addresses(link.index)
+            .map_err(|errno| Error::system("reading the addresses", errno))?;
+        let Some(mac) = link.mac.filter(|_| !addresses.is_empty()) else { return Ok(false) };
+        let (rx_queues, _) = device::queues(&name).unwrap_or((link.rx_queues, link.tx_queues));
+        if rx_queues < self.queues {
+            return Err(Error::TooFewQueues { name, rx_queues });
+        }
+        let attached = self
+            .program
+            .attach(link.index)?
+            .map_err(|errno| Error::system("attaching the XDP program again", errno))?;
+        let pools = (0..self.queues)
+            .map(|queue| Pool::create(link.index, queue, self.layout, self.mode, self.huge_pages))
+            .collect::<Result<Vec<_>, _>>()?;
+        if self.busy_poll.is_some() {
+            device::set_deferral(&name, device::BUSY_POLL)
+                .map_err(|errno| Error::system("setting gro_flush_timeout", errno))?;
+        }
+        let mut open = Vec::new();
+        for (stack, place) in (0_u16..).zip(&mut self.stacks) {
+            match place {
+                Place::Open(_) => open.push(stack),
+                // Its frames went with the old memory.
+                Place::Detached(sockets) => sockets.clear(),
+                Place::Free(_) => {}
+            }
+        }
+        for stack in open {
+            let mut sockets = Vec::with_capacity(pools.len());
+            for (queue, pool) in (0_u32..).zip(&pools) {
+                pool.prepare(stack);
+                let socket = pool.open_socket(stack, self.busy_poll)?;
+                self.program.set_socket(stack, queue, Some(socket.as_fd()))?;
+                sockets.push(socket);
+            }
+            self.stacks[usize::from(stack)] = Place::Open(sockets);
+        }
+        self.pools = pools;
+        self._attached = attached;
+        (self.interface.index, self.interface.mac, self.interface.addresses) = (link.index, mac, addresses);
+        if let Some(firewall) = &mut self.firewall {
+            firewall.moves_to(link.index);
+        }
+        self.refresh_ways()?;
+        self.install_listeners()?;
+        self.receiving = None;
+        let cpus = std::mem::take(&mut self.receiving_cpus);
+        self.receive_on(&cpus);
+        self.lost = false;
+        Ok(true)
+    }
+
+    /// The sockets of a stack that is open, once more.
+    pub(crate) fn sockets_of(&self, stack: u16) -> Result<StackSockets, Error> {
+        let Some(Place::Open(sockets)) = self.stacks.get(usize::from(stack)) else {
+            return Err(Error::UnknownStack(stack));
+        };
+        let duplicate =
+            |descriptor| fcntl_dupfd_cloexec(descriptor, 3).map_err(|errno| Error::system("dup", errno));
+        let queues = (self.pools.iter().zip(sockets))
+            .map(|(pool, socket)| {
+                Ok(QueueSockets { socket: duplicate(socket.as_fd())?, pool: duplicate(pool.descriptor())? })
+            })
+            .collect::<Result<Vec<_>, Error>>()?;
+        Ok(StackSockets {
+            stack,
+            queues,
+            layout: self.layout,
+            zero_copy: self.zero_copy(),
+            busy_poll: self.busy_poll,
+            pulses: Some(self.program.pulses()?),
+        })
+    }
+
     /// Finds the way to `remote` and steers the connection's frames to the stack. The address of `local` may be
     /// unspecified: the route then says which. Waits for the next hop to answer, for 1 s at most.
     ///
@@ -560,10 +804,11 @@ impl Attachment {
         remote: SocketAddr,
     ) -> Result<Route, Error> {
         let route = self.route(remote.ip())?;
-        self.register_flow(stack, protocol, local, remote, route)
+        self.register_flow(stack, protocol, local, remote, route, None)
     }
 
-    /// The second half of [`Attachment::connect_flow`], when the route is known.
+    /// The second half of [`Attachment::connect_flow`], when the route is known. `held` is the kernel's socket that has the local
+    /// port.
     pub(crate) fn register_flow(
         &mut self,
         stack: u16,
@@ -571,6 +816,7 @@ impl Attachment {
         local: SocketAddr,
         remote: SocketAddr,
         mut route: Route,
+        held: Option<Arc<OwnedFd>>,
     ) -> Result<Route, Error> {
         self.check_open(stack)?;
         let address = local.ip().to_canonical();
@@ -583,12 +829,18 @@ impl Attachment {
         let local = SocketAddr::new(route.source, local.port());
         let flow = FlowKey::new(protocol, local, remote);
         match self.connections.get(&flow) {
-            Some(&owner) if owner == stack => return Ok(route),
+            Some(owner) if owner.stack == stack => return Ok(route),
             Some(_) => return Err(Error::TupleInUse { local, remote }),
+            None if self.program.is_recorded_by_others(flow, stack) => {
+                return Err(Error::TupleInUse { local, remote });
+            }
             None => {}
         }
+        if let Some(firewall) = &self.firewall {
+            firewall.admits(&groups::Place::new(protocol, local), remote)?;
+        }
         self.program.add_connection(flow, stack)?;
-        self.connections.insert(flow, stack);
+        self.connections.insert(flow, Opened { stack, _held: held });
         Ok(route)
     }
 
@@ -612,7 +864,7 @@ impl Attachment {
             vec![FlowKey::new(protocol, local, remote)]
         };
         for flow in candidates {
-            if self.connections.get(&flow) == Some(&stack) {
+            if self.is_opened(flow, stack) {
                 self.connections.remove(&flow);
                 self.program.remove_connection(flow)?;
             }
@@ -620,43 +872,57 @@ impl Attachment {
         Ok(())
     }
 
+    fn is_opened(&self, flow: FlowKey, stack: u16) -> bool {
+        self.connections.get(&flow).is_some_and(|owner| owner.stack == stack)
+    }
+
     /// Has the kernel go on with a TCP connection of the stack's: `socket`, which is in none, becomes it. The kernel has it
     /// before its frames are let through, so that nobody answers them with RST; frames that are in the stack's rings by
-    /// then are lost, and sent again by the peer.
+    /// then are lost, and sent again by the peer. [`Attachment::go_on_with`] does the rest.
     ///
     /// # Errors
     /// [`Error::UnknownStack`], [`Error::NotTheirs`], [`Error::NotMoved`]: then the connection is the stack's as before.
-    pub fn hand_over(
+    pub(crate) fn hand_over(
         &mut self,
         stack: u16,
-        socket: BorrowedFd<'_>,
-        connection: &Connection,
-        bytes: &[u8],
-    ) -> Result<(), Error> {
+        socket: OwnedFd,
+        parcel: Parcel<OwnedFd>,
+        room: Room,
+    ) -> Result<Steered, Error> {
         self.check_open(stack)?;
-        let (local, remote) = (connection.local(), connection.remote());
+        let (local, remote) = (parcel.connection.local(), parcel.connection.remote());
         let flow = FlowKey::new(Protocol::Tcp, local, remote);
-        let opened = self.connections.get(&flow) == Some(&stack);
+        let opened = self.is_opened(flow, stack);
         if !opened && !self.program.is_recorded(flow, stack) {
             return Err(Error::NotTheirs { local, remote });
         }
-        let not_moved = |errno| Error::NotMoved { errno };
-        let repair = Repair::restore(socket, connection, bytes, self.interface.index).map_err(not_moved)?;
+        let repair = Repair::restore(socket, parcel, self.interface.index, room, Right::Granted)
+            .map_err(|errno| Error::NotMoved { errno })?;
         if opened {
             self.program.remove_connection(flow)?;
         } else {
             self.program.forget_recorded(flow)?;
         }
-        if let Err(errno) = repair.finish(bytes) {
-            if opened {
-                self.program.add_connection(flow, stack)?;
-            } else {
-                self.program.record(flow, stack)?;
+        Ok(Steered { stack, flow, opened: self.connections.remove(&flow), repair })
+    }
+
+    /// Goes on with what [`Attachment::hand_over`] began. `None` if that takes longer.
+    pub(crate) fn go_on_with(&mut self, steered: &mut Steered) -> Option<Result<(), Error>> {
+        let errno = match steered.repair.go_on() {
+            Ok(true) => return Some(Ok(())),
+            Ok(false) => return None,
+            Err(errno) => errno,
+        };
+        let Steered { stack, flow, ref mut opened, .. } = *steered;
+        let again = match opened.take() {
+            Some(opened) => {
+                let outcome = self.program.add_connection(flow, stack);
+                self.connections.insert(flow, opened);
+                outcome
             }
-            return Err(not_moved(errno));
-        }
-        self.connections.remove(&flow);
-        Ok(())
+            None => self.program.record(flow, stack),
+        };
+        Some(again.and(Err(Error::NotMoved { errno })))
     }
 
     /// A stack that accepts TCP connections at `listener`, which is as it was said in [`Attachment::listen`]: each in turn.
@@ -748,6 +1014,7 @@ impl Attachment {
                 .map_err(|errno| Error::system("reading a neighbour", errno))
         };
         if let Some(mac) = neighbor(&mut self.netlink)? {
+            self.program.set_neighbor(next_hop, Some(mac))?;
             return Ok(Ok(Route { source, next_hop: mac }));
         }
         if provoke {
@@ -756,6 +1023,17 @@ impl Attachment {
                 .map_err(|errno| Error::system("asking for a neighbour", errno))?;
         }
         Ok(Err(next_hop))
+    }
+}
+
+/// The interface of an index.
+fn name_of(index: u32) -> Result<Option<String>, Error> {
+    let result = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
+        .and_then(|socket| index_to_name(&socket, index));
+    match result {
+        Ok(name) => Ok(Some(name)),
+        Err(Errno::NODEV | Errno::NXIO) => Ok(None),
+        Err(errno) => Err(Error::system("reading the interface's name", errno)),
     }
 }
 

@@ -117,6 +117,8 @@ pub enum Error {
         /// What the kernel said.
         errno: Errno,
     },
+    /// The administrator: the firewall's rules do not let it through for certain; the kernel must judge, and carry it.
+    Firewall(String),
     /// The destination is not behind this interface; the kernel must carry this connection.
     RouteElsewhere {
         /// Where to.
@@ -247,6 +249,7 @@ impl fmt::Display for Error {
                 formatter,
                 "no route to {destination} ({errno}): `ip route get {destination}` shows what the kernel would do"
             ),
+            Error::Firewall(what) => write!(formatter, "the firewall: {what}"),
             Error::RouteElsewhere { destination } => write!(
                 formatter,
                 "the route to {destination} does not leave through this interface: the kernel must carry this connection"

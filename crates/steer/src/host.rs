@@ -6,9 +6,12 @@ use overfly_link::broker::Holder;
 use rustix::io::Errno;
 
 use crate::attachment::{Attachment, Options};
-use crate::broker::{Service, Sockets, open_socket};
+use crate::broker::open_socket;
+use crate::door::{Sockets, raise_descriptor_limit};
 use crate::error::Error;
 use crate::observers::{listen_at, public_name};
+use crate::service::Service;
+use crate::steering::Steering;
 
 /// Looks at a name that is taken by nobody who listens, and the time between them.
 const TRIES: u32 = 100;
@@ -39,6 +42,7 @@ pub fn host(
     in_force: &str,
     say: impl FnOnce(Hosting),
 ) -> Result<(), Error> {
+    raise_descriptor_limit();
     let (listener, name, _) = open_socket()?;
     // The name goes first: of two that begin at once, one attaches, and the other one's program waits for it.
     let mut tries = 0;
@@ -61,9 +65,10 @@ pub fn host(
     };
     let attachment = Attachment::attach(interface, options)?;
     let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
-    let service = Service::until_the_last(attachment, Sockets { listener, name, public }, in_force)?;
+    let sockets = Sockets { listener, name, public };
+    let service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force);
     say(hosting);
-    service.run();
+    service.run(None);
     Ok(())
 }
 

@@ -9,25 +9,36 @@ mod attachment;
 mod broker;
 mod claim;
 mod device;
+mod door;
 mod error;
+mod firewall;
+mod grants;
 mod groups;
+mod handover;
 mod host;
 #[cfg(test)]
 #[path = "../tests/lab/mod.rs"]
 mod lab;
 mod local_broker;
+mod mirror;
 mod napi;
 mod netlink;
 mod observers;
 mod program;
+mod renewal;
 mod repair;
+mod service;
 mod serving;
+mod socket_table;
+mod steering;
 mod switch;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use device::restore_deferral;
 pub use error::Error;
+pub use firewall::firewall_in_force;
 pub use host::{Hosting, host, leave_descriptors_behind};
 pub use local_broker::LocalBroker;
+pub use mirror::routing_rules;
 pub use overfly_link::broker::{Interface, Protocol, Route};

@@ -1,36 +1,32 @@
 //! Serves the processes of a program whose frames go over memif, or over a tap device. Nothing here needs privilege over the
 //! machine: there is no interface of the kernel's to steer, and nothing that would have to be undone.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use overfly_link::broker::message::{
-    Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, TapPart, Token, Welcome, Wish,
-};
-use overfly_link::broker::{self, Interface, Route, observer};
+use overfly_link::broker::message::{Kind, MemifPart, TapPart, Wish};
+use overfly_link::broker::{self, Deferral, Interface, LeftFrames, Route};
 use overfly_link::memif::{Address, Listener, MemifLink, Settings};
 use overfly_link::tap::TapLink;
 use overfly_wire::MacAddr;
-use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, socketpair};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zerocopy::IntoBytes;
 
-use crate::broker::{open_socket, receive, refusal, tie};
+use crate::broker::{BrokerCounters, lock, open_socket};
+use crate::claim::Claims;
+use crate::door::Sockets;
 use crate::error::Error;
+use crate::handover::{Move, Within};
 use crate::netlink::Netlink;
-use crate::observers::{self, Peer, Seen, deliver};
-use crate::repair;
+use crate::observers::{self, deliver};
+use crate::repair::Room;
+use crate::service::{Asked, Asker, Carrier, Outcome, Service};
 use crate::serving::Serving;
 use crate::switch::Switch;
-
-/// Connections at any time: every process of a program holds a leash.
-const CONNECTIONS_MAX: usize = 4096;
-/// Observers that have not said what they are.
-const OBSERVERS_MAX: usize = 64;
-/// How long to wait where the kernel has no memory or descriptors.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// A thread that hands what carries frames to each process of a program. Dropping it ends that: leashed processes are killed by
 /// the kernel.
@@ -38,6 +34,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub struct LocalBroker {
     environment: String,
     is_public: bool,
+    counters: Arc<Mutex<BrokerCounters>>,
     _serving: Serving,
     _forwarding: Option<Serving>,
 }
@@ -90,17 +87,31 @@ impl LocalBroker {
     ) -> Result<LocalBroker, Error> {
         let (listener, name, token) = open_socket()?;
         let is_public = public.is_some();
-        let service =
-            Service { wire, listener, public, token, interface, stacks: 0, connections: Vec::new() };
-        let serving = Serving::start(move |stopped| service.run(&stopped))?;
         let environment = broker::environment(&name, token);
-        Ok(LocalBroker { environment, is_public, _serving: serving, _forwarding: forwarding })
+        let local = Local {
+            wire,
+            interface,
+            claims: Claims::open(0)?,
+            room: Room::of_kernel(),
+            stacks: HashSet::new(),
+            next: 0,
+        };
+        let service = Service::endless(local, Sockets { listener, name, public }, token);
+        let counters = service.counters();
+        let serving = Serving::start(move |stopped| service.run(Some(&stopped)))?;
+        Ok(LocalBroker { environment, is_public, counters, _serving: serving, _forwarding: forwarding })
     }
 
     /// The value of `OVERFLY_BROKER` for the program.
     #[must_use]
     pub fn environment(&self) -> &str {
         &self.environment
+    }
+
+    /// What this broker has done.
+    #[must_use]
+    pub fn counters(&self) -> BrokerCounters {
+        *lock(&self.counters)
     }
 
     /// Observers find this broker at `memif:PLACE` or `tap:NAME`. They do not if somebody else took that, or if it is too long.
@@ -180,197 +191,21 @@ impl Wire {
     }
 }
 
-/// A process, and what it is connected for once it has said so.
-struct Connection {
-    socket: OwnedFd,
-    peer: Option<Peer>,
-    state: State,
-    /// Once the process shows itself.
-    seen: Option<Seen>,
-    over: bool,
-}
-
-enum State {
-    /// Has not said who it is; at the public name there is no secret.
-    Greeting {
-        public: bool,
-    },
-    Leash,
-    /// With a stack, perhaps.
-    Client(Option<u16>),
-}
-
-impl Connection {
-    fn stack(&self) -> Option<u16> {
-        match self.state {
-            State::Client(stack) => stack,
-            State::Greeting { .. } | State::Leash => None,
-        }
-    }
-}
-
-struct Service {
+/// What the program's processes are given.
+struct Local {
     wire: Wire,
-    listener: OwnedFd,
-    public: Option<OwnedFd>,
-    token: Token,
     interface: Interface,
-    /// Stacks that there have been.
-    stacks: u16,
-    connections: Vec<Connection>,
+    claims: Claims,
+    room: Room,
+    /// Those that are some process's.
+    stacks: HashSet<u16>,
+    /// Where the next one is looked for.
+    next: u16,
 }
 
-impl Service {
-    fn run(mut self, stop: &OwnedFd) {
-        loop {
-            let public = self.public.as_ref().unwrap_or(&self.listener);
-            let mut set: Vec<_> =
-                [stop, &self.listener, public].map(|socket| PollFd::new(socket, PollFlags::IN)).into();
-            set.extend(
-                self.connections.iter().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)),
-            );
-            if !matches!(poll(&mut set, None), Ok(_) | Err(Errno::INTR)) {
-                std::thread::sleep(PAUSE);
-            }
-            let ready: Vec<bool> = set.iter().map(|entry| !entry.revents().is_empty()).collect();
-            drop(set);
-            let [stopped, connected, observed, messages @ ..] = ready.as_slice() else { return };
-            if *stopped {
-                return;
-            }
-            for (index, _) in messages.iter().enumerate().filter(|(_, ready)| **ready) {
-                self.connections[index].over = self.hear(index).is_none();
-            }
-            for connection in self.connections.extract_if(.., |connection| connection.over) {
-                if let Some(stack) = connection.stack() {
-                    self.wire.take_back(stack);
-                }
-            }
-            if *connected {
-                self.accept(false);
-            }
-            if *observed && self.public.is_some() {
-                self.accept(true);
-            }
-        }
-    }
-
-    fn accept(&mut self, public: bool) {
-        let listener = self.public.as_ref().filter(|_| public).unwrap_or(&self.listener);
-        match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) if self.has_room(public) => {
-                let (peer, state) = (Peer::of(&socket), State::Greeting { public });
-                self.connections.push(Connection { socket, peer, state, seen: None, over: false });
-            }
-            Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => {}
-            Err(_) => std::thread::sleep(PAUSE),
-        }
-    }
-
-    /// Observers that say nothing must not be in the way of processes.
-    fn has_room(&self, public: bool) -> bool {
-        let waiting = |connection: &&Connection| matches!(connection.state, State::Greeting { public: true });
-        if public {
-            self.connections.iter().filter(waiting).count() < OBSERVERS_MAX
-        } else {
-            self.connections.len() < CONNECTIONS_MAX
-        }
-    }
-
-    /// Answers one message. `None` if the connection is over, or was misused.
-    fn hear(&mut self, index: usize) -> Option<()> {
-        let connection = &mut self.connections[index];
-        let mut bytes = [0; MESSAGE_LEN_MAX];
-        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
-            Ok((0, _)) => return None,
-            Ok(received) => received,
-            Err(Errno::AGAIN | Errno::INTR) => return Some(()),
-            Err(_) => return None,
-        };
-        let (message, socket) = (bytes.get(..length)?, &mut connection.socket);
-        match connection.state {
-            State::Greeting { public: true } => {
-                if Hello::parse(message, observer::PUBLIC)? == Role::Observer {
-                    let (observer, processes) = (&self.connections[index], self.connections.iter());
-                    let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
-                    observers::tell_all(&observer.socket, observer.peer, processes);
-                }
-                None
-            }
-            State::Greeting { public: false } => {
-                let delivered = match Hello::parse(message, self.token)? {
-                    Role::Leash => {
-                        connection.state = State::Leash;
-                        tie(socket)
-                    }
-                    Role::Client => {
-                        connection.state = State::Client(None);
-                        deliver(socket, Welcome::new(&self.interface).as_bytes(), &[])
-                    }
-                    Role::Observer | Role::Program => false,
-                };
-                delivered.then_some(())
-            }
-            State::Client(_) => self.serve(index, Request::parse(message)?, &descriptors).then_some(()),
-            State::Leash => None,
-        }
-    }
-
-    /// False if the client does not take the answer.
-    fn serve(&mut self, index: usize, wish: Wish, descriptors: &[OwnedFd]) -> bool {
-        let stack = self.connections[index].stack();
-        let result = match wish.kind {
-            Kind::Interface => {
-                return deliver(
-                    &self.connections[index].socket,
-                    Welcome::new(&self.interface).as_bytes(),
-                    &[],
-                );
-            }
-            Kind::OpenStack if stack.is_some() => {
-                Err(Error::Options("this client has a stack already".to_owned()))
-            }
-            Kind::OpenStack => match self.open_stack(index) {
-                Ok(delivered) => return delivered,
-                Err(error) => Err(error),
-            },
-            Kind::Show => {
-                let connection = &mut self.connections[index];
-                match Seen::new(connection.peer) {
-                    Ok(seen) => {
-                        let delivered = seen.deliver(&connection.socket, stack);
-                        connection.seen = Some(seen);
-                        return delivered;
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-            Kind::Listen | Kind::Unlisten | Kind::Connect | Kind::Disconnect | Kind::Route => {
-                self.steer(stack, wish)
-            }
-            Kind::HandOverPair => repair::pair(descriptors).map(|()| None),
-            Kind::HandOver | Kind::GiveAway | Kind::PassOn => Err(Error::NoKernelsAddress),
-        };
-        let reply = match result {
-            Ok(route) => Reply::yes(route),
-            Err(error) => Reply::no(refusal(&error), &error.to_string()),
-        };
-        deliver(&self.connections[index].socket, reply.as_bytes(), &[])
-    }
-
-    fn open_stack(&mut self, index: usize) -> Result<bool, Error> {
-        let in_use = |stack| self.connections.iter().any(|connection| connection.stack() == Some(stack));
-        let stack = (0..=u16::MAX).map(|turn| self.stacks.wrapping_add(turn)).find(|&stack| !in_use(stack));
-        let stack = stack.ok_or(Error::NoStack { stacks: u16::MAX })?;
-        self.stacks = stack.wrapping_add(1);
-        let connection = &mut self.connections[index];
-        let given = self.wire.give(stack, &connection.socket)?;
-        connection.state = State::Client(Some(stack));
-        Ok(given)
-    }
-
+impl Local {
     /// Frames are the stack's from now on, or no more, and the way to where it connects.
-    fn steer(&self, stack: Option<u16>, mut wish: Wish) -> Result<Option<Route>, Error> {
+    fn steer(&self, stack: Option<u16>, mut wish: Wish) -> Outcome {
         let route = match wish.kind {
             Kind::Connect | Kind::Route => {
                 let destination = wish.remote.ip();
@@ -400,5 +235,86 @@ impl Service {
         let mask = u128::MAX.checked_shl(128 - u32::from(prefix_len)).unwrap_or(0);
         let near = own_family == family && (own ^ other) & mask == 0;
         near.then_some(Route { source, next_hop: MacAddr([0; 6]) })
+    }
+}
+
+impl Carrier for Local {
+    type Waiting = Move;
+
+    fn interface(&self) -> Interface {
+        self.interface.clone()
+    }
+
+    /// The frames are one program's.
+    fn shares(&self) -> Option<Option<Deferral>> {
+        None
+    }
+
+    /// No rule and no route is in the way of the frames.
+    fn left(&self) -> Option<LeftFrames> {
+        None
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn wake(&mut self, _ready: &[bool]) -> u64 {
+        0
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        None
+    }
+
+    fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error> {
+        let turns = (0..=u16::MAX).map(|turn| self.next.wrapping_add(turn));
+        let stack = turns.into_iter().find(|stack| !self.stacks.contains(stack));
+        let stack = stack.ok_or(Error::NoStack { stacks: u16::MAX })?;
+        let given = self.wire.give(stack, asker.socket)?;
+        self.next = stack.wrapping_add(1);
+        self.stacks.insert(stack);
+        Ok((stack, given))
+    }
+
+    fn renew_stack(&mut self, _: Asker<'_>, _: u16) -> Result<bool, Error> {
+        Err(Error::Options("this client has a stack already".to_owned()))
+    }
+
+    fn close_stack(&mut self, stack: u16, _process: Option<OwnedFd>) -> u64 {
+        self.stacks.remove(&stack);
+        self.wire.take_back(stack);
+        0
+    }
+
+    fn ask(
+        &mut self,
+        asker: Asker<'_>,
+        stack: Option<u16>,
+        wish: Wish,
+        descriptors: Vec<OwnedFd>,
+    ) -> Asked<Move> {
+        match wish.kind {
+            Kind::HandOverPair => {
+                let all = || asker.may_do_all();
+                match Within::begin(descriptors, &mut self.claims, asker.peer, all, self.room) {
+                    Ok(Some(begun)) => Asked::Later(begun),
+                    Ok(None) => Asked::Now(Ok(None)),
+                    Err(error) => Asked::Now(Err(error)),
+                }
+            }
+            Kind::HandOver | Kind::GiveAway | Kind::PassOn => Asked::Now(Err(Error::NoKernelsAddress)),
+            _ => Asked::Now(self.steer(stack, wish)),
+        }
+    }
+
+    fn go_on(&mut self, _stack: Option<u16>, moving: &mut Move) -> Option<Outcome> {
+        moving.go_on(None).map(|outcome| outcome.map(|()| None))
+    }
+
+    fn tell(&mut self, _clients: &mut dyn Iterator<Item = (u16, &OwnedFd)>) {}
+
+    fn news(&mut self) -> Vec<String> {
+        Vec::new()
     }
 }

@@ -15,10 +15,15 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
 };
 
+use crate::mirror::{
+    Neighbor, Prefix, RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN, RouteLine, Tables, Way,
+};
+
 const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
 const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
+const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
 const NLM_F_CREATE: u16 = 0x400;
 const RTM_NEWLINK: u16 = 16;
@@ -28,10 +33,22 @@ const RTM_GETADDR: u16 = 22;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
 const RTM_GETNEIGH: u16 = 30;
-/// Multicast groups of address changes, as masks.
+const RTM_NEWRULE: u16 = 32;
+const RTM_GETRULE: u16 = 34;
+/// Multicast groups, as masks: links, neighbours, addresses, routes and rules.
+const RTMGRP_LINK: u32 = 1;
+const RTMGRP_NEIGH: u32 = 4;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const RTMGRP_IPV4_ROUTE: u32 = 0x40;
+const RTMGRP_IPV4_RULE: u32 = 0x80;
 const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+const RTMGRP_IPV6_ROUTE: u32 = 0x400;
+/// `1 << (RTNLGRP_IPV6_RULE - 1)`, which has no name of its own.
+const RTMGRP_IPV6_RULE: u32 = 0x4_0000;
+/// `NFNLGRP_NFTABLES` (include/uapi/linux/netfilter/nfnetlink.h), as a mask.
+const NFNL_TABLES: u32 = 1 << (7 - 1);
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
@@ -55,11 +72,32 @@ const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTA_PREFSRC: u16 = 7;
 const RTA_VIA: u16 = 18;
+const RTA_PRIORITY: u16 = 6;
+const RTA_MULTIPATH: u16 = 9;
+const RTA_TABLE: u16 = 15;
+const RTA_ENCAP: u16 = 22;
+const RTA_NH_ID: u16 = 30;
 const RTN_UNICAST: u8 = 1;
 const RTN_LOCAL: u8 = 2;
+const RTN_BROADCAST: u8 = 3;
+const RTN_ANYCAST: u8 = 4;
+const RTN_MULTICAST: u8 = 5;
+/// A clone of a route for one destination, and no route.
+const RTM_F_CLONED: u32 = 0x200;
+/// The next hop cannot be used, or might not.
+const RTNH_F_DEAD: u32 = 1;
+const RTNH_F_LINKDOWN: u32 = 16;
+const FR_ACT_TO_TBL: u8 = 1;
+const FRA_PRIORITY: u16 = 6;
+const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
+const FRA_TABLE: u16 = 15;
+const FRA_PROTOCOL: u16 = 21;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
 const NTF_USE: u8 = 1;
+/// An address that the kernel answers for, and no neighbour.
+const NTF_PROXY: u8 = 8;
+const NUD_STALE: u16 = 0x04;
 /// NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT: states whose address may be used.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 
@@ -93,6 +131,8 @@ pub(crate) struct Netlink {
     socket: OwnedFd,
     sequence: u32,
     buffer: Vec<u8>,
+    /// What the last dump told changed meanwhile.
+    interrupted: bool,
 }
 
 impl Netlink {
@@ -110,9 +150,24 @@ impl Netlink {
         Netlink::over(netlink_socket(Some(rustix::net::netlink::GENERIC), 0)?)
     }
 
+    /// For the subsystems of netfilter.
+    pub(crate) fn open_netfilter() -> Result<Netlink, Errno> {
+        Netlink::over(netlink_socket(Some(rustix::net::netlink::NETFILTER), 0)?)
+    }
+
+    /// Whether what the last dump told changed while it was told: it must be asked for again.
+    pub(crate) fn was_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// For questions about sockets.
+    pub(crate) fn open_sock_diag() -> Result<Netlink, Errno> {
+        Netlink::over(netlink_socket(Some(rustix::net::netlink::SOCK_DIAG), 0)?)
+    }
+
     fn over(socket: OwnedFd) -> Result<Netlink, Errno> {
         set_socket_timeout(&socket, Timeout::Recv, Some(Duration::from_secs(2)))?;
-        Ok(Netlink { socket, sequence: 0, buffer: vec![0; 65536] })
+        Ok(Netlink { socket, sequence: 0, buffer: vec![0; 65536], interrupted: false })
     }
 
     /// The interface of that name, `None` if there is none.
@@ -205,6 +260,48 @@ impl Netlink {
         }
     }
 
+    /// All routes of the namespace, and whether rules other than the kernel's own choose among them.
+    pub(crate) fn tables(&mut self) -> Result<Tables, Errno> {
+        let mut tables = Tables::default();
+        for (place, family) in [AF_INET, AF_INET6].into_iter().enumerate() {
+            let mut rules = Vec::new();
+            let header = [family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let asked = self.exchange(Request::new(RTM_GETRULE, NLM_F_DUMP, &header), |kind, body| {
+                if kind == RTM_NEWRULE && body.first() == Some(&family) {
+                    rules.push(parse_rule(body));
+                }
+            });
+            match asked {
+                Ok(()) => tables.ruled[place] = !are_the_kernels_own(&rules),
+                // A kernel without rules has no others.
+                Err(Errno::OPNOTSUPP | Errno::AFNOSUPPORT) => {}
+                Err(errno) => return Err(errno),
+            }
+            let request = Request::new(RTM_GETROUTE, NLM_F_DUMP, &header);
+            self.exchange(request, |kind, body| {
+                if kind == RTM_NEWROUTE && body.first() == Some(&family) {
+                    tables.routes.extend(parse_route_line(body));
+                }
+            })?;
+        }
+        Ok(tables)
+    }
+
+    /// All neighbours of an interface.
+    pub(crate) fn neighbors(&mut self, interface: u32) -> Result<Vec<Neighbor>, Errno> {
+        let mut found = Vec::new();
+        for family in [AF_INET, AF_INET6] {
+            let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &neighbor_header(family, 0, 0));
+            self.exchange(request, |kind, body| {
+                if kind == RTM_NEWNEIGH && body.first() == Some(&family) {
+                    found.extend(parse_neighbor_entry(body));
+                }
+            })?;
+        }
+        found.retain(|neighbor| neighbor.interface == interface);
+        Ok(found)
+    }
+
     /// Makes the kernel ask for a neighbour's address, as if it had a packet for it (needs CAP_NET_ADMIN).
     pub(crate) fn provoke_neighbor(&mut self, interface: u32, address: IpAddr) -> Result<(), Errno> {
         let (family, bytes) = family_and_bytes(address);
@@ -226,6 +323,7 @@ impl Netlink {
         self.sequence = self.sequence.wrapping_add(1);
         let dump = request.flags & NLM_F_DUMP == NLM_F_DUMP;
         let bytes = request.finish(self.sequence);
+        self.interrupted = false;
         sendto(&self.socket, &bytes, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
         loop {
             let (length, _) = recv(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty())?;
@@ -233,6 +331,7 @@ impl Netlink {
                 if message.sequence != self.sequence {
                     continue; // the late answer to a request that timed out
                 }
+                self.interrupted |= message.flags & NLM_F_DUMP_INTR != 0;
                 match message.kind {
                     NLMSG_DONE => return Ok(()),
                     NLMSG_ERROR => {
@@ -253,30 +352,64 @@ impl Netlink {
     }
 }
 
-/// Says when the addresses of the namespace change.
-#[derive(Debug)]
-pub(crate) struct AddressMonitor(OwnedFd);
+/// What has changed in the namespace.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// Links, addresses, routes or rules; or something that was not heard.
+    pub(crate) others: bool,
+    /// The last word on each neighbour of any interface comes last.
+    pub(crate) neighbors: Vec<Neighbor>,
+}
 
-impl AddressMonitor {
-    pub(crate) fn open() -> Result<AddressMonitor, Errno> {
-        netlink_socket(None, RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR).map(AddressMonitor)
+/// Says when links, addresses, routes, rules or neighbours of the namespace change.
+#[derive(Debug)]
+pub(crate) struct Monitor(OwnedFd);
+
+impl Monitor {
+    pub(crate) fn open() -> Result<Monitor, Errno> {
+        let groups = RTMGRP_LINK
+            | RTMGRP_NEIGH
+            | RTMGRP_IPV4_IFADDR
+            | RTMGRP_IPV4_ROUTE
+            | RTMGRP_IPV4_RULE
+            | RTMGRP_IPV6_IFADDR
+            | RTMGRP_IPV6_ROUTE
+            | RTMGRP_IPV6_RULE;
+        netlink_socket(None, groups).map(Monitor)
     }
 
-    /// Reads what has arrived; true if something did (or was lost, which counts as a change).
-    pub(crate) fn changed(&self) -> bool {
-        let mut buffer = [0; 8192];
-        let mut changed = false;
+    /// Of nf_tables' rules.
+    pub(crate) fn of_rules() -> Result<Monitor, Errno> {
+        netlink_socket(Some(rustix::net::netlink::NETFILTER), NFNL_TABLES).map(Monitor)
+    }
+
+    /// Reads what has arrived. What was lost counts as a change of everything.
+    pub(crate) fn changes(&self) -> Changes {
+        let mut buffer = [0; 16384];
+        let mut changes = Changes::default();
         loop {
             match recv(&self.0, &mut buffer[..], RecvFlags::DONTWAIT) {
-                Ok(_) | Err(Errno::NOBUFS) => changed = true,
+                Ok((length, _)) => {
+                    for message in messages(&buffer[..length.min(16384)]) {
+                        match message.kind {
+                            RTM_NEWNEIGH => changes.neighbors.extend(parse_neighbor_entry(message.body)),
+                            RTM_DELNEIGH => {
+                                let gone = parse_neighbor_entry(message.body);
+                                changes.neighbors.extend(gone.map(|gone| Neighbor { mac: None, ..gone }));
+                            }
+                            _ => changes.others = true,
+                        }
+                    }
+                }
+                Err(Errno::NOBUFS) => changes.others = true,
                 Err(Errno::INTR) => {}
-                Err(_) => return changed,
+                Err(_) => return changes,
             }
         }
     }
 }
 
-impl AsFd for AddressMonitor {
+impl AsFd for Monitor {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -297,7 +430,7 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    fn new(kind: u16, flags: u16, header: &[u8]) -> Request {
+    pub(crate) fn new(kind: u16, flags: u16, header: &[u8]) -> Request {
         let mut bytes = vec![0; 16];
         bytes.extend_from_slice(header);
         Request { kind, flags, bytes }
@@ -307,6 +440,11 @@ impl Request {
     pub(crate) fn generic(family: u16, flags: u16, command: u8) -> Request {
         const VERSION: u8 = 1;
         Request::new(family, flags, &[command, VERSION, 0, 0])
+    }
+
+    /// For a subsystem of netfilter's (`struct nfgenmsg`): a message of a family's objects, whose version is 0.
+    pub(crate) fn netfilter(kind: u16, flags: u16, family: u8) -> Request {
+        Request::new(kind, flags, &[family, 0, 0, 0])
     }
 
     pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
@@ -345,6 +483,7 @@ fn neighbor_header(family: u8, interface: u32, flags: u8) -> [u8; 12] {
 
 struct Message<'a> {
     kind: u16,
+    flags: u16,
     sequence: u32,
     body: &'a [u8],
 }
@@ -355,6 +494,7 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = Message<'_>> {
         let length = u32::from_ne_bytes(array(bytes, 0)?) as usize;
         let message = Message {
             kind: u16::from_ne_bytes(array(bytes, 4)?),
+            flags: u16::from_ne_bytes(array(bytes, 6)?),
             sequence: u32::from_ne_bytes(array(bytes, 8)?),
             body: bytes.get(16..length)?,
         };
@@ -466,6 +606,79 @@ fn parse_route(body: &[u8]) -> Option<RouteEntry> {
     Some(entry)
 }
 
+/// As the kernel lists routes. `None` for what is none.
+fn parse_route_line(body: &[u8]) -> Option<RouteLine> {
+    let [family, len, source_len, tos, table, _, _, kind] = array(body, 0)?;
+    let flags = u32::from_ne_bytes(array(body, 8)?);
+    if flags & RTM_F_CLONED != 0 {
+        return None;
+    }
+    let any: IpAddr =
+        if family == AF_INET { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let (mut to, mut gateway, mut table) = (any, None, u32::from(table));
+    let (mut interface, mut metric) = (0, 0);
+    let mut is_plain = source_len == 0 && tos == 0 && flags & (RTNH_F_DEAD | RTNH_F_LINKDOWN) == 0;
+    for (kind, value) in attributes(body.get(12..)?) {
+        match kind {
+            RTA_DST => to = address(value)?,
+            RTA_OIF => interface = number(value)?,
+            RTA_GATEWAY => gateway = address(value),
+            RTA_VIA => gateway = value.get(2..).and_then(address),
+            RTA_TABLE => table = number(value)?,
+            RTA_PRIORITY => metric = number(value)?,
+            RTA_MULTIPATH | RTA_ENCAP | RTA_NH_ID => is_plain = false,
+            _ => {}
+        }
+    }
+    let way = match kind {
+        RTN_LOCAL => Way::Own,
+        RTN_BROADCAST | RTN_ANYCAST | RTN_MULTICAST => Way::Martian,
+        RTN_UNICAST if is_plain && interface != 0 => gateway.map_or(Way::Direct, Way::Gateway),
+        _ => Way::Kernels,
+    };
+    Some(RouteLine { table, to: Prefix::new(to, len), way, interface, metric })
+}
+
+/// Its priority and table, if it sends everything to that table.
+fn parse_rule(body: &[u8]) -> Option<(u32, u32)> {
+    let [_, destination_len, source_len, tos, table, _, _, action] = array(body, 0)?;
+    let flags = u32::from_ne_bytes(array(body, 8)?);
+    let (mut priority, mut table) = (0, u32::from(table));
+    for (kind, value) in attributes(body.get(12..)?) {
+        match kind {
+            FRA_PRIORITY => priority = number(value)?,
+            FRA_TABLE => table = number(value)?,
+            FRA_PROTOCOL => {}
+            FRA_SUPPRESS_PREFIXLEN if number(value) == Some(u32::MAX) => {}
+            _ => return None,
+        }
+    }
+    let is_plain = destination_len == 0 && source_len == 0 && tos == 0 && flags == 0;
+    (is_plain && action == FR_ACT_TO_TBL).then_some((priority, table))
+}
+
+/// Those that every namespace begins with: local, main, and IPv4's default (net/ipv4/fib_rules.c, net/ipv6/fib6_rules.c).
+fn are_the_kernels_own(rules: &[Option<(u32, u32)>]) -> bool {
+    let own = [(0, RT_TABLE_LOCAL), (32766, RT_TABLE_MAIN), (32767, RT_TABLE_DEFAULT)];
+    let is_own = |rule: &Option<(u32, u32)>| rule.is_some_and(|rule| own.contains(&rule));
+    rules.iter().all(is_own) && own[..2].iter().all(|&rule| rules.contains(&Some(rule)))
+}
+
+fn parse_neighbor_entry(body: &[u8]) -> Option<Neighbor> {
+    let interface = u32::from_ne_bytes(array(body, 4)?);
+    let state = u16::from_ne_bytes(array(body, 8)?);
+    if body.get(10)? & NTF_PROXY != 0 {
+        return None;
+    }
+    let (_, to) = attributes(body.get(12..)?).find(|(kind, _)| *kind == NDA_DST)?;
+    Some(Neighbor {
+        interface,
+        address: address(to)?,
+        mac: parse_neighbor(body),
+        stale: state & NUD_STALE != 0,
+    })
+}
+
 fn parse_neighbor(body: &[u8]) -> Option<MacAddr> {
     let state = u16::from_ne_bytes(array(body, 8)?);
     if state & NUD_VALID == 0 {
@@ -495,10 +708,22 @@ mod tests {
             let _ = parse_route(&bytes[..length]);
             let _ = parse_neighbor(&bytes[..length]);
             let _ = parse_address(&bytes[..length]);
+            let _ = parse_route_line(&bytes[..length]);
+            let _ = parse_rule(&bytes[..length]);
+            let _ = parse_neighbor_entry(&bytes[..length]);
         }
         // A length of 0 must not loop for ever.
         assert_eq!(messages(&[0; 64]).count(), 0);
         assert_eq!(attributes(&[0; 64]).count(), 0);
+    }
+
+    #[test]
+    fn rules_are_the_kernels_own_or_somebodys() {
+        let own = [Some((0, 255)), Some((32766, 254)), Some((32767, 253))];
+        assert!(are_the_kernels_own(&own) && are_the_kernels_own(&own[..2]));
+        assert!(!are_the_kernels_own(&own[1..]), "the local table is not asked first");
+        assert!(!are_the_kernels_own(&[own[0], own[1], Some((1000, 77))]));
+        assert!(!are_the_kernels_own(&[own[0], own[1], None]));
     }
 
     #[test]

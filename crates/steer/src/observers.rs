@@ -2,8 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use overfly_link::broker::message::{Reply, Shown, ShownPart};
-use overfly_link::broker::observer;
+use overfly_link::broker::message::{LeftPart, Reply, Shown, ShownPart};
+use overfly_link::broker::{LeftFrames, observer};
 use overfly_link::{messages, watch};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -36,7 +36,7 @@ pub(crate) fn public_name(link: &str) -> String {
 }
 
 /// Who connected, as the kernel says it.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Peer {
     pub(crate) process: Pid,
     pub(crate) user: u32,
@@ -53,10 +53,48 @@ impl Peer {
         self.user == 0 || self.user == other.user
     }
 
-    /// Who could do what the broker does may have it done.
+    /// Who is of the broker's user may have a program served.
     pub(crate) fn may_join(self) -> bool {
         self.user == geteuid().as_raw()
     }
+
+    /// Whether this is the process's user: as which it connected, or which it has become since (a server that gave up root).
+    pub(crate) fn is(self, user: u32) -> bool {
+        self.user == user || self.status().is_some_and(|status| status.user == user)
+    }
+
+    /// Who could do what the broker does may have it done: a process of its user, with CAP_NET_ADMIN where the broker has it, now
+    /// and not only when it connected. `alive` says that its number is still its own.
+    pub(crate) fn may_do_all(self, alive: impl FnOnce() -> bool) -> bool {
+        const CAP_NET_ADMIN: u64 = 1 << 12; // include/uapi/linux/capability.h
+        let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
+        self.may_join()
+            && self
+                .status()
+                .is_some_and(|status| status.user == self.user && status.capabilities & CAP_NET_ADMIN != 0)
+            && namespace(&self.number()).is_some_and(|its| namespace("self") == Some(its))
+            && alive()
+    }
+
+    fn number(self) -> String {
+        self.process.as_raw_nonzero().to_string()
+    }
+
+    /// As /proc says it: nothing if the process is out of sight.
+    fn status(self) -> Option<Status> {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.number())).ok()?;
+        let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
+        Some(Status {
+            user: line("Uid:")?.split_ascii_whitespace().nth(1)?.parse().ok()?,
+            capabilities: u64::from_str_radix(line("CapEff:")?.trim(), 16).ok()?,
+        })
+    }
+}
+
+/// What a process may do at the moment: its effective user and capabilities.
+struct Status {
+    user: u32,
+    capabilities: u64,
 }
 
 /// A process, as observers are told of it.
@@ -82,14 +120,18 @@ impl Seen {
     }
 }
 
-/// Tells an observer of every process that it may see.
+/// Tells an observer of every process that it may see, and of what no stack was given if it could be the broker: rules' counters are
+/// the administrator's to see in the kernel, too.
 pub(crate) fn tell_all<'a>(
     socket: &OwnedFd,
     observer: Option<Peer>,
     mut processes: impl Iterator<Item = (&'a Seen, Option<u16>)>,
+    left: Option<LeftFrames>,
 ) -> bool {
     let Some(observer) = observer else { return false };
+    let left = left.filter(|_| observer.user == 0 || observer.may_join());
     processes.all(|(seen, stack)| !observer.may_see(seen.peer) || seen.deliver(socket, stack))
+        && left.is_none_or(|left| deliver(socket, LeftPart::new(&left).as_bytes(), &[]))
         && deliver(socket, Reply::yes(None).as_bytes(), &[])
 }
 

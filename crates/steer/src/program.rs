@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::lpm_trie::{Key, LpmTrie};
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
 use overfly_link::broker::Protocol;
 use overfly_link::xdp::STACKS_MAX;
-use rustix::io::Errno;
+use overfly_wire::MacAddr;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::error::{Error, last_error};
+use crate::firewall::Verdicts;
 use crate::groups::Place;
+use crate::mirror::{self, Prefix, Way};
 
 /// `BPF_LINK_CREATE` of `bpf(2)`.
 const BPF_LINK_CREATE: libc::c_int = 28;
@@ -23,12 +27,19 @@ const BPF_XDP: u32 = 37;
 /// `XDP_FLAGS_DRV_MODE`: in the driver or not at all.
 const XDP_FLAGS_DRV_MODE: u32 = 4;
 
+/// In `flows`: the peer has sent more than a SYN.
+const ANSWERED: u32 = 1 << 31;
+
 /// `struct config` of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 struct Config {
     connections: u32,
     claims: u32,
+    /// The interface's hardware address, and two bytes of padding.
+    mac: [u8; 8],
+    firewall_judges: u32,
+    firewall_refusals: u32,
     /// Generation × 64 + stack; 0 where there is no stack.
     owners: [u32; STACKS_MAX as usize],
     /// A bit for each port that somebody listens at.
@@ -51,21 +62,28 @@ pub struct Counters {
     pub flows_recorded: u64,
     /// Fragments of TCP, UDP and ICMP over IPv4 and of everything over IPv6: the kernel's.
     pub passed_fragment: u64,
+    /// What would have opened a connection, and datagrams, that passed to the kernel because only it can judge where they come
+    /// from.
+    pub passed_source: u64,
     /// All other frames that passed to the kernel.
     pub passed_other: u64,
+    /// Frames for listeners that passed to the kernel because its rules do not accept them for certain: it judges them itself.
+    pub passed_firewall: u64,
+    /// Frames of connections that the rules have come to refuse.
+    pub dropped_firewall: u64,
 }
 
 /// `struct listener_key`: network byte order, IPv4 as ::ffff:a.b.c.d.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-struct ListenerKey {
+pub(crate) struct ListenerKey {
     address: [u8; 16],
     port: [u8; 2],
     protocol: u16,
 }
 
 impl ListenerKey {
-    fn new(place: &Place) -> ListenerKey {
+    pub(crate) fn new(place: &Place) -> ListenerKey {
         ListenerKey {
             address: octets(place.address),
             port: place.port.to_be_bytes(),
@@ -84,6 +102,10 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    pub(crate) fn has(&self, stack: u16) -> bool {
+        self.members >> (stack % STACKS_MAX) & 1 != 0
+    }
+
     pub(crate) fn new(accepting: &[u16]) -> Group {
         let mut stacks = [0; STACKS_MAX as usize];
         let count = accepting.len().min(stacks.len());
@@ -117,6 +139,19 @@ impl FlowKey {
             protocol: protocol as u32,
         }
     }
+
+    /// The local and the remote end.
+    pub(crate) fn ends(&self) -> (SocketAddr, SocketAddr) {
+        let end = |address: [u8; 16], port| {
+            SocketAddr::new(IpAddr::from(address).to_canonical(), u16::from_be_bytes(port))
+        };
+        (end(self.local_address, self.local_port), end(self.remote_address, self.remote_port))
+    }
+
+    /// `IPPROTO_TCP` or `IPPROTO_UDP`.
+    pub(crate) fn protocol(&self) -> u8 {
+        self.protocol as u8
+    }
 }
 
 /// `struct claim_key`: as above.
@@ -127,7 +162,7 @@ struct ClaimKey {
     protocol: u32,
 }
 
-fn octets(address: IpAddr) -> [u8; 16] {
+pub(crate) fn octets(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
         IpAddr::V6(address) => address.octets(),
@@ -144,6 +179,28 @@ pub(crate) struct Claim {
     pub(crate) count: u16,
 }
 
+/// `struct route` of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+struct Route {
+    /// `enum way`.
+    way: u32,
+    gateway: [u8; 16],
+}
+
+impl Route {
+    fn new(way: Way) -> Route {
+        let (number, gateway) = match way {
+            Way::Kernels => (0, [0; 16]),
+            Way::Martian => (1, [0; 16]),
+            Way::Own => (2, [0; 16]),
+            Way::Direct => (3, [0; 16]),
+            Way::Gateway(gateway) => (4, octets(gateway)),
+        };
+        Route { way: number, gateway }
+    }
+}
+
 // SAFETY: repr(C) of integers without padding, so every byte may be read and every bit pattern is a value.
 unsafe impl Pod for Config {}
 // SAFETY: as above.
@@ -158,6 +215,8 @@ unsafe impl Pod for FlowKey {}
 unsafe impl Pod for ClaimKey {}
 // SAFETY: as above.
 unsafe impl Pod for Claim {}
+// SAFETY: as above.
+unsafe impl Pod for Route {}
 
 /// The loaded program, with typed access to its maps.
 pub(crate) struct Program {
@@ -170,10 +229,19 @@ pub(crate) struct Program {
     flows: HashMap<MapData, FlowKey, u32>,
     claims: HashMap<MapData, ClaimKey, Claim>,
     xsks: XskMap<MapData>,
+    routes: LpmTrie<MapData, [u8; 16], Route>,
+    /// Next hops and their hardware addresses, padded; the program adds to it.
+    neighbors: HashMap<MapData, [u8; 16], [u8; 8]>,
+    /// What `routes` holds.
+    ways: BTreeMap<Prefix, Way>,
+    /// What the host's rules say of whom.
+    pub(crate) verdicts: Verdicts,
+    /// In which the stacks show that they look at their rings.
+    pulses: Map,
     installed: BTreeMap<Place, Group>,
     /// What the map of that name holds.
     settings: Config,
-    /// Of the stack that was admitted last; 26 bits of it are used.
+    /// Of the stack that was admitted last; 25 bits of it are used.
     generation: u32,
     /// Holds the program and the maps that are only the program's own.
     ebpf: Ebpf,
@@ -198,14 +266,14 @@ impl Program {
             ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
             error => Error::Program(error.to_string()),
         })?;
-        fn take<M: TryFrom<aya::maps::Map, Error = MapError>>(
-            ebpf: &mut Ebpf,
-            name: &str,
-        ) -> Result<M, Error> {
+        fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Error>
+        where
+            M::Error: std::fmt::Display,
+        {
             ebpf.take_map(name)
                 .ok_or_else(|| Error::Program(format!("map {name} is not in its object")))?
                 .try_into()
-                .map_err(|error: MapError| Error::Program(format!("map {name}: {error}")))
+                .map_err(|error: M::Error| Error::Program(format!("map {name}: {error}")))
         }
         Ok(Program {
             queues,
@@ -216,10 +284,22 @@ impl Program {
             flows: take(&mut ebpf, "flows")?,
             claims: take(&mut ebpf, "claims")?,
             xsks: take(&mut ebpf, "xsks")?,
+            routes: take(&mut ebpf, "routes")?,
+            neighbors: take(&mut ebpf, "neighbors")?,
+            ways: BTreeMap::new(),
+            verdicts: Verdicts::new(
+                take(&mut ebpf, "firewall_places")?,
+                take(&mut ebpf, "firewall_peers")?,
+                take(&mut ebpf, "firewall_refused")?,
+            ),
+            pulses: take(&mut ebpf, "pulses")?,
             installed: BTreeMap::new(),
             settings: Config {
                 connections: 0,
                 claims: 0,
+                mac: [0; 8],
+                firewall_judges: 0,
+                firewall_refusals: 0,
                 owners: [0; STACKS_MAX as usize],
                 listening: [0; 65536 / 64],
             },
@@ -244,12 +324,26 @@ impl Program {
         Ok(link_create(program.as_fd(), interface))
     }
 
+    /// A descriptor of the array in which stacks show that they look at their rings.
+    pub(crate) fn pulses(&self) -> Result<OwnedFd, Error> {
+        match &self.pulses {
+            Map::Array(array) => {
+                fcntl_dupfd_cloexec(array.fd(), 3).map_err(|errno| Error::system("dup", errno))
+            }
+            _ => Err(Error::Program("pulses is no array".to_owned())),
+        }
+    }
+
     /// A new stack has the place: connections that the program remembers of the last one there are nobody's.
     pub(crate) fn admit(&mut self, stack: u16) -> Result<(), Error> {
         let place = u32::from(stack % STACKS_MAX);
-        let generations = u32::MAX / u32::from(STACKS_MAX);
+        let generations = !ANSWERED / u32::from(STACKS_MAX);
         self.generation = self.generation % generations + 1;
         self.settings.owners[place as usize] = self.generation * u32::from(STACKS_MAX) + place;
+        // It has not looked yet, and may never say when it does.
+        Array::<_, [u64; 8]>::try_from(&mut self.pulses)
+            .and_then(|mut pulses| pulses.set(place, [0; 8], 0))
+            .map_err(map_error("pulses"))?;
         self.publish()
     }
 
@@ -305,16 +399,46 @@ impl Program {
         Ok(())
     }
 
+    /// Whether the program asks [`Program::verdicts`] of new connections, and of those that stacks have.
+    pub(crate) fn set_firewall(&mut self, judges: bool, refuses: bool) -> Result<(), Error> {
+        let wanted = (u32::from(judges), u32::from(refuses));
+        if (self.settings.firewall_judges, self.settings.firewall_refusals) == wanted {
+            return Ok(());
+        }
+        (self.settings.firewall_judges, self.settings.firewall_refusals) = wanted;
+        self.publish()
+    }
+
+    /// The connections that listeners of stacks have.
+    pub(crate) fn recorded(&self) -> Vec<FlowKey> {
+        let owners = &self.settings.owners;
+        let is_owned = |recorded: u32| {
+            let owner = recorded & !ANSWERED;
+            owner != 0 && owners[(owner % u32::from(STACKS_MAX)) as usize] == owner
+        };
+        let all = self.flows.iter().filter_map(Result::ok);
+        all.filter(|(_, owner)| is_owned(*owner)).map(|(flow, _)| flow).collect()
+    }
+
     /// Whether a listener of the stack has got this connection.
     pub(crate) fn is_recorded(&self, flow: FlowKey, stack: u16) -> bool {
         let owner = self.settings.owners[usize::from(stack % STACKS_MAX)];
-        owner != 0 && self.flows.get(&flow, 0).is_ok_and(|recorded| recorded == owner)
+        owner != 0 && self.flows.get(&flow, 0).is_ok_and(|recorded| recorded & !ANSWERED == owner)
+    }
+
+    /// Whether a listener of another stack has got this connection.
+    pub(crate) fn is_recorded_by_others(&self, flow: FlowKey, stack: u16) -> bool {
+        let own = self.settings.owners[usize::from(stack % STACKS_MAX)];
+        self.flows.get(&flow, 0).is_ok_and(|recorded| {
+            let owner = recorded & !ANSWERED;
+            owner != 0 && owner != own && self.settings.owners.contains(&owner)
+        })
     }
 
     /// A listener of the stack has this connection.
     pub(crate) fn record(&mut self, flow: FlowKey, stack: u16) -> Result<(), Error> {
         let owner = self.settings.owners[usize::from(stack % STACKS_MAX)];
-        self.flows.insert(flow, owner, 0).map_err(map_error("flows"))
+        self.flows.insert(flow, owner | ANSWERED, 0).map_err(map_error("flows"))
     }
 
     /// Whoever had the connection has it no more.
@@ -337,6 +461,69 @@ impl Program {
         .map_err(map_error("claims"))?;
         self.settings.claims = claims;
         self.publish()
+    }
+
+    /// The interface's hardware address: frames for others are the kernel's.
+    pub(crate) fn set_mac(&mut self, mac: MacAddr) -> Result<(), Error> {
+        let padded = padded(mac);
+        if self.settings.mac == padded {
+            return Ok(());
+        }
+        self.settings.mac = padded;
+        self.publish()
+    }
+
+    /// Installs exactly these routes.
+    pub(crate) fn set_routes(&mut self, wanted: &BTreeMap<Prefix, Way>) -> Result<(), Error> {
+        let key = |prefix: Prefix| Key::new(u32::from(prefix.len()), prefix.octets());
+        for (&prefix, &way) in wanted {
+            if self.ways.get(&prefix) != Some(&way) {
+                self.routes.insert(&key(prefix), Route::new(way), 0).map_err(map_error("routes"))?;
+                self.ways.insert(prefix, way);
+            }
+        }
+        let obsolete: Vec<Prefix> =
+            self.ways.keys().filter(|prefix| !wanted.contains_key(prefix)).copied().collect();
+        for prefix in obsolete {
+            absent_is_fine(self.routes.remove(&key(prefix))).map_err(map_error("routes"))?;
+            self.ways.remove(&prefix);
+        }
+        Ok(())
+    }
+
+    /// The gateways of the routes that the program goes by.
+    pub(crate) fn gateways(&self) -> impl Iterator<Item = IpAddr> {
+        self.ways.values().filter_map(|way| match way {
+            Way::Gateway(gateway) => Some(*gateway),
+            _ => None,
+        })
+    }
+
+    /// `struct neighbor` of the program.
+    fn neighbor(&self, address: IpAddr, mac: MacAddr) -> [u8; 8] {
+        let mut neighbor = padded(mac);
+        neighbor[6] = u8::from(mirror::way_to(&self.ways, address) == Some(Way::Direct));
+        neighbor
+    }
+
+    /// Where a neighbour is, by the routes that were set last. Whoever there is no room for is the kernel's.
+    pub(crate) fn set_neighbor(&mut self, address: IpAddr, mac: Option<MacAddr>) -> Result<(), Error> {
+        match mac {
+            Some(mac) => match self.neighbors.insert(octets(address), self.neighbor(address, mac), 0) {
+                Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::E2BIG) => {
+                    Ok(())
+                }
+                other => other,
+            },
+            None => absent_is_fine(self.neighbors.remove(&octets(address))),
+        }
+        .map_err(map_error("neighbors"))
+    }
+
+    /// Those that the program knows, by itself or told.
+    pub(crate) fn known_neighbors(&self) -> Vec<IpAddr> {
+        let keys = self.neighbors.keys().filter_map(Result::ok);
+        keys.map(|key| IpAddr::from(std::net::Ipv6Addr::from(key)).to_canonical()).collect()
     }
 
     pub(crate) fn set_socket(
@@ -363,7 +550,10 @@ impl Program {
             icmp_errors: sum.icmp_errors + core.icmp_errors,
             flows_recorded: sum.flows_recorded + core.flows_recorded,
             passed_fragment: sum.passed_fragment + core.passed_fragment,
+            passed_source: sum.passed_source + core.passed_source,
             passed_other: sum.passed_other + core.passed_other,
+            passed_firewall: sum.passed_firewall + core.passed_firewall,
+            dropped_firewall: sum.dropped_firewall + core.dropped_firewall,
         }))
     }
 
@@ -379,6 +569,12 @@ impl Program {
         options.data_in = Some(frame);
         self.xdp().unwrap().test_run(options).unwrap().return_value
     }
+}
+
+fn padded(MacAddr(mac): MacAddr) -> [u8; 8] {
+    let mut bytes = [0; 8];
+    bytes[..6].copy_from_slice(&mac);
+    bytes
 }
 
 fn loading(error: &EbpfError) -> Error {
@@ -400,7 +596,7 @@ fn no_privilege() -> Error {
     Error::NoPrivilege { operation: "loading the XDP program", capability: "CAP_BPF and CAP_NET_ADMIN" }
 }
 
-fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
+pub(crate) fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),
         Err(MapError::SyscallError(error)) if error.io_error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
@@ -408,7 +604,7 @@ fn absent_is_fine(result: Result<(), MapError>) -> Result<(), MapError> {
     }
 }
 
-fn map_error(map: &'static str) -> impl FnOnce(MapError) -> Error {
+pub(crate) fn map_error(map: &'static str) -> impl FnOnce(MapError) -> Error {
     move |error| {
         if let MapError::SyscallError(call) = &error
             && call.io_error.raw_os_error() == Some(libc::E2BIG)
@@ -452,6 +648,8 @@ fn bpf(command: libc::c_int, attributes: &[u32]) -> Result<libc::c_int, Errno> {
 
 #[cfg(test)]
 mod tests {
+    mod drawn;
+
     use super::*;
     use overfly_wire::{MacAddr, ethernet, ipv4, tcp};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -605,6 +803,14 @@ mod tests {
                 .expect("these tests load XDP programs: run them as root");
             for stack in 0..4 {
                 program.admit(stack).unwrap();
+            }
+            program.set_mac(MacAddr([2, 0, 0, 0, 0, 1])).unwrap();
+            let routes =
+                [("10.0.0.0", 8, Way::Direct), ("10.0.0.1", 32, Way::Own), ("fd00::", 64, Way::Direct)];
+            let routes = routes.map(|(to, len, way)| (Prefix::new(to.parse().unwrap(), len), way));
+            program.set_routes(&routes.into()).unwrap();
+            for peer in [V4.peer(1).ip(), V6.peer(1).ip()] {
+                program.set_neighbor(peer, Some(MacAddr([2, 0, 0, 0, 0, 2]))).unwrap();
             }
             Bench { program, sockets: Vec::new() }
         }
@@ -905,6 +1111,88 @@ mod tests {
                     assert_eq!(bench.program.test_run(&whole[..length]), XDP_PASS, "cut to {length}");
                 }
             }
+        }
+    }
+
+    /// A stack that has looked at its rings for the `looks`th time.
+    fn look(bench: &mut Bench, stack: u32, looks: u64) {
+        let pulse = [looks, 0, 0, 0, 0, 0, 0, 0];
+        Array::<_, [u64; 8]>::try_from(&mut bench.program.pulses).unwrap().set(stack, pulse, 0).unwrap();
+    }
+
+    /// Issue 18, item 11: a stopped process kept getting its share of new connections.
+    #[test]
+    fn a_stack_that_does_not_look_gets_no_new_connections_while_others_do() {
+        use std::time::Duration;
+        for family in [V4, V6] {
+            let mut bench = Bench::new();
+            let (here, peer) = (family.here(), |port| family.peer(port));
+            bench.listen(family, Protocol::Tcp, &[1, 2]);
+            bench.serve(&[1, 2]);
+            // To whom one SYN goes, by what the program remembers: asking each stack would take longer than it waits for one.
+            let ask = |bench: &Bench, port: u16| {
+                assert_eq!(bench.program.test_run(&frame(peer(port), here, SYN)), XDP_REDIRECT);
+                let flow = FlowKey::new(Protocol::Tcp, here, peer(port));
+                (bench.program.flows.get(&flow, 0).unwrap() % 64) as u16
+            };
+            let ask_all = |bench: &Bench, ports: std::ops::Range<u16>| -> Vec<u16> {
+                ports.map(|port| ask(bench, port)).collect()
+            };
+            let mut looks = 1;
+            let mut look = |bench: &mut Bench, stacks: &[u32]| {
+                looks += 1;
+                stacks.iter().for_each(|&stack| look(bench, stack, looks));
+            };
+            let long = || std::thread::sleep(Duration::from_millis(20));
+
+            // They have not said that they look: nobody knows better.
+            let silent = ask_all(&bench, 0..40);
+            long();
+            assert_eq!(ask_all(&bench, 0..40), silent);
+            assert!(silent.contains(&1) && silent.contains(&2));
+
+            look(&mut bench, &[1, 2]);
+            let first = ask_all(&bench, 100..140);
+            assert!(first.contains(&1) && first.contains(&2));
+            for port in 100..140 {
+                assert_eq!(bench.program.test_run(&frame(peer(port), here, ACK)), XDP_REDIRECT);
+            }
+            // Both get some that they do not look for; then only 2 looks.
+            look(&mut bench, &[1, 2]);
+            let begun = ask_all(&bench, 200..240);
+            assert!(begun.contains(&1) && begun.contains(&2));
+            long();
+            for port in 300..340 {
+                look(&mut bench, &[2]);
+                assert_eq!(ask(&bench, port), 2, "{port}");
+            }
+            // So does who asks again; what was begun before goes on where it is.
+            for port in 200..240 {
+                look(&mut bench, &[2]);
+                assert_eq!(ask(&bench, port), 2, "{port}");
+            }
+            let old = (100..140).find(|port| first[usize::from(port - 100)] == 1).unwrap();
+            assert_eq!(bench.owner(&frame(peer(old), here, ACK)), Some(1));
+            bench.serve(&[1, 2]);
+            // A forged SYN takes nobody's connection away, but from a stack that is stopped for long: the tuple may come again.
+            assert_eq!(ask(&bench, old), 1);
+            std::thread::sleep(Duration::from_millis(520));
+            look(&mut bench, &[2]);
+            assert_eq!(ask(&bench, old), 2);
+            // It goes on, and gets its share, however long nobody comes.
+            for _ in 0..2 {
+                look(&mut bench, &[1, 2]);
+                long();
+                let shares = ask_all(&bench, 400..440);
+                assert!(shares.contains(&1) && shares.contains(&2));
+            }
+            // Nobody looks: they wait where they would have.
+            long();
+            let waiting = ask_all(&bench, 500..540);
+            assert!(waiting.contains(&1) && waiting.contains(&2));
+            // Who listens alone takes everything.
+            bench.listen(family, Protocol::Tcp, &[1]);
+            assert_eq!(ask_all(&bench, 600..640), [1; 40]);
         }
     }
 

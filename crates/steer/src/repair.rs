@@ -6,9 +6,9 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use overfly_link::broker::connection::{Connection, flags};
+use overfly_link::broker::connection::{Connection, Parcel, flags};
 use overfly_wire::{ipv4, ipv6, tcp};
 use rustix::io::Errno;
 use rustix::net::{
@@ -16,7 +16,7 @@ use rustix::net::{
     ipproto, send, sendto, shutdown, socket_with, sockopt,
 };
 
-use crate::error::{Error, last_error};
+use crate::error::last_error;
 
 // include/uapi/linux/tcp.h
 const REPAIR_OFF: i32 = 0;
@@ -35,124 +35,159 @@ const SO_BUF_LOCK: i32 = 72;
 const STATE_ESTABLISHED: u8 = 1;
 const STATE_FIN_WAIT1: u8 = 4;
 const STATE_FIN_WAIT2: u8 = 5;
-const STATE_CLOSE: u8 = 7;
+pub(crate) const STATE_CLOSE: u8 = 7;
+pub(crate) const STATE_LISTEN: u8 = 10;
 const STATE_CLOSING: u8 = 11;
 
 /// Room for queues beside what is in them, in bytes; and the most that is tried.
 const ROOM: usize = 256 * 1024;
 const ROOM_MAX: usize = 512 << 20;
+/// Bytes that are moved at a time.
+const PIECE: usize = 64 * 1024;
 
-/// How long a segment of the peer's may take to be heard, and after how long it is said again, in ms.
-const HEARING_MS: u32 = 1000;
-const REPEAT_MS: u32 = 20;
-
-/// Makes a connection within the host out of its two ends, or of one of them if the other is no more: for each, a socket that is
-/// in no connection and the file that says what it is to be. Neither says anything before both are there. Without any descriptors
-/// it is only looked whether this process may do that.
-pub(crate) fn pair(descriptors: &[OwnedFd]) -> Result<(), Error> {
-    let not_moved = |errno| Error::NotMoved { errno };
-    let read =
-        |file| Connection::from_file(file).map_err(|errno| Error::system("reading the connection", errno));
-    let restore = |socket, (connection, bytes)| Repair::restore(socket, connection, bytes, 0);
-    match descriptors {
-        [] => probe().map_err(not_moved),
-        [socket, file] => {
-            let (own, bytes) = read(file)?;
-            let end = restore(socket.as_fd(), (&own, &bytes)).map_err(not_moved)?;
-            end.finish(&bytes).map_err(not_moved)
-        }
-        [socket, file, peers_socket, peers_file] => {
-            let ((own, bytes), (peers, peers_bytes)) = (read(file)?, read(peers_file)?);
-            if (own.local(), own.remote()) != (peers.remote(), peers.local()) {
-                return Err(Error::Options("the ends of two connections".to_owned()));
-            }
-            let end = restore(socket.as_fd(), (&own, &bytes)).map_err(not_moved)?;
-            let peers_end = restore(peers_socket.as_fd(), (&peers, &peers_bytes)).map_err(not_moved)?;
-            end.finish(&bytes).map_err(not_moved)?;
-            peers_end.finish(&peers_bytes).map_err(|errno| {
-                let _ = connect_unspec(socket);
-                not_moved(errno)
-            })
-        }
-        _ => Err(Error::Options("each end of a connection is a socket and a file".to_owned())),
-    }
-}
+/// How long a segment of the peer's may take to be heard, and after how long it is said again.
+const HEARING: Duration = Duration::from_secs(1);
+const REPEAT: Duration = Duration::from_millis(20);
+/// How often it is looked whether it has been heard.
+pub(crate) const HEARING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether this process may repair connections here.
-fn probe() -> Result<(), Errno> {
+pub(crate) fn probe() -> Result<(), Errno> {
     let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set(socket.as_fd(), libc::TCP_REPAIR, REPAIR_ON)
 }
 
-/// A socket on its way to become a connection. Dropped before [`Repair::finish`], it is in none, as before.
-pub(crate) struct Repair<'a> {
-    socket: BorrowedFd<'a>,
-    connection: &'a Connection,
+/// With what right a socket that is not bound yet gets the connection's port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Right {
+    /// The client has the port, or the connection at it.
+    Granted,
+    /// The kernel decides as if the client bound it: no privileged port, nor one that another socket keeps from it.
+    Own,
+}
+
+/// The most that a connection may have in its queues, in bytes: what the kernel's own may have at most.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    receive: usize,
+    send: usize,
+}
+
+impl Room {
+    /// What the kernel says: a socket's buffer grows by itself to the last number of `tcp_rmem`, or is set to twice `rmem_max`.
+    pub(crate) fn of_kernel() -> Room {
+        let number = |path: &str| {
+            let text = std::fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
+            text.split_ascii_whitespace().last()?.parse::<usize>().ok()
+        };
+        let most = |by_itself, set| {
+            let set = number(set).unwrap_or(212_992).saturating_mul(2);
+            number(by_itself).unwrap_or(6 << 20).max(set).min(ROOM_MAX)
+        };
+        Room { receive: most("ipv4/tcp_rmem", "core/rmem_max"), send: most("ipv4/tcp_wmem", "core/wmem_max") }
+    }
+
+    /// Whether a connection's queues fit, into what the kernel or whoever set the socket's own buffers allows.
+    fn fits(self, socket: BorrowedFd<'_>, connection: &Connection) -> Result<bool, Errno> {
+        let receive = self.receive.max(sockopt::socket_recv_buffer_size(socket)?);
+        let send = self.send.max(sockopt::socket_send_buffer_size(socket)?);
+        let [unread, sent, unsent] =
+            [connection.unread, connection.sent, connection.unsent].map(|bytes| bytes as usize);
+        Ok(unread <= receive && sent + unsent <= send)
+    }
+}
+
+/// A socket on its way to become a connection. Dropped before [`Repair::go_on`] says that it is one, it is in none, as before.
+#[derive(Debug)]
+pub(crate) struct Repair {
+    socket: OwnedFd,
+    parcel: Parcel<OwnedFd>,
     /// The ends, as the socket's family has them.
     local: SocketAddr,
     remote: SocketAddr,
     interface: u32,
+    /// What the peer said last is heard until then, and said next at that time.
+    hearing: Option<(Instant, Instant)>,
     finished: bool,
 }
 
-impl<'a> Repair<'a> {
+impl Repair {
     /// Gives the socket everything but what was not sent yet. `interface` is the index of the link that link-local
     /// addresses mean.
     pub(crate) fn restore(
-        socket: BorrowedFd<'a>,
-        connection: &'a Connection,
-        bytes: &[u8],
+        socket: OwnedFd,
+        parcel: Parcel<OwnedFd>,
         interface: u32,
-    ) -> Result<Repair<'a>, Errno> {
-        let v6 = match sockopt::socket_domain(socket)? {
+        room: Room,
+        right: Right,
+    ) -> Result<Repair, Errno> {
+        let v6 = match sockopt::socket_domain(&socket)? {
             AddressFamily::INET => false,
             AddressFamily::INET6 => true,
             _ => return Err(Errno::AFNOSUPPORT),
         };
-        if sockopt::socket_protocol(socket)? != Some(ipproto::TCP) || state(socket)? != STATE_CLOSE {
+        if sockopt::socket_protocol(&socket)? != Some(ipproto::TCP) || state(socket.as_fd())? != STATE_CLOSE {
             return Err(Errno::INVAL);
         }
-        set(socket, libc::TCP_REPAIR, REPAIR_ON)?;
-        let repair = Repair {
-            socket,
-            connection,
-            local: presented(connection.local(), v6, interface),
-            remote: presented(connection.remote(), v6, interface),
-            interface,
-            finished: false,
-        };
-        let (unread, rest) = bytes.split_at(connection.unread as usize);
-        let sent = &rest[..connection.sent as usize];
-        repair.number(unread.len())?;
-        repair.connect(v6)?;
+        if !room.fits(socket.as_fd(), &parcel.connection)? {
+            return Err(Errno::MSGSIZE);
+        }
+        let local = presented(parcel.connection.local(), v6, interface);
+        let remote = presented(parcel.connection.remote(), v6, interface);
+        let mut repair = Repair { socket, parcel, local, remote, interface, hearing: None, finished: false };
+        if right == Right::Own {
+            if local.port() < unprivileged_ports() {
+                repair.finished = true;
+                return Err(Errno::ACCESS);
+            }
+            repair.take_port(v6)?;
+        }
+        set(repair.socket.as_fd(), libc::TCP_REPAIR, REPAIR_ON)?;
+        repair.number()?;
+        repair.take_port(v6)?;
+        repair.connect()?;
         repair.agree()?;
-        repair.fill(unread, sent)?;
+        repair.fill(room)?;
         Ok(repair)
     }
 
-    fn number(&self, unread: usize) -> Result<(), Errno> {
-        let first_unread = self.connection.receive_next.wrapping_sub(unread as u32);
-        for (queue, sequence) in [(SEND_QUEUE, self.connection.send_una), (RECEIVE_QUEUE, first_unread)] {
-            set(self.socket, libc::TCP_REPAIR_QUEUE, queue)?;
-            set(self.socket, libc::TCP_QUEUE_SEQ, sequence as i32)?;
+    /// What becomes the connection.
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn connection(&self) -> &Connection {
+        &self.parcel.connection
+    }
+
+    fn number(&self) -> Result<(), Errno> {
+        let Connection { receive_next, send_una, unread, .. } = *self.connection();
+        for (queue, sequence) in [(SEND_QUEUE, send_una), (RECEIVE_QUEUE, receive_next.wrapping_sub(unread))]
+        {
+            set(self.socket(), libc::TCP_REPAIR_QUEUE, queue)?;
+            set(self.socket(), libc::TCP_QUEUE_SEQ, sequence as i32)?;
         }
         Ok(())
     }
 
-    fn connect(&self, v6: bool) -> Result<(), Errno> {
-        let bound = SocketAddr::try_from(getsockname(self.socket)?)?;
-        if bound.port() == 0 {
-            if v6 && self.connection.local().is_ipv4() {
-                sockopt::set_ipv6_v6only(self.socket, false)?;
-            }
-            if self.connection.is(flags::PASSIVE) {
-                // As a listener's other sockets, whether or not that was asked for: who listens again must not be hindered.
-                sockopt::set_socket_reuseport(self.socket, true)?;
-            }
-            bind(self.socket, &self.local)?;
+    /// Binds the socket, if it is not bound yet. While it is being repaired the kernel lets it have any port.
+    fn take_port(&self, v6: bool) -> Result<(), Errno> {
+        if SocketAddr::try_from(getsockname(&self.socket)?)?.port() != 0 {
+            return Ok(());
         }
-        connect(self.socket, &self.remote)?;
-        let bound = SocketAddr::try_from(getsockname(self.socket)?)?;
+        if v6 && self.connection().local().is_ipv4() {
+            sockopt::set_ipv6_v6only(&self.socket, false)?;
+        }
+        if self.connection().is(flags::PASSIVE) {
+            // As a listener's other sockets, whether or not that was asked for: who listens again must not be hindered.
+            sockopt::set_socket_reuseport(&self.socket, true)?;
+        }
+        bind(&self.socket, &self.local)
+    }
+
+    fn connect(&self) -> Result<(), Errno> {
+        connect(&self.socket, &self.remote)?;
+        let bound = SocketAddr::try_from(getsockname(&self.socket)?)?;
         // A socket that was bound to a port alone got the address that routes say now.
         if (bound.ip(), bound.port()) == (self.local.ip(), self.local.port()) {
             Ok(())
@@ -163,94 +198,119 @@ impl<'a> Repair<'a> {
 
     /// What the handshake settled.
     fn agree(&self) -> Result<(), Errno> {
-        let Connection { mss, send_shift, receive_shift, timestamp, .. } = *self.connection;
+        let Connection { mss, send_shift, receive_shift, timestamp, .. } = *self.connection();
         let mut options = vec![
             [OPTION_MSS, u32::from(mss)],
             [OPTION_WINDOW, u32::from(send_shift) | u32::from(receive_shift) << 16],
         ];
-        if self.connection.is(flags::SACK) {
+        if self.connection().is(flags::SACK) {
             options.push([OPTION_SACK_PERMITTED, 0]);
         }
-        if self.connection.is(flags::TIMESTAMPS) {
+        if self.connection().is(flags::TIMESTAMPS) {
             options.push([OPTION_TIMESTAMP, 0]);
         }
-        set_bytes(self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, options.as_slice())?;
+        set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_OPTIONS, options.as_slice())?;
         // Never earlier than before; the lowest bit would mean microseconds.
-        set(self.socket, libc::TCP_TIMESTAMP, (timestamp.wrapping_add(2) & !1) as i32)
+        set(self.socket(), libc::TCP_TIMESTAMP, (timestamp.wrapping_add(2) & !1) as i32)
     }
 
-    fn fill(&self, unread: &[u8], sent: &[u8]) -> Result<(), Errno> {
+    fn fill(&self, room: Room) -> Result<(), Errno> {
         let Connection {
             send_window, send_window_max, window_sequence, receive_next, receive_window, ..
-        } = *self.connection;
-        let unsent = self.connection.unsent as usize;
-        set(self.socket, libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
-        self.put(libc::SO_RCVBUFFORCE, unread, unread.len() + receive_window as usize)?;
+        } = *self.connection();
+        let [unread, sent, unsent] = self.queues();
+        set(self.socket(), libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
+        let window = (receive_window as usize).min(room.receive);
+        self.put(libc::SO_RCVBUFFORCE, 0, unread, unread + window)?;
         // struct tcp_repair_window
         let windows =
             [window_sequence, send_window, send_window_max.max(send_window), receive_window, receive_next];
-        set_bytes(self.socket, libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)?;
-        set(self.socket, libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
-        self.put(libc::SO_SNDBUFFORCE, sent, sent.len() + unsent)?;
-        if self.connection.is(flags::FIN_SENT) || self.connection.is(flags::FIN_ACKNOWLEDGED) {
+        set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)?;
+        set(self.socket(), libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
+        self.put(libc::SO_SNDBUFFORCE, unread, sent, sent + unsent)?;
+        if self.connection().is(flags::FIN_SENT) || self.connection().is(flags::FIN_ACKNOWLEDGED) {
             // As sent as what is in the queue before it.
-            shutdown(self.socket, Shutdown::Write)?;
+            shutdown(&self.socket, Shutdown::Write)?;
         }
         Ok(())
     }
 
-    /// Puts bytes into the queue that is being repaired, or, when none is, sends them. The queue's buffer gets room for
-    /// `most`.
-    fn put(&self, buffer: i32, mut bytes: &[u8], most: usize) -> Result<(), Errno> {
+    /// How many bytes there are of each kind: unread, sent, unsent.
+    fn queues(&self) -> [usize; 3] {
+        let Connection { unread, sent, unsent, .. } = *self.connection();
+        [unread, sent, unsent].map(|bytes| bytes as usize)
+    }
+
+    /// Puts the connection's bytes from `offset` on into the queue that is being repaired, or, when none is, sends them. The
+    /// queue's buffer gets room for `most`.
+    fn put(&self, buffer: i32, offset: usize, length: usize, most: usize) -> Result<(), Errno> {
         let mut room = most + ROOM;
-        set_bytes(self.socket, libc::SOL_SOCKET, buffer, &[room as i32])?;
-        while !bytes.is_empty() {
-            match send(self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(taken) => bytes = &bytes[taken..],
-                Err(Errno::INTR) => {}
-                // What the kernel counts beside the bytes depends on how they were sent.
-                Err(Errno::AGAIN | Errno::NOMEM) if room < ROOM_MAX => {
-                    room *= 2;
-                    set_bytes(self.socket, libc::SOL_SOCKET, buffer, &[room as i32])?;
+        let room_max = (room * 4).min(ROOM_MAX);
+        set_bytes(self.socket(), libc::SOL_SOCKET, buffer, &[room as i32])?;
+        let mut piece = vec![0; PIECE.min(length)];
+        let mut done = 0;
+        while done < length {
+            let piece_len = piece.len().min(length - done);
+            self.parcel.read(offset + done, &mut piece[..piece_len])?;
+            let mut bytes = &piece[..piece_len];
+            while !bytes.is_empty() {
+                match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                    Ok(taken) => bytes = &bytes[taken..],
+                    Err(Errno::INTR) => {}
+                    // What the kernel counts beside the bytes depends on how they were sent.
+                    Err(Errno::AGAIN | Errno::NOMEM) if room < room_max => {
+                        room *= 2;
+                        set_bytes(self.socket(), libc::SOL_SOCKET, buffer, &[room as i32])?;
+                    }
+                    Err(errno) => return Err(errno),
                 }
-                Err(errno) => return Err(errno),
             }
+            done += piece_len;
         }
         Ok(())
     }
 
-    /// The connection's frames reach the kernel from now on: it goes on.
-    pub(crate) fn finish(mut self, bytes: &[u8]) -> Result<(), Errno> {
-        let received_fin = self.connection.is(flags::FIN_RECEIVED);
-        if received_fin || self.connection.is(flags::FIN_ACKNOWLEDGED) {
-            self.hear_from_peer(received_fin)?;
+    /// The connection's frames reach the kernel from now on: it goes on. False if that has to wait for what the peer said last
+    /// to be heard: to be called again after [`HEARING_PAUSE`].
+    pub(crate) fn go_on(&mut self) -> Result<bool, Errno> {
+        let [unread, sent, unsent] = self.queues();
+        let received_fin = self.connection().is(flags::FIN_RECEIVED);
+        if (received_fin || self.connection().is(flags::FIN_ACKNOWLEDGED))
+            && !self.hear_from_peer(received_fin)?
+        {
+            return Ok(false);
         }
-        set(self.socket, libc::TCP_REPAIR, REPAIR_OFF)?;
-        let unsent = &bytes[bytes.len() - self.connection.unsent as usize..];
-        self.put(libc::SO_SNDBUFFORCE, unsent, self.connection.sent as usize + unsent.len())?;
-        if self.connection.is(flags::FIN_WANTED) {
-            shutdown(self.socket, Shutdown::Write)?;
+        set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF)?;
+        self.put(libc::SO_SNDBUFFORCE, unread + sent, unsent, sent + unsent)?;
+        if self.connection().is(flags::FIN_WANTED) {
+            shutdown(&self.socket, Shutdown::Write)?;
         }
-        if self.connection.is(flags::PASSIVE) {
-            sockopt::set_socket_reuseaddr(self.socket, true)?;
+        if self.connection().is(flags::PASSIVE) {
+            sockopt::set_socket_reuseaddr(&self.socket, true)?;
         }
         // Both buffers follow the connection again (tcp_rcv_space_adjust(), tcp_sndbuf_expand()).
-        set_bytes(self.socket, libc::SOL_SOCKET, SO_BUF_LOCK, &[0_i32])?;
+        set_bytes(self.socket(), libc::SOL_SOCKET, SO_BUF_LOCK, &[0_i32])?;
         self.finished = true;
-        Ok(())
+        Ok(true)
     }
 
-    /// What the peer said last, said again to the kernel: its FIN, or that it has ours. There is no repairing those.
-    fn hear_from_peer(&self, fin: bool) -> Result<(), Errno> {
-        let Connection { send_una, sent, receive_next, send_window, send_shift, .. } = *self.connection;
-        let fin_acknowledged = self.connection.is(flags::FIN_ACKNOWLEDGED);
+    /// It is in no connection again, although it went on.
+    pub(crate) fn undo(&self) {
+        let _ = connect_unspec(&self.socket);
+    }
+
+    /// What the peer said last, said again to the kernel: its FIN, or that it has ours. There is no repairing those. True once it
+    /// is heard.
+    fn hear_from_peer(&mut self, fin: bool) -> Result<bool, Errno> {
+        let Connection { send_una, sent, receive_next, send_window, send_shift, .. } = *self.connection();
+        let fin_acknowledged = self.connection().is(flags::FIN_ACKNOWLEDGED);
         let header = tcp::Header {
             source_port: self.remote.port(),
             destination_port: self.local.port(),
             sequence: receive_next,
-            acknowledgment: send_una.wrapping_add(if fin_acknowledged { sent + 1 } else { 0 }),
+            acknowledgment: send_una.wrapping_add(if fin_acknowledged { sent.wrapping_add(1) } else { 0 }),
             flags: tcp::Flags::ACK | if fin { tcp::Flags::FIN } else { tcp::Flags::NONE },
-            window: (send_window >> send_shift).min(0xffff) as u16,
+            window: send_window.checked_shr(u32::from(send_shift)).unwrap_or(0).min(0xffff) as u16,
             options: tcp::Options::NONE,
         };
         // The peer's kernel may say it by itself: the peer's end, repaired before, has an acknowledgment to give after a while.
@@ -261,34 +321,42 @@ impl<'a> Repair<'a> {
         };
         // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
         // late on a busy machine. One that comes twice is acknowledged twice.
-        for attempt in 0..HEARING_MS {
-            if attempt % REPEAT_MS == 0 {
-                deliver(
-                    &header,
-                    self.connection.remote().ip(),
-                    self.connection.local().ip(),
-                    self.interface,
-                )?;
-            }
-            if is_heard(state(self.socket)?) {
-                return Ok(());
-            }
-            std::thread::sleep(Duration::from_millis(1));
+        let now = Instant::now();
+        let (until, next) = *self.hearing.get_or_insert((now + HEARING, now));
+        if next <= now {
+            let (from, to) = (self.connection().remote().ip(), self.connection().local().ip());
+            deliver(&header, from, to, self.interface)?;
+            self.hearing = Some((until, now + REPEAT));
         }
-        Err(Errno::PROTO)
+        if is_heard(state(self.socket())?) {
+            return Ok(true);
+        }
+        if until <= now { Err(Errno::PROTO) } else { Ok(false) }
     }
 }
 
-impl Drop for Repair<'_> {
+impl Drop for Repair {
     fn drop(&mut self) {
         if !self.finished {
             // Without a RST, because it is being repaired (tcp_disconnect()).
-            let _ = connect_unspec(self.socket);
-            let _ = sockopt::socket_error(self.socket);
-            let _ = set(self.socket, libc::TCP_REPAIR, REPAIR_OFF_SILENTLY);
+            let _ = connect_unspec(&self.socket);
+            let _ = sockopt::socket_error(&self.socket);
+            let _ = set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF_SILENTLY);
         }
     }
 }
+
+/// The first port of this namespace that everybody may bind.
+fn unprivileged_ports() -> u16 {
+    const FIRST: u16 = 1024; // PROT_SOCK in include/net/sock.h
+    std::fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start")
+        .ok()
+        .and_then(|text| text.trim().parse().ok())
+        .unwrap_or(FIRST)
+}
+
+/// As many as a program may insist on (IP_MINTTL).
+const HOPS: u8 = 255;
 
 /// Gives the kernel a segment of the peer's as if it had arrived: a packet to one of its own addresses comes back over
 /// loopback, whoever it says that it is from.
@@ -301,7 +369,7 @@ fn deliver(header: &tcp::Header, from: IpAddr, to: IpAddr, interface: u32) -> Re
                 source,
                 destination,
                 protocol: ipv4::PROTOCOL_TCP,
-                ttl: 64,
+                ttl: HOPS,
                 tos: 0,
                 identification: 0,
                 dont_fragment: true,
@@ -318,7 +386,7 @@ fn deliver(header: &tcp::Header, from: IpAddr, to: IpAddr, interface: u32) -> Re
                 source,
                 destination,
                 protocol: ipv4::PROTOCOL_TCP,
-                hop_limit: 64,
+                hop_limit: HOPS,
                 traffic_class: 0,
                 flow_label: 0,
                 payload_len: length as u16,
@@ -353,7 +421,7 @@ fn presented(address: SocketAddr, v6: bool, interface: u32) -> SocketAddr {
 }
 
 /// Where the socket stands: the first byte of `struct tcp_info`.
-fn state(socket: BorrowedFd<'_>) -> Result<u8, Errno> {
+pub(crate) fn state(socket: BorrowedFd<'_>) -> Result<u8, Errno> {
     let mut state = 0_u8;
     let mut length: libc::socklen_t = 1;
     // SAFETY: the kernel writes one byte at most.
@@ -429,12 +497,22 @@ mod tests {
             let listener = end(a, b, 1000, 5000, flags::FIN_RECEIVED);
             let closed = end(b, a, 5000, 1000, flags::FIN_ACKNOWLEDGED);
             let sockets = [socket(), socket()];
-            let first = Repair::restore(sockets[0].as_fd(), &listener, &[], 0).unwrap();
-            let second = Repair::restore(sockets[1].as_fd(), &closed, &[], 0).unwrap();
-            first.finish(&[]).unwrap();
+            let restore = |socket: &OwnedFd, connection: &Connection| {
+                let parcel = Parcel::open(connection.to_file(|_| {}).unwrap()).unwrap();
+                let socket = socket.try_clone().unwrap();
+                Repair::restore(socket, parcel, 0, Room::of_kernel(), Right::Granted).unwrap()
+            };
+            let finish = |mut end: Repair| {
+                while !end.go_on().unwrap() {
+                    std::thread::sleep(HEARING_PAUSE);
+                }
+            };
+            let first = restore(&sockets[0], &listener);
+            let second = restore(&sockets[1], &closed);
+            finish(first);
             // Its delayed acknowledgment of the FIN leaves meanwhile.
             std::thread::sleep(Duration::from_millis(pause_ms));
-            second.finish(&[]).unwrap();
+            finish(second);
             let [mut open, mut closed] = sockets.map(TcpStream::from);
             open.write_all(b"to the end").unwrap();
             drop(open);

@@ -294,8 +294,8 @@ struct Stacks {
 }
 
 impl Stacks {
-    /// Hands the frame to whom it is for. If that stack has no room but may be waited for: how long.
-    fn deliver(&mut self, frame: &[u8]) -> Option<Duration> {
+    /// Hands the frame to whom it is for. If that stack has no room but may be waited for: which one, and how long.
+    fn deliver(&mut self, frame: &[u8]) -> Option<(u16, Duration)> {
         match self.table.addressee(frame) {
             Addressee::Stack(stack) => {
                 let alone = self.outlets.len() == 1;
@@ -305,7 +305,7 @@ impl Stacks {
                 }
                 if !outlet.given_up {
                     outlet.link.flush();
-                    return Some(if alone { PATIENCE_ALONE } else { PATIENCE });
+                    return Some((stack, if alone { PATIENCE_ALONE } else { PATIENCE }));
                 }
                 outlet.missed += 1;
             }
@@ -327,11 +327,9 @@ impl Stacks {
         None
     }
 
-    /// Nobody waits any longer for whom the frame is for.
-    fn give_up(&mut self, frame: &[u8]) {
-        if let Addressee::Stack(stack) = self.table.addressee(frame)
-            && let Some(outlet) = self.outlets.iter_mut().find(|outlet| outlet.stack == stack)
-        {
+    /// Nobody waits any longer for the stack to take its frame.
+    fn give_up(&mut self, stack: u16) {
+        if let Some(outlet) = self.outlets.iter_mut().find(|outlet| outlet.stack == stack) {
             outlet.given_up = true;
             outlet.missed += 1;
         }
@@ -444,7 +442,7 @@ impl Switch {
     /// Hands one frame to whom it is for. While it waits for room, stacks may ask for what they want: one that asks takes no
     /// frames meanwhile.
     fn deliver(&self, frame: &[u8]) {
-        let Some(patience) = self.stacks().deliver(frame) else { return };
+        let Some((stack, patience)) = self.stacks().deliver(frame) else { return };
         let began = Instant::now();
         while began.elapsed() < patience {
             std::thread::sleep(LOOK);
@@ -452,7 +450,7 @@ impl Switch {
                 return;
             }
         }
-        self.stacks().give_up(frame);
+        self.stacks().give_up(stack);
     }
 
     fn flush(&self) {

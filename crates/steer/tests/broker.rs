@@ -26,6 +26,7 @@ const OPTIONS: Options = Options {
     tx_frames: 256,
     flows: 4096,
     min_free_frames: 0,
+    heed_firewall: true,
     huge_pages: overfly_link::xdp::HugePages::No,
 };
 
@@ -312,6 +313,9 @@ fn all_stacks_taken_is_said_and_the_places_come_back() {
         drop(clients);
         wait_until("the stacks end", || broker.attachment().open_stacks() == 0);
         wait_until("a place is free", || late.open_stack().is_ok());
+        // The next round finds all places free.
+        drop(late);
+        wait_until("the last stack ends", || broker.attachment().open_stacks() == 0);
     }
 }
 

@@ -368,6 +368,8 @@ fn a_new_stack_does_not_get_the_frames_of_the_one_that_had_its_place() {
     lab.server.enter();
     for (server, client) in ENDS {
         let service = SocketAddr::new(server, 8080);
+        // The kernel has to know the peer, whose frames are none of a kernel's.
+        attachment.route(client).unwrap();
         let begin = |attachment: &mut Attachment, listens: bool| {
             let sockets = attachment.add_stack().unwrap();
             let stack = sockets.stack;

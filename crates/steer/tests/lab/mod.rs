@@ -33,6 +33,13 @@ impl Lab {
     /// Each end with that many queues.
     pub(crate) fn new(queues: u32) -> Lab {
         let lab = Lab { server: Namespace::new(), client: Namespace::new() };
+        lab.join(queues);
+        lab
+    }
+
+    /// Makes the link, with addresses.
+    pub(crate) fn join(&self, queues: u32) {
+        let lab = self;
         let peer = format!("/proc/{}/fd/{}", std::process::id(), lab.client.0.as_raw_fd());
         lab.server.run(&format!(
             "link add {INTERFACE} numtxqueues {queues} numrxqueues {queues} type veth \
@@ -57,7 +64,11 @@ impl Lab {
             assert!(Instant::now() < end, "no IPv6 addresses");
             std::thread::sleep(Duration::from_millis(5));
         }
-        lab
+    }
+
+    /// Takes the link away.
+    pub(crate) fn part(&self) {
+        self.server.run(&format!("link delete {INTERFACE}"));
     }
 }
 

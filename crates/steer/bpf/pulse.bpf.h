@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 OR MIT
+// Who takes new connections. A stack counts its looks at its rings in memory that its process shares (link/xdp/pulse.rs). Whoever
+// sleeps is woken by a frame and looks; whoever has not looked since a SYN came to it is stopped, or has other things to do.
+
+#define ANSWERED 0x80000000U
+
+// A scheduler's time slice or two.
+#define PATIENCE_NS 5000000ULL
+// Of a connection whose peer has said more than a SYN: the tuple may be in use, and a SYN that somebody forged is not to take it
+// away from a stack that is only busy. Less than the second after which a SYN is sent again.
+#define LONG_PATIENCE_NS 500000000ULL
+// Stacks that are asked whether they take a connection.
+#define TRIES 16
+
+// A cache line, so that stacks do not disturb each other.
+struct pulse {
+	__u64 looks; // 0: it does not say
+	__u64 padding[7];
+};
+
+// The first SYN that a stack has not looked for.
+struct unseen {
+	__u64 looks; // when it came
+	__u64 since_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, STACKS_MAX);
+	__type(key, __u32);
+	__type(value, struct pulse);
+} pulses SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, STACKS_MAX);
+	__type(key, __u32);
+	__type(value, struct unseen);
+} unseens SEC(".maps");
+
+// Whether a SYN may go to the stack: it has looked since the last ones came, or they came just now. Then this one is noted.
+static __noinline int takes(__u32 stack, __u64 now_ns, __u64 patience_ns)
+{
+	struct pulse *pulse = bpf_map_lookup_elem(&pulses, &stack);
+	struct unseen *unseen = bpf_map_lookup_elem(&unseens, &stack);
+	__u64 looks;
+
+	if (!pulse || !unseen)
+		return 1;
+	looks = *(volatile __u64 *)&pulse->looks;
+	if (looks && unseen->looks == looks)
+		return now_ns - unseen->since_ns <= patience_ns;
+	unseen->since_ns = now_ns;
+	unseen->looks = looks;
+	return 1;
+}
+
+// Whether the stack that has a tuple's last connection takes the next one.
+static __noinline int takes_again(const struct group *group, __u32 recorded)
+{
+	if (group->count < 2)
+		return 1;
+	return takes(recorded % STACKS_MAX, bpf_ktime_get_ns(), recorded & ANSWERED ? LONG_PATIENCE_NS : PATIENCE_NS);
+}
+
+// The first stack from `place` on that takes a connection; the one there if nobody does.
+static __noinline __u32 who_takes(const struct group *group, __u32 place)
+{
+	__u64 now_ns;
+
+	if (group->count < 2)
+		return group->stacks[place % STACKS_MAX];
+	now_ns = bpf_ktime_get_ns();
+	for (__u32 i = 0; i < TRIES && i < group->count; i++) {
+		__u32 next = place + i;
+		__u32 stack;
+
+		if (next >= group->count)
+			next -= group->count;
+		stack = group->stacks[next % STACKS_MAX];
+		if (takes(stack, now_ns, PATIENCE_NS))
+			return stack;
+	}
+	return group->stacks[place % STACKS_MAX];
+}

@@ -1,0 +1,86 @@
+//! Tells the XDP program what the rules say.
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::SocketAddr;
+
+use overfly_link::broker::Protocol;
+
+use super::Firewall;
+use crate::error::Error;
+use crate::groups::Place;
+use crate::program::{FlowKey, Group, Program};
+
+impl Firewall {
+    /// Says of each place who is let through to it: before the program knows the place.
+    pub(crate) fn judge_places(
+        &mut self,
+        program: &mut Program,
+        places: &BTreeMap<Place, Group>,
+    ) -> Result<(), Error> {
+        let judged = if self.is_empty() {
+            BTreeMap::new()
+        } else {
+            places.keys().map(|place| (*place, self.listening(place).accepted.clone())).collect()
+        };
+        // Until places are judged, and after they no longer are, nobody must ask of them.
+        if judged.is_empty() {
+            program.set_firewall(false, program.verdicts.refuse())?;
+        }
+        let result = program.verdicts.set_places(&judged);
+        program.set_firewall(program.verdicts.judge(), program.verdicts.refuse())?;
+        result
+    }
+
+    /// Of the connections that stacks have, says which are refused now.
+    pub(crate) fn judge_connections<'a>(
+        &mut self,
+        program: &mut Program,
+        places: &BTreeMap<Place, Group>,
+        opened: impl Iterator<Item = &'a FlowKey>,
+    ) -> Result<(), Error> {
+        let ends = |flow: &FlowKey| {
+            let protocol = if flow.protocol() == Protocol::Tcp as u8 { Protocol::Tcp } else { Protocol::Udp };
+            let (local, remote): (SocketAddr, SocketAddr) = flow.ends();
+            (Place::new(protocol, local), remote)
+        };
+        let mut refused = HashSet::new();
+        for flow in opened {
+            let (local, remote) = ends(flow);
+            if !self.lets_go_on(&local, remote, false) {
+                refused.insert(*flow);
+            }
+        }
+        if places.keys().any(|place| place.protocol == Protocol::Tcp && !self.lets_all_go_on(place)) {
+            for flow in program.recorded() {
+                let (local, remote) = ends(&flow);
+                if !self.lets_go_on(&local, remote, true) {
+                    refused.insert(flow);
+                }
+            }
+        }
+        program.verdicts.set_refused(refused)?;
+        program.set_firewall(program.verdicts.judge(), program.verdicts.refuse())
+    }
+
+    /// Whether somebody might be let through to one of these places.
+    ///
+    /// # Errors
+    /// [`Error::Firewall`] if a rule that cannot be followed is in the way of all: then the kernel had better serve them alone.
+    pub(crate) fn admits_somebody<'a>(
+        &mut self,
+        places: impl Iterator<Item = &'a Place>,
+    ) -> Result<(), Error> {
+        let mut blame = None;
+        if self.is_empty() {
+            return Ok(());
+        }
+        for place in places {
+            let listening = self.listening(place);
+            match &listening.blame {
+                Some(rule) => blame = Some(rule.clone()),
+                None => return Ok(()),
+            }
+        }
+        blame.map_or(Ok(()), |rule| Err(Error::Firewall(format!("nobody can be let in for certain: {rule}"))))
+    }
+}

@@ -1,0 +1,240 @@
+//! What judges packets besides nf_tables, and cannot be followed: tables of the old ip_tables, and programs of control groups
+//! (systemd's IPAddressDeny).
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::Protocol;
+use overfly_link::broker::message::{Kind, Wish};
+use rustix::fs::{Mode, OFlags, fstatfs, openat};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::process::Pid;
+
+use crate::error::{Error, last_error};
+
+/// `BPF_PROG_QUERY` of `bpf(2)`.
+const BPF_PROG_QUERY: libc::c_int = 16;
+/// Programs of all groups above, too.
+const BPF_F_QUERY_EFFECTIVE: u32 = 1;
+/// `enum bpf_attach_type`: what a socket's packets go by.
+const INGRESS: u32 = 0;
+const EGRESS: u32 = 1;
+const CONNECT: [u32; 2] = [10, 11];
+const SEND_AND_RECEIVE: [u32; 4] = [14, 15, 19, 20];
+/// `CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h.
+const CGROUP2: rustix::fs::FsWord = 0x6367_7270;
+/// How long it is taken for granted that a process's group has no programs.
+const TRUST: Duration = Duration::from_secs(1);
+const PROCESSES_MAX: usize = 1024;
+
+/// The tables of the old ip_tables or ip6_tables in this thread's network namespace.
+pub(crate) fn old_tables(ipv4: bool) -> Vec<String> {
+    let name = if ipv4 { "ip_tables_names" } else { "ip6_tables_names" };
+    let names = std::fs::read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default();
+    names.lines().map(str::to_owned).collect()
+}
+
+/// Which processes have been looked at.
+#[derive(Debug, Default)]
+pub(crate) struct ControlGroups {
+    /// Without programs, as of then.
+    free: RefCell<HashMap<(Pid, bool, bool), Instant>>,
+}
+
+impl ControlGroups {
+    /// Whether nothing in a process's control group judges the packets of what it asks for.
+    ///
+    /// # Errors
+    /// [`Error::Firewall`] if something does, or it cannot be told.
+    pub(crate) fn check(&self, process: Pid, wish: &Wish) -> Result<(), Error> {
+        let (connects, datagrams) = (wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
+        let key = (process, connects, datagrams);
+        let now = Instant::now();
+        let mut free = self.free.borrow_mut();
+        if free.get(&key).is_some_and(|since| now.duration_since(*since) < TRUST) {
+            return Ok(());
+        }
+        let (group, name) = match group_of(process) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(()),
+            Err(error) => {
+                return Err(Error::Firewall(format!(
+                    "the control group of process {} cannot be read ({error}), so that nobody knows of its programs",
+                    process.as_raw_nonzero()
+                )));
+            }
+        };
+        let mut hooks = vec![INGRESS, EGRESS];
+        hooks.extend(CONNECT.iter().filter(|_| connects));
+        hooks.extend(SEND_AND_RECEIVE.iter().filter(|_| datagrams));
+        for hook in hooks {
+            let count = programs(group.as_fd(), hook).map_err(|errno| {
+                Error::Firewall(format!("the programs of the control group {name} cannot be read ({errno})"))
+            })?;
+            if count > 0 {
+                return Err(Error::Firewall(format!(
+                    "{count} BPF programs of the control group {name}, or those above, judge its packets (systemd's IPAddressDeny= and the like; `bpftool cgroup tree` lists them)"
+                )));
+            }
+        }
+        if free.len() >= PROCESSES_MAX {
+            free.clear();
+        }
+        free.insert(key, now);
+        Ok(())
+    }
+}
+
+/// The folder of a process's group in the second hierarchy, and its name; `None` if it is in none.
+fn group_of(process: Pid) -> Result<Option<(OwnedFd, String)>, std::io::Error> {
+    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.as_raw_nonzero()))?;
+    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return Ok(None) };
+    let inside = path.trim_start_matches('/');
+    let inside = if inside.is_empty() { "." } else { inside };
+    let group =
+        openat(&root()?, inside, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    Ok(Some((group, path.to_owned())))
+}
+
+/// The second hierarchy's root.
+fn root() -> Result<OwnedFd, std::io::Error> {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+    // What stands there may be hidden by another mount.
+    let is_it = |file: &File| fstatfs(file).is_ok_and(|told| told.f_type == CGROUP2);
+    if let Some(root) = mounted(&mounts).and_then(|at| File::open(at).ok()).filter(is_it) {
+        return Ok(root.into());
+    }
+    // `ip netns exec` hides it, for one: here it is mounted nowhere, and goes with its descriptor.
+    let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+}
+
+/// Where the second hierarchy is mounted as a whole (Documentation/filesystems/proc.rst, mountinfo).
+fn mounted(mounts: &str) -> Option<PathBuf> {
+    mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let mut fields = mount.split(' ').skip(3);
+        let (root, at) = (fields.next()?, fields.next()?);
+        (kind.starts_with("cgroup2 ") && root == "/").then(|| PathBuf::from(at))
+    })
+}
+
+/// How many programs a group and those above it have at a hook.
+fn programs(group: BorrowedFd<'_>, hook: u32) -> Result<u32, Errno> {
+    // union bpf_attr, query: target_fd, attach_type, query_flags, attach_flags, prog_ids (64 bits), prog_cnt, and what later
+    // kernels add. Without room for their numbers it says how many there are.
+    const COUNT: usize = 6;
+    let mut attributes = [0_u32; 32];
+    attributes[..3].copy_from_slice(&[group.as_raw_fd() as u32, hook, BPF_F_QUERY_EFFECTIVE]);
+    // SAFETY: the kernel reads and writes at most the given number of bytes of `attributes`, and `prog_ids` is null.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_PROG_QUERY, attributes.as_mut_ptr(), size_of_val(&attributes))
+    };
+    match result {
+        0 => Ok(attributes[COUNT]),
+        _ => match last_error() {
+            // A kernel without control groups' programs.
+            Errno::INVAL | Errno::OPNOTSUPP => Ok(0),
+            errno => Err(errno),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::FromRawFd;
+
+    use rustix::fs::{AtFlags, mkdirat, unlinkat};
+
+    use super::*;
+
+    /// `bpf(2)` with a few numbers.
+    fn bpf(command: libc::c_int, attributes: &mut [u32; 32]) -> libc::c_int {
+        // SAFETY: the kernel reads and writes at most the given number of bytes of `attributes`, whose pointers are to memory
+        // that outlives the call.
+        let result = unsafe {
+            libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size_of_val(attributes))
+        };
+        assert!(result >= 0, "bpf {command}: {}", std::io::Error::last_os_error());
+        result as libc::c_int
+    }
+
+    /// A program that lets everything through: `r0 = 1; exit`.
+    fn program() -> OwnedFd {
+        const BPF_PROG_LOAD: libc::c_int = 5;
+        const CGROUP_SKB: u32 = 8;
+        let instructions: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
+        let mut attributes = [0_u32; 32];
+        attributes[..2].copy_from_slice(&[CGROUP_SKB, 2]);
+        for (at, pointer) in [(2, instructions.as_ptr().addr()), (4, c"GPL".as_ptr().addr())] {
+            attributes[at] = pointer as u32;
+            attributes[at + 1] = (pointer as u64 >> 32) as u32;
+        }
+        // SAFETY: a new descriptor that nobody else knows.
+        unsafe { OwnedFd::from_raw_fd(bpf(BPF_PROG_LOAD, &mut attributes)) }
+    }
+
+    /// A control group with a process; both go with it.
+    struct Group {
+        root: OwnedFd,
+        name: String,
+        process: std::process::Child,
+    }
+
+    impl Drop for Group {
+        fn drop(&mut self) {
+            let _ = self.process.kill();
+            let _ = self.process.wait();
+            let end = Instant::now() + Duration::from_secs(5);
+            while unlinkat(&self.root, &self.name, AtFlags::REMOVEDIR).is_err() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_whose_group_has_a_program_is_the_kernels() {
+        const BPF_PROG_ATTACH: libc::c_int = 8;
+        let root = root().unwrap();
+        let name = format!("overfly-test-{}", std::process::id());
+        mkdirat(&root, &name, Mode::from_raw_mode(0o755)).unwrap();
+        let process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let group = Group { root, name, process };
+        let id = group.process.id();
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let members =
+            openat(&group.root, format!("{}/cgroup.procs", group.name), flags, Mode::empty()).unwrap();
+        rustix::io::write(&members, id.to_string().as_bytes()).unwrap();
+
+        let pid = Pid::from_raw(id.cast_signed()).unwrap();
+        let listen = Wish::new(Kind::Listen);
+        let own = rustix::process::getpid();
+        let before = ControlGroups::default().check(own, &listen);
+        assert!(ControlGroups::default().check(pid, &listen).is_ok(), "{before:?}");
+        let folder =
+            openat(&group.root, &group.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let program = program();
+        let mut attributes = [0_u32; 32];
+        attributes[..3].copy_from_slice(&[folder.as_raw_fd() as u32, program.as_raw_fd() as u32, EGRESS]);
+        bpf(BPF_PROG_ATTACH, &mut attributes);
+        let groups = ControlGroups::default();
+        let error = groups.check(pid, &listen).unwrap_err().to_string();
+        assert!(error.contains(&group.name) && error.contains("1 BPF programs"), "{error}");
+        assert!(groups.check(own, &listen).is_ok());
+    }
+
+    #[test]
+    fn the_second_hierarchy_is_found_where_it_is_mounted() {
+        let mounts = "30 23 0:26 / /sys/fs/cgroup ro,nosuid - tmpfs tmpfs ro\n\
+                      31 30 0:27 /part /mnt rw shared:5 - cgroup2 cgroup2 rw\n\
+                      32 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:5 - cgroup2 cgroup2 rw\n";
+        assert_eq!(mounted(mounts), Some(PathBuf::from("/sys/fs/cgroup/unified")));
+        assert_eq!(mounted("1 2 0:3 / / rw - ext4 /dev/vda rw\n"), None);
+    }
+}

@@ -1,0 +1,578 @@
+//! What every broker does, whatever carries the frames: one thread, one `poll` loop, one table of connections. What a client asked
+//! for is undone when its connection ends or its process dies, whichever is seen first.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::message::{
+    Hello, Joined, Kind, MESSAGE_LEN_MAX, News, Reply, Request, Role, Token, Welcome, Wish,
+};
+use overfly_link::broker::{Deferral, Interface, LeftFrames, Refusal, Route, observer};
+use overfly_link::messages;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use rustix::process::{PidfdFlags, pidfd_open};
+use rustix::rand::{GetRandomFlags, getrandom};
+use zerocopy::IntoBytes;
+
+use crate::broker::{BrokerCounters, lock};
+use crate::door::{Door, Silent, Sockets, turn_away};
+use crate::error::Error;
+use crate::observers::{self, Peer, Seen, deliver};
+use crate::repair::HEARING_PAUSE;
+
+/// How long a first program may take to join a broker that serves nobody yet.
+const FIRST: Duration = Duration::from_secs(5);
+/// How long to wait where the kernel has no memory.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// What a request comes to.
+pub(crate) type Outcome = Result<Option<Route>, Error>;
+
+/// Who asks.
+#[derive(Clone, Copy)]
+pub(crate) struct Asker<'a> {
+    pub(crate) peer: Option<Peer>,
+    /// The process that connected.
+    process: Option<&'a OwnedFd>,
+    /// Its end of the conversation.
+    pub(crate) socket: &'a OwnedFd,
+}
+
+impl Asker<'_> {
+    /// Whether it could do what the broker does.
+    pub(crate) fn may_do_all(&self) -> bool {
+        let alive = || self.process.is_some_and(|process| !is_readable(process));
+        self.peer.is_some_and(|peer| peer.may_do_all(alive))
+    }
+}
+
+/// What a request comes to at once.
+pub(crate) enum Asked<W> {
+    /// This is the answer.
+    Now(Outcome),
+    /// It is to be looked at again.
+    Later(W),
+}
+
+/// What carries the frames of a broker's programs.
+pub(crate) trait Carrier {
+    /// What cannot be answered yet.
+    type Waiting;
+
+    /// What clients are told that they have.
+    fn interface(&self) -> Interface;
+
+    /// Whether other programs may join, and what those are told of the device's settings.
+    fn shares(&self) -> Option<Option<Deferral>>;
+
+    /// What no stack was given, if that is counted.
+    fn left(&self) -> Option<LeftFrames>;
+
+    /// What it is to be woken by.
+    fn watched(&self) -> Vec<BorrowedFd<'_>>;
+
+    /// These of them are ready; how many steps of undoing have failed.
+    fn wake(&mut self, ready: &[bool]) -> u64;
+
+    /// When it is to be woken in any case.
+    fn pause(&self) -> Option<Duration>;
+
+    /// Makes a stack for a client and gives it to it. False if the client does not take it.
+    fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error>;
+
+    /// Gives a client its stack once more: something has become of what carries the frames. False if the client does not take it.
+    fn renew_stack(&mut self, asker: Asker<'_>, stack: u16) -> Result<bool, Error>;
+
+    /// A client has gone; its process may live. How many steps of undoing have failed.
+    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64;
+
+    /// Grants what a client asks for, or not.
+    fn ask(
+        &mut self,
+        asker: Asker<'_>,
+        stack: Option<u16>,
+        wish: Wish,
+        descriptors: Vec<OwnedFd>,
+    ) -> Asked<Self::Waiting>;
+
+    /// What has come of it by now.
+    fn go_on(&mut self, stack: Option<u16>, waiting: &mut Self::Waiting) -> Option<Outcome>;
+
+    /// Tells clients what they have not asked for: connections that they are to accept, news of their stacks.
+    fn tell(&mut self, clients: &mut dyn Iterator<Item = (u16, &OwnedFd)>);
+
+    /// What the programs' users must know, since it was asked last: one line each.
+    fn news(&mut self) -> Vec<String>;
+}
+
+/// What a connection has become.
+enum State<W> {
+    Leash,
+    /// `overfly run`: its program is served as long as this stands.
+    Lease,
+    /// Perhaps with a stack, perhaps waiting for an answer.
+    Client {
+        stack: Option<u16>,
+        waiting: Option<W>,
+    },
+}
+
+/// A program that is served, and the secret that its processes say.
+struct Program {
+    number: u64,
+    token: Token,
+}
+
+/// Somebody who has said who it is.
+struct Connection<W> {
+    socket: OwnedFd,
+    /// Of which program it is.
+    program: u64,
+    /// Whose it is.
+    peer: Option<Peer>,
+    /// Once the process shows itself.
+    seen: Option<Seen>,
+    /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
+    process: Option<OwnedFd>,
+    state: State<W>,
+    over: bool,
+}
+
+impl<W> Connection<W> {
+    fn stack(&self) -> Option<u16> {
+        match self.state {
+            State::Client { stack, .. } => stack,
+            State::Leash | State::Lease => None,
+        }
+    }
+
+    fn asker(&self) -> Asker<'_> {
+        Asker { peer: self.peer, process: self.process.as_ref(), socket: &self.socket }
+    }
+}
+
+/// How long a broker serves.
+#[derive(Clone, Copy)]
+enum Term {
+    /// Until it is told to stop.
+    Endless,
+    /// Nobody has come yet. Until then.
+    First(Instant),
+    /// Until the last program leaves.
+    Last,
+}
+
+pub(crate) struct Service<C: Carrier> {
+    // Dropped in this order: who waits at the sockets to join finds nobody there only when the interface is free again.
+    carrier: C,
+    connections: Vec<Connection<C::Waiting>>,
+    door: Door,
+    counters: Arc<Mutex<BrokerCounters>>,
+    term: Term,
+    programs: Vec<Program>,
+    /// Programs that there have been.
+    programs_begun: u64,
+    /// What a program that joins is told of the options.
+    in_force: String,
+}
+
+impl<C: Carrier> Service<C> {
+    /// One that serves a first program, which has this secret, until it is told to stop.
+    pub(crate) fn endless(carrier: C, sockets: Sockets, token: Token) -> Service<C> {
+        let mut service = Service::new(carrier, sockets, Term::Endless, "");
+        let number = service.next_program();
+        service.programs.push(Program { number, token });
+        service
+    }
+
+    /// One that ends with the last of the programs that join it.
+    pub(crate) fn until_the_last(carrier: C, sockets: Sockets, in_force: &str) -> Service<C> {
+        Service::new(carrier, sockets, Term::First(Instant::now() + FIRST), in_force)
+    }
+
+    fn new(carrier: C, sockets: Sockets, term: Term, in_force: &str) -> Service<C> {
+        Service {
+            carrier,
+            connections: Vec::new(),
+            door: Door::new(sockets),
+            counters: Arc::default(),
+            term,
+            programs: Vec::new(),
+            programs_begun: 0,
+            in_force: in_force.to_owned(),
+        }
+    }
+
+    /// What it counts, for others to look at.
+    pub(crate) fn counters(&self) -> Arc<Mutex<BrokerCounters>> {
+        Arc::clone(&self.counters)
+    }
+
+    fn next_program(&mut self) -> u64 {
+        self.programs_begun += 1;
+        self.programs_begun
+    }
+
+    /// Serves, until `stop` is readable if there is one.
+    pub(crate) fn run(mut self, stop: Option<&OwnedFd>) {
+        loop {
+            let [stopped, private, public, silent, connections, carrier] = self.wait(stop);
+            if stopped.contains(&true) {
+                return;
+            }
+            // Before anybody is served: rules may have changed.
+            let failed = self.carrier.wake(&carrier);
+            for (index, ready) in connections.chunks_exact(2).enumerate() {
+                let connection = &mut self.connections[index];
+                if ready[1] && connection.process.is_some() {
+                    connection.over = true;
+                } else if ready[0] {
+                    self.hear(index);
+                }
+                self.look_after(index);
+            }
+            let mut clients = self.connections.iter().filter(|client| !client.over);
+            let mut clients = clients.by_ref().filter_map(|client| Some((client.stack()?, &client.socket)));
+            self.carrier.tell(&mut clients);
+            for line in self.carrier.news() {
+                self.spread(&line);
+            }
+            let heard: Vec<Silent> = {
+                let mut ready = silent.iter();
+                self.door.silent.extract_if(.., |_| ready.next() == Some(&true)).collect()
+            };
+            for silent in heard {
+                self.greet(silent);
+            }
+            self.let_go_of_programs();
+            if self.has_served() {
+                return;
+            }
+            for index in (0..self.connections.len()).rev() {
+                if self.connections[index].over {
+                    let connection = self.connections.swap_remove(index);
+                    self.end(connection);
+                }
+            }
+            let late = self.door.close_late();
+            if private.contains(&true) {
+                self.door.admit(false);
+            }
+            if public.contains(&true) {
+                self.door.admit(true);
+            }
+            let (admitted, refused) = (self.door.admitted, self.door.refused);
+            self.count(|counters| {
+                counters.greetings_refused += late;
+                counters.undoing_failed += failed;
+                (counters.connections, counters.connections_refused) = (admitted, refused);
+            });
+        }
+    }
+
+    /// Waits until something is to be done, and says what: to stop, who is at the door, privately and publicly, who has said its
+    /// first word, which connections have (each with its process's death), and what the carrier watches.
+    fn wait(&mut self, stop: Option<&OwnedFd>) -> [Vec<bool>; 6] {
+        let timeout = self.pause().map(|pause| Timespec {
+            tv_sec: pause.as_secs() as i64,
+            tv_nsec: i64::from(pause.subsec_nanos()),
+        });
+        let open = self.door.is_open();
+        let Sockets { listener, public, .. } = &self.door.sockets;
+        let parts: [Vec<BorrowedFd<'_>>; 6] = [
+            stop.iter().map(AsFd::as_fd).collect(),
+            open.then(|| listener.as_fd()).into_iter().collect(),
+            public.as_ref().filter(|_| open).map(AsFd::as_fd).into_iter().collect(),
+            self.door.silent.iter().map(|silent| silent.socket.as_fd()).collect(),
+            // Two places for each connection, so that results are found by number.
+            self.connections
+                .iter()
+                .flat_map(|one| [one.socket.as_fd(), one.process.as_ref().unwrap_or(&one.socket).as_fd()])
+                .collect(),
+            self.carrier.watched(),
+        ];
+        let lengths = parts.each_ref().map(Vec::len);
+        let mut set: Vec<PollFd<'_>> =
+            parts.into_iter().flatten().map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
+        match poll(&mut set, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(_) => std::thread::sleep(PAUSE), // no memory: later
+        }
+        let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
+        lengths.map(|length| ready.by_ref().take(length).collect())
+    }
+
+    /// Tells every program's `overfly run`, or, where the broker is a thread of the program, standard error.
+    fn spread(&self, line: &str) {
+        if let Term::Endless = self.term {
+            eprintln!("overfly: {line}");
+        }
+        let leases = self.connections.iter().filter(|one| !one.over && matches!(one.state, State::Lease));
+        for lease in leases {
+            // One that is stopped misses it.
+            deliver(&lease.socket, News::new(line).as_bytes(), &[]);
+        }
+    }
+
+    /// How long nothing needs to be looked at.
+    fn pause(&self) -> Option<Duration> {
+        let first = match self.term {
+            Term::First(until) => Some(until.saturating_duration_since(Instant::now())),
+            Term::Endless | Term::Last => None,
+        };
+        let waits = |one: &Connection<C::Waiting>| {
+            matches!(one.state, State::Client { waiting: Some(_), .. }) && !one.over
+        };
+        let waiting = self.connections.iter().any(waits).then_some(HEARING_PAUSE);
+        [self.door.pause(), self.carrier.pause(), first, waiting].into_iter().flatten().min()
+    }
+
+    /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
+    fn let_go_of_programs(&mut self) {
+        let ended = |one: &&Connection<C::Waiting>| one.over && matches!(one.state, State::Lease);
+        let numbers: Vec<u64> = self.connections.iter().filter(ended).map(|its| its.program).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        self.programs.retain(|program| !numbers.contains(&program.number));
+        for connection in &mut self.connections {
+            connection.over |= numbers.contains(&connection.program);
+        }
+    }
+
+    /// Whether there is nothing to be done any more. Who is about to join will find that out and begin anew.
+    fn has_served(&self) -> bool {
+        match self.term {
+            Term::Endless => false,
+            Term::First(until) => until <= Instant::now(),
+            Term::Last => self.programs.is_empty(),
+        }
+    }
+
+    fn count(&self, change: impl FnOnce(&mut BrokerCounters)) {
+        change(&mut lock(&self.counters));
+    }
+
+    /// Hears who somebody is.
+    fn greet(&mut self, silent: Silent) {
+        let mut bytes = [0; MESSAGE_LEN_MAX];
+        let Silent { mut socket, peer, public, .. } = silent;
+        let (length, _) = match receive(&socket, &mut bytes) {
+            Ok(received) if received.0 > 0 => received,
+            _ => return,
+        };
+        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
+        let known = |program: &Program| Some((Hello::parse(message, program.token)?, program.number));
+        let known = self.programs.iter().find_map(known);
+        let (role, program) = match (known, Hello::parse(message, observer::PUBLIC)) {
+            (Some((role @ (Role::Leash | Role::Client), program)), _) if !public => (role, program),
+            (None, Some(Role::Program))
+                if peer.is_some_and(Peer::may_join) && self.carrier.shares().is_some() =>
+            {
+                (Role::Program, self.next_program())
+            }
+            (None, Some(Role::Observer)) if public => {
+                let processes = self.connections.iter().filter(|process| !process.over);
+                let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
+                let delivered = observers::tell_all(&socket, peer, processes, self.carrier.left());
+                return self.count(|counters| counters.answers_undelivered += u64::from(!delivered));
+            }
+            _ => {
+                if public {
+                    let reason = "the programs of this interface are another user's, or run over another version of Overfly";
+                    deliver(&socket, Reply::no(Refusal::BadRequest, reason).as_bytes(), &[]);
+                }
+                return self.count(|counters| counters.greetings_refused += 1);
+            }
+        };
+        if let Some(peer) = peer {
+            self.door.knows(peer.user);
+        }
+        let own = self.connections.iter();
+        let own = own.filter(|one| one.peer.map(|its| its.user) == peer.map(|its| its.user)).count();
+        if !self.door.has_room(self.connections.len(), own, peer.is_some_and(Peer::may_join)) {
+            turn_away(&socket);
+            return self.count(|counters| counters.greetings_refused += 1);
+        }
+        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let (state, delivered) = match role {
+            Role::Leash => (State::Leash, tie(&mut socket)),
+            Role::Program => (State::Lease, self.join(program, &socket)),
+            _ => {
+                let welcome = Welcome::new(&self.carrier.interface());
+                (State::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
+            }
+        };
+        let over = !delivered;
+        self.connections.push(Connection { socket, program, peer, seen: None, process, state, over });
+        self.count(|counters| counters.answers_undelivered += u64::from(over));
+    }
+
+    /// One more program is served.
+    fn join(&mut self, number: u64, socket: &OwnedFd) -> bool {
+        let mut token = Token([0; 16]);
+        if getrandom(&mut token.0[..], GetRandomFlags::empty()).is_err() {
+            return false;
+        }
+        self.programs.push(Program { number, token });
+        if let Term::First(_) = self.term {
+            self.term = Term::Last;
+        }
+        let before = self.carrier.shares().flatten();
+        let joined = Joined::new(&self.door.sockets.name, token, &self.in_force, before);
+        deliver(socket, joined.as_bytes(), &[])
+    }
+
+    /// Reads one message of a connection and does what it says.
+    fn hear(&mut self, index: usize) {
+        let mut bytes = [0; MESSAGE_LEN_MAX];
+        let connection = &mut self.connections[index];
+        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
+            Ok((length, descriptors)) if length > 0 => (length, descriptors),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            _ => {
+                connection.over = true;
+                return;
+            }
+        };
+        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
+        let wish = match connection.state {
+            State::Client { waiting: None, .. } => Request::parse(message),
+            // A leash and a lease say nothing more, and a client waits for its answer.
+            State::Leash | State::Lease | State::Client { .. } => None,
+        };
+        match wish {
+            Some(wish) => self.serve(index, wish, descriptors),
+            None => {
+                connection.over = true;
+                self.count(|counters| counters.messages_refused += 1);
+            }
+        }
+    }
+
+    fn serve(&mut self, index: usize, wish: Wish, descriptors: Vec<OwnedFd>) {
+        let Service { carrier, connections, .. } = self;
+        let connection = &mut connections[index];
+        let stack = connection.stack();
+        let delivered = match wish.kind {
+            Kind::Interface => {
+                let welcome = Welcome::new(&carrier.interface());
+                deliver(&connection.socket, welcome.as_bytes(), &[])
+            }
+            Kind::Show => match Seen::new(connection.peer) {
+                Ok(seen) => {
+                    let delivered = seen.deliver(&connection.socket, stack);
+                    connection.seen = Some(seen);
+                    delivered
+                }
+                Err(error) => return self.reply(index, Err(error)),
+            },
+            Kind::OpenStack if let Some(stack) = stack => {
+                match carrier.renew_stack(connection.asker(), stack) {
+                    Ok(delivered) => delivered,
+                    Err(error) => return self.reply(index, Err(error)),
+                }
+            }
+            Kind::OpenStack => match carrier.open_stack(connection.asker()) {
+                Ok((opened, delivered)) => {
+                    connection.state = State::Client { stack: Some(opened), waiting: None };
+                    delivered
+                }
+                Err(error) => return self.reply(index, Err(error)),
+            },
+            _ => match carrier.ask(connection.asker(), stack, wish, descriptors) {
+                Asked::Now(outcome) => return self.reply(index, outcome),
+                Asked::Later(begun) => {
+                    connection.state = State::Client { stack, waiting: Some(begun) };
+                    return;
+                }
+            },
+        };
+        self.count(|counters| counters.requests_granted += 1);
+        self.note_delivery(index, delivered);
+    }
+
+    /// Goes on with what a connection waits for.
+    fn look_after(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        let State::Client { stack, waiting: waiting @ Some(_) } = &mut connection.state else { return };
+        if connection.over {
+            *waiting = None;
+            return;
+        }
+        let stack = *stack;
+        let Some(outcome) = waiting.as_mut().and_then(|begun| self.carrier.go_on(stack, begun)) else {
+            return;
+        };
+        *waiting = None;
+        self.reply(index, outcome);
+    }
+
+    fn reply(&mut self, index: usize, outcome: Outcome) {
+        let granted = outcome.is_ok();
+        let reply = match outcome {
+            Ok(route) => Reply::yes(route),
+            Err(error) => Reply::no(crate::broker::refusal(&error), &error.to_string()),
+        };
+        self.count(|counters| {
+            counters.requests_granted += u64::from(granted);
+            counters.requests_refused += u64::from(!granted);
+        });
+        let delivered = deliver(&self.connections[index].socket, reply.as_bytes(), &[]);
+        self.note_delivery(index, delivered);
+    }
+
+    fn note_delivery(&mut self, index: usize, delivered: bool) {
+        if !delivered {
+            self.connections[index].over = true;
+            self.count(|counters| counters.answers_undelivered += 1);
+        }
+    }
+
+    /// Undoes everything that a connection asked for.
+    fn end(&mut self, connection: Connection<C::Waiting>) {
+        let stack = match connection.state {
+            State::Client { stack: Some(stack), .. } => stack,
+            State::Lease => {
+                // It waits to hear that others go on; where it was the last, it hears the end.
+                deliver(&connection.socket, Reply::yes(None).as_bytes(), &[]);
+                return;
+            }
+            _ => return,
+        };
+        // A live process that closed the connection may still be at its rings, if it did not say otherwise.
+        let alive = connection.process.filter(|process| !is_readable(process));
+        let failed = self.carrier.close_stack(stack, alive);
+        self.count(|counters| {
+            counters.stacks_ended += 1;
+            counters.undoing_failed += failed;
+        });
+    }
+}
+
+/// Gives a process what it can hold on to without hearing a word: one end of a pair, whose other end takes the place of the
+/// connection.
+fn tie(connection: &mut OwnedFd) -> bool {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let Ok((ours, theirs)) = pair else {
+        turn_away(connection);
+        return false;
+    };
+    let delivered = deliver(connection, Reply::yes(None).as_bytes(), &[theirs.as_fd()]);
+    *connection = ours;
+    delivered
+}
+
+/// One message and what comes with it: its length, which is more than there is room for if it is longer.
+fn receive(socket: &OwnedFd, bytes: &mut [u8; MESSAGE_LEN_MAX]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    messages::receive(socket, bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
+}
+
+fn is_readable(descriptor: &OwnedFd) -> bool {
+    let mut set = [PollFd::new(descriptor, PollFlags::IN)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut set, Some(&now)), Ok(1))
+}

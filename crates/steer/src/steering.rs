@@ -1,0 +1,528 @@
+//! What a broker whose frames go over an interface gives away: stacks, and which of the interface's frames are theirs. Each
+//! stack's part of the shared rings is taken back when it is certain that its process no longer touches them.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use overfly_link::broker::message::{Gift, Kind, Part, Renewed, StackPart, Wish};
+use overfly_link::broker::{Deferral, Interface, LeftFrames};
+use overfly_link::xdp::StackSockets;
+use rustix::io::fcntl_dupfd_cloexec;
+use zerocopy::IntoBytes;
+
+use crate::attachment::{Attachment, NEIGHBOR_WAIT};
+use crate::broker::lock;
+use crate::claim::{Claims, identity};
+use crate::error::Error;
+use crate::firewall::ControlGroups;
+use crate::grants::Grants;
+use crate::handover::{Move, Within, parcel};
+use crate::netlink::{Changes, Monitor};
+use crate::observers::deliver;
+use crate::renewal;
+use crate::repair::Room;
+use crate::service::{Asked, Asker, Carrier, Outcome};
+
+/// How long a connection that one listener gave away waits for another to come: a server's new process may still be starting.
+const GIFT_WAIT: Duration = Duration::from_secs(2);
+/// How often it is tried.
+const GIFT_PAUSE: Duration = Duration::from_millis(5);
+/// Connections of one stack, and of all, that wait to be accepted by another.
+const GIFTS_OF_ONE_MAX: usize = 1024;
+const GIFTS_MAX: usize = 4096;
+/// How often the kernel is made to look whether gateways are still there, and the program's neighbours are compared with its own.
+const GATEWAYS_PAUSE: Duration = Duration::from_secs(30);
+/// How often a stack that was let go is looked at.
+const LINGER_PAUSE: Duration = Duration::from_millis(50);
+
+/// What cannot be answered yet.
+pub(crate) enum Waiting {
+    /// A next hop is to answer, until then; `provoke`: the kernel has not been made to ask for it yet. `held` shows that the client
+    /// has the local port.
+    NextHop { wish: Wish, until: Instant, provoke: bool, held: Option<Arc<OwnedFd>> },
+    /// The kernel is to have a connection; then another stack accepts it, if that was asked for.
+    Move(Move, Option<Given>),
+}
+
+/// A connection of the kernel's on its way from one stack's listener to another's.
+pub(crate) struct Given {
+    /// The stack that gave it away.
+    from: u16,
+    listener: SocketAddr,
+    remote: SocketAddr,
+    socket: OwnedFd,
+    /// How long it waits for somebody to listen.
+    until: Instant,
+}
+
+impl Given {
+    fn new(from: u16, listener: SocketAddr, remote: SocketAddr, socket: &OwnedFd) -> Result<Given, Error> {
+        let socket = fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::system("dup", errno))?;
+        Ok(Given { from, listener, remote, socket, until: Instant::now() + GIFT_WAIT })
+    }
+
+    /// False if the client does not read.
+    fn send(&self, client: &OwnedFd) -> bool {
+        deliver(client, Gift::new(self.listener, self.remote).as_bytes(), &[self.socket.as_fd()])
+    }
+}
+
+/// A stack that nothing is steered to any more and whose process may still be at its rings.
+struct Lingering {
+    stack: u16,
+    process: OwnedFd,
+}
+
+/// An attachment, as a broker gives it away.
+pub(crate) struct Steering {
+    attachment: Arc<Mutex<Attachment>>,
+    monitor: Monitor,
+    /// When routes are read again because something changed.
+    ways_at: Option<Instant>,
+    /// They are not read before.
+    ways_not_before: Instant,
+    /// When gateways are looked after next.
+    gateways_at: Instant,
+    /// Readable when the firewall's rules change, if they are heeded.
+    rules: Option<OwnedFd>,
+    /// When they are to be looked at again though nothing says so.
+    rules_due: Option<Instant>,
+    /// What else judges packets.
+    groups: ControlGroups,
+    /// The interface has come back: stacks have new sockets, and clients have not been told yet.
+    renewed: bool,
+    claims: Claims,
+    /// Who listens for having shown a socket.
+    grants: Grants,
+    room: Room,
+    /// Sockets that show who has a local port, by their numbers: one may stand for many connections.
+    held: HashMap<u64, Weak<OwnedFd>>,
+    lingering: Vec<Lingering>,
+    /// Connections that somebody is to accept.
+    gifts: Vec<Given>,
+    /// What users have not been told yet, and what they were told last.
+    news: Vec<String>,
+    said: String,
+}
+
+impl Steering {
+    /// In the network namespace of the calling thread.
+    pub(crate) fn new(mut attachment: Attachment) -> Result<Steering, Error> {
+        let monitor = Monitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
+        // What changed while it attached, nobody has told.
+        attachment.refresh_addresses()?;
+        attachment.refresh_ways()?;
+        let (rules, rules_due) = attachment.firewall();
+        let rules = rules.map(|rules| fcntl_dupfd_cloexec(rules, 3)).transpose();
+        let now = Instant::now();
+        Ok(Steering {
+            monitor,
+            ways_at: None,
+            ways_not_before: now,
+            gateways_at: now + GATEWAYS_PAUSE,
+            rules: rules.map_err(|errno| Error::system("dup", errno))?,
+            rules_due,
+            groups: ControlGroups::default(),
+            renewed: false,
+            claims: Claims::open(attachment.interface().index)?,
+            grants: Grants::new(),
+            room: Room::of_kernel(),
+            held: HashMap::new(),
+            lingering: Vec::new(),
+            gifts: Vec::new(),
+            news: Vec::new(),
+            said: String::new(),
+            attachment: Arc::new(Mutex::new(attachment)),
+        })
+    }
+
+    pub(crate) fn attachment(&self) -> Arc<Mutex<Attachment>> {
+        Arc::clone(&self.attachment)
+    }
+
+    /// Whether a client may have what comes to the address that it names: it shows the kernel's socket there (true), or it could do
+    /// what the broker does (false).
+    fn check_claim(
+        &mut self,
+        asker: Asker<'_>,
+        wish: &Wish,
+        socket: Option<&OwnedFd>,
+    ) -> Result<bool, Error> {
+        if let Some(peer) = asker.peer.filter(|_| self.rules.is_some()) {
+            self.groups.check(peer.process, wish)?;
+        }
+        let addresses = lock(&self.attachment).interface().addresses.clone();
+        match self.claims.check(socket, wish, &addresses, asker.peer) {
+            Ok(()) => Ok(true),
+            Err(_) if asker.may_do_all() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Grants [`Kind::Listen`].
+    fn listen(
+        &mut self,
+        asker: Asker<'_>,
+        stack: u16,
+        wish: Wish,
+        socket: Option<&OwnedFd>,
+    ) -> Result<(), Error> {
+        let shown = self.check_claim(asker, &wish, socket)?;
+        let shown = socket.filter(|_| shown).map(|socket| identity(socket.as_fd())).transpose();
+        let shown = shown.map_err(|errno| Error::system("SO_COOKIE", errno))?;
+        let Wish { protocol, local, v6only, cluster, .. } = wish;
+        lock(&self.attachment).listen_in(stack, protocol, local, v6only, cluster)?;
+        if let Some(shown) = shown {
+            self.grants.add(stack, wish, shown);
+        }
+        Ok(())
+    }
+
+    /// Who no longer has the kernel's socket that it showed, listens no longer: the address may be another's.
+    fn look_at_grants(&mut self) -> u64 {
+        let Ok(gone) = self.grants.look(self.claims.table()) else { return 1 };
+        let mut attachment = lock(&self.attachment);
+        let unlisten =
+            |(stack, wish): (u16, Wish)| attachment.unlisten(stack, wish.protocol, wish.local, wish.v6only);
+        gone.into_iter().map(unlisten).filter(Result::is_err).count() as u64
+    }
+
+    /// Goes along with what has changed around the interface, and tells the XDP program.
+    fn follow(&mut self, changes: &Changes) -> Result<(), Error> {
+        let mut attachment = lock(&self.attachment);
+        let mut result = Ok(());
+        for neighbor in &changes.neighbors {
+            result = result.and(attachment.note_neighbor(neighbor));
+        }
+        if changes.others {
+            let (renewed, news) = renewal::follow(&mut attachment);
+            self.claims.moves_to(attachment.interface().index);
+            // What fails goes on failing.
+            if let Some(line) = news.filter(|line| renewed.is_ok() || *line != self.said) {
+                self.said.clone_from(&line);
+                self.news.push(line);
+            }
+            self.ways_at = Some(self.ways_not_before);
+            self.renewed |= *renewed.as_ref().unwrap_or(&false);
+            result = result.and(renewed.map(|_| ()));
+        }
+        result
+    }
+
+    /// Reads the routes again, if they have changed, and has gateways looked after.
+    fn look_around(&mut self) -> Result<(), Error> {
+        let begin = Instant::now();
+        let mut result = Ok(());
+        if self.ways_at.is_some_and(|at| at <= begin) {
+            self.ways_at = None;
+            result = lock(&self.attachment).refresh_ways();
+            // A router's tables change all the time, and are long.
+            self.ways_not_before = Instant::now() + begin.elapsed() * 10;
+        }
+        if self.gateways_at <= begin {
+            self.gateways_at = begin + GATEWAYS_PAUSE;
+            let mut attachment = lock(&self.attachment);
+            // What the program has learned and the kernel has not goes.
+            result = result.and(attachment.refresh_ways()).and(attachment.confirm_gateways());
+        }
+        result
+    }
+
+    /// The firewall's rules may have changed.
+    fn refresh_firewall(&mut self) -> Result<(), Error> {
+        let mut attachment = lock(&self.attachment);
+        let refreshed = attachment.refresh_firewall();
+        self.rules_due = attachment.firewall().1;
+        refreshed
+    }
+
+    /// Keeps a socket for as long as a connection needs its port.
+    fn hold(&mut self, socket: &OwnedFd) -> Result<Arc<OwnedFd>, Error> {
+        let mut keep = || {
+            let number = rustix::fs::fstat(socket)?.st_ino;
+            if let Some(held) = self.held.get(&number).and_then(Weak::upgrade) {
+                return Ok(held);
+            }
+            let held = Arc::new(fcntl_dupfd_cloexec(socket, 3)?);
+            if self.held.len() == self.held.capacity() {
+                self.held.retain(|_, held| held.strong_count() > 0);
+            }
+            self.held.insert(number, Arc::downgrade(&held));
+            Ok(held)
+        };
+        keep().map_err(|errno| Error::system("keeping a port", errno))
+    }
+
+    /// Begins with [`Kind::HandOver`] and [`Kind::GiveAway`].
+    fn begin_move(
+        &self,
+        asker: Asker<'_>,
+        stack: u16,
+        wish: &Wish,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Waiting, Error> {
+        let [socket, file] = <[OwnedFd; 2]>::try_from(descriptors)
+            .map_err(|_| Error::Options("a connection is a socket and a file".to_owned()))?;
+        let parcel = parcel(file)?;
+        let (local, remote) = (parcel.connection.local(), parcel.connection.remote());
+        self.claims.check_backing(socket.as_fd(), local, asker.peer)?;
+        let gift = match wish.kind {
+            Kind::GiveAway => {
+                self.check_gifts(stack)?;
+                Some(Given::new(stack, wish.local, remote, &socket)?)
+            }
+            _ => None,
+        };
+        let steered = lock(&self.attachment).hand_over(stack, socket, parcel, self.room)?;
+        Ok(Waiting::Move(Move::Steered(Box::new(steered)), gift))
+    }
+
+    /// Grants [`Kind::PassOn`].
+    fn pass_on(&mut self, stack: u16, wish: &Wish, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+        let [socket] = <[OwnedFd; 1]>::try_from(descriptors)
+            .map_err(|_| Error::Options("a connection to be passed on is one socket".to_owned()))?;
+        self.claims.check_gift(socket.as_fd(), wish.local, wish.remote)?;
+        self.check_gifts(stack)?;
+        self.gifts.push(Given::new(stack, wish.local, wish.remote, &socket)?);
+        Ok(())
+    }
+
+    fn check_gifts(&self, stack: u16) -> Result<(), Error> {
+        let own = self.gifts.iter().filter(|gift| gift.from == stack).count();
+        if own < GIFTS_OF_ONE_MAX && self.gifts.len() < GIFTS_MAX {
+            Ok(())
+        } else {
+            Err(Error::Options("too many connections wait for another listener".to_owned()))
+        }
+    }
+
+    /// Takes a stack's part of the rings back once its process has died or let go. How many steps failed.
+    fn settle(&mut self, index: usize, dead: bool) -> u64 {
+        let mut attachment = lock(&self.attachment);
+        let stack = self.lingering[index].stack;
+        if !dead && attachment.is_in_use(stack) {
+            return 0;
+        }
+        let removed = attachment.remove_stack(stack);
+        drop(attachment);
+        self.lingering.swap_remove(index);
+        u64::from(removed.is_err())
+    }
+}
+
+/// Gives a new stack's sockets to a client. False if it does not read.
+fn give(socket: &OwnedFd, sockets: &StackSockets) -> bool {
+    (0_u16..).zip(&sockets.queues).all(|(queue, descriptors)| {
+        let part = StackPart::new(&Part {
+            stack: sockets.stack,
+            queue,
+            queues: sockets.queues.len() as u16,
+            zero_copy: sockets.zero_copy,
+            busy_poll: sockets.busy_poll,
+            layout: sockets.layout,
+        });
+        let mut given = vec![descriptors.socket.as_fd(), descriptors.pool.as_fd()];
+        // Once is enough.
+        given.extend(sockets.pulses.as_ref().filter(|_| queue == 0).map(AsFd::as_fd));
+        deliver(socket, part.as_bytes(), &given)
+    })
+}
+
+impl Carrier for Steering {
+    type Waiting = Waiting;
+
+    fn interface(&self) -> Interface {
+        lock(&self.attachment).interface().clone()
+    }
+
+    fn shares(&self) -> Option<Option<Deferral>> {
+        Some(lock(&self.attachment).deferral_before())
+    }
+
+    fn left(&self) -> Option<LeftFrames> {
+        let counters = lock(&self.attachment).counters().ok()?;
+        Some(LeftFrames {
+            passed_source: counters.passed_source,
+            passed_firewall: counters.passed_firewall,
+            dropped_firewall: counters.dropped_firewall,
+        })
+    }
+
+    fn watched(&self) -> Vec<BorrowedFd<'_>> {
+        let lingering = self.lingering.iter().map(|lingering| lingering.process.as_fd());
+        let rules = self.rules.as_ref().map(AsFd::as_fd);
+        std::iter::once(self.monitor.as_fd()).chain(rules).chain(lingering).collect()
+    }
+
+    fn wake(&mut self, ready: &[bool]) -> u64 {
+        let mut ready = ready.iter().copied();
+        let changed = ready.next() == Some(true);
+        let rules_changed = self.rules.is_some() && ready.next() == Some(true);
+        let mut failed = 0;
+        let mut note = |result: Result<(), Error>| failed += u64::from(result.is_err());
+        if rules_changed || self.rules_due.is_some_and(|due| due <= Instant::now()) {
+            note(self.refresh_firewall());
+        }
+        if changed {
+            note(self.follow(&self.monitor.changes()));
+        }
+        note(self.look_around());
+        failed += self.look_at_grants();
+        let dead: Vec<bool> = ready.collect();
+        for (index, &dead) in dead.iter().enumerate().rev() {
+            failed += self.settle(index, dead);
+        }
+        failed
+    }
+
+    fn pause(&self) -> Option<Duration> {
+        let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
+        let gifts = (!self.gifts.is_empty()).then_some(GIFT_PAUSE);
+        let due =
+            [Some(self.gateways_at), self.ways_at, self.rules_due, self.grants.due()].into_iter().flatten();
+        let due = due.map(|at| at.saturating_duration_since(Instant::now()));
+        linger.into_iter().chain(gifts).chain(due).min()
+    }
+
+    fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error> {
+        let peer = asker.peer.ok_or_else(|| Error::Options("a process that nobody sees".to_owned()))?;
+        let sockets = lock(&self.attachment).add_stack_for(peer.user)?;
+        Ok((sockets.stack, give(asker.socket, &sockets)))
+    }
+
+    fn renew_stack(&mut self, asker: Asker<'_>, stack: u16) -> Result<bool, Error> {
+        let sockets = lock(&self.attachment).sockets_of(stack)?;
+        Ok(give(asker.socket, &sockets))
+    }
+
+    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64 {
+        self.grants.remove_stack(stack);
+        let mut attachment = lock(&self.attachment);
+        let detached = attachment.detach_stack(stack);
+        let removed = match process {
+            Some(process) if attachment.is_in_use(stack) => {
+                self.lingering.push(Lingering { stack, process });
+                Ok(())
+            }
+            _ => attachment.remove_stack(stack),
+        };
+        u64::from(detached.is_err()) + u64::from(removed.is_err())
+    }
+
+    fn ask(
+        &mut self,
+        asker: Asker<'_>,
+        stack: Option<u16>,
+        wish: Wish,
+        descriptors: Vec<OwnedFd>,
+    ) -> Asked<Waiting> {
+        let Wish { kind, protocol, v6only, local, remote, .. } = wish;
+        // The kernel knows whether the addresses are the host's.
+        if kind == Kind::HandOverPair {
+            let all = || asker.may_do_all();
+            return match Within::begin(descriptors, &mut self.claims, asker.peer, all, self.room) {
+                Ok(Some(begun)) => Asked::Later(Waiting::Move(begun, None)),
+                Ok(None) => Asked::Now(Ok(None)),
+                Err(error) => Asked::Now(Err(error)),
+            };
+        }
+        let Some(stack) = stack else {
+            return Asked::Now(Err(Error::Options("open a stack first".to_owned())));
+        };
+        let outcome = match kind {
+            Kind::Listen => self.listen(asker, stack, wish, descriptors.first()),
+            Kind::Unlisten => {
+                self.grants.remove(stack, &wish);
+                lock(&self.attachment).unlisten(stack, protocol, local, v6only)
+            }
+            Kind::Disconnect => lock(&self.attachment).disconnect_flow(stack, protocol, local, remote),
+            Kind::PassOn => self.pass_on(stack, &wish, descriptors),
+            Kind::HandOver | Kind::GiveAway => match self.begin_move(asker, stack, &wish, descriptors) {
+                Ok(begun) => return Asked::Later(begun),
+                Err(error) => Err(error),
+            },
+            Kind::Connect | Kind::Route => {
+                let held = match kind {
+                    Kind::Connect => self.check_claim(asker, &wish, descriptors.first()).and_then(|shown| {
+                        let shown = descriptors.first().filter(|_| shown);
+                        shown.map(|socket| self.hold(socket)).transpose()
+                    }),
+                    _ => Ok(None),
+                };
+                match held {
+                    Ok(held) => {
+                        let until = Instant::now() + NEIGHBOR_WAIT;
+                        return Asked::Later(Waiting::NextHop { wish, until, provoke: true, held });
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            _ => Err(Error::Options("the broker answers that itself".to_owned())),
+        };
+        Asked::Now(outcome.map(|()| None))
+    }
+
+    fn go_on(&mut self, stack: Option<u16>, waiting: &mut Waiting) -> Option<Outcome> {
+        let mut attachment = lock(&self.attachment);
+        match waiting {
+            Waiting::Move(moving, gift) => {
+                let outcome = moving.go_on(Some(&mut attachment))?;
+                if outcome.is_ok() {
+                    self.gifts.extend(gift.take());
+                }
+                Some(outcome.map(|()| None))
+            }
+            Waiting::NextHop { wish, until, provoke, held } => {
+                let remote = wish.remote;
+                let route = match attachment.try_route(remote.ip(), std::mem::take(provoke)) {
+                    Ok(Ok(route)) => route,
+                    Ok(Err(next_hop)) if *until <= Instant::now() => {
+                        return Some(Err(Error::NoNeighbor { next_hop }));
+                    }
+                    Ok(Err(_)) => return None,
+                    Err(error) => return Some(Err(error)),
+                };
+                let Some(stack) = stack.filter(|_| wish.kind == Kind::Connect) else {
+                    let may = stack.map_or(Ok(()), |stack| attachment.may_send(stack, remote.ip()));
+                    return Some(may.map(|()| Some(route)));
+                };
+                let own = wish.local.ip().to_canonical();
+                let from = if own.is_unspecified() { route.source } else { own };
+                let local = SocketAddr::new(from, wish.local.port());
+                let free = held
+                    .as_ref()
+                    .map_or(Ok(()), |held| self.claims.is_free(held.as_fd(), wish.protocol, local, remote));
+                let flow = free.and_then(|()| {
+                    attachment.register_flow(stack, wish.protocol, wish.local, remote, route, held.take())
+                });
+                Some(flow.map(Some))
+            }
+        }
+    }
+
+    fn tell(&mut self, clients: &mut dyn Iterator<Item = (u16, &OwnedFd)>) {
+        if self.gifts.is_empty() && !self.renewed {
+            return;
+        }
+        let (clients, now) = (clients.collect::<HashMap<_, _>>(), Instant::now());
+        if std::mem::take(&mut self.renewed) {
+            for client in clients.values() {
+                deliver(client, Renewed::default().as_bytes(), &[]);
+            }
+        }
+        let mut attachment = lock(&self.attachment);
+        // Those that nobody came for are reset.
+        self.gifts.retain(|gift| {
+            let heir = attachment.next_listener(gift.listener).and_then(|heir| clients.get(&heir));
+            let brought = heir.is_some_and(|heir| gift.send(heir));
+            !brought && now < gift.until
+        });
+    }
+
+    fn news(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.news)
+    }
+}
