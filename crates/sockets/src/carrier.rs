@@ -42,6 +42,16 @@ impl Carrier {
         }
     }
 
+    /// Goes on with new sockets: its interface was gone and is there again. Its descriptors keep their numbers.
+    pub(crate) fn renew(&mut self, sockets: Sockets) -> Result<(), String> {
+        match (self, sockets) {
+            (Carrier::Xdp(link), Sockets::Xdp(sockets)) => {
+                link.renew(sockets).map_err(|error| error.to_string())
+            }
+            _ => Err("what carries the frames cannot be renewed".to_owned()),
+        }
+    }
+
     /// One that carries connections within the host, for the stack of a context; `own` is its hardware address.
     pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<Carrier, String> {
         const { assert!(CONTEXTS <= STACKS_MAX as usize) };

@@ -4,7 +4,9 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use overfly_engine::{Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable};
+use overfly_engine::{
+    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, UdpId, Unreachable,
+};
 use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
@@ -119,15 +121,22 @@ impl Face {
         self.base = (context << INDEX_BITS) as u32;
     }
 
-    /// A free socket, with the buffers of the last one that was closed.
-    pub(crate) fn open(&mut self) -> SocketId {
-        match self.free.pop() {
-            Some(id) => SocketId(id),
-            None => {
-                self.sockets.push(Socket::new());
-                SocketId(self.base | (self.sockets.len() as u32 - 1))
-            }
+    /// A free socket, with the buffers of the last one that was closed. `None` without memory for one.
+    pub(crate) fn open(&mut self) -> Option<SocketId> {
+        if let Some(id) = self.free.pop() {
+            return Some(SocketId(id));
         }
+        self.sockets.try_reserve(1).ok()?;
+        // Each may be free.
+        self.free.try_reserve(self.sockets.capacity()).ok()?;
+        self.sockets.push(Socket::new());
+        Some(SocketId(self.base | (self.sockets.len() as u32 - 1)))
+    }
+
+    /// Whether there is memory to note whose a flow is.
+    fn has_room_for(&mut self, flow: FlowId) -> bool {
+        let by_flow = &mut self.by_flow[self.side.index()];
+        by_flow.len() > flow.index() || by_flow.try_reserve(flow.index() + 1 - by_flow.len()).is_ok()
     }
 
     /// The socket is nobody's any more.
@@ -232,7 +241,11 @@ impl Face {
             return;
         };
         let (local, member) = (port.local, port.next_member());
-        let id = self.open();
+        let id = if self.has_room_for(flow) { self.open() } else { None };
+        let Some(id) = id else {
+            self.chores.push(Chore::Abort(side, flow));
+            return;
+        };
         let Some(member) = member else {
             self.bind_flow(flow, id);
             self.at_mut(id).waits_for(SocketId(NONE));
@@ -512,7 +525,9 @@ impl Owner for Face {
         if socket.is_orphan() {
             return data.len();
         }
-        socket.receive.push(data);
+        if !socket.receive.push(data) {
+            return REFUSED;
+        }
         let waits = socket.queued;
         if !self.promote(id) && !waits {
             self.wake(id, bits::IN | bits::RDNORM);

@@ -19,14 +19,18 @@ use core::ffi::c_int;
 use rustix::io::Errno;
 
 use crate::calls::Answer;
+use crate::cancel;
 
 fn set_errno(error: c_int) {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = error };
 }
 
-/// -1, and errno.
+/// -1, and errno. What interrupted the call may have been the thread's cancellation.
 fn fail(error: Errno) -> c_int {
+    if error == Errno::INTR {
+        cancel::point();
+    }
     set_errno(error.raw_os_error());
     -1
 }

@@ -166,6 +166,7 @@ impl Interests {
         };
         let index = self.free;
         let index = if index == NONE {
+            self.slots.try_reserve(1).map_err(|_| Errno::NOMEM)?;
             self.slots.push(interest);
             self.slots.len() as u32 - 1
         } else {

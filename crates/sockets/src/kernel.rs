@@ -67,6 +67,18 @@ pub(crate) fn now() -> overfly_engine::Instant {
     overfly_engine::Instant::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
 }
 
+/// What all connections hold together, in bytes: when there is no more pressure, from when on there is some, and at most
+/// (net.ipv4.tcp_mem).
+pub(crate) fn connections_memory() -> [usize; 3] {
+    let pages = numbers("/proc/sys/net/ipv4/tcp_mem");
+    let bytes = |index: usize| {
+        pages.get(index).map_or(usize::MAX, |&pages| {
+            usize::try_from(pages.saturating_mul(rustix::param::page_size() as u64)).unwrap_or(usize::MAX)
+        })
+    };
+    [bytes(0), bytes(1), bytes(2)]
+}
+
 /// The address that the kernel's socket is bound to, as the kernel says it.
 pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()

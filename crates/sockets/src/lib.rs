@@ -11,6 +11,10 @@
 
 #![cfg_attr(test, allow(dead_code, reason = "what only the process uses is not built for tests"))]
 
+#[cfg(not(test))]
+mod allocate;
+mod bound;
+mod cancel;
 mod environment;
 mod face;
 pub mod interest;

@@ -1,7 +1,7 @@
 //! The lock around a stack, of which a thread holds one at a time: a futex, and the promise that signal handlers do not run while it is held.
 //!
 //! Handlers that come while their thread holds the lock are deferred until it is released (see [`crate::signal`]), so a
-//! handler may use sockets without meeting its own thread's lock.
+//! handler may use sockets without meeting its own thread's lock, and may jump away.
 //!
 //! What takes long and needs nothing of the stack, the kick of a device, is the holder's errand: it is run when the lock is free.
 
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use crate::{signal, sys};
+use crate::sys;
 
 /// Free; held; held, and somebody sleeps.
 const FREE: u32 = 0;
@@ -211,8 +211,15 @@ fn let_signals_in() {
         doze.deferred.load(Ordering::Relaxed)
     });
     if deferred != 0 {
-        signal::run_deferred();
+        let_in();
     }
+}
+
+#[cold]
+fn let_in() {
+    // Before they run: a handler may take the lock.
+    let deferred = sys::doze(|doze| doze.deferred.swap(0, Ordering::Relaxed));
+    sys::unblock_signals(deferred);
 }
 
 /// Holds the lock.

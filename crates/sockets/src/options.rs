@@ -18,6 +18,11 @@ pub enum Shape {
         /// Largest value.
         high: u64,
     },
+    /// One of some words; as a number, its place among them.
+    Word {
+        /// All there are.
+        words: &'static [&'static str],
+    },
     /// Printable characters, so many at most; none are the default.
     Text {
         /// Most characters.
@@ -30,6 +35,7 @@ impl core::fmt::Display for Shape {
         match *self {
             Self::Number { low, high } => write!(f, "a number from {low} to {high}"),
             Self::PowerOfTwo { low, high } => write!(f, "a power of two from {low} to {high}"),
+            Self::Word { words } => write!(f, "{}", words.join(" or ")),
             Self::Text { most } => write!(f, "at most {most} printable characters"),
         }
     }
@@ -55,8 +61,8 @@ impl Definition {
     pub fn check(&self, value: &str) -> Result<String, Invalid> {
         match self.shape {
             Shape::Text { .. } => self.text(value).map(str::to_owned),
-            Shape::Number { .. } | Shape::PowerOfTwo { .. } => {
-                self.number(value).map(|number| number.to_string())
+            Shape::Number { .. } | Shape::PowerOfTwo { .. } | Shape::Word { .. } => {
+                self.number(value).map(|number| self.plain(number))
             }
         }
     }
@@ -66,12 +72,29 @@ impl Definition {
     pub fn default_text(&self) -> String {
         match self.shape {
             Shape::Text { .. } => String::new(),
-            Shape::Number { .. } | Shape::PowerOfTwo { .. } => self.default.to_string(),
+            Shape::Number { .. } | Shape::PowerOfTwo { .. } | Shape::Word { .. } => self.plain(self.default),
+        }
+    }
+
+    /// A value in its plain form.
+    fn plain(&self, number: u64) -> String {
+        match self.shape {
+            Shape::Word { words } => usize::try_from(number)
+                .ok()
+                .and_then(|at| words.get(at))
+                .copied()
+                .unwrap_or_default()
+                .to_owned(),
+            _ => number.to_string(),
         }
     }
 
     fn number(&self, value: &str) -> Result<u64, Invalid> {
         let text = value.trim();
+        if let Shape::Word { words } = self.shape {
+            let at = words.iter().position(|word| *word == text);
+            return at.map(|at| at as u64).ok_or_else(|| self.invalid(value));
+        }
         let number = match text.strip_prefix("0x") {
             Some(digits) => u64::from_str_radix(digits, 16),
             None => text.parse(),
@@ -79,7 +102,7 @@ impl Definition {
         let fits = |number: u64| match self.shape {
             Shape::Number { low, high } => (low..=high).contains(&number),
             Shape::PowerOfTwo { low, high } => (low..=high).contains(&number) && number.is_power_of_two(),
-            Shape::Text { .. } => false,
+            Shape::Word { .. } | Shape::Text { .. } => false,
         };
         number.ok().filter(|&number| fits(number)).ok_or_else(|| self.invalid(value))
     }
@@ -150,6 +173,7 @@ impl Name {
 
 macro_rules! options {
     (@shape $low:literal..=$high:literal) => { Shape::Number { low: $low, high: $high } };
+    (@shape $($word:ident)or+) => { Shape::Word { words: &[$(stringify!($word)),+] } };
     (@shape power $low:literal..=$high:literal) => { Shape::PowerOfTwo { low: $low, high: $high } };
     (
         numbers { $($field:ident: $name:literal = $default:literal, [$($shape:tt)*], $meaning:literal;)* }
@@ -189,7 +213,7 @@ macro_rules! options {
             #[must_use]
             pub fn value(&self, name: &str) -> Option<String> {
                 match name {
-                    $($name => Some(self.$field.to_string()),)*
+                    $($name => definition(name).map(|definition| definition.plain(self.$field)),)*
                     $($text_name => Some(self.$text.as_str().to_owned()),)*
                     _ => None,
                 }
@@ -207,6 +231,7 @@ options! {
         epoll_mt_safe: "EF_EPOLL_MT_SAFE" = 0, [0..=1], "1: the program promises that its threads do not wait in epoll at once: a spinning epoll_wait lets others at the stack only every 16th time";
         epoll_spin: "EF_EPOLL_SPIN" = 0, [0..=1], "1: epoll_wait spins for EF_POLL_USEC before it sleeps";
         fdtable_size: "EF_FDTABLE_SIZE" = 0, [0..=4294967295], "descriptors that the program may have, as its limit RLIMIT_NOFILE; 0: the limit that there is";
+        firewall: "EF_FIREWALL" = 0, [honour or ignore], "honour: whom the host's firewall (nftables, iptables) does not let through for certain, the kernel serves, behind its rules; ignore: accelerated connections do not meet them";
         high_throughput_mode: "EF_HIGH_THROUGHPUT_MODE" = 0, [0..=1], "1: frames are taken and sent in batches four times as large: more a second, each a little later";
         int_driven: "EF_INT_DRIVEN" = 1, [0..=1], "0: stacks poll the device themselves and its interrupts are put off, where the driver can (not on veth); 0 by itself where EF_POLL_USEC is set";
         keepalive_intvl: "EF_KEEPALIVE_INTVL" = 0, [0..=32767000], "milliseconds between keep-alive probes where the program does not say; 0: net.ipv4.tcp_keepalive_intvl";
@@ -237,6 +262,7 @@ options! {
         tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 60, [1..=255], "seconds that a closed connection waits for its peer's FIN";
         tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, [0..=1048576], "initial congestion window in bytes; 0: RFC 6928";
         tcp_rcvbuf_mode: "EF_TCP_RCVBUF_MODE" = 1, [0..=1], "1: receive windows begin with 64 KiB and grow as the program reads; 0: they are as large as they may be from the start";
+        tcp_mem: "EF_TCP_MEM" = 0, [0..=4294967295], "kilobytes that the buffers of all connections of a process hold together at most, with pressure from two thirds of that on; 0: net.ipv4.tcp_mem says both";
         tcp_recv_spin: "EF_TCP_RECV_SPIN" = 0, [0..=1], "1: a read from a TCP socket spins for EF_POLL_USEC before it sleeps";
         tcp_send_spin: "EF_TCP_SEND_SPIN" = 0, [0..=1], "1: a write to a TCP socket spins for EF_POLL_USEC before it sleeps";
         tcp_server_loopback: "EF_TCP_SERVER_LOOPBACK" = 2, [0..=2], "connections from this host to a listener: 0: over the kernel; 1: at user level if they come from this process itself; 2: also from other accelerated programs of the same user and network namespace";
@@ -371,6 +397,7 @@ mod tests {
         for definition in DEFINITIONS {
             let other = match definition.shape {
                 Shape::Text { .. } => "other".to_owned(),
+                Shape::Word { words } => words[words.len() - 1].to_owned(),
                 Shape::Number { low, high } | Shape::PowerOfTwo { low, high } => {
                     if definition.default == high { low } else { high }.to_string()
                 }
@@ -397,6 +424,10 @@ mod tests {
         assert_eq!(options.set("EF_CLUSTER_NAME", "thirteenchars"), Ok(()));
         assert_eq!(options.cluster_name.as_str(), "thirteenchars");
         assert!(options.set("EF_PIO", "3").is_err());
+        let error = options.set("EF_FIREWALL", "1").unwrap_err();
+        assert_eq!(error.to_string(), "EF_FIREWALL is '1': expected honour or ignore");
+        assert_eq!(options.set("EF_FIREWALL", "ignore"), Ok(()));
+        assert_eq!((options.firewall, options.value("EF_FIREWALL").as_deref()), (1, Some("ignore")));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use overfly_engine::{Config, Engine, Instant, Prefix, SynCookies};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, Refusal, anywhere};
+use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -36,7 +36,8 @@ use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
 use self::sleep::Sleepers;
 pub(crate) use self::sleep::{
-    For, Slept, Told, Woken, let_others_in, readable, rest, settled, sleep_beside, sleep_in, wait,
+    For, Several, Told, Woken, is_waiting, let_others_in, readable, rest, settled, sleep_beside, sleep_in,
+    sleeps_in_several, stops_waiting, wait, wakes_in_several,
 };
 pub(crate) use self::spin::{goes_on, spin_until, spins};
 use crate::calls::wait::{prepare, share_sets};
@@ -50,9 +51,9 @@ use crate::options::Options;
 use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
-use crate::statistics::{Statistics, Why};
-use crate::sys;
+use crate::statistics::{Refused, Statistics, Why};
 use crate::table::{self, Entry};
+use crate::{allocate, bound, sys};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -62,6 +63,8 @@ static FREE_BIND: AtomicBool = AtomicBool::new(false);
 
 /// How long a process that exits waits for its peers to acknowledge what it sent.
 const EXIT_LINGER: Duration = Duration::from_secs(2);
+/// Memory that a stack has to leave to the program, which may have a limit (RLIMIT_AS), in bytes.
+const ROOM_TO_START: usize = 64 << 20;
 /// How many times as large batches are with EF_HIGH_THROUGHPUT_MODE.
 const LARGE_BATCHES: usize = 4;
 /// Tells our own registrations in the program's epoll sets from the program's: the upper half of their data. No pointer
@@ -479,7 +482,8 @@ impl Process {
                 table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
                 self.leash = Some(leash);
             }
-            Err(overfly_link::Error::BrokerGone { .. }) if of_tied => {
+            // A broker that is full, or slow, lives: then there is nothing to die for.
+            Err(error) if of_tied && error.is_end_of_broker() => {
                 let _ =
                     rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
             }
@@ -576,6 +580,13 @@ impl Process {
         config.initial_receive_window =
             if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
+        let needed = Engine::memory_of(&config) + ROOM_TO_START;
+        if !allocate::has(needed) {
+            return Err(format!(
+                "{} MB of memory are not to be had: raise the limit (RLIMIT_AS, ulimit -v), or lower EF_MAX_ENDPOINTS",
+                needed.div_ceil(1 << 20)
+            ));
+        }
         let engine = Engine::new(config).map_err(|error| error.to_string())?;
         self.link_descriptors.extend(link.descriptors());
         if link.has_doors() {
@@ -1094,18 +1105,24 @@ impl Process {
         // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).
         let both = local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor);
         let v4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+        // Of a listener's two families, the firewall may leave one to the kernel.
+        let mut left_one = false;
         for local in [Some(local), v4].into_iter().flatten() {
             if network.is_ok()
-                && let Err(reason) = self.join_at(id, descriptor, local)
+                && let Err(refused) = self.join_at(id, descriptor, local)
             {
-                return self.refuse_listener(id, bound, &reason);
+                if refused.why != Why::Firewall || !both || left_one {
+                    return self.refuse_listener(id, bound, &refused);
+                }
+                kernel::complain(&format!("the kernel serves {local}: {}", refused.reason));
+                left_one = true;
             }
             if within_host && let Some(local) = self.place_within_host(local) {
                 self.join_within_host(id, local);
             }
         }
         if !self.stack.has_joined(id) {
-            return self.left(Why::Refused);
+            return self.left(network.err().unwrap_or(Why::Refused));
         }
         self.follow_listener(id, descriptor);
         if !nonblocking {
@@ -1191,13 +1208,13 @@ impl Process {
         false
     }
 
-    fn join_at(&mut self, id: SocketId, descriptor: i32, local: SocketAddr) -> Result<(), String> {
-        if self.stack.join(Side::Network, id, local).map_err(|error| error.to_string())?
+    fn join_at(&mut self, id: SocketId, descriptor: i32, local: SocketAddr) -> Result<(), Refused> {
+        let by_engine =
+            |error: &dyn core::fmt::Display| Refused { why: Why::Refused, reason: error.to_string() };
+        if self.stack.join(Side::Network, id, local).map_err(|error| by_engine(&error))?
             && let Some(client) = &mut self.client
         {
-            client
-                .listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
-                .map_err(|error| error.to_string())?;
+            client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true).map_err(Refused::new)?;
         }
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.set_listening(true);
@@ -1206,11 +1223,11 @@ impl Process {
     }
 
     /// The listener stays the kernel's, whole.
-    fn refuse_listener(&mut self, id: SocketId, bound: SocketAddr, reason: &str) -> bool {
+    fn refuse_listener(&mut self, id: SocketId, bound: SocketAddr, refused: &Refused) -> bool {
         self.part(id);
         self.statistics.listeners_refused += 1;
-        kernel::complain(&format!("the kernel serves {bound}: {reason}"));
-        self.left(Why::Refused)
+        kernel::complain(&format!("the kernel serves {bound}: {}", refused.reason));
+        self.left(refused.why)
     }
 
     /// Begins an active open. `Ok(None)`: the kernel can do this one better. Else how much of `data` goes with the SYN or right
@@ -1249,7 +1266,7 @@ impl Process {
             let begun = self.connect_within_host(id, descriptor, canonical(remote))?;
             return if begun || self.kernel_reaches(ip) { Ok(begun) } else { Err(Errno::CONNREFUSED) };
         }
-        if !self.start() {
+        if !self.start() || allocate::is_short() {
             return Ok(self.left(Why::NoStack));
         }
         let tied = self.stack.socket(id).customized && self.is_tied_elsewhere(descriptor);
@@ -1271,10 +1288,8 @@ impl Process {
         let route = match client.connect_flow_as(kernel::borrow(holder), Protocol::Tcp, local, remote) {
             Ok(route) => route,
             Err(error) => {
-                let elsewhere =
-                    matches!(&error, overfly_link::Error::Refused { refusal: Refusal::RouteElsewhere, .. });
                 self.statistics.connects_refused += 1;
-                return Ok(self.left(if elsewhere { Why::OtherAddress } else { Why::Refused }));
+                return Ok(self.left(Refused::new(error).why));
             }
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
@@ -1410,6 +1425,11 @@ pub(crate) fn load() {
     if !process.configure() {
         return;
     }
+    allocate::begin();
+    bound::set(match process.options.tcp_mem {
+        0 => kernel::connections_memory(),
+        kilobytes => bound::of_most(usize::try_from(kilobytes << 10).unwrap_or(usize::MAX)),
+    });
     table::create(process.options.fdtable_size);
     // The first look at the clock asks the kernel where it is; a sandbox that the program enters later may forbid to ask.
     let _ = now();
@@ -1468,6 +1488,11 @@ pub(crate) fn after_fork_in_child() {
         // SAFETY: as above.
         unsafe { contexts::release() };
     }
+}
+
+/// Whoever sleeps looks again.
+pub(crate) fn wake_everybody() {
+    contexts::each(|process| process.wake_set(None));
 }
 
 /// The process is about to end: what it sent must arrive, as it would if the kernel sent it.

@@ -4,6 +4,8 @@ use core::mem::MaybeUninit;
 
 use overfly_wire::checksum::{Sum, copy_and_sum};
 
+use crate::bound;
+
 /// Bytes of the first buffer.
 const FIRST_CAPACITY: usize = 4096;
 /// A buffer larger than this is given back when its socket is cached.
@@ -30,22 +32,45 @@ impl Ring {
         self.len == 0
     }
 
-    /// Makes room for `more` bytes.
-    fn reserve(&mut self, more: usize) {
+    /// Makes room for `more` bytes. False if there is no memory for them: then it stays as it is.
+    #[inline]
+    pub(crate) fn reserve(&mut self, more: usize) -> bool {
+        self.len + more <= self.buffer.len() || self.grow(more)
+    }
+
+    fn grow(&mut self, more: usize) -> bool {
         let needed = self.len + more;
-        if needed <= self.buffer.len() {
-            return;
-        }
-        let mut capacity = self.buffer.len().max(FIRST_CAPACITY);
+        let before = self.buffer.len();
+        let mut capacity = before.max(FIRST_CAPACITY);
         while capacity < needed {
             capacity *= 2;
         }
-        let mut grown = Vec::with_capacity(capacity);
+        if !bound::grow(before, capacity) {
+            return false;
+        }
+        let mut grown = Vec::new();
+        if grown.try_reserve_exact(capacity).is_err() {
+            bound::shrink(capacity, before);
+            return false;
+        }
         let (first, second) = self.slices(0, self.len);
         grown.extend_from_slice(first);
         grown.extend_from_slice(second);
         grown.resize(capacity, 0);
         self.buffer = grown;
+        self.head = 0;
+        true
+    }
+
+    /// Bytes that it holds without growing.
+    pub(crate) const fn capacity(&self) -> usize {
+        self.buffer.len()
+    }
+
+    /// The memory goes.
+    fn give_back(&mut self) {
+        bound::shrink(self.buffer.len(), 0);
+        self.buffer = Vec::new();
         self.head = 0;
     }
 
@@ -59,23 +84,44 @@ impl Ring {
         (&self.buffer[start..start + first], &self.buffer[..length - first])
     }
 
-    /// Appends all of `data`.
-    pub(crate) fn push(&mut self, data: &[u8]) {
+    /// Appends all of `data`, or nothing if there is no memory for it.
+    pub(crate) fn push(&mut self, data: &[u8]) -> bool {
         if data.is_empty() {
-            return;
+            return true;
         }
-        self.reserve(data.len());
+        if !self.reserve(data.len()) {
+            return false;
+        }
         let mask = self.buffer.len() - 1;
         let start = (self.head + self.len) & mask;
         let first = data.len().min(self.buffer.len() - start);
         self.buffer[start..start + first].copy_from_slice(&data[..first]);
         self.buffer[..data.len() - first].copy_from_slice(&data[first..]);
         self.len += data.len();
+        true
     }
 
-    /// Contiguous free space of up to `wanted` bytes after the last byte, to be filled and then [`Ring::commit`]ted.
+    /// Appends what there is room for of `data`, after it has grown if it may; returns how much that was.
+    pub(crate) fn push_some(&mut self, data: &[u8]) -> usize {
+        if self.push(data) {
+            return data.len();
+        }
+        // A step that is allowed, or possible, may still help.
+        let step = bound::ALWAYS.saturating_sub(self.len).min(data.len());
+        self.reserve(step);
+        let room = self.buffer.len() - self.len;
+        if self.push(&data[..room.min(data.len())]) { room.min(data.len()) } else { 0 }
+    }
+
+    /// Contiguous free space of up to `wanted` bytes after the last byte, to be filled and then [`Ring::commit`]ted. Empty if
+    /// there is no memory.
     pub(crate) fn spare(&mut self, wanted: usize) -> &mut [u8] {
-        self.reserve(wanted.min(KEEP_CAPACITY));
+        if !self.reserve(wanted.min(KEEP_CAPACITY)) {
+            self.reserve(bound::ALWAYS.saturating_sub(self.len).min(wanted));
+        }
+        if self.buffer.is_empty() {
+            return &mut [];
+        }
         let mask = self.buffer.len() - 1;
         let start = (self.head + self.len) & mask;
         let free = (self.buffer.len() - self.len).min(self.buffer.len() - start).min(wanted);
@@ -123,16 +169,29 @@ impl Ring {
         let count = count.min(self.len);
         self.len -= count;
         // An empty queue starts over at the front: the next bytes find warm cache lines, in one piece.
-        self.head = if self.len == 0 { 0 } else { (self.head + count) & (self.buffer.len() - 1) };
+        if self.len > 0 {
+            self.head = (self.head + count) & (self.buffer.len() - 1);
+            return;
+        }
+        self.head = 0;
+        if bound::is_pressed() && self.buffer.len() > FIRST_CAPACITY {
+            self.give_back();
+        }
     }
 
     /// Empties the queue for the next socket. A large buffer is given back.
     pub(crate) fn recycle(&mut self) {
         self.head = 0;
         self.len = 0;
-        if self.buffer.len() > KEEP_CAPACITY {
-            self.buffer = Vec::new();
+        if self.buffer.len() > KEEP_CAPACITY || bound::is_pressed() {
+            self.give_back();
         }
+    }
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        bound::shrink(self.buffer.len(), 0);
     }
 }
 
@@ -165,7 +224,7 @@ mod tests {
             if round % 3 != 2 {
                 let data: Vec<u8> = (0..size).map(|i| (i + round) as u8).collect();
                 if round % 2 == 0 {
-                    ring.push(&data);
+                    assert!(ring.push(&data));
                     model.extend(&data);
                 } else {
                     let spare = ring.spare(size);
@@ -186,11 +245,11 @@ mod tests {
     fn a_fill_is_summed_if_it_is_whole_and_of_whole_words() {
         let mut ring = Ring::default();
         let bytes: Vec<u8> = (0..4096_u32).map(|at| ((at * 31) >> 3) as u8).collect();
-        ring.push(&bytes);
+        assert!(ring.push(&bytes));
         // So that the queue wraps, at an odd and at an even place.
         for discard in [1001, 1] {
             ring.discard(discard);
-            ring.push(&bytes[..discard]);
+            assert!(ring.push(&bytes[..discard]));
             for (offset, length) in [(0, 1448), (1, 1448), (2600, 1448), (2601, 1448), (0, ring.len())] {
                 let (mut summed, mut filled) = (vec![0; length], vec![0; length]);
                 ring.fill(offset, &mut filled);
@@ -206,7 +265,7 @@ mod tests {
     #[test]
     fn fill_reads_again_and_stops_at_the_end() {
         let mut ring = Ring::new();
-        ring.push(b"0123456789");
+        assert!(ring.push(b"0123456789"));
         let mut buffer = [b'-'; 4];
         ring.fill(2, &mut buffer);
         assert_eq!(&buffer, b"2345");
@@ -219,7 +278,7 @@ mod tests {
     #[test]
     fn recycle_gives_large_buffers_back() {
         let mut ring = Ring::new();
-        ring.push(&vec![1; KEEP_CAPACITY + 1]);
+        assert!(ring.push(&vec![1; KEEP_CAPACITY + 1]));
         ring.recycle();
         assert!(ring.is_empty());
         assert_eq!(ring.buffer.len(), 0);

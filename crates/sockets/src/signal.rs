@@ -1,5 +1,11 @@
 //! Signal handlers: each of the program's is wrapped, so that a waiting call that spins at user level is interrupted as
 //! one in the kernel would be, and so that no handler runs while its thread holds the process lock.
+//!
+//! A signal that comes while it does, of whatever number, is blocked where it interrupted the thread and queued again for it
+//! alone; the kernel delivers it once more when the lock is released and the signal unblocked. So its handler runs as if it had
+//! come then: with its own mask, stack, context, and all that came with the signal; and signals that queue stay in order. A
+//! handler that does not come back, but jumps, leaves nothing behind: no lock is held, and what the thread waited for it is no
+//! longer counted as waiting for.
 
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
@@ -8,9 +14,6 @@ use crate::sys;
 
 /// Signals that Linux has, 0 unused.
 const SIGNALS: usize = 65;
-/// Those from here on queue instead of merging, so they are never deferred.
-const FIRST_REALTIME: c_int = 32;
-
 struct Handler {
     /// The program's `sa_handler` or `sa_sigaction`.
     function: AtomicUsize,
@@ -63,41 +66,92 @@ const fn is_synchronous(signal: c_int) -> bool {
 extern "C" fn run(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(handler) = installed(signal) else { return };
     sys::note_signal(handler.flags & libc::SA_RESTART != 0);
-    let deferred = sys::doze(|doze| {
-        if !doze.holding.load(Ordering::Relaxed) || is_synchronous(signal) || signal >= FIRST_REALTIME {
-            return false;
+    // SAFETY: the kernel passed a valid record.
+    let code = unsafe { (*details).si_code };
+    if sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) {
+        // Codes above zero are the kernel's own (SI_FROMUSER() in Linux): this one cannot wait.
+        if !(is_synchronous(signal) && code > 0) {
+            // SAFETY: the kernel passed both.
+            return unsafe { defer(signal, details, context) };
         }
-        // SAFETY: only this thread, and its handlers one at a time for each signal, touch its slot; the kernel passed
-        // a valid record.
-        unsafe { (*doze.details.get())[signal as usize].write(*details) };
-        doze.deferred.fetch_or(1 << signal, Ordering::Relaxed);
-        true
-    });
-    if !deferred {
-        // SAFETY: the program installed this function for this signal with these flags.
-        unsafe { invoke(handler, signal, details, context) };
+    } else {
+        #[cfg(not(test))]
+        crate::process::stops_waiting();
     }
+    if let Some(slot) = queue_slot(signal) {
+        // SAFETY: as above.
+        unsafe { in_order(slot, details) };
+    }
+    if handler.flags & libc::SA_RESETHAND != 0 {
+        // The kernel was not told: a signal that was deferred must still find its handler.
+        sys::reset_handler(signal);
+    }
+    // SAFETY: the program installed this function for this signal with these flags.
+    unsafe { invoke(handler, signal, details, context) };
 }
 
-/// Runs the handlers that waited for the lock.
+/// Signals from SIGRTMIN on, libc's own two included, queue: in order, and each with what comes with it.
+fn queue_slot(signal: c_int) -> Option<usize> {
+    const FIRST: c_int = 32;
+    usize::try_from(signal - FIRST).ok().filter(|&slot| slot < sys::QUEUES)
+}
+
+/// `si_errno`, which Linux does not use, of a signal that stands for the first of its queue.
+const STANDS_FOR_FIRST: c_int = 0x0f1e_0001;
+
+/// The signal comes once more when the lock is released.
+///
+/// # Safety
+/// The pointers must be what the kernel passed to the handler.
 #[cold]
-pub(crate) fn run_deferred() {
-    loop {
-        let signals = sys::doze(|doze| doze.deferred.swap(0, Ordering::Relaxed));
-        if signals == 0 {
+unsafe fn defer(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_void) {
+    let bit = 1_u64 << (signal - 1);
+    // It is blocked already, but for SA_NODEFER.
+    sys::block_signals(bit);
+    // SAFETY: the kernel's mask is the first eight bytes of what the interrupted code goes on with (sigreturn(2)).
+    unsafe {
+        let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
+        mask.write_unaligned(mask.read_unaligned() | bit);
+    }
+    sys::doze(|doze| doze.deferred.fetch_or(bit, Ordering::Relaxed));
+    if let Some(slot) = queue_slot(signal) {
+        sys::doze(|doze| {
+            if doze.first_held.fetch_or(1 << slot, Ordering::Relaxed) & 1 << slot == 0 {
+                // It would come last: what is held goes before it, and this one stands for the last.
+                // SAFETY: only this thread, and its handlers one at a time for each signal, touch the slot.
+                unsafe {
+                    (*doze.first.get())[slot].write(*details);
+                    (*details).si_errno = STANDS_FOR_FIRST;
+                }
+            }
+        });
+    }
+    // SAFETY: the record is the kernel's.
+    unsafe { sys::queue_signal(signal, details) };
+}
+
+/// If the first of a queue was put back, and so became its last: each that comes is taken for the one before it.
+///
+/// # Safety
+/// `details` must be a valid record.
+unsafe fn in_order(slot: usize, details: *mut libc::siginfo_t) {
+    sys::doze(|doze| {
+        // SAFETY: the caller's promise.
+        let came = unsafe { *details };
+        let is_last = came.si_errno == STANDS_FOR_FIRST;
+        if doze.first_held.load(Ordering::Relaxed) & 1 << slot == 0 {
             return;
         }
-        for signal in (1..FIRST_REALTIME).filter(|signal| signals & (1 << signal) != 0) {
-            // SAFETY: the bit says that the slot was written.
-            let mut details =
-                sys::doze(|doze| unsafe { (*doze.details.get())[signal as usize].assume_init() });
-            if let Some(handler) = installed(signal) {
-                // SAFETY: as in `run`. The context of the interrupted code is gone: handlers of asynchronous signals
-                // have no use for it.
-                unsafe { invoke(handler, signal, &raw mut details, core::ptr::null_mut()) };
-            }
+        // SAFETY: the bit says that the slot was written; see `defer` for who uses it.
+        unsafe {
+            let held = &mut (*doze.first.get())[slot];
+            *details = held.assume_init();
+            held.write(came);
         }
-    }
+        if is_last {
+            doze.first_held.fetch_and(!(1 << slot), Ordering::Relaxed);
+        }
+    });
 }
 
 /// Calls the program's handler.

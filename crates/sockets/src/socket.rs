@@ -238,6 +238,8 @@ pub(crate) struct Socket {
     pub(crate) receive: Ring,
     /// Written and not yet acknowledged; its first byte has the offset `send_base` in the stream.
     pub(crate) send: Ring,
+    /// Its limit while there is no memory for as much.
+    pub(crate) full_send_limit: Option<usize>,
     pub(crate) send_base: u64,
     /// Where in the stream what was never sent begins.
     pub(crate) sent_to: u64,
@@ -294,6 +296,7 @@ impl Socket {
             remote: NOWHERE,
             receive: Ring::new(),
             send: Ring::new(),
+            full_send_limit: None,
             send_base: 0,
             sent_to: 0,
             error: None,
@@ -327,6 +330,9 @@ impl Socket {
     pub(crate) fn begin_anew(&mut self) {
         self.receive.recycle();
         self.send.recycle();
+        if let Some(limit) = self.full_send_limit.take() {
+            self.settings.send_limit = limit;
+        }
         self.send_base = 0;
         self.sent_to = 0;
         self.remote_closed = false;
@@ -370,6 +376,31 @@ impl Socket {
                 room => space.min(room.max(SOME)),
             },
         }
+    }
+
+    /// The send queue cannot grow: what it has is all there is room for, until that changes ([`Socket::space_again`]). Linux, too,
+    /// lowers a socket's limit then (sk_stream_moderate_sndbuf() in include/net/sock.h).
+    pub(crate) fn has_no_memory(&mut self) {
+        self.full_send_limit.get_or_insert(self.settings.send_limit);
+        self.settings.send_limit = self.send.capacity().min(self.settings.send_limit);
+    }
+
+    /// What a write says that found no memory: with something on its way there will be room.
+    pub(crate) fn why_no_memory(&self) -> Errno {
+        if self.send.is_empty() { Errno::NOBUFS } else { Errno::AGAIN }
+    }
+
+    /// There is no space: perhaps only for want of memory, and there is some now.
+    pub(crate) fn space_again(&mut self) -> bool {
+        let Some(limit) = self.full_send_limit else { return false };
+        let before = core::mem::replace(&mut self.settings.send_limit, limit);
+        let more = self.space();
+        if more > 0 && self.send.reserve(more.min(4096)) {
+            self.full_send_limit = None;
+            return true;
+        }
+        self.settings.send_limit = before;
+        false
     }
 
     /// Received bytes from which on the socket counts as readable: SO_RCVLOWAT, but no more than there is sure to be room for.

@@ -415,16 +415,16 @@ impl<T: Transport> Stack<T> {
 
     // ---- sockets ----
 
-    /// A socket that is neither listening nor connected yet; AF_INET6 if `v6`.
-    pub fn open(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> SocketId {
-        let id = self.face.open();
+    /// A socket that is neither listening nor connected yet; AF_INET6 if `v6`. `None` without memory for it.
+    pub fn open(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
+        let id = self.face.open()?;
         let socket = self.face.at_mut(id);
         socket.state = State::Candidate;
         socket.references = 1;
         socket.descriptor = descriptor;
         socket.v6 = v6;
         socket.nonblocking = nonblocking;
-        id
+        Some(id)
     }
 
     /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free.
@@ -766,8 +766,11 @@ impl<T: Transport> Stack<T> {
         let mut written = 0;
         for piece in source {
             let length = piece.len().min(socket.space());
-            socket.send.push(&piece[..length]);
-            written += length;
+            let taken = socket.send.push_some(&piece[..length]);
+            written += taken;
+            if taken < length {
+                break;
+            }
         }
         self.promise(id, written);
         written
@@ -902,6 +905,9 @@ impl<T: Transport> Stack<T> {
         }
         let space = socket.space();
         if space == 0 {
+            if socket.space_again() {
+                return Ok(socket.space());
+            }
             socket.no_space = true;
             return Err(Errno::AGAIN);
         }
@@ -926,11 +932,17 @@ impl<T: Transport> Stack<T> {
         let mut written = 0;
         for piece in source {
             let length = piece.len().min(space);
-            socket.send.push(&piece[..length]);
-            written += length;
-            space -= length;
-            if length < piece.len() {
+            let taken = socket.send.push_some(&piece[..length]);
+            written += taken;
+            space -= taken;
+            if taken < piece.len() {
                 socket.no_space = true;
+                if taken < length {
+                    socket.has_no_memory();
+                    if written == 0 {
+                        return Err(socket.why_no_memory());
+                    }
+                }
                 break;
             }
         }
@@ -955,6 +967,12 @@ impl<T: Transport> Stack<T> {
         while space > 0 {
             let spare = socket.send.spare(space);
             let offered = spare.len();
+            if offered == 0 {
+                socket.no_space = true;
+                socket.has_no_memory();
+                outcome = Err(socket.why_no_memory());
+                break;
+            }
             match produce(spare) {
                 Ok(0) => break,
                 Ok(length) => {
@@ -1180,12 +1198,34 @@ impl<T: Transport> Stack<T> {
         })
     }
 
+    /// A listener's descriptor at that address, of either side.
+    pub(crate) fn listener_at(&self, local: SocketAddr) -> Option<i32> {
+        let covers = |at: SocketAddr| {
+            at.port() == local.port()
+                && (at.ip() == local.ip() || at.ip().is_unspecified() && at.is_ipv4() == local.is_ipv4())
+        };
+        let port = self.face.ports.iter().find(|port| covers(port.local) && !port.members.is_empty())?;
+        port.members.first().map(|&member| self.face.at(member).descriptor)
+    }
+
     pub(crate) fn engine(&self, side: Side) -> Option<&Engine> {
         self.drive(side).map(|drive| &drive.engine)
     }
 
     pub(crate) fn transport_mut(&mut self, side: Side) -> Option<&mut T> {
         self.drives[side.index()].as_mut().map(|drive| &mut drive.transport)
+    }
+
+    /// The network's device is another one, with that hardware address.
+    pub(crate) fn renew(
+        &mut self,
+        mac: MacAddr,
+        renew: impl FnOnce(&mut T) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Some(drive) = &mut self.drives[Side::Network.index()] else { return Ok(()) };
+        renew(&mut drive.transport)?;
+        drive.engine.set_mac(mac);
+        Ok(())
     }
 
     pub(crate) fn transport(&self, side: Side) -> Option<&T> {

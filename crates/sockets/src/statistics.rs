@@ -1,5 +1,7 @@
 //! What was accelerated, what was not and why. Printed at the process's end if `OVERFLY_STATS=1`.
 
+use overfly_link::broker::Refusal;
+
 use crate::carrier::Carrier;
 use crate::kernel;
 use crate::process::contexts::are_several;
@@ -23,10 +25,31 @@ pub(crate) enum Why {
     KernelEpoll,
     /// It was given an option that the stack does not follow.
     SocketOption,
+    /// The host's firewall does not let its peers through for certain.
+    Firewall,
+}
+
+/// What the broker or the engine refused, and why.
+#[derive(Debug)]
+pub(crate) struct Refused {
+    pub(crate) why: Why,
+    pub(crate) reason: String,
+}
+
+impl Refused {
+    #[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
+    pub(crate) fn new(error: overfly_link::Error) -> Self {
+        let why = match &error {
+            overfly_link::Error::Refused { refusal: Refusal::RouteElsewhere, .. } => Why::OtherAddress,
+            overfly_link::Error::Refused { refusal: Refusal::Firewall, .. } => Why::Firewall,
+            _ => Why::Refused,
+        };
+        Self { why, reason: error.to_string() }
+    }
 }
 
 impl Why {
-    const ALL: [(Self, &'static str); 7] = [
+    const ALL: [(Self, &'static str); 8] = [
         (Self::Loopback, "loopback"),
         (Self::OtherAddress, "other_address"),
         (Self::Rule, "rule"),
@@ -34,6 +57,7 @@ impl Why {
         (Self::Refused, "refused"),
         (Self::KernelEpoll, "kernel_epoll"),
         (Self::SocketOption, "socket_option"),
+        (Self::Firewall, "firewall"),
     ];
 }
 

@@ -54,10 +54,15 @@ pub(crate) struct Doze {
     interruptions: AtomicU32,
     /// The thread holds, or is about to take, the process lock: handlers must wait.
     pub(crate) holding: AtomicBool,
-    /// Signals (1 to 31) whose handlers wait for the lock to be released, and what came with them.
+    /// Signals that are blocked until the lock is released, as the kernel's masks have them: bit 0 is signal 1.
     pub(crate) deferred: AtomicU64,
-    pub(crate) details: UnsafeCell<[core::mem::MaybeUninit<libc::siginfo_t>; 32]>,
+    /// Of each signal that queues: whether one was put back that is before all that wait (bit 0 is signal 32), and that one.
+    pub(crate) first_held: AtomicU64,
+    pub(crate) first: UnsafeCell<[core::mem::MaybeUninit<libc::siginfo_t>; QUEUES]>,
 }
+
+/// Signals that queue: 32 to 64.
+pub(crate) const QUEUES: usize = 33;
 
 thread_local! {
     static DOZE: Doze = const {
@@ -68,7 +73,8 @@ thread_local! {
             interruptions: AtomicU32::new(0),
             holding: AtomicBool::new(false),
             deferred: AtomicU64::new(0),
-            details: UnsafeCell::new([core::mem::MaybeUninit::uninit(); 32]),
+            first_held: AtomicU64::new(0),
+            first: UnsafeCell::new([core::mem::MaybeUninit::uninit(); QUEUES]),
         }
     };
 }
@@ -94,10 +100,13 @@ pub(crate) fn seen() -> Seen {
     })
 }
 
-/// A handler ran since: `restartable` calls go on unless the handler was installed without SA_RESTART (signal(7)).
+/// A handler ran since, or the thread is cancelled: `restartable` calls go on unless the handler was installed without
+/// SA_RESTART (signal(7)).
 pub(crate) fn interrupted(since: Seen, restartable: bool) -> bool {
     let now = seen();
-    if restartable { now.interruptions != since.interruptions } else { now.signals != since.signals }
+    let handled =
+        if restartable { now.interruptions != since.interruptions } else { now.signals != since.signals };
+    handled || crate::cancel::came()
 }
 
 /// A handler is about to run in this thread.
@@ -230,6 +239,61 @@ pub(crate) fn set_signal_mask(mask: u64) -> u64 {
         )
     };
     before
+}
+
+/// Blocks signals for this thread, besides those that are.
+pub(crate) fn block_signals(mask: u64) {
+    change_signal_mask(libc::SIG_BLOCK, mask);
+}
+
+/// Unblocks signals for this thread: handlers of those that wait run before this returns.
+pub(crate) fn unblock_signals(mask: u64) {
+    change_signal_mask(libc::SIG_UNBLOCK, mask);
+}
+
+fn change_signal_mask(how: i32, mask: u64) {
+    // SAFETY: the pointer is to eight valid bytes.
+    let _ = unsafe { call(libc::SYS_rt_sigprocmask, [how as usize, &raw const mask as usize, 0, 8, 0, 0]) };
+}
+
+/// Sends this thread a signal with all that comes with it. If the kernel has no room for that any more, it comes alone.
+///
+/// # Safety
+/// `details` must be a valid record.
+pub(crate) unsafe fn queue_signal(signal: i32, details: *const libc::siginfo_t) {
+    let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
+    let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
+    // SAFETY: the caller's promise. A process may send itself any code (rt_tgsigqueueinfo(2)).
+    let outcome = unsafe {
+        call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as usize, details as usize, 0, 0])
+    };
+    if outcome.is_err() {
+        // SAFETY: the call has no memory arguments.
+        let _ = unsafe { call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
+    }
+}
+
+/// Sends this thread a signal as the kernel does for what the thread itself did (send_sig() in kernel/signal.c).
+pub(crate) fn raise_signal(signal: i32) {
+    // SAFETY: an all-zero record is valid.
+    let mut details: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    details.si_signo = signal;
+    details.si_code = libc::SI_USER;
+    let from: [u32; 2] =
+        [rustix::process::getpid().as_raw_nonzero().get() as u32, rustix::process::getuid().as_raw()];
+    // SAFETY: with SI_USER the record has the sender's process and user behind its first sixteen bytes (sigaction(2)).
+    unsafe { (&raw mut details).cast::<u32>().add(4).cast::<[u32; 2]>().write(from) };
+    // SAFETY: a valid record.
+    unsafe { queue_signal(signal, &raw const details) };
+}
+
+/// The signal's default action is its action from now on.
+pub(crate) fn reset_handler(signal: i32) {
+    // The kernel's record: handler, flags, restorer, mask; all zero is SIG_DFL.
+    let default = [0_u64; 4];
+    // SAFETY: the record is valid for the call.
+    let _ =
+        unsafe { call(libc::SYS_rt_sigaction, [signal as usize, &raw const default as usize, 0, 8, 0, 0]) };
 }
 
 /// The address of the timeout in a [`Doze`].

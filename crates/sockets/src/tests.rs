@@ -100,7 +100,7 @@ impl Bench {
             cable(&back, &there),
             16,
         );
-        let listener = server.open(3, false, true);
+        let listener = server.open(3, false, true).unwrap();
         server.listening(listener, 64);
         assert_eq!(server.join(Side::Network, listener, SERVER), Ok(true));
         Self {
@@ -136,7 +136,7 @@ impl Bench {
     fn connect(&mut self) -> SocketId {
         self.port += 1;
         self.descriptor += 1;
-        let id = self.client.open(self.descriptor, false, true);
+        let id = self.client.open(self.descriptor, false, true).unwrap();
         self.client
             .connect(
                 self.now,
@@ -213,7 +213,7 @@ fn segments_and_traffic_class_are_as_the_socket_or_its_listener_says() {
         Settings { max_segment: 900, traffic_class: 0x20, ..Settings::DEFAULT };
     let other = SocketAddr::new(SERVER.ip(), 81);
     assert_eq!(bench.server.join(Side::Network, bench.listener, other), Ok(true));
-    let id = bench.client.open(7, false, true);
+    let id = bench.client.open(7, false, true).unwrap();
     let settings = Settings { max_segment: 1000, traffic_class: 0x48, ..Settings::DEFAULT };
     let local = SocketAddr::new(CLIENT.into(), 9);
     bench.client.connect(bench.now, Side::Network, id, local, other, SERVER_MAC, settings).unwrap();
@@ -393,7 +393,7 @@ fn listener_is_ready_while_connections_wait() {
 #[test]
 fn listeners_at_one_address_take_turns() {
     let mut bench = Bench::new();
-    let second = bench.server.open(4, false, true);
+    let second = bench.server.open(4, false, true).unwrap();
     bench.server.listening(second, 64);
     assert_eq!(bench.server.join(Side::Network, second, SERVER), Ok(false));
     for _ in 0..4 {
@@ -568,7 +568,7 @@ fn closing_a_set_leaves_its_sockets() {
 #[test]
 fn one_listener_takes_both_families() {
     let mut bench = Bench::new();
-    let dual = bench.server.open(4, true, true);
+    let dual = bench.server.open(4, true, true).unwrap();
     bench.server.listening(dual, 64);
     let [v6, v4] = ["[::]:80", "0.0.0.0:80"].map(|address| address.parse::<SocketAddr>().unwrap());
     assert_eq!(
@@ -581,7 +581,7 @@ fn one_listener_takes_both_families() {
         ("10.77.0.9:80".parse().unwrap(), CLIENT.into()),
     ] {
         bench.port += 1;
-        let id = bench.client.open(bench.port.into(), remote.is_ipv6(), true);
+        let id = bench.client.open(bench.port.into(), remote.is_ipv6(), true).unwrap();
         let local = SocketAddr::new(local, bench.port);
         bench
             .client

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
-use overfly_steer::{Attachment, Broker, Options};
+use overfly_steer::{Attachment, Broker, Options, Protocol};
 
 /// The library that this test run built.
 fn library() -> PathBuf {
@@ -159,6 +159,13 @@ fn two_processes_share_a_port() {
     let Lab { server: ours, client: theirs, .. } = &bench.lab;
     let address = IpAddr::from(SERVER);
     let servers = [0, 1].map(|_| Server::start(&bench, ours, true, address));
+    // They join when they read for the first time.
+    let port = SocketAddr::new(address, 7000);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while bench.broker.attachment().listening_stacks(Protocol::Udp, port) < 2 {
+        assert!(std::time::Instant::now() < deadline, "both have the port");
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
     let sockets: Vec<UdpSocket> = theirs.within(|| {
         let open = || UdpSocket::bind("0.0.0.0:0").unwrap();
         std::iter::repeat_with(open).take(PEERS).collect()

@@ -11,9 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
-use bench::{
-    Bench, Helper, library, noise, peer, programs, run, spawn, sum, text, until, until_within, wait,
-};
+use bench::{Bench, Helper, noise, peer, programs, run, spawn, sum, text, until, until_within, wait};
 
 impl Bench {
     /// nginx over Overfly with that configuration of its http block, in the foreground.
@@ -474,7 +472,7 @@ fn programs_die_with_the_broker() {
     until("workers are gone", || !workers.iter().any(alive));
     let Bench { broker, lab, .. } = bench;
     let mut sleeper = Command::new("sleep");
-    sleeper.arg("60").env("LD_PRELOAD", library()).env("OVERFLY_BROKER", broker.environment());
+    bench::preload(&mut sleeper).arg("60").env("OVERFLY_BROKER", broker.environment());
     let mut sleeper = Helper(spawn(&lab.server, &mut sleeper));
     until("the leash is tied", || broker.counters().connections >= 6);
     std::thread::sleep(Duration::from_millis(200));

@@ -129,7 +129,8 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
 fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answer<usize> {
     drop(guard);
     if flags & libc::MSG_NOSIGNAL == 0 {
-        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::PIPE);
+        // To this thread: one that blocks it keeps it (sk_stream_error() in net/core/stream.c).
+        sys::raise_signal(libc::SIGPIPE);
     }
     Answer::error(Errno::PIPE)
 }

@@ -33,7 +33,7 @@ pub(crate) fn opened(process: &mut Process, descriptor: i32, v6: bool, nonblocki
     if process.options.udp == 0 {
         return;
     }
-    let id = process.stack.open_datagram(descriptor, v6, nonblocking);
+    let Some(id) = process.stack.open_datagram(descriptor, v6, nonblocking) else { return };
     if table::enter(descriptor, Entry::Socket(id)) {
         ANY.store(true, Ordering::Relaxed);
     } else {

@@ -1,6 +1,7 @@
 //! epoll, poll and select with EF_STACK_PER_THREAD, where a set may watch sockets of several contexts. Each is looked at under its
 //! own lock, one after the other; who sleeps is counted by all of them, so that any of them can wake it.
 
+use core::cell::Cell;
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
@@ -20,7 +21,8 @@ use crate::options::Waiting;
 use crate::process::contexts::{self, at, of, own_if_any};
 use crate::process::sets::{Contexts, shared};
 use crate::process::{
-    For, Process, Slept, Tag, Told, goes_on, has_inherited, readable, rest, spin_until, tag,
+    For, Process, Several, Tag, Told, goes_on, has_inherited, readable, rest, sleeps_in_several, spin_until,
+    tag, wakes_in_several,
 };
 use crate::socket::{CONTEXTS, SocketId, State};
 use crate::sys::{self, Seen};
@@ -85,20 +87,20 @@ pub(super) fn watch_set(inner: SetId, descriptor: i32, outer: SetId) {
 
 /// A thread that sleeps in several contexts: what each of them needs to know when it wakes, and what it has to poll.
 struct Sleeper {
-    slept: [Option<Slept>; CONTEXTS],
+    slept: Several,
     timeout_us: Option<u64>,
     polled: Vec<libc::pollfd>,
 }
 
 impl Sleeper {
     const fn new() -> Self {
-        Self { slept: [None; CONTEXTS], timeout_us: None, polled: Vec::new() }
+        Self { slept: [const { Cell::new(None) }; CONTEXTS], timeout_us: None, polled: Vec::new() }
     }
 
     /// The thread sleeps in this context, too.
     fn begin(&mut self, process: &mut Process, what: For<'_>, deadline: Option<Instant>) {
         let (timeout_us, slept) = process.begin_to_sleep(what, true, deadline);
-        self.slept[process.context] = Some(slept);
+        self.slept[process.context].set(Some(slept));
         self.timeout_us = self.timeout_us.into_iter().chain(timeout_us).min();
         self.polled.extend(process.wakers(slept).map(readable));
     }
@@ -108,9 +110,16 @@ impl Sleeper {
         self.timeout_us = Some(0);
     }
 
-    fn end(self) {
-        for (context, slept) in self.slept.into_iter().enumerate() {
-            if let Some(slept) = slept {
+    /// Before it begins: it is gone from its contexts when a handler runs.
+    fn note(&self) {
+        // SAFETY: `end` takes the note back, and the sleeper stays where it is until then.
+        unsafe { sleeps_in_several(&raw const self.slept) };
+    }
+
+    fn end(&self) {
+        wakes_in_several();
+        for (context, slept) in self.slept.iter().enumerate() {
+            if let Some(slept) = slept.take() {
                 let mut process = at(context);
                 process.wakes_up(slept);
                 process.heed_all(&self.polled);
@@ -221,6 +230,7 @@ pub(super) unsafe fn epoll_wait(
             rest(nap_us);
         } else {
             let mut sleeper = Sleeper::new();
+            sleeper.note();
             let exposed = shared.exposed.load(Ordering::SeqCst);
             for context in contexts.iter() {
                 let mut process = at(context);
@@ -408,6 +418,7 @@ pub(super) fn poll(
             continue;
         }
         let mut sleeper = Sleeper::new();
+        sleeper.note();
         let mut seen = look(descriptors, contexts, (call, started), Some((&mut sleeper, deadline)));
         let changed = descriptors.iter().any(|descriptor| {
             let now = concerned(descriptor.fd, own);

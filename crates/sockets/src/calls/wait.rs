@@ -242,19 +242,20 @@ pub(crate) unsafe fn epoll_wait(
         // SAFETY: the caller's promise.
         return unsafe { several::epoll_wait((epoll, set), records, room, timeout, mask) };
     }
-    let mut guard = process();
-    if has_inherited() {
-        guard.claim_watched(set);
+    if mask.is_some() && is_kernels(&mut process(), set) {
+        return Answer::Kernel;
     }
-    if !guard.stack.is_running() && !guard.sets[set.0 as usize].tainted {
+    let since = sys::seen();
+    // Without the lock: with it, signals may be blocked that the program has not blocked.
+    let _masked = Masked::new(mask);
+    let mut guard = process();
+    if is_kernels(&mut guard, set) {
         return Answer::Kernel;
     }
     let Ok(room @ 1..) = usize::try_from(room) else { return Answer::error(Errno::INVAL) };
     if !is_plausible(records, room.saturating_mul(size_of::<libc::epoll_event>())) {
         return Answer::error(Errno::FAULT);
     }
-    let since = sys::seen();
-    let _masked = Masked::new(mask);
     prepare(&mut guard, set);
     guard.event_loop = true;
     let mut found = Found { records, room, count: 0 };
@@ -336,6 +337,15 @@ pub(crate) unsafe fn epoll_wait(
     }
 }
 
+/// The kernel alone knows what a set has.
+#[inline]
+fn is_kernels(process: &mut Process, set: SetId) -> bool {
+    if has_inherited() {
+        process.claim_watched(set);
+    }
+    !process.stack.is_running() && !process.sets[set.0 as usize].tainted
+}
+
 /// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
 /// descriptor they would see it readable for each frame: its threads sleep beside it ([`sleep_beside`]).
 pub(crate) fn prepare(process: &mut Process, set: SetId) {
@@ -368,7 +378,7 @@ pub(crate) fn watch_links(process: &Process, set: &KernelSet) {
 
 /// The links' descriptors leave a set and join it again, behind all others.
 #[cold]
-fn watch_links_again(process: &Process, set: &KernelSet) {
+pub(crate) fn watch_links_again(process: &Process, set: &KernelSet) {
     for &descriptor in process.link_descriptors() {
         set.leave(descriptor);
     }
@@ -468,7 +478,10 @@ pub(crate) fn poll(
     guard.event_loop = true;
     let started = now();
     let deadline = timeout.map(|timeout| started + timeout);
-    let mut for_kernel = Vec::with_capacity(descriptors.len() + 16);
+    let mut for_kernel = Vec::new();
+    if for_kernel.try_reserve(descriptors.len() + 16).is_err() {
+        return Answer::error(Errno::NOMEM);
+    }
     let mut looked = Instant::from_micros(0);
     loop {
         guard.pump();

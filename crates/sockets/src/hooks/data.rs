@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
 use crate::calls::{Answer, data, datagram, life};
+use crate::cancel;
 use crate::memory::{Source, Target, is_plausible};
 use crate::process::{before_kernel_wait, is_active};
 use crate::table::is_ours;
@@ -34,7 +35,8 @@ unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, fla
 /// # Safety
 /// As for read(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
+    cancel::point();
     // Unlike recv(), read() of nothing asks for nothing (sock_read_iter() in net/socket.c).
     if length == 0 && is_connection(descriptor) {
         return 0;
@@ -46,7 +48,7 @@ pub unsafe extern "C" fn read(descriptor: c_int, buffer: *mut c_void, length: si
 /// # Safety
 /// As for read(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __read_chk(
+pub unsafe extern "C-unwind" fn __read_chk(
     descriptor: c_int,
     buffer: *mut c_void,
     length: size_t,
@@ -69,12 +71,13 @@ fn check(length: size_t, room: size_t) {
 /// # Safety
 /// As for recv(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recv(
+pub unsafe extern "C-unwind" fn recv(
     descriptor: c_int,
     buffer: *mut c_void,
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     unsafe {
         count_or(receive_one(descriptor, buffer, length, flags), || {
@@ -86,7 +89,7 @@ pub unsafe extern "C" fn recv(
 /// # Safety
 /// As for recv(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recv_chk(
+pub unsafe extern "C-unwind" fn __recv_chk(
     descriptor: c_int,
     buffer: *mut c_void,
     length: size_t,
@@ -101,7 +104,7 @@ pub unsafe extern "C" fn __recv_chk(
 /// # Safety
 /// As for recvfrom(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvfrom(
+pub unsafe extern "C-unwind" fn recvfrom(
     descriptor: c_int,
     buffer: *mut c_void,
     length: size_t,
@@ -109,6 +112,7 @@ pub unsafe extern "C" fn recvfrom(
     address: *mut sockaddr,
     address_length: *mut socklen_t,
 ) -> ssize_t {
+    cancel::point();
     if datagram::is_ours(descriptor) {
         let vector = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: the program lends the buffer for the call.
@@ -145,7 +149,7 @@ pub unsafe extern "C" fn recvfrom(
 /// # Safety
 /// As for recvfrom(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __recvfrom_chk(
+pub unsafe extern "C-unwind" fn __recvfrom_chk(
     descriptor: c_int,
     buffer: *mut c_void,
     length: size_t,
@@ -205,7 +209,8 @@ unsafe fn receive_vectors(
 /// # Safety
 /// As for readv(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     let answer = unsafe { receive_vectors(descriptor, vectors, number, 0) };
     // SAFETY: the program's arguments, handed on.
@@ -215,13 +220,14 @@ pub unsafe extern "C" fn readv(descriptor: c_int, vectors: *const iovec, number:
 /// # Safety
 /// As for preadv2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv2(
+pub unsafe extern "C-unwind" fn preadv2(
     descriptor: c_int,
     vectors: *const iovec,
     number: c_int,
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cancel::point();
     let answer = match message_flags(offset, flags) {
         // SAFETY: the program's arguments, handed on.
         Some(flags) => unsafe { receive_vectors(descriptor, vectors, number, flags) },
@@ -234,7 +240,7 @@ pub unsafe extern "C" fn preadv2(
 /// # Safety
 /// As for preadv2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn preadv64v2(
+pub unsafe extern "C-unwind" fn preadv64v2(
     descriptor: c_int,
     vectors: *const iovec,
     number: c_int,
@@ -292,7 +298,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
 /// # Safety
 /// As for recvmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    cancel::point();
     if !is_ours(descriptor) {
         before_kernel_wait();
         // SAFETY: the program's arguments, handed on.
@@ -355,13 +362,14 @@ unsafe fn receive_datagrams(
 /// # Safety
 /// As for recvmmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn recvmmsg(
+pub unsafe extern "C-unwind" fn recvmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,
     number: c_uint,
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
+    cancel::point();
     if !is_ours(descriptor) || number == 0 {
         before_kernel_wait();
         // SAFETY: the program's arguments, handed on.
@@ -394,7 +402,8 @@ pub unsafe extern "C" fn recvmmsg(
 /// # Safety
 /// As for write(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn write(descriptor: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+pub unsafe extern "C-unwind" fn write(descriptor: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     unsafe { count_or(send_one(descriptor, buffer, length, 0), || next::write(descriptor, buffer, length)) }
 }
@@ -402,12 +411,13 @@ pub unsafe extern "C" fn write(descriptor: c_int, buffer: *const c_void, length:
 /// # Safety
 /// As for send(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn send(
+pub unsafe extern "C-unwind" fn send(
     descriptor: c_int,
     buffer: *const c_void,
     length: size_t,
     flags: c_int,
 ) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     unsafe {
         count_or(send_one(descriptor, buffer, length, flags), || {
@@ -419,7 +429,7 @@ pub unsafe extern "C" fn send(
 /// # Safety
 /// As for sendto(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendto(
+pub unsafe extern "C-unwind" fn sendto(
     descriptor: c_int,
     buffer: *const c_void,
     length: size_t,
@@ -427,6 +437,7 @@ pub unsafe extern "C" fn sendto(
     address: *const sockaddr,
     address_length: socklen_t,
 ) -> ssize_t {
+    cancel::point();
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
         let destination = unsafe { address_from(address, address_length) };
@@ -490,7 +501,8 @@ unsafe fn send_vectors(
 /// # Safety
 /// As for writev(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     let answer = unsafe { send_vectors(descriptor, vectors, number, 0) };
     // SAFETY: the program's arguments, handed on.
@@ -500,13 +512,14 @@ pub unsafe extern "C" fn writev(descriptor: c_int, vectors: *const iovec, number
 /// # Safety
 /// As for pwritev2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev2(
+pub unsafe extern "C-unwind" fn pwritev2(
     descriptor: c_int,
     vectors: *const iovec,
     number: c_int,
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
+    cancel::point();
     let answer = match message_flags(offset, flags) {
         // SAFETY: the program's arguments, handed on.
         Some(flags) => unsafe { send_vectors(descriptor, vectors, number, flags) },
@@ -519,7 +532,7 @@ pub unsafe extern "C" fn pwritev2(
 /// # Safety
 /// As for pwritev2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pwritev64v2(
+pub unsafe extern "C-unwind" fn pwritev64v2(
     descriptor: c_int,
     vectors: *const iovec,
     number: c_int,
@@ -622,7 +635,8 @@ unsafe fn each_passed(
 /// # Safety
 /// As for sendmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+pub unsafe extern "C-unwind" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    cancel::point();
     if !is_ours(descriptor) {
         // SAFETY: the program's message.
         if let Err(error) = unsafe { share_passed(message) } {
@@ -640,12 +654,13 @@ pub unsafe extern "C" fn sendmsg(descriptor: c_int, message: *const msghdr, flag
 /// # Safety
 /// As for sendmmsg(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendmmsg(
+pub unsafe extern "C-unwind" fn sendmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,
     number: c_uint,
     flags: c_int,
 ) -> c_int {
+    cancel::point();
     if !is_ours(descriptor) {
         for index in 0..number.min(VECTORS_MAX as c_uint) {
             // SAFETY: the program lends `number` records for the call.
@@ -684,7 +699,7 @@ pub unsafe extern "C" fn sendmmsg(
 /// # Safety
 /// As for sendfile(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile(
+pub unsafe extern "C-unwind" fn sendfile(
     descriptor: c_int,
     file: c_int,
     offset: *mut off_t,
@@ -704,7 +719,7 @@ pub unsafe extern "C" fn sendfile(
 /// # Safety
 /// As for sendfile(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sendfile64(
+pub unsafe extern "C-unwind" fn sendfile64(
     descriptor: c_int,
     file: c_int,
     offset: *mut off_t,
@@ -717,7 +732,7 @@ pub unsafe extern "C" fn sendfile64(
 /// # Safety
 /// As for splice(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn splice(
+pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut i64,
     to: c_int,
@@ -725,6 +740,7 @@ pub unsafe extern "C" fn splice(
     length: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    cancel::point();
     let connections = (is_connection(from), is_connection(to));
     if connections == (false, false) {
         // SAFETY: the program's arguments, handed on.

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 
 use super::{count, done, fail, next};
 use crate::calls::{Answer, life, wait};
+use crate::cancel;
 use crate::options::Waiting;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -89,12 +90,13 @@ pub unsafe extern "C" fn epoll_ctl(
 /// # Safety
 /// As for epoll_wait(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(
+pub unsafe extern "C-unwind" fn epoll_wait(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
     timeout: c_int,
 ) -> c_int {
+    cancel::point();
     if is_ours(epoll) {
         // SAFETY: the program lends `most` records for the call.
         let answer = unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), None) };
@@ -110,13 +112,14 @@ pub unsafe extern "C" fn epoll_wait(
 /// # Safety
 /// As for epoll_pwait(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
+pub unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::point();
     if is_ours(epoll) {
         // SAFETY: the program lends the mask, and `most` records, for the call.
         let answer = unsafe { wait::epoll_wait(epoll, events, most, milliseconds(timeout), signals(mask)) };
@@ -132,13 +135,14 @@ pub unsafe extern "C" fn epoll_pwait(
 /// # Safety
 /// As for epoll_pwait2(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
+pub unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
     events: *mut epoll_event,
     most: c_int,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::point();
     if is_ours(epoll) {
         // SAFETY: the program lends the timeout for the call.
         let time = match unsafe { duration(timeout) } {
@@ -175,7 +179,8 @@ unsafe fn poll_ours(
 /// # Safety
 /// As for poll(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn poll(descriptors: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
+    cancel::point();
     // SAFETY: the program's arguments, handed on.
     match unsafe { poll_ours(descriptors, number, milliseconds(timeout), None) } {
         Answer::Done(outcome) => count(outcome) as c_int,
@@ -187,7 +192,7 @@ pub unsafe extern "C" fn poll(descriptors: *mut pollfd, number: nfds_t, timeout:
 /// # Safety
 /// As for poll(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __poll_chk(
+pub unsafe extern "C-unwind" fn __poll_chk(
     descriptors: *mut pollfd,
     number: nfds_t,
     timeout: c_int,
@@ -200,12 +205,13 @@ pub unsafe extern "C" fn __poll_chk(
 /// # Safety
 /// As for ppoll(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn ppoll(
+pub unsafe extern "C-unwind" fn ppoll(
     descriptors: *mut pollfd,
     number: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::point();
     // SAFETY: the program lends the timeout for the call.
     let time = match unsafe { duration(timeout) } {
         Ok(time) => time,
@@ -222,7 +228,7 @@ pub unsafe extern "C" fn ppoll(
 /// # Safety
 /// As for ppoll(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn __ppoll_chk(
+pub unsafe extern "C-unwind" fn __ppoll_chk(
     descriptors: *mut pollfd,
     number: nfds_t,
     timeout: *const timespec,
@@ -310,13 +316,14 @@ unsafe fn select_ours(
 /// # Safety
 /// As for select(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn select(
+pub unsafe extern "C-unwind" fn select(
     number: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    cancel::point();
     // SAFETY: the program lends the timeout for the call if it is not null.
     let time = unsafe { timeout.as_ref() }.map(|time| {
         Duration::from_micros(
@@ -338,7 +345,7 @@ pub unsafe extern "C" fn select(
 /// # Safety
 /// As for pselect(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn pselect(
+pub unsafe extern "C-unwind" fn pselect(
     number: c_int,
     read: *mut fd_set,
     write: *mut fd_set,
@@ -346,6 +353,7 @@ pub unsafe extern "C" fn pselect(
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    cancel::point();
     // SAFETY: the program lends the timeout for the call.
     let time = match unsafe { duration(timeout) } {
         Ok(time) => time,
@@ -365,7 +373,7 @@ pub unsafe extern "C" fn pselect(
 /// # Safety
 /// As for nanosleep(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
+pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
     unsafe { next::nanosleep(time, left) }
@@ -374,7 +382,7 @@ pub unsafe extern "C" fn nanosleep(time: *const timespec, left: *mut timespec) -
 /// # Safety
 /// As for clock_nanosleep(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn clock_nanosleep(
+pub unsafe extern "C-unwind" fn clock_nanosleep(
     clock: c_int,
     flags: c_int,
     time: *const timespec,
@@ -388,7 +396,7 @@ pub unsafe extern "C" fn clock_nanosleep(
 /// # Safety
 /// As for usleep(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn usleep(time: c_uint) -> c_int {
+pub unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
     before_kernel_wait();
     // SAFETY: the program's argument, handed on.
     unsafe { next::usleep(time) }
@@ -397,7 +405,7 @@ pub unsafe extern "C" fn usleep(time: c_uint) -> c_int {
 /// # Safety
 /// As for sleep(3).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn sleep(time: c_uint) -> c_uint {
+pub unsafe extern "C-unwind" fn sleep(time: c_uint) -> c_uint {
     before_kernel_wait();
     // SAFETY: the program's argument, handed on.
     unsafe { next::sleep(time) }
@@ -406,7 +414,7 @@ pub unsafe extern "C" fn sleep(time: c_uint) -> c_uint {
 /// # Safety
 /// As for wait(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wait(status: *mut c_int) -> pid_t {
+pub unsafe extern "C-unwind" fn wait(status: *mut c_int) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
     unsafe { next::wait(status) }
@@ -415,7 +423,7 @@ pub unsafe extern "C" fn wait(status: *mut c_int) -> pid_t {
 /// # Safety
 /// As for waitpid(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t {
+pub unsafe extern "C-unwind" fn waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
     unsafe { next::waitpid(process, status, options) }
@@ -424,7 +432,7 @@ pub unsafe extern "C" fn waitpid(process: pid_t, status: *mut c_int, options: c_
 /// # Safety
 /// As for wait3(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t {
+pub unsafe extern "C-unwind" fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
     unsafe { next::wait3(status, options, usage) }
@@ -433,7 +441,7 @@ pub unsafe extern "C" fn wait3(status: *mut c_int, options: c_int, usage: *mut r
 /// # Safety
 /// As for wait4(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn wait4(
+pub unsafe extern "C-unwind" fn wait4(
     process: pid_t,
     status: *mut c_int,
     options: c_int,
@@ -447,7 +455,7 @@ pub unsafe extern "C" fn wait4(
 /// # Safety
 /// As for waitid(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn waitid(
+pub unsafe extern "C-unwind" fn waitid(
     kind: idtype_t,
     id: id_t,
     information: *mut siginfo_t,

@@ -5,18 +5,21 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     epoll_event, fd_set, id_t, idtype_t, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd,
-    posix_spawn_file_actions_t, posix_spawnattr_t, rusage, sigaction as Action, sighandler_t, siginfo_t,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    posix_spawn_file_actions_t, posix_spawnattr_t, pthread_t, rusage, sigaction as Action, sighandler_t,
+    siginfo_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 
 type Strings = *const *const c_char;
+/// What clone() starts.
+pub(super) type Started = extern "C" fn(*mut c_void) -> c_int;
 
 macro_rules! next {
-    ($($name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
+    ($($(#[$attribute:meta])* $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {$(
         /// The next function of this name; ENOSYS if there is none.
         ///
         /// # Safety
         /// As for that function.
+        $(#[$attribute])*
         #[inline]
         pub(crate) unsafe fn $name($($argument: $kind),*) -> $result {
             static SYMBOL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
@@ -29,7 +32,7 @@ macro_rules! next {
                 }
             }
             // SAFETY: a symbol of this name has this type (its manual page); the caller answers for the arguments.
-            unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn($($kind),*) -> $result>(symbol)($($argument),*) }
+            unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($kind),*) -> $result>(symbol)($($argument),*) }
         }
     )*};
 }
@@ -104,6 +107,11 @@ next! {
     sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int;
     signal(signal: c_int, handler: sighandler_t) -> sighandler_t;
     fork() -> pid_t;
+    #[allow(non_snake_case, reason = "libc's name")]
+    _Fork() -> pid_t;
+    clone(function: Started, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent: *mut c_void, storage: *mut c_void, child: *mut c_void) -> c_int;
+    pthread_cancel(thread: pthread_t) -> c_int;
+    pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
 
     execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int;
     execv(path: *const c_char, arguments: Strings) -> c_int;

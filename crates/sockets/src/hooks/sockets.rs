@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::{done, fail, next};
 use crate::calls::options::{NAME_LEN, Shape, Value};
 use crate::calls::{Answer, datagram, life, options};
+use crate::cancel;
 use crate::memory::is_plausible;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -138,12 +139,13 @@ pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
 /// # Safety
 /// As for accept4(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept4(
+pub unsafe extern "C-unwind" fn accept4(
     descriptor: c_int,
     address: *mut sockaddr,
     length: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    cancel::point();
     if is_ours(descriptor) {
         match life::accept(descriptor, flags) {
             Answer::Kernel => {}
@@ -167,7 +169,12 @@ pub unsafe extern "C" fn accept4(
 /// # Safety
 /// As for accept(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn accept(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn accept(
+    descriptor: c_int,
+    address: *mut sockaddr,
+    length: *mut socklen_t,
+) -> c_int {
+    cancel::point();
     if is_ours(descriptor) {
         // SAFETY: the program's arguments, handed on.
         return unsafe { accept4(descriptor, address, length, 0) };
@@ -184,7 +191,12 @@ pub unsafe extern "C" fn accept(descriptor: c_int, address: *mut sockaddr, lengt
 /// # Safety
 /// As for connect(2).
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn connect(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+pub unsafe extern "C-unwind" fn connect(
+    descriptor: c_int,
+    address: *const sockaddr,
+    length: socklen_t,
+) -> c_int {
+    cancel::point();
     if is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
         let answer = unsafe {

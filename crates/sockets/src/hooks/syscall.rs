@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_long, c_uint, c_ulong};
 use core::sync::atomic::Ordering;
 
 use super::{data, descriptors, events, exec, fail, processes, sockets};
+use crate::cancel;
 use crate::process::is_active;
 
 /// # Safety
@@ -24,7 +25,7 @@ pub unsafe extern "C" fn syscall(
     // What the library itself calls this way, it calls with the lock in its hands.
     if is_active() && !crate::sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) {
         // SAFETY: the program's arguments, handed on.
-        if let Some(result) = unsafe { hooked(number, arguments) } {
+        if let Some(result) = cancel::without(|| unsafe { hooked(number, arguments) }) {
             return result;
         }
     }
@@ -87,10 +88,43 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(one, b as _, c as _, d as _, e as c_int).into(),
             libc::SYS_exit_group => processes::_exit(one),
+            // The child goes on with this stack, or with one of its own, of which nothing is known here.
+            libc::SYS_clone if b == 0 => return forked(number, [a, b, c, d, e, f], a),
+            libc::SYS_clone3 if b >= CLONE_ARGS_LEN => {
+                let record = core::ptr::read(a as *const [u64; CLONE_ARGS_LEN / 8]);
+                return if record[5] == 0 {
+                    forked(number, [a, b, c, d, e, f], record[0] as usize)
+                } else {
+                    None
+                };
+            }
             _ => return older(number, [a, b, c, d, e]),
         }
     };
     Some(result)
+}
+
+/// Bytes of the oldest `struct clone_args` (CLONE_ARGS_SIZE_VER0); its flags come first, the stack is its sixth word.
+const CLONE_ARGS_LEN: usize = 64;
+
+/// A child with memory of its own is a fork's.
+///
+/// # Safety
+/// As for clone(2).
+unsafe fn forked(number: c_long, arguments: [usize; 6], flags: usize) -> Option<c_long> {
+    if flags & libc::CLONE_VM as usize != 0 {
+        return None;
+    }
+    // SAFETY: the program's arguments, handed on.
+    let outcome = processes::forking(|| match unsafe { crate::sys::call(number, arguments) } {
+        Ok(process) => process as c_long,
+        Err(error) => -c_long::from(error.raw_os_error()),
+    });
+    Some(if outcome < 0 {
+        c_long::from(fail(rustix::io::Errno::from_raw_os_error(-outcome as i32)))
+    } else {
+        outcome
+    })
 }
 
 /// Calls that newer architectures do not have.
@@ -107,6 +141,8 @@ unsafe fn older(number: c_long, [a, b, c, d, e]: [usize; 5]) -> Option<c_long> {
             libc::SYS_select => events::select(one, b as _, c as _, d as _, e as _),
             libc::SYS_dup2 => descriptors::dup2(one, two),
             libc::SYS_epoll_create => events::epoll_create(one),
+            // A vfork's child would go on in its parent's memory: see the hook.
+            libc::SYS_fork | libc::SYS_vfork => return forked(libc::SYS_fork, [0; 6], 0),
             libc::SYS_epoll_wait => events::epoll_wait(one, b as _, c as c_int, d as c_int),
             _ => return None,
         }

@@ -9,7 +9,7 @@ use super::Process;
 use crate::kernel::{self, now};
 use crate::rules::Direction;
 use crate::socket::{SocketId, canonical};
-use crate::statistics::Why;
+use crate::statistics::{Refused, Why};
 
 /// Whether a UDP socket's datagrams come to this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,12 +73,12 @@ impl Process {
                 None,
             );
         }
-        if let Err(reason) = outcome {
+        if let Err(refused) = outcome {
             self.displace_datagram(id);
             self.statistics.datagram_sockets_refused += 1;
-            self.left(Why::Refused);
+            self.left(refused.why);
             if connected.is_none() {
-                kernel::complain(&format!("the kernel serves UDP at {bound}: {reason}"));
+                kernel::complain(&format!("the kernel serves UDP at {bound}: {}", refused.reason));
             }
             return Placed::No;
         }
@@ -97,16 +97,16 @@ impl Process {
         descriptor: i32,
         local: SocketAddr,
         remote: Option<SocketAddr>,
-    ) -> Result<(), String> {
-        self.stack.place_datagram(id, local, remote).map_err(|error| error.to_string())?;
+    ) -> Result<(), Refused> {
+        let placed = self.stack.place_datagram(id, local, remote);
+        placed.map_err(|error| Refused { why: Why::Refused, reason: error.to_string() })?;
         let Some(client) = &mut self.client else { return Ok(()) };
         let socket = kernel::borrow(descriptor);
         match remote {
-            None => client.listen_as(socket, Protocol::Udp, local, true).map_err(|error| error.to_string()),
+            None => client.listen_as(socket, Protocol::Udp, local, true).map_err(Refused::new),
             Some(remote) => {
-                let route = client
-                    .connect_flow_as(socket, Protocol::Udp, local, remote)
-                    .map_err(|error| error.to_string())?;
+                let route =
+                    client.connect_flow_as(socket, Protocol::Udp, local, remote).map_err(Refused::new)?;
                 self.stack.next_hop(now(), remote.ip(), route.next_hop);
                 Ok(())
             }

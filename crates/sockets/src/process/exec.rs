@@ -93,7 +93,7 @@ impl Process {
         if !listens {
             return;
         }
-        let id = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor));
+        let Some(id) = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor)) else { return };
         if !table::enter(descriptor, Entry::Socket(id)) {
             return self.stack.leave_to_kernel(id);
         }

@@ -3,9 +3,10 @@
 
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
-use overfly_link::broker::{Client, Gift, Protocol};
+use overfly_link::broker::{Client, Gift, Protocol, Sockets};
 
 use super::Process;
+use crate::calls::wait::watch_links_again;
 use crate::kernel;
 use crate::socket::{Arrival, Side, SocketId};
 use crate::sys;
@@ -91,5 +92,27 @@ impl Process {
                 let _ = client.pass_on(listener, remote, socket.as_fd());
             }
         }
+        if let Some(sockets) = self.client.as_mut().and_then(Client::renewal) {
+            let outcome = sockets.map_err(|error| error.to_string());
+            if let Err(error) = outcome.and_then(|sockets| self.renew(sockets)) {
+                kernel::complain(&format!("the interface is there again, but not accelerated: {error}"));
+            }
+        }
+    }
+
+    /// Goes on with the new sockets of its stack: the interface was gone and is there again.
+    #[cold]
+    fn renew(&mut self, sockets: Sockets) -> Result<(), String> {
+        let Some(interface) = self.client.as_ref().map(|client| client.interface().clone()) else {
+            return Ok(());
+        };
+        self.stack.renew(interface.mac, |carrier| carrier.renew(sockets))?;
+        self.interface_index = interface.index;
+        self.interface = Some(interface);
+        self.watch_everywhere();
+        for set in self.sets.iter().filter(|set| set.prepared && set.references > 0) {
+            watch_links_again(self, set);
+        }
+        Ok(())
     }
 }

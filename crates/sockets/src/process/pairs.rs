@@ -6,6 +6,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
+use overfly_link::broker::PairEnd;
 use overfly_link::memif::{OtherEnd, Word};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
@@ -29,7 +30,7 @@ const NOTE_LEN: usize = 1 + REQUEST_LEN;
 enum Verb {
     /// The connection is to be the kernel's: give your end.
     Ask = 1,
-    /// Here it is, as a socket and a file. What became of it will be told.
+    /// Here it is, as a [`PairEnd`]. What became of it will be told.
     Give = 2,
     /// It cannot be moved now.
     Refuse = 3,
@@ -51,6 +52,19 @@ struct End {
     /// The kernel's socket that becomes it: the connection's own, or a new one if nobody has accepted it yet.
     socket: Backing,
     file: OwnedFd,
+    /// The descriptor that has the end's port in the kernel, if that is another one.
+    holder: Option<i32>,
+}
+
+impl End {
+    fn as_pair_end(&self) -> PairEnd<'_> {
+        let socket = self.socket.as_fd();
+        let holder = match self.holder {
+            Some(descriptor) => kernel::borrow(descriptor),
+            None => socket,
+        };
+        PairEnd { socket, file: self.file.as_fd(), holder }
+    }
 }
 
 enum Backing {
@@ -82,8 +96,8 @@ pub(super) struct Asked {
 }
 
 enum Answer {
-    /// The other end, as a socket and a file.
-    Given([OwnedFd; 2]),
+    /// The other end, as a [`PairEnd`].
+    Given([OwnedFd; 3]),
     Gone,
     Refused,
     /// The other process has moved both.
@@ -117,16 +131,13 @@ impl Process {
                     return self.move_last_end(id, heir);
                 };
                 let (end, others) = (self.end(id)?, self.end(other)?);
-                self.move_ends(&[
-                    (end.socket.as_fd(), end.file.as_fd()),
-                    (others.socket.as_fd(), others.file.as_fd()),
-                ])?;
+                self.move_ends(&[end.as_pair_end(), others.as_pair_end()])?;
                 self.end_moved(others, None);
                 self.end_moved(end, heir);
                 Ok(())
             }
             Some(OtherEnd::Peer(peer)) => {
-                let [socket, file] = match self.ask_for(peer, local, remote) {
+                let [socket, file, holder] = match self.ask_for(peer, local, remote) {
                     Some(Answer::Given(end)) => end,
                     Some(Answer::Moved) => return Ok(()),
                     Some(Answer::Gone) => {
@@ -138,8 +149,8 @@ impl Process {
                 };
                 self.pump();
                 let moved = self.end(id).and_then(|end| {
-                    let ends = [(end.socket.as_fd(), end.file.as_fd()), (socket.as_fd(), file.as_fd())];
-                    self.move_ends(&ends)?;
+                    let [socket, file, holder] = [&socket, &file, &holder].map(AsFd::as_fd);
+                    self.move_ends(&[end.as_pair_end(), PairEnd { socket, file, holder }])?;
                     Ok(end)
                 });
                 self.tell(peer, if moved.is_ok() { Verb::Done } else { Verb::Failed }, local, remote, &[]);
@@ -152,12 +163,12 @@ impl Process {
     /// The other end is no more.
     fn move_last_end(&mut self, id: SocketId, heir: Option<SocketAddr>) -> Result<(), String> {
         let end = self.end(id)?;
-        self.move_ends(&[(end.socket.as_fd(), end.file.as_fd())])?;
+        self.move_ends(&[end.as_pair_end()])?;
         self.end_moved(end, heir);
         Ok(())
     }
 
-    fn move_ends(&mut self, ends: &[(BorrowedFd<'_>, BorrowedFd<'_>)]) -> Result<(), String> {
+    fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
         let client = self.client.as_mut().ok_or("there is no broker")?;
         client.hand_over_pair(ends).map_err(|error| error.to_string())
     }
@@ -176,7 +187,9 @@ impl Process {
                 kernel::new_tcp_socket(socket.v6, SocketFlags::CLOEXEC).map_err(|error| error.to_string())?,
             )
         };
-        Ok(End { id, socket: backing, file })
+        let local = connection.local();
+        let holder = self.stack.listener_at(local).or_else(|| self.shared_ports.holder(local));
+        Ok(End { id, socket: backing, file, holder })
     }
 
     /// The end is the kernel's.
@@ -272,7 +285,7 @@ impl Process {
             Verb::Ask => self.give(from, local, remote),
             Verb::Give | Verb::Refuse | Verb::Gone => {
                 if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
-                    asked.answer = Some(match (verb, <[OwnedFd; 2]>::try_from(descriptors)) {
+                    asked.answer = Some(match (verb, <[OwnedFd; 3]>::try_from(descriptors)) {
                         (Verb::Give, Ok(end)) => Answer::Given(end),
                         (Verb::Gone, _) => Answer::Gone,
                         _ => Answer::Refused,
@@ -315,8 +328,8 @@ impl Process {
         }
         match self.end(id) {
             Ok(end) => {
-                let descriptors = [end.socket.as_fd(), end.file.as_fd()];
-                self.tell(to, Verb::Give, local, remote, &descriptors);
+                let PairEnd { socket, file, holder } = end.as_pair_end();
+                self.tell(to, Verb::Give, local, remote, &[socket, file, holder]);
                 self.within_host.given.push(Given { to, end });
             }
             Err(_) => self.tell(to, Verb::Refuse, local, remote, &[]),

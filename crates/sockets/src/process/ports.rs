@@ -1,7 +1,7 @@
 //! Local ports that many active opens share, each to different peers (EF_TCP_SHARED_LOCAL_PORTS): as many connections as
 //! there are ports to each peer, instead of altogether, and no system calls to get one.
 
-use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use crate::kernel;
@@ -75,6 +75,18 @@ impl SharedPorts {
                 return SharedPort::Exhausted;
             }
         }
+    }
+}
+
+impl SharedPorts {
+    /// The descriptor that keeps a port from others, if it is one of these.
+    pub(crate) fn holder(&self, local: SocketAddr) -> Option<i32> {
+        let pools = self.pools.iter().filter(|pool| {
+            pool.address == local.ip()
+                || pool.address.is_unspecified() && pool.address.is_ipv4() == local.is_ipv4()
+        });
+        let mut ports = pools.flat_map(|pool| &pool.ports);
+        ports.find(|(port, _)| *port == local.port()).map(|(_, holder)| holder.as_raw_fd())
     }
 }
 

@@ -8,6 +8,7 @@ use overfly_link::broker::Client;
 use overfly_link::watch::Show;
 
 use super::Process;
+use crate::bound;
 use crate::kernel::{self, now};
 use crate::socket::Side;
 use crate::stack::Stack;
@@ -114,6 +115,13 @@ impl Process {
             ("datagram_overflows", self.stack.datagram_overflows()),
         ] {
             each("sockets", name, value);
+        }
+        if self.context == 0 {
+            // The process's.
+            let [held, pressures, refusals] = bound::counters();
+            each("now", "buffer_bytes", held);
+            each("sockets", "memory_pressures", pressures);
+            each("sockets", "memory_refusals", refusals);
         }
         for (name, value) in self.statistics.reasons() {
             each("kernel", name, value);

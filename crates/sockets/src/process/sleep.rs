@@ -5,6 +5,7 @@
 //! Whoever takes frames wakes those whose sockets have news, and nobody else; and if the last thread that watched goes back to
 //! the program, another one is called to watch. Sets whose threads frames woke in vain stand by ([`super::standby`]).
 
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
@@ -16,7 +17,7 @@ use super::{Process, contexts, goes_on, signal};
 use crate::interest::SetId;
 use crate::kernel::now;
 use crate::lock::Guard;
-use crate::socket::SocketId;
+use crate::socket::{CONTEXTS, SocketId};
 use crate::sys::{self, Seen};
 
 /// The threads that sleep, of one context.
@@ -236,6 +237,81 @@ impl Sleepers {
             }
         }
     }
+}
+
+/// What a thread is counted as while it waits without the lock. A handler that interrupts it may take long, or never come back.
+#[derive(Clone, Copy)]
+enum Absence {
+    Asleep(usize, Slept),
+    Spinning(usize),
+    Settling(usize),
+    /// In several contexts: where they are noted.
+    Several(*const Several),
+}
+
+/// A thread's sleep in several contexts, by their numbers.
+pub(crate) type Several = [Cell<Option<Slept>>; CONTEXTS];
+
+thread_local! {
+    static ABSENCE: Cell<Option<Absence>> = const { Cell::new(None) };
+}
+
+impl Absence {
+    /// The thread is back, and has the lock of its context.
+    fn ends(self, process: &mut Process) {
+        match self {
+            Self::Asleep(_, slept) => process.wakes_up(slept),
+            Self::Spinning(_) => {
+                process.sleepers.away -= 1;
+                process.sleepers.spinning -= 1;
+            }
+            Self::Settling(_) => process.sleepers.away -= 1,
+            Self::Several(_) => {}
+        }
+    }
+}
+
+/// The calling thread is back from its absence, if no handler has come between, and has the lock.
+fn comes_back(process: &mut Process) {
+    if let Some(absence) = ABSENCE.take() {
+        absence.ends(process);
+    }
+}
+
+/// Whether the calling thread is counted as waiting.
+pub(crate) fn is_waiting() -> bool {
+    ABSENCE.get().is_some()
+}
+
+/// A handler is about to run in this thread: what it interrupts does not wait any more.
+pub(crate) fn stops_waiting() {
+    let Some(absence) = ABSENCE.take() else { return };
+    match absence {
+        Absence::Asleep(context, _) | Absence::Spinning(context) | Absence::Settling(context) => {
+            absence.ends(&mut contexts::at(context));
+        }
+        Absence::Several(several) => {
+            // SAFETY: the call that noted it is interrupted, and takes the note back before it returns (`sleeps_in_several`).
+            for (context, slept) in unsafe { &*several }.iter().enumerate() {
+                if let Some(slept) = slept.take() {
+                    contexts::at(context).wakes_up(slept);
+                }
+            }
+        }
+    }
+}
+
+/// The calling thread sleeps in several contexts from now on.
+///
+/// # Safety
+/// `several` must be valid until [`wakes_in_several`] is called, or a handler jumps out of the call.
+pub(crate) unsafe fn sleeps_in_several(several: *const Several) {
+    ABSENCE.set(Some(Absence::Several(several)));
+}
+
+/// It does no more: what is left in its note is still counted.
+pub(crate) fn wakes_in_several() {
+    ABSENCE.take();
 }
 
 /// How long a thread that spins leaves the lock to others between two looks, if there are any.
@@ -556,6 +632,7 @@ pub(crate) fn let_others_in(
     guard.sleepers.spinning += 1;
     let woke = guard.sleepers.found_nothing && core::mem::take(&mut guard.sleepers.woke);
     let pauses = if guard.sleepers.any() { PAUSES } else { 0 };
+    ABSENCE.set(Some(Absence::Spinning(context)));
     drop(guard);
     if woke {
         // They may have no other.
@@ -565,8 +642,7 @@ pub(crate) fn let_others_in(
     rest(nap_us);
     meanwhile();
     let mut guard = contexts::at_last(context);
-    guard.sleepers.away -= 1;
-    guard.sleepers.spinning -= 1;
+    comes_back(&mut guard);
     guard
 }
 
@@ -574,9 +650,10 @@ pub(crate) fn let_others_in(
 pub(crate) fn settled(mut guard: Guard<'static, Process>) -> Guard<'static, Process> {
     let context = guard.context;
     guard.sleepers.away += 1;
+    ABSENCE.set(Some(Absence::Settling(context)));
     drop(guard);
     let mut guard = contexts::at(context);
-    guard.sleepers.away -= 1;
+    comes_back(&mut guard);
     guard
 }
 
@@ -589,10 +666,11 @@ pub(crate) fn sleep_in(
 ) -> Guard<'static, Process> {
     let (timeout_us, slept) = guard.begin_to_sleep(For::Set(set), true, deadline);
     let context = guard.context;
+    ABSENCE.set(Some(Absence::Asleep(context, slept)));
     drop(guard);
     sleep(timeout_us);
     let mut guard = contexts::at(context);
-    guard.wakes_up(slept);
+    comes_back(&mut guard);
     guard
 }
 
@@ -610,13 +688,14 @@ pub(crate) fn sleep_beside(
     if word.is_none() {
         polled.extend(guard.wakers(slept).map(readable));
     }
+    ABSENCE.set(Some(Absence::Asleep(context, slept)));
     drop(guard);
     match word {
         Some(word) => sys::futex_wait(word, 0, timeout_us, since),
         None => drop(sys::poll(polled, timeout_us, since)),
     }
     let mut guard = contexts::at(context);
-    guard.wakes_up(slept);
+    comes_back(&mut guard);
     guard.heed_all(polled);
     guard
 }

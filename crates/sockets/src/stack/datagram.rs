@@ -92,8 +92,11 @@ impl Face {
             self.datagrams.overflows += 1;
             return;
         }
+        if !socket.receive.push(datagram.payload) {
+            self.datagrams.overflows += 1;
+            return;
+        }
         part.queue.push_back(Record { source: datagram.source, length: datagram.payload.len() });
-        socket.receive.push(datagram.payload);
         self.wake(id, bits::IN | bits::RDNORM);
     }
 
@@ -119,13 +122,13 @@ impl Face {
 }
 
 impl<T: Transport> Stack<T> {
-    /// A UDP socket; AF_INET6 if `v6`.
-    pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> SocketId {
-        let id = self.open(descriptor, v6, nonblocking);
+    /// A UDP socket; AF_INET6 if `v6`. `None` without memory for it.
+    pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
+        let id = self.open(descriptor, v6, nonblocking)?;
         let socket = self.face.at_mut(id);
         socket.state = State::Datagram;
         socket.datagrams = Some(Box::default());
-        id
+        Some(id)
     }
 
     pub(crate) fn datagrams(&self, id: SocketId) -> Option<&Datagrams> {

@@ -14,14 +14,31 @@ use lab::{INTERFACE, Lab, Namespace};
 use overfly_link::broker::Protocol;
 use overfly_steer::{Attachment, Broker, Options};
 
-/// The library that this test run built.
+/// The library that this test run built, or another one that was asked for (`cargo xtask sanitize`).
 pub(crate) fn library() -> PathBuf {
+    if let Some(library) = std::env::var_os("OVERFLY_TEST_LIBRARY") {
+        return library.into();
+    }
     let test = std::env::current_exe().unwrap();
     let folder = test.parent().unwrap();
     [folder.join("liboverfly.so"), folder.join("../liboverfly.so")]
         .into_iter()
         .find(|path| path.is_file())
         .expect("cargo builds liboverfly.so with these tests")
+}
+
+/// Has a program preload the library, and before it a sanitizer's runtime if there is one.
+pub(crate) fn preload(command: &mut Command) -> &mut Command {
+    let Some(sanitizer) = std::env::var_os("OVERFLY_TEST_SANITIZER") else {
+        return command.env("LD_PRELOAD", library());
+    };
+    let mut both = sanitizer;
+    both.push(":");
+    both.push(library());
+    // Programs are not instrumented, and leave what they hold to the kernel. Addresses that no program can have are tried.
+    command
+        .env("ASAN_OPTIONS", "detect_leaks=0:abort_on_error=1:allocator_may_return_null=1:use_sigaltstack=0");
+    command.env("LD_PRELOAD", both)
 }
 
 /// A lab whose server end has a broker.
@@ -45,10 +62,7 @@ impl Bench {
     /// A program in the server's namespace, over Overfly.
     pub(crate) fn accelerated(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        command
-            .env("LD_PRELOAD", library())
-            .env("OVERFLY_BROKER", self.broker.environment())
-            .env("OVERFLY_STATS", "1");
+        preload(&mut command).env("OVERFLY_BROKER", self.broker.environment()).env("OVERFLY_STATS", "1");
         command
     }
 

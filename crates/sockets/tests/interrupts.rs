@@ -1,0 +1,61 @@
+//! Signals, cancellation and forks in the middle of calls on sockets: what the program prints over Overfly is what it prints
+//! over the kernel. The broker runs in this process. Needs root, python3 and a C compiler.
+
+mod bench;
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use bench::lab::{CLIENT, SERVER};
+use bench::{Bench, peer, programs, run, sum, text};
+
+impl Bench {
+    /// One of the programs in C.
+    fn compile(&self, name: &str) -> PathBuf {
+        let binary = self.path(name);
+        let output = Command::new("cc")
+            .args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"])
+            .args([&binary, &programs(&format!("{name}.c"))])
+            .output()
+            .expect("a C compiler (apt install gcc)");
+        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+        binary
+    }
+}
+
+/// What a program prints over the kernel, and over Overfly in several ways, is the same.
+fn same(name: &str, ways: &[&[(&str, &str)]]) {
+    let bench = Bench::new(1);
+    let program = bench.compile(name);
+    let mut expected = None;
+    for way in core::iter::once(None).chain(ways.iter().map(Some)) {
+        let _peer = peer(&bench, &CLIENT.to_string());
+        let mut command = if way.is_some() { bench.accelerated("timeout") } else { Command::new("timeout") };
+        command.args(["-s", "KILL", "100"]).arg(&program);
+        command
+            .args([SERVER.to_string(), CLIENT.to_string()])
+            .envs(way.into_iter().copied().flatten().copied());
+        let output = run(&bench.lab.server, &mut command);
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && told.ends_with("done\n"), "{way:?}: {told}\n{complained}");
+        if way.is_some() {
+            assert!(sum(&complained, "connects") > 5, "not accelerated: {complained}");
+        }
+        assert_eq!(&told, expected.get_or_insert_with(|| told.clone()), "{way:?}: {complained}");
+    }
+}
+
+#[test]
+fn signals_interrupt_as_over_the_kernel() {
+    same("interrupts", &[&[], &[("EF_POLL_USEC", "2000")], &[("EF_STACK_PER_THREAD", "1")]]);
+}
+
+#[test]
+fn threads_are_cancelled_as_over_the_kernel() {
+    same("cancels", &[&[], &[("EF_POLL_USEC", "2000")], &[("EF_STACK_PER_THREAD", "1")]]);
+}
+
+#[test]
+fn forks_past_libc_are_forks() {
+    same("rawforks", &[&[], &[("EF_STACK_PER_THREAD", "1")]]);
+}
