@@ -8,6 +8,8 @@ pub enum Error {
     Plan {
         /// Path of the plan, as it was given.
         file: String,
+        /// The line at fault, from 1.
+        line: Option<usize>,
         /// Names the key and what was expected, in one line.
         message: String,
     },
@@ -49,7 +51,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Plan { file, message } => write!(f, "{file}: {message}"),
+            Error::Plan { file, line: Some(line), message } => write!(f, "{file}:{line}: {message}"),
+            Error::Plan { file, line: None, message } => write!(f, "{file}: {message}"),
             Error::Machine(message) => f.write_str(message),
             Error::NotOurs(name) => write!(
                 f,

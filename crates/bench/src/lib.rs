@@ -4,10 +4,15 @@
 //!   named ones (`overfly lab up`) that stay.
 //! * [`plan`]: what to measure, read from TOML and checked.
 //! * [`session`]: carries a plan out, one fresh lab for each run; on this machine as it is where the link is memif.
+//! * [`statistics`]: medians, intervals, outliers.
+//! * [`diff`]: two sessions beside each other.
 //! * [`report`]: medians, gains, tables, `summary.json`.
 
 #![forbid(unsafe_code)]
+// `overfly_terminal` writes: these would end the command where nobody reads any more.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod diff;
 pub mod environment;
 mod error;
 pub mod lab;
@@ -18,6 +23,7 @@ mod schedule;
 pub mod session;
 mod shuffle;
 mod site;
+pub mod statistics;
 mod trial;
 mod yardstick;
 

@@ -1,8 +1,17 @@
 //! Plans: what to measure. `cookbooks/README.md` documents the format.
 
+mod words;
+
+/// What is replaced where.
+const ARGUMENT_PLACES: [&str; 4] = ["@ROOT@", "@CONFIG@", "@PORT@", "@BUILD@"];
+const FILL_PLACES: [&str; 2] = ["@PORT@", "@BYTES@"];
+const URL_PLACES: [&str; 3] = ["@ADDRESS@", "@PORT@", "@BYTES@"];
+const CONFIG_PLACES: [&str; 3] = ["@ROOT@", "@PORT@", "@WORKERS@"];
+
 use std::fmt;
 use std::fs;
 use std::ops::RangeInclusive;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -54,6 +63,8 @@ pub struct Plan {
 pub struct Source {
     /// Path, as it was given.
     pub file: PathBuf,
+    /// The plan itself.
+    pub text: String,
     /// What the server's configuration is made from, if it has one.
     pub config_template: Option<String>,
 }
@@ -242,37 +253,103 @@ impl Plan {
     /// # Errors
     /// [`Error::Plan`], naming the key and what was expected.
     pub fn read(file: &Path) -> Result<Plan, Error> {
-        let text = fs::read_to_string(file).map_err(|error| wrong(file, error.to_string()))?;
+        let text = fs::read_to_string(file).map_err(|error| wrong(file, None, error.to_string()))?;
         let mut plan = Plan::parse(file, &text)?;
         if let Some(config) = &plan.server.config {
             let template = fs::read_to_string(plan.beside(config)).map_err(|error| {
-                wrong(
-                    file,
-                    format!(
-                        "server.config = \"{}\": {error}; expected a file, relative to the plan",
-                        config.display()
-                    ),
-                )
+                let given = config.display();
+                let message =
+                    format!("server.config = \"{given}\": {error}; expected a file, relative to the plan");
+                plan.fault("server.config", message)
             })?;
             plan.source.config_template = Some(template);
         }
+        plan.check_programs()?;
+        plan.check_places()?;
         Ok(plan)
     }
 
     fn parse(file: &Path, text: &str) -> Result<Plan, Error> {
         let mut plan: Plan = toml::from_str(text).map_err(|error| {
-            let place = error.span().map(|span| line_at(text, span.start));
-            let message = error.message().replace('\n', ", ");
-            match place {
-                Some((number, line)) if !line.is_empty() => {
-                    wrong(file, format!("line {number}, `{line}`: {message}"))
-                }
-                _ => wrong(file, message),
+            let (number, line) = error.span().map_or((None, ""), |span| {
+                let (number, line) = line_at(text, span.start);
+                (Some(number), line)
+            });
+            let message = words::plain(error.message());
+            // Of a key that is missing the line is its table's, or the first: it says nothing.
+            if line.is_empty() || message.ends_with("is missing") {
+                wrong(file, number, message)
+            } else {
+                wrong(file, number, format!("`{line}`: {message}"))
             }
         })?;
         plan.source.file = file.to_owned();
-        plan.check().map_err(|message| wrong(file, message))?;
+        plan.source.text = text.to_owned();
+        plan.check().map_err(|message| {
+            let key = message.split([' ', ':']).next().unwrap_or_default();
+            plan.fault(key, message.clone())
+        })?;
         Ok(plan)
+    }
+
+    /// What is wrong with a key of the plan (`server.cpu`), which was read.
+    #[must_use]
+    pub fn fault(&self, key: &str, message: String) -> Error {
+        wrong(&self.source.file, words::line_of(&self.source.text, key), message)
+    }
+
+    /// That what is to be started is there, before anything runs.
+    fn check_programs(&self) -> Result<(), Error> {
+        let program = &self.server.program;
+        if !is_there(program) {
+            let message = format!(
+                "server.program = \"{program}\": there is no such program on the PATH; install it, or write where it is"
+            );
+            return Err(self.fault("server.program", message));
+        }
+        let scripts = [
+            ("server.build", self.server.build.clone()),
+            ("server.fill", self.server.fill.first().map(PathBuf::from)),
+        ];
+        for (key, script) in scripts {
+            let Some(script) = script else { continue };
+            let path = self.beside(&script);
+            if !is_executable(&path) {
+                let given = script.display();
+                let message = format!("{key} = \"{given}\": expected a program, relative to the plan");
+                return Err(self.fault(key, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// That every `@WORD@` is one that is replaced: a server that is given another fails in each run.
+    fn check_places(&self) -> Result<(), Error> {
+        let texts: [(&str, &[&str], Vec<&str>); 3] = [
+            (
+                "server.arguments",
+                &ARGUMENT_PLACES,
+                self.server.arguments.iter().map(String::as_str).collect(),
+            ),
+            ("server.fill", &FILL_PLACES, self.server.fill.iter().map(String::as_str).collect()),
+            ("server.url", &URL_PLACES, vec![&self.server.url]),
+        ];
+        for (key, known, texts) in texts {
+            if let Some(place) = texts.into_iter().find_map(|text| words::unknown_place(text, known)) {
+                let message = format!("{key}: nothing replaces {place}; expected {}", known.join(", "));
+                return Err(self.fault(key, message));
+            }
+        }
+        let (Some(config), Some(template)) = (&self.server.config, &self.source.config_template) else {
+            return Ok(());
+        };
+        for (number, line) in (1..).zip(template.lines()) {
+            if let Some(place) = words::unknown_place(line, &CONFIG_PLACES) {
+                let message = format!("nothing replaces {place}; expected {}", CONFIG_PLACES.join(", "));
+                return Err(wrong(&self.beside(config), Some(number), message));
+            }
+        }
+        Ok(())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -367,8 +444,21 @@ impl Plan {
     }
 }
 
-fn wrong(file: &Path, message: String) -> Error {
-    Error::Plan { file: file.display().to_string(), message }
+fn wrong(file: &Path, line: Option<usize>, message: String) -> Error {
+    Error::Plan { file: file.display().to_string(), line, message }
+}
+
+/// Whether execvp(3) would find it.
+fn is_there(program: &str) -> bool {
+    if program.contains('/') {
+        return is_executable(Path::new(program));
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    std::env::split_paths(&path).any(|folder| is_executable(&folder.join(program)))
+}
+
+fn is_executable(path: &Path) -> bool {
+    path.metadata().is_ok_and(|its| its.is_file() && its.permissions().mode() & 0o111 != 0)
 }
 
 fn within<T: PartialOrd + fmt::Display + Copy>(
@@ -424,7 +514,7 @@ cpu = 0
         let text = RIGHT.replacen(from, to, 1);
         let line = Plan::parse(Path::new("p.toml"), &text).unwrap_err().to_string();
         assert!(!line.contains('\n'), "{line}");
-        assert!(line.starts_with("p.toml: "), "{line}");
+        assert!(line.starts_with("p.toml:"), "{line}");
         line
     }
 
@@ -463,18 +553,35 @@ cpu = 0
         let line = complaint("repeats = 3", "repeat = 3");
         assert!(line.contains("`repeat`") && line.contains("`repeats`"), "{line}");
         let line = complaint("[client]", "[client]\ncolour = 1");
-        assert!(line.contains("`colour`") && line.contains("`threads`"), "{line}");
+        assert!(line.contains("there is no key `colour`") && line.contains("`threads`"), "{line}");
     }
 
     #[test]
     fn a_value_that_is_not_as_expected_is_named_with_what_is() {
         for (from, to, named) in [
-            ("repeats = 3", "repeats = 0", "repeats = 0: expected a number from 1 to 100"),
-            ("repeats = 3", "repeats = \"x\"", "repeats = \"x\""),
-            ("repeats = 3", "", "`repeats`"),
+            ("repeats = 3", "repeats = 0", "p.toml:6: repeats = 0: expected a number from 1 to 100"),
+            (
+                "repeats = 3",
+                "repeats = \"x\"",
+                "p.toml:6: `repeats = \"x\"`: expected a whole number, 0 or more, not the text \"x\"",
+            ),
+            ("repeats = 3", "repeats = -3", "expected a whole number, 0 or more, not -3"),
+            (
+                "duration_s = 2",
+                "duration_s = true",
+                "p.toml:8: `duration_s = true`: expected a number, not true",
+            ),
+            ("title = \"t\"", "title = 3", "p.toml:2: `title = 3`: expected text in quotes, not 3"),
+            ("[0, 10000]", "5", "expected a list in brackets, [ ], not 5"),
+            ("repeats = 3", "", "the key `repeats` is missing"),
+            ("program = \"nginx\"", "", "the key `program` is missing"),
             ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
             ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
-            ("\"close\", \"keepalive\"", "\"maybe\"", "`maybe`"),
+            (
+                "\"close\", \"keepalive\"",
+                "\"maybe\"",
+                "`maybe` is not known; expected `close` or `keepalive`",
+            ),
             (
                 "duration_s = 2",
                 "duration_s = 2\npatience_s = -1",
@@ -483,10 +590,10 @@ cpu = 0
             ("[0, 10000]", "[]", "payload_bytes = []: expected at least one"),
             ("[0, 10000]", "[7, 7]", "payload_bytes: 7 is there twice"),
             ("[0, 10000]", "[-1]", "payload_bytes = [-1]"),
-            ("cpu = 0", "cpu = 4096", "server.cpu = 4096: expected a number from 0 to"),
+            ("cpu = 0", "cpu = 4096", "p.toml:13: server.cpu = 4096: expected a number from 0 to"),
             ("connections = 64", "connections = 64\nthreads = 0", "client.threads = 0: expected"),
             ("connections = 64", "connections = 2\nthreads = 3", "client.connections = 2: expected"),
-            ("title = \"t\"", "title = ", "line 2"),
+            ("title = \"t\"", "title = ", "p.toml:2: "),
         ] {
             let line = complaint(from, to);
             assert!(line.contains(named), "{to} -> {line}");
@@ -502,6 +609,57 @@ cpu = 0
         let path = folder.path().join("p.toml");
         fs::write(&path, RIGHT).unwrap();
         let line = Plan::read(&path).unwrap_err().to_string();
-        assert!(line.contains("server.config = \"nginx.conf\""), "{line}");
+        assert!(line.contains("p.toml:12: server.config = \"nginx.conf\""), "{line}");
+    }
+
+    #[test]
+    fn what_could_only_fail_while_it_runs_is_found_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.toml");
+        let complaint = |from: &str, to: &str, template: &str| {
+            let right = RIGHT.replace("\"nginx\"", "\"true\"");
+            assert!(right.contains(from), "{from}");
+            fs::write(&path, right.replacen(from, to, 1)).unwrap();
+            fs::write(folder.path().join("nginx.conf"), template).unwrap();
+            Plan::read(&path).map(drop).map_err(|error| error.to_string())
+        };
+        assert_eq!(complaint("t", "t", "listen @PORT@;"), Ok(()));
+        for (from, to, template, named) in [
+            ("\"true\"", "\"ngin\"", "", "p.toml:10: server.program = \"ngin\": there is no such program"),
+            ("\"true\"", "\"/etc/passwd\"", "", "p.toml:10: server.program = \"/etc/passwd\": there is no"),
+            (
+                "arguments = []",
+                "arguments = [\"@RAIZ@\"]",
+                "",
+                "p.toml:11: server.arguments: nothing replaces @RAIZ@",
+            ),
+            (
+                "arguments = []",
+                "arguments = []\nbuild = \"no\"",
+                "",
+                "p.toml:12: server.build = \"no\": expected a program",
+            ),
+            (
+                "arguments = []",
+                "arguments = []\nfill = [\"no\"]",
+                "",
+                "p.toml:12: server.fill = \"no\": expected a program",
+            ),
+            (
+                "arguments = []",
+                "arguments = []\nurl = \"http://@HOST@/\"",
+                "",
+                "p.toml:12: server.url: nothing replaces @HOST@",
+            ),
+            (
+                "t",
+                "t",
+                "user x;\nlisten @PROT@;\n",
+                "nginx.conf:2: nothing replaces @PROT@; expected @ROOT@, @PORT@",
+            ),
+        ] {
+            let line = complaint(from, to, template).unwrap_err();
+            assert!(line.contains(named), "{named} is not in {line}");
+        }
     }
 }

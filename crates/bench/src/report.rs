@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::environment::Environment;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
 use crate::schedule::{Account, Standing};
+use crate::statistics::{self, Interval};
 use crate::trial::Trial;
 
 /// What a session came to. Its JSON form is `summary.json`.
@@ -49,6 +50,11 @@ pub struct CellReport {
     /// Overfly's median over the kernel's; over memif the kernel's server CPU a request over Overfly's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gain: Option<f64>,
+    /// Where the gain lies ([`statistics::ratio_interval`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gain_interval: Option<Interval>,
+    /// Every point of one side, or of both, was measured while the machine was slow.
+    pub gain_disturbed: bool,
 }
 
 /// The repeats of one mode in one cell. All but `points` and the errors are medians: over the points that are not
@@ -57,10 +63,18 @@ pub struct CellReport {
 pub struct Figure {
     /// Requests per second.
     pub median: f64,
+    /// Where the median of many more runs would lie ([`statistics::median_interval`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub median_interval: Option<Interval>,
     /// Requests per second of every run, in the order of the repeats; 0 where a run failed.
     pub points: Vec<f64>,
     /// Indices into `points` of those that stand although the machine was slow during the run.
     pub disturbed: Vec<usize>,
+    /// Indices into `points` of those that lie far from the others ([`statistics::outliers`]); they count all the same.
+    pub outliers: Vec<usize>,
+    /// What the median is of: requests per second, and µs of the server's CPU for each.
+    #[serde(skip)]
+    counted: Vec<(f64, f64)>,
     /// Requests per second of runs that another run at the same point has replaced, or failed to.
     pub set_aside: Vec<f64>,
     /// Failed requests of all runs, also of those set aside, and one for each run that failed.
@@ -206,7 +220,7 @@ impl Report {
                 "Gain over memif is that of a server core: the kernel's server µs/req over Overfly's.\n",
             );
         }
-        if let Some(note) = self.steadiness() {
+        for note in self.method().into_iter().chain(self.steadiness()) {
             let _ = writeln!(text, "{note}");
         }
         for problem in self.problems() {
@@ -254,7 +268,7 @@ impl Report {
              busy for more than 95 %; a server may be able to do more where it is the generator. A server that spins is busy \
              all the time.\n",
         );
-        if let Some(note) = self.steadiness() {
+        for note in self.method().into_iter().chain(self.steadiness()) {
             let _ = writeln!(text, "\n{note}");
         }
         let problems = self.problems();
@@ -313,6 +327,23 @@ impl Report {
 
     fn has(&self, link: Link) -> bool {
         self.cells.iter().any(|cell| cell.link == link)
+    }
+
+    /// What the gain's interval is, where there is one.
+    fn method(&self) -> Option<String> {
+        let confidence =
+            self.cells.iter().filter_map(|cell| cell.gain_interval).map(|interval| interval.confidence);
+        let least = confidence.min_by(f64::total_cmp)?;
+        let few = if least < statistics::CONFIDENCE {
+            "; so few runs allow less, which is said then: four of each side allow 97 %"
+        } else {
+            ""
+        };
+        Some(format!(
+            "In parentheses, where the gain lies with at least 95 % confidence (Hodges and Lehmann's estimate of a ratio, Mann and \
+             Whitney's exact distribution){few}. Where that holds 1 no difference was seen. A gain with ~ is of disturbed runs. \
+             A point with ? lies far from the others (modified z-score above 3.5), and counts."
+        ))
     }
 
     /// One line if there is something to say of how steady the machine was.
@@ -382,13 +413,21 @@ impl CellReport {
         };
         // Over memif the two sides have different generators. What one core of the server can do does not depend on those,
         // as requests/s do where the generator was the limit.
-        let gain = kernel.as_ref().zip(overfly.as_ref()).and_then(|(kernel, overfly)| {
+        let both = kernel.as_ref().zip(overfly.as_ref());
+        let gain = both.and_then(|(kernel, overfly)| {
             let (more, less) = match cell.link {
                 Link::Memif => (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request),
                 Link::Xdp | Link::Kernel => (overfly.median, kernel.median),
             };
             (less > 0.0).then_some(more / less)
         });
+        let gain_interval = both.filter(|_| gain.is_some()).and_then(|(kernel, overfly)| match cell.link {
+            Link::Memif => statistics::ratio_interval(kernel.server_us(), overfly.server_us()),
+            Link::Xdp | Link::Kernel => statistics::ratio_interval(overfly.per_s(), kernel.per_s()),
+        });
+        let is_disturbed = |figure: &Figure| figure.disturbed.len() == figure.points.len();
+        let gain_disturbed =
+            both.is_some_and(|(kernel, overfly)| is_disturbed(kernel) || is_disturbed(overfly));
         CellReport {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
@@ -398,6 +437,8 @@ impl CellReport {
             kernel_sockets: sockets,
             overfly,
             gain,
+            gain_interval,
+            gain_disturbed,
         }
     }
 
@@ -418,12 +459,27 @@ impl CellReport {
         self.named_figures().into_iter().map(|(_, figure)| figure)
     }
 
+    /// The gain, and where it lies; no more of it than is known.
+    fn gain_in_words(&self) -> String {
+        let Some(gain) = self.gain else { return String::new() };
+        match self.gain_interval {
+            _ if self.gain_disturbed => format!("~{gain:.1}"),
+            Some(interval) if interval.holds(1.0) => "no difference seen".to_owned(),
+            Some(interval) => {
+                let sure = if interval.is_sure() {
+                    String::new()
+                } else {
+                    format!(", {:.0} %", interval.confidence * 100.0)
+                };
+                format!("{gain:.2} ({:.2} to {:.2}{sure})", interval.low, interval.high)
+            }
+            None => format!("{gain:.2}"),
+        }
+    }
+
     fn rows(&self) -> Vec<Vec<String>> {
         let rows = self.named_figures().into_iter().map(|(name, figure)| {
-            let gain = match self.gain {
-                Some(gain) if name.starts_with("overfly") => format!("{gain:.2}"),
-                _ => String::new(),
-            };
+            let gain = if name.starts_with("overfly") { self.gain_in_words() } else { String::new() };
             vec![
                 format!("{} B", self.payload_bytes),
                 self.connection.to_string(),
@@ -460,11 +516,17 @@ impl Figure {
             median(trials.iter().filter(|trial| trial.requests_per_s > 0.0).map(|trial| value(trial)))
         };
         let first = trials.first();
+        let points: Vec<f64> = standing.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect();
+        let per_s = || trials.iter().map(|trial| trial.requests_per_s);
+        let counted = trials.iter().filter(|trial| trial.requests_per_s > 0.0);
         let (server_core_busy_percent, generator_busy_percent) =
             (of(|trial| trial.server_core_busy_percent), of(|trial| trial.generator_busy_percent));
         Figure {
-            median: median(trials.iter().map(|trial| trial.requests_per_s)),
-            points: standing.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
+            median: median(per_s()),
+            median_interval: statistics::median_interval(per_s()),
+            outliers: statistics::outliers(&points),
+            counted: counted.map(|trial| (trial.requests_per_s, trial.server_cpu_us_per_request)).collect(),
+            points,
             disturbed: disturbed.map(|(index, _)| index).collect(),
             set_aside: set_aside.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
             errors: all().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
@@ -487,11 +549,20 @@ impl Figure {
 }
 
 impl Figure {
-    /// Every point; those of a slow machine with a `~`.
+    fn per_s(&self) -> impl Iterator<Item = f64> {
+        self.counted.iter().map(|&(per_s, _)| per_s)
+    }
+
+    fn server_us(&self) -> impl Iterator<Item = f64> {
+        self.counted.iter().map(|&(_, us)| us)
+    }
+
+    /// Every point; those of a slow machine with a `~`, those far from the others with a `?`.
     fn points_in_words(&self) -> String {
         let point = |(index, &point): (usize, &f64)| {
             let mark = if self.disturbed.contains(&index) { "~" } else { "" };
-            format!("{mark}{}", thousands(point))
+            let doubt = if self.outliers.contains(&index) { "?" } else { "" };
+            format!("{mark}{}{doubt}", thousands(point))
         };
         self.points.iter().enumerate().map(point).collect::<Vec<_>>().join(" ")
     }
@@ -513,17 +584,10 @@ fn failures(trial: &Trial) -> String {
     format!("{} requests failed ({})", trial.failed_requests, kinds.join(", "))
 }
 
-/// The middle value, or the mean of the two in the middle; 0 of nothing.
+/// To three places; 0 of nothing.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    let value = match values.len() {
-        0 => 0.0,
-        len if len % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    };
-    (value * 1000.0).round() / 1000.0
+    let value = statistics::median(values);
+    if value.is_nan() { 0.0 } else { (value * 1000.0).round() / 1000.0 }
 }
 
 /// `123,456`
@@ -561,6 +625,34 @@ mod tests {
             assert_eq!(figure.errors, 3);
             assert!(figure.problems[0].contains("3 requests failed"), "{:?}", figure.problems);
         }
+    }
+
+    #[test]
+    fn no_more_of_a_gain_is_said_than_is_known() {
+        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let report = |ours: &[f64], standing: Standing| {
+            let kernel = [100.0, 101.0, 99.0, 102.0].map(|value| (Mode::Kernel, value));
+            let ours = ours.iter().map(|&value| (Mode::Overfly, value));
+            let trials: Vec<(Case, Trial)> = kernel
+                .into_iter()
+                .chain(ours)
+                .zip(1..)
+                .map(|((mode, value), repeat)| {
+                    (Case { cell: 0, mode, generator: Link::Kernel, repeat }, trial(value, 0))
+                })
+                .collect();
+            CellReport::new(0, cell, &trials, &vec![standing; trials.len()])
+        };
+        let twice = report(&[200.0, 202.0, 198.0, 204.0], Standing::Stands);
+        assert_eq!(twice.gain_in_words(), "2.00 (1.94 to 2.06)");
+        assert_eq!(report(&[200.0, 202.0], Standing::Stands).gain_in_words(), "2.00 (1.96 to 2.04, 87 %)");
+        let same = report(&[100.0, 103.0, 98.0, 101.5], Standing::Stands);
+        assert_eq!(same.gain_in_words(), "no difference seen");
+        let disturbed = report(&[200.0, 202.0, 198.0, 204.0], Standing::Disturbed);
+        assert!(disturbed.gain_disturbed);
+        assert_eq!(disturbed.gain_in_words(), "~2.0");
+        let far = report(&[200.0, 201.0, 199.0, 120.0, 200.5], Standing::Stands);
+        assert_eq!(far.overfly.unwrap().points_in_words(), "200 201 199 120? 200");
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use overfly_terminal::{shown, tell};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::Serialize;
 
@@ -78,7 +79,7 @@ impl Session {
         );
 
         let cases = plan.cases();
-        eprintln!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed);
+        tell(format_args!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed));
         let mut progress = Progress::new(plan, cases.len());
         let started = Instant::now();
         let cores = Cores { server_cpu: plan.server.cpu, client_cpu: plan.client.cpu, started };
@@ -118,7 +119,7 @@ impl Session {
                 .map_err(Error::kernel(format!("start {}", path.display())))?;
             if !status.success() {
                 let message = format!("server.build = \"{}\": {status}", script.display());
-                return Err(Error::Plan { file: plan.source.file.display().to_string(), message });
+                return Err(plan.fault("server.build", message));
             }
         }
         Ok(folder)
@@ -224,17 +225,17 @@ impl Progress {
         if !trial.problems.is_empty() || trial.failed_requests > 0 {
             let problems = trial.problems.join("; ");
             let line = format!("{what}: {} failed requests; {problems}", trial.failed_requests);
-            if self.terminal { self.bar.println(line) } else { eprintln!("{line}") }
+            if self.terminal { self.bar.println(shown(&line)) } else { tell(line) }
         }
         if !self.terminal {
-            eprintln!(
+            tell(format_args!(
                 "{}/{} {what}: {:.0} requests/s{}, {} s left",
                 index + 1,
                 self.count,
                 trial.requests_per_s,
                 if disturbed { " on a slow machine" } else { "" },
                 self.left(index + 1)
-            );
+            ));
         }
     }
 

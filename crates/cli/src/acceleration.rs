@@ -94,6 +94,7 @@ pub(crate) fn attachment_options(options: &Options) -> overfly_steer::Options {
             1 => HugePages::Try,
             _ => HugePages::Insist,
         },
+        heed_firewall: options.firewall == 0,
         ..overfly_steer::Options::default()
     }
 }
@@ -123,6 +124,7 @@ mod tests {
         let ring = with("EF_RXQ_SIZE", "16384");
         assert_eq!((ring.rx_ring, ring.rx_frames), (16_384, 16_384));
         assert_eq!(with("EF_MIN_FREE_PACKETS", "7").min_free_frames, 7);
+        assert!(with("EF_FIREWALL", "honour").heed_firewall && !with("EF_FIREWALL", "ignore").heed_firewall);
         assert_eq!(with("EF_USE_HUGE_PAGES", "0").huge_pages, HugePages::No);
         assert_eq!(with("EF_USE_HUGE_PAGES", "2").huge_pages, HugePages::Insist);
         assert!(with("EF_INT_DRIVEN", "0").busy_poll && with("EF_POLL_USEC", "20").busy_poll);

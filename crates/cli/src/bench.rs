@@ -3,8 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use overfly_bench::plan::Plan;
+use overfly_bench::plan::{Mode, Plan};
+use overfly_bench::report::Report;
 use overfly_bench::session::Session;
+
+use crate::profile::{self, Profile};
 
 /// Measure a server on the kernel and on Overfly, as a plan says, and compare
 ///
@@ -24,8 +27,14 @@ pub(crate) struct Arguments {
 
 pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
     match measure(arguments) {
-        Ok(0) => ExitCode::SUCCESS,
-        Ok(errors) => {
+        Ok((report, output)) => {
+            let text = report.to_text();
+            let written = output.join("{report.md,summary.json,raw/}");
+            let said = overfly_terminal::print(&format!("{text}\nWritten: {}\n", written.display()));
+            let errors = report.errors();
+            if errors == 0 {
+                return crate::written(said);
+            }
             crate::complain(format_args!("{errors} errors; the lines above that begin with `!` say which"));
             ExitCode::FAILURE
         }
@@ -36,8 +45,14 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn measure(arguments: &Arguments) -> Result<u64, overfly_bench::Error> {
+/// The report, and the folder that it was written to.
+fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Error> {
     let plan = Plan::read(&arguments.plan)?;
+    // The plan's own profile, before an hour of runs that cannot have it.
+    if plan.modes.contains(&Mode::Overfly) {
+        let profile = Profile::load(&plan.profile, &profile::folders());
+        profile.map_err(|error| plan.fault("profile", format!("profile = \"{}\": {error}", plan.profile)))?;
+    }
     let overfly = std::env::current_exe().map_err(|source| overfly_bench::Error::Kernel {
         action: "find this command's own file".to_owned(),
         source,
@@ -45,7 +60,5 @@ fn measure(arguments: &Arguments) -> Result<u64, overfly_bench::Error> {
     let output = arguments.output.clone().unwrap_or_else(|| Path::new("results").join(plan.name()));
     let session = Session { overfly, output, seed: arguments.seed.unwrap_or_else(Session::random_seed) };
     let report = session.run(&plan)?;
-    print!("{}", report.to_text());
-    println!("\nWritten: {}", session.output.join("{report.md,summary.json,raw/}").display());
-    Ok(report.errors())
+    Ok((report, session.output))
 }

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Holder, Lease};
+use overfly_link::broker::{Heard, Holder, Lease};
 use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -24,7 +25,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// A program's place at the broker of an interface. Dropping it gives the place up; the broker ends with the last.
 pub(crate) struct Membership {
     interface: String,
-    lease: Option<Lease>,
+    lease: Arc<Lease>,
+    leaving: Arc<AtomicBool>,
+    /// Says what the broker has to say; at the end, whether that goes on.
+    listening: Option<JoinHandle<bool>>,
     /// The broker, if it was started for this program.
     broker: Option<Child>,
 }
@@ -42,11 +46,7 @@ impl Membership {
                     for line in differences(&settings(&in_force.options), lease.in_force()) {
                         complain(format_args!("{interface} serves another program already: {line}"));
                     }
-                    return Ok(Membership {
-                        interface: interface.to_owned(),
-                        lease: Some(lease),
-                        broker: None,
-                    });
+                    return Membership::new(interface, lease, None);
                 }
                 Ok(None) => {
                     if let Some(membership) = Membership::first(interface, in_force)? {
@@ -88,11 +88,7 @@ impl Membership {
                     ));
                 }
                 let lease = Lease::at(name).map_err(|error| error.to_string())?;
-                Ok(Some(Membership {
-                    interface: interface.to_owned(),
-                    lease: Some(lease),
-                    broker: Some(broker),
-                }))
+                Membership::new(interface, lease, Some(broker)).map(Some)
             }
             other => {
                 let _ = broker.wait();
@@ -105,9 +101,20 @@ impl Membership {
         }
     }
 
+    fn new(interface: &str, lease: Lease, broker: Option<Child>) -> Result<Membership, String> {
+        let (lease, leaving) = (Arc::new(lease), Arc::new(AtomicBool::new(false)));
+        let listen = {
+            let (lease, leaving) = (Arc::clone(&lease), Arc::clone(&leaving));
+            move || listen(&lease, &leaving)
+        };
+        let listening = std::thread::Builder::new().spawn(listen);
+        let listening = listening.map_err(|error| format!("no thread could be started: {error}"))?;
+        Ok(Membership { interface: interface.to_owned(), lease, leaving, listening: Some(listening), broker })
+    }
+
     /// The value of `OVERFLY_BROKER` for the program.
     pub(crate) fn environment(&self) -> &str {
-        self.lease.as_ref().map_or("", Lease::environment)
+        self.lease.environment()
     }
 
     /// The broker, if it is a child of this process.
@@ -118,9 +125,10 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let Some(lease) = self.lease.take() else { return };
-        let before = lease.device_before();
-        if lease.leave() {
+        let before = self.lease.device_before();
+        self.leaving.store(true, Ordering::Release);
+        self.lease.begin_to_leave();
+        if self.listening.take().is_some_and(|listening| listening.join().unwrap_or(false)) {
             return;
         }
         if let Some(broker) = &mut self.broker {
@@ -129,6 +137,21 @@ impl Drop for Membership {
         // A broker that was killed could not do it.
         if let Some(before) = before.filter(|_| Holder::of(&self.interface) == Holder::Nobody) {
             let _ = restore_deferral(&self.interface, before);
+        }
+    }
+}
+
+/// Says on standard error what the broker has to say, until the lease is over. True if the broker goes on without it.
+fn listen(lease: &Lease, leaving: &AtomicBool) -> bool {
+    loop {
+        let was_leaving = leaving.load(Ordering::Acquire);
+        match lease.hear() {
+            Heard::News(words) => complain(words),
+            Heard::GoesOn => return true,
+            Heard::Ended => return false,
+            // A broker that does not answer in time is not known to have ended.
+            Heard::Nothing if was_leaving => return true,
+            Heard::Nothing => {}
         }
     }
 }
@@ -155,12 +178,14 @@ impl Word<'_> {
 
     /// Nobody hears more than this: standard output is no pipe any more.
     fn say(&self) {
-        match self {
-            Word::Here { name, is_public: true } => println!("public {name}"),
-            Word::Here { name, is_public: false } => println!("hidden {name}"),
-            Word::Elsewhere => println!("elsewhere"),
-            Word::No(reason) => println!("no {}", reason.replace('\n', " ")),
-        }
+        let line = match self {
+            Word::Here { name, is_public: true } => format!("public {name}\n"),
+            Word::Here { name, is_public: false } => format!("hidden {name}\n"),
+            Word::Elsewhere => "elsewhere\n".to_owned(),
+            Word::No(reason) => format!("no {}\n", reason.replace('\n', " ")),
+        };
+        // If whoever started it has gone, no program comes, and it ends.
+        let _ = overfly_terminal::print(&line);
         if let Ok(nothing) = std::fs::File::create("/dev/null") {
             let _ = rustix::stdio::dup2_stdout(nothing);
         }
@@ -170,12 +195,13 @@ impl Word<'_> {
 /// What a broker begins with and no later program changes.
 fn settings(options: &Options) -> String {
     format!(
-        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={}",
+        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={} EF_FIREWALL={}",
         options.max_packets,
         options.rxq_size,
         options.min_free_packets,
         options.use_huge_pages,
-        options.int_driven
+        options.int_driven,
+        options.value("EF_FIREWALL").unwrap_or_default()
     )
 }
 

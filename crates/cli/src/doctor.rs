@@ -54,12 +54,16 @@ enum State {
 
 pub(crate) fn doctor(arguments: &Arguments) -> ExitCode {
     let diagnosis = Diagnosis::of_this_machine();
-    if arguments.json {
-        println!("{}", serde_json::to_string_pretty(&diagnosis).unwrap_or_default());
+    let said = if arguments.json {
+        let object = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
+        overfly_terminal::print_json(&(object + "\n"))
     } else {
-        print!("{}", diagnosis.to_text());
+        overfly_terminal::print(&diagnosis.to_text())
+    };
+    match said {
+        Ok(()) if !diagnosis.works => ExitCode::FAILURE,
+        said => crate::written(said),
     }
-    if diagnosis.works { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 impl Diagnosis {
@@ -68,7 +72,8 @@ impl Diagnosis {
         let library = library();
         let carries = [&xdp, &memif].iter().any(|finding| finding.state != State::Missing);
         let works = carries && library.state != State::Missing;
-        let mut machine = vec![library, interface(), cores(), descriptors(), locked_memory()];
+        let mut machine =
+            vec![library, interface(), firewall(), routing(), cores(), descriptors(), locked_memory()];
         machine.extend(TOOLS.map(tool));
         Diagnosis { works, links: vec![xdp, memif, tap()], machine }
     }
@@ -227,6 +232,39 @@ fn interface() -> Finding {
     }
 }
 
+/// Which rules decide whom a stack may serve.
+fn firewall() -> Finding {
+    match overfly_steer::firewall_in_force() {
+        Ok(rules) => Finding::new("firewall", State::Good, rules),
+        Err(error) => {
+            Finding::new("firewall", State::Limited, error.to_string()).remedy("sudo overfly doctor")
+        }
+    }
+}
+
+/// Whether rules choose among routes, which the XDP program does not follow.
+fn routing() -> Finding {
+    match overfly_steer::routing_rules() {
+        Ok(ruled) => routing_of(ruled),
+        Err(error) => Finding::new("routing", State::Limited, error.to_string()),
+    }
+}
+
+fn routing_of(ruled: [bool; 2]) -> Finding {
+    let (families, options) = match ruled {
+        [false, false] => {
+            return Finding::new("routing", State::Good, "no rules but the kernel's own");
+        }
+        [true, false] => ("IPv4", ""),
+        [false, true] => ("IPv6", "-6 "),
+        [true, true] => ("IPv4 and IPv6", ""),
+    };
+    let detail = format!(
+        "`ip rule` has rules of yours, or there is a VRF: connections that come over {families} are the kernel's, all of them"
+    );
+    Finding::new("routing", State::Limited, detail).remedy(format!("ip {options}rule"))
+}
+
 fn cores() -> Finding {
     match overfly_bench::lab::queue_count() {
         1 => Finding::new(
@@ -288,5 +326,19 @@ fn tool((program, package, purpose): (&'static str, &'static str, &'static str))
         Ok(path) => Finding::new(program, State::Good, path.display().to_string()),
         Err(_) => Finding::new(program, State::Limited, format!("not installed; {purpose} need it"))
             .remedy(format!("apt-get install {package}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_that_choose_routes_are_said_with_their_families() {
+        assert!(routing_of([false; 2]).state == State::Good);
+        for (ruled, family) in [([true, false], "over IPv4 are"), ([false, true], "over IPv6 are")] {
+            let finding = routing_of(ruled);
+            assert!(finding.state == State::Limited && finding.detail.contains(family), "{}", finding.detail);
+        }
     }
 }

@@ -57,7 +57,7 @@ pub(crate) fn lab(arguments: &Arguments) -> ExitCode {
         },
     };
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(said) => crate::written(overfly_terminal::print(&said)),
         Err(error) => {
             crate::complain(&error);
             ExitCode::from(error.exit_status())
@@ -65,27 +65,26 @@ pub(crate) fn lab(arguments: &Arguments) -> ExitCode {
     }
 }
 
-fn up(lab: &NamedLab, prefix: &str) -> Result<(), overfly_bench::Error> {
+/// What there is to say of it.
+fn up(lab: &NamedLab, prefix: &str) -> Result<String, overfly_bench::Error> {
     // Nothing is run through the path: a named lab is entered by whoever finds its name.
     let state = match lab.up("overfly".as_ref())? {
         Up::Made => "is up",
         Up::AlreadyThere => "was up already",
     };
-    println!(
+    Ok(format!(
         "The lab {state}: {prefix}server has {SERVER} and {SERVER_V6}, {prefix}client has {CLIENT} and {CLIENT_V6}. \
-         Try: overfly lab exec client -- ping -c 1 {SERVER}"
-    );
-    Ok(())
+         Try: overfly lab exec client -- ping -c 1 {SERVER}\n"
+    ))
 }
 
-fn down(lab: &NamedLab) -> Result<(), overfly_bench::Error> {
+fn down(lab: &NamedLab) -> Result<String, overfly_bench::Error> {
     let down = lab.down()?;
     for (id, name, namespace) in &down.left_running {
         crate::complain(format_args!("process {id} ({name}) of {namespace} goes on, without a network"));
     }
-    match down.removed.as_slice() {
-        [] => println!("There was no lab."),
-        removed => println!("Removed {}.", removed.join(" and ")),
-    }
-    Ok(())
+    Ok(match down.removed.as_slice() {
+        [] => "There was no lab.\n".to_owned(),
+        removed => format!("Removed {}.\n", removed.join(" and ")),
+    })
 }

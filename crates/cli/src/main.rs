@@ -1,6 +1,8 @@
 //! The `overfly` command.
 
 #![forbid(unsafe_code)]
+// `overfly_terminal` writes: these would end the command where nobody reads any more.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod acceleration;
 mod bench;
@@ -17,6 +19,7 @@ mod one_line;
 mod options;
 mod profile;
 mod program;
+mod report;
 #[path = "../../sockets/src/rules.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
 mod rules;
@@ -34,6 +37,7 @@ use overfly_load::http::{HttpArgs, main_http};
 use overfly_load::serve::{ServeArgs, main_serve};
 use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
 use overfly_load::vod::{VodArgs, main_vod};
+use overfly_terminal::Unwritten;
 
 /// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
 /// with the same engine, and a bench that compares both with the kernel.
@@ -48,6 +52,7 @@ struct Arguments {
 enum Command {
     Run(run::Arguments),
     Bench(bench::Arguments),
+    Report(report::Arguments),
     Doctor(doctor::Arguments),
     Profile(profile::Arguments),
     Top(watch::top::Arguments),
@@ -85,6 +90,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Doctor(arguments) => doctor::doctor(&arguments),
         Command::Profile(arguments) => profile::profile(&arguments),
         Command::Top(arguments) => watch::top::top(&arguments),
@@ -116,11 +122,27 @@ fn complain_to_log(on: bool) {
 /// Says what is wrong, in one line, on standard error or, where a profile wants that and there is one, to the system log.
 fn complain(message: impl std::fmt::Display) {
     const DAEMON_WARNING: u32 = 3 << 3 | 4; // syslog(3)
+    // A name with a newline in it would begin a line of its own.
+    let message = message.to_string().replace('\n', "\\n");
+    let message = overfly_terminal::shown(&message);
     let logged = LOGS.load(Ordering::Relaxed) && {
         let record = format!("<{DAEMON_WARNING}>overfly[{}]: {message}", std::process::id());
         UnixDatagram::unbound().is_ok_and(|socket| socket.send_to(record.as_bytes(), "/dev/log").is_ok())
     };
     if !logged {
-        eprintln!("overfly: {message}");
+        overfly_terminal::tell(format_args!("overfly: {message}"));
+    }
+}
+
+/// The exit status of a command whose output was written, or not: that is said, unless nobody reads any more.
+fn written(output: Result<(), Unwritten>) -> ExitCode {
+    match output {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(unwritten) => {
+            if let Unwritten::Failed(_) = &unwritten {
+                complain(&unwritten);
+            }
+            ExitCode::from(unwritten.exit_status())
+        }
     }
 }

@@ -1,14 +1,16 @@
 //! Wrong arguments get one line that names what is wrong and what was expected.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
+use overfly_terminal::Unwritten;
 
 /// Prints clap's help as it is, its errors in one line. The exit status is 2 for an error.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        let _ = error.print();
-        return ExitCode::SUCCESS;
+        let written = error.print().and_then(|()| std::io::stdout().flush());
+        return crate::written(written.map_err(Unwritten::from));
     }
     crate::complain(message(error));
     ExitCode::from(2)

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use overfly_terminal::Unwritten;
+
 /// Why a run cannot start or cannot go on.
 #[derive(Debug)]
 pub enum Error {
@@ -22,6 +24,8 @@ pub enum Error {
         /// What the machine said, and what to do about it.
         why: String,
     },
+    /// What was to be said could not be written.
+    Output(Unwritten),
 }
 
 impl Error {
@@ -36,8 +40,9 @@ impl Error {
         match done {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::from(1),
+            Err(Error::Output(unwritten @ Unwritten::ReaderGone)) => ExitCode::from(unwritten.exit_status()),
             Err(error) => {
-                eprintln!("{command}: {error}");
+                overfly_terminal::tell(format_args!("{command}: {error}"));
                 ExitCode::from(if error.is_usage() { 2 } else { 1 })
             }
         }
@@ -66,8 +71,16 @@ impl fmt::Display for Error {
                 write!(f, "{option} {given}: expected {expected}")
             }
             Error::Machine { what, why } => write!(f, "{what}: {why}"),
+            Error::Output(unwritten) => unwritten.fmt(f),
         }
     }
 }
 
-impl std::error::Error for Error {}
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Output(unwritten) => Some(unwritten),
+            Error::Usage { .. } | Error::Machine { .. } => None,
+        }
+    }
+}

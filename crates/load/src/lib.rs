@@ -4,6 +4,8 @@
 //! [`vod`] is `overfly load vod`: video streams that have to keep up.
 
 #![forbid(unsafe_code)]
+// `overfly_terminal` writes: these would end the command where nobody reads any more.
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;
 mod crew;

@@ -49,8 +49,7 @@ pub(crate) fn profile(arguments: &Arguments) -> ExitCode {
             }
         }
     };
-    print!("{text}");
-    ExitCode::SUCCESS
+    crate::written(overfly_terminal::print(&text))
 }
 
 fn list() -> String {

@@ -12,7 +12,7 @@ use overfly_link::watch::Capture;
 
 use super::filter::Filter;
 use super::pcapng::Writer;
-use super::{Choice, Subject, monotonic_us};
+use super::{Choice, Failure, Subject, monotonic_us};
 use crate::complain;
 
 /// Between two looks at what stacks have written.
@@ -47,36 +47,44 @@ pub(crate) struct Arguments {
 pub(crate) fn dump(arguments: &Arguments) -> ExitCode {
     match write(arguments) {
         Ok((kept, dropped)) => {
-            eprintln!("overfly: {kept} frames captured, {dropped} dropped because they came too fast");
+            overfly_terminal::tell(format_args!(
+                "overfly: {kept} frames captured, {dropped} dropped because they came too fast"
+            ));
             ExitCode::SUCCESS
         }
-        Err(error) => {
-            complain(error);
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.exit(),
     }
 }
 
-fn write(arguments: &Arguments) -> Result<(u64, u64), String> {
+impl Arguments {
+    fn to_standard_output(&self) -> bool {
+        self.write == Path::new("-")
+    }
+
+    /// Frames could not be written.
+    fn failed(&self, error: io::Error) -> Failure {
+        if self.to_standard_output() {
+            return Failure::Output(error.into());
+        }
+        Failure::Said(format!("{}: {error}", self.write.display()))
+    }
+}
+
+fn write(arguments: &Arguments) -> Result<(u64, u64), Failure> {
     let subjects = arguments.choice.some_subjects()?;
-    let failed = |error: io::Error| format!("{}: {error}", arguments.write.display());
-    let out: Box<dyn Write> = if arguments.write == Path::new("-") {
+    let failed = |error| arguments.failed(error);
+    let out: Box<dyn Write> = if arguments.to_standard_output() {
         if io::stdout().is_terminal() {
-            return Err(
-                "pcapng is not for a terminal: name a file with --write, or `| tshark -r -`".to_owned()
-            );
+            let words = "pcapng is not for a terminal: name a file with --write, or `| tshark -r -`";
+            return Err(words.to_owned().into());
         }
         Box::new(io::stdout())
     } else {
         Box::new(File::create(&arguments.write).map_err(failed)?)
     };
     let mut dumper = Dumper::new(arguments, &subjects, out)?;
-    let written = dumper.run(arguments);
-    match written {
-        // Whoever read the other end has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(dumper.sums()),
-        written => written.map(|()| dumper.sums()).map_err(failed),
-    }
+    dumper.run(arguments).map_err(failed)?;
+    Ok(dumper.sums())
 }
 
 /// One process that is dumped.
@@ -98,20 +106,30 @@ impl<'a> Dumper<'a> {
         arguments: &Arguments,
         subjects: &'a [Subject],
         out: Box<dyn Write>,
-    ) -> Result<Dumper<'a>, String> {
-        let failed = |error: io::Error| format!("{}: {error}", arguments.write.display());
+    ) -> Result<Dumper<'a>, Failure> {
+        let failed = |error| arguments.failed(error);
         let now_us = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros() as u64;
         let mut writer = Writer::new(BufWriter::new(out)).map_err(failed)?;
         let mut sources = Vec::new();
         for subject in subjects.iter().filter(|subject| subject.watched.stack.is_some()) {
-            let capture = subject
-                .watched
-                .view
-                .capture(arguments.snaplen as usize)
-                .map_err(|error| format!("process {}: {error}", subject.watched.process))?;
+            let capture = match subject.watched.view.capture(arguments.snaplen as usize) {
+                Ok(capture) => capture,
+                // What a process says of who takes its frames is no reason to miss the others'.
+                Err(error) => {
+                    complain(format_args!("process {}: {error}", subject.watched.process));
+                    continue;
+                }
+            };
             let description = format!("process {} ({})", subject.watched.process, subject.program);
-            writer.interface(&subject.interface, &description, arguments.snaplen).map_err(failed)?;
+            writer
+                .interface(&subject.interface.to_string(), &description, arguments.snaplen)
+                .map_err(failed)?;
             sources.push(Source { subject, capture, kept: 0 });
+        }
+        if sources.is_empty() {
+            let words =
+                "there are no frames to write: no process that was found has a stack to take them from";
+            return Err(words.to_owned().into());
         }
         writer.flush().map_err(failed)?;
         Ok(Dumper { writer, sources, epoch_us: now_us.wrapping_sub(monotonic_us()) })
@@ -142,7 +160,7 @@ impl<'a> Dumper<'a> {
         let now_us = self.epoch_us.wrapping_add(monotonic_us());
         for (interface, source) in (0..).zip(&self.sources) {
             let dropped = source.capture.dropped();
-            self.writer.statistics(interface, now_us, source.kept + dropped, dropped)?;
+            self.writer.statistics(interface, now_us, source.kept.saturating_add(dropped), dropped)?;
         }
         self.writer.flush()
     }
@@ -168,9 +186,9 @@ impl<'a> Dumper<'a> {
 
     /// Frames that were kept, and frames that came too fast.
     fn sums(&self) -> (u64, u64) {
-        self.sources
-            .iter()
-            .fold((0, 0), |(kept, dropped), source| (kept + source.kept, dropped + source.capture.dropped()))
+        self.sources.iter().fold((0, 0), |(kept, dropped), source| {
+            (kept + source.kept, dropped.saturating_add(source.capture.dropped()))
+        })
     }
 }
 

@@ -3,29 +3,31 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
+use overfly_terminal::Foreign;
 use serde_json::{Map, Value, json};
 
-use super::{Choice, Subject};
+use super::{Choice, Left, Subject};
 
 /// Counters, and the time on a core, at one moment.
 struct Reading {
     at: Instant,
     cpu: Option<Duration>,
-    counters: Vec<(String, u64)>,
+    counters: Vec<(Foreign, u64)>,
 }
 
 /// A process now, and how fast its counters grow.
 pub(super) struct Sample {
     pub(super) process: u32,
-    pub(super) program: String,
+    pub(super) program: Foreign,
     pub(super) user: u32,
-    pub(super) interface: String,
+    pub(super) interface: Foreign,
     pub(super) stack: Option<u16>,
     /// Since it showed its counters last, in milliseconds.
     pub(super) age_ms: u64,
     /// Of one core; `None` at the first look.
     pub(super) cpu_percent: Option<f64>,
-    pub(super) counters: Vec<(String, u64)>,
+    /// By the names that the process has for them.
+    pub(super) counters: Vec<(Foreign, u64)>,
     /// Counters' growth a second, in the same order; empty at the first look.
     pub(super) rates: Vec<f64>,
 }
@@ -33,49 +35,49 @@ pub(super) struct Sample {
 impl Sample {
     /// A counter; 0 where the process has none of that name.
     pub(super) fn count(&self, name: &str) -> u64 {
-        self.counters.iter().find(|(its, _)| its == name).map_or(0, |&(_, value)| value)
+        self.counters.iter().find(|(its, _)| its.raw() == name).map_or(0, |&(_, value)| value)
     }
 
     /// A counter's growth a second.
     pub(super) fn rate(&self, name: &str) -> f64 {
-        let index = self.counters.iter().position(|(its, _)| its == name);
+        let index = self.counters.iter().position(|(its, _)| its.raw() == name);
         index.and_then(|index| self.rates.get(index).copied()).unwrap_or(0.0)
     }
 
     /// The growth a second of all counters that `is_meant`.
     pub(super) fn rate_of(&self, is_meant: impl Fn(&str) -> bool) -> f64 {
         let named = self.counters.iter().zip(&self.rates);
-        named.filter(|((name, _), _)| is_meant(name)).map(|(_, rate)| rate).sum()
+        named.filter(|((name, _), _)| is_meant(name.raw())).map(|(_, rate)| rate).sum()
     }
 
     /// Why sockets are the kernel's, and how many for each reason.
-    pub(super) fn reasons(&self) -> impl Iterator<Item = (&str, u64)> {
+    pub(super) fn reasons(&self) -> impl Iterator<Item = (Foreign, u64)> {
         self.counters
             .iter()
-            .filter_map(|(name, value)| Some((name.strip_prefix("kernel.")?, *value)))
+            .filter_map(|(name, value)| Some((name.raw().strip_prefix("kernel.")?.into(), *value)))
             .filter(|(_, value)| *value > 0)
     }
 
     /// Everything as JSON.
     pub(super) fn json(&self) -> Value {
         let counters: Map<String, Value> =
-            self.counters.iter().map(|(name, value)| (name.clone(), json!(value))).collect();
+            self.counters.iter().map(|(name, value)| (name.raw().to_owned(), json!(value))).collect();
         let rates: Map<String, Value> = self
             .counters
             .iter()
             .zip(&self.rates)
-            .filter(|((name, _), _)| !name.starts_with("now."))
-            .map(|((name, _), rate)| (name.clone(), json!(rate)))
+            .filter(|((name, _), _)| !name.raw().starts_with("now."))
+            .map(|((name, _), rate)| (name.raw().to_owned(), json!(rate)))
             .collect();
         json!({
             "process": self.process,
-            "program": self.program,
+            "program": self.program.raw(),
             "user": self.user,
-            "interface": self.interface,
+            "interface": self.interface.raw(),
             "stack": self.stack,
             "age_ms": self.age_ms,
             "cpu_percent": self.cpu_percent,
-            "left_to_kernel": self.reasons().map(|(why, count)| (why.to_owned(), json!(count))).collect::<Map<_, _>>(),
+            "left_to_kernel": self.reasons().map(|(why, count)| (why.raw().to_owned(), json!(count))).collect::<Map<_, _>>(),
             "counters": counters,
             "rates_per_s": rates,
         })
@@ -114,20 +116,21 @@ impl Sampler {
         Sampler { choice: choice.clone(), before: HashMap::new() }
     }
 
-    /// Every process that is meant, as it is now.
+    /// Every process that is meant, as it is now, and what no stack was given.
     ///
     /// # Errors
     /// Those of [`Choice::subjects`].
-    pub(super) fn look(&mut self) -> Result<Vec<Sample>, String> {
-        let subjects = self.choice.subjects()?;
+    pub(super) fn look(&mut self) -> Result<(Vec<Sample>, Vec<Left>), String> {
+        let (subjects, left) = self.choice.subjects()?;
         let mut now = HashMap::new();
         let samples = subjects
             .into_iter()
             .map(|subject| {
+                let counters = subject.watched.view.counters().into_iter();
                 let reading = Reading {
                     at: Instant::now(),
                     cpu: cpu_time(subject.watched.process),
-                    counters: subject.watched.view.counters(),
+                    counters: counters.map(|(name, value)| (name.into(), value)).collect(),
                 };
                 let key = (subject.watched.process, subject.watched.stack);
                 let sample = compare(&subject, self.before.get(&key), &reading);
@@ -136,7 +139,7 @@ impl Sampler {
             })
             .collect();
         self.before = now;
-        Ok(samples)
+        Ok((samples, left))
     }
 }
 

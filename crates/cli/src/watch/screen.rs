@@ -8,17 +8,18 @@ use ratatui::style::{Modifier, Style};
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 
+use super::Left;
 use super::sample::{Sample, Sampler};
-use super::top::{COLUMNS, cells, remarks};
+use super::top::{COLUMNS, cells, left_line, remarks};
 
 /// Shows looks until somebody presses q.
 ///
 /// # Errors
 /// What could not be read or drawn.
 pub(super) fn run(sampler: &mut Sampler, interval: Duration) -> Result<(), String> {
-    let mut samples = sampler.look()?;
+    let mut look = sampler.look()?;
     let mut terminal = ratatui::try_init().map_err(|error| format!("the terminal: {error}"))?;
-    let result = show(&mut terminal, sampler, interval, &mut samples);
+    let result = show(&mut terminal, sampler, interval, &mut look);
     ratatui::restore();
     result
 }
@@ -27,14 +28,14 @@ fn show(
     terminal: &mut DefaultTerminal,
     sampler: &mut Sampler,
     interval: Duration,
-    samples: &mut Vec<Sample>,
+    look: &mut (Vec<Sample>, Vec<Left>),
 ) -> Result<(), String> {
     let mut chosen = TableState::default().with_selected(0);
     let mut paused = false;
     let mut next = Instant::now() + interval;
     loop {
         terminal
-            .draw(|frame| draw(frame, samples, &mut chosen, paused))
+            .draw(|frame| draw(frame, look, &mut chosen, paused))
             .map_err(|error| format!("the terminal: {error}"))?;
         let patience = next.saturating_duration_since(Instant::now());
         if event::poll(patience).map_err(|error| format!("the terminal: {error}"))? {
@@ -53,13 +54,18 @@ fn show(
         if Instant::now() >= next {
             next = Instant::now() + interval;
             if !paused {
-                *samples = sampler.look()?;
+                *look = sampler.look()?;
             }
         }
     }
 }
 
-fn draw(frame: &mut Frame<'_>, samples: &[Sample], chosen: &mut TableState, paused: bool) {
+fn draw(
+    frame: &mut Frame<'_>,
+    (samples, left): &(Vec<Sample>, Vec<Left>),
+    chosen: &mut TableState,
+    paused: bool,
+) {
     let [above, below] = Layout::vertical([Constraint::Min(4), Constraint::Length(9)]).areas(frame.area());
     let widths = [7, 15, 10, 5, 7, 7, 7, 7, 7, 7, 7, 7, 5].map(Constraint::Length);
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -70,10 +76,11 @@ fn draw(frame: &mut Frame<'_>, samples: &[Sample], chosen: &mut TableState, paus
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
         .block(Block::bordered().title(title).title_bottom(" q quit  p pause  ↑↓ choose "));
     frame.render_stateful_widget(table, above, chosen);
-    let (title, lines) = match chosen.selected().and_then(|index| samples.get(index)) {
+    let (title, mut lines) = match chosen.selected().and_then(|index| samples.get(index)) {
         Some(sample) => (format!(" {} {} ", sample.process, sample.program), remarks(sample)),
         None => (" no program runs over Overfly here ".to_owned(), Vec::new()),
     };
+    lines.extend(left.iter().filter_map(left_line));
     let said = Paragraph::new(lines.join("\n")).wrap(Wrap { trim: true });
     frame.render_widget(said.block(Block::bordered().title(title)), below);
 }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use overfly_link::watch::{Kind, Row, Timer};
+use overfly_terminal::{print, print_json};
 use serde_json::json;
 
-use super::{Choice, Subject};
+use super::{Choice, Failure, Subject};
 use crate::complain;
 
 /// How long a process may take to answer.
@@ -29,33 +30,38 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn sockets(arguments: &Arguments) -> ExitCode {
-    let subjects = match arguments.choice.some_subjects() {
-        Ok(subjects) => subjects,
-        Err(error) => {
-            complain(error);
-            return ExitCode::FAILURE;
-        }
-    };
-    if !arguments.json {
-        println!(
-            "{:<11} {:>6} {:>6} {:>28} {:>28}  Process",
-            "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
-        );
+    match show(arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => failure.exit(),
     }
-    let mut status = ExitCode::SUCCESS;
+}
+
+/// Whether every process answered.
+fn show(arguments: &Arguments) -> Result<bool, Failure> {
+    let subjects = arguments.choice.some_subjects()?;
+    if !arguments.json {
+        print(&format!(
+            "{:<11} {:>6} {:>6} {:>28} {:>28}  Process\n",
+            "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
+        ))?;
+    }
+    let mut all = true;
     for subject in subjects.iter().filter(|subject| subject.watched.stack.is_some()) {
         let Some(table) = subject.watched.view.table(PATIENCE) else {
             complain(format_args!(
                 "process {} ({}) does not answer: it is busy, or stopped",
                 subject.watched.process, subject.program
             ));
-            status = ExitCode::FAILURE;
+            all = false;
             continue;
         };
-        for row in &table.rows {
-            if row.kind() != Some(Kind::Listener) || arguments.all || arguments.json {
-                print!("{}", if arguments.json { json_line(subject, row) } else { lines(subject, row) });
-            }
+        if arguments.json {
+            let text: String = table.rows.iter().map(|row| json_line(subject, row)).collect();
+            print_json(&text)?;
+        } else {
+            let meant = table.rows.iter().filter(|row| row.kind() != Some(Kind::Listener) || arguments.all);
+            print(&meant.map(|row| lines(subject, row)).collect::<String>())?;
         }
         if table.rows.len() < table.sockets {
             complain(format_args!(
@@ -66,7 +72,7 @@ pub(crate) fn sockets(arguments: &Arguments) -> ExitCode {
             ));
         }
     }
-    status
+    Ok(all)
 }
 
 /// Linux's numbers for TCP's states (include/net/tcp_states.h), by ss's names.
@@ -170,8 +176,8 @@ fn json_line(subject: &Subject, row: &Row) -> String {
     };
     let value = json!({
         "process": subject.watched.process,
-        "program": subject.program,
-        "interface": subject.interface,
+        "program": subject.program.raw(),
+        "interface": subject.interface.raw(),
         "kind": kind,
         "state": state(row),
         "descriptor": row.descriptor,

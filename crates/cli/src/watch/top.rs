@@ -1,14 +1,15 @@
 //! `overfly top`: what programs over Overfly do, and what of them the kernel does, and why.
 
 use std::fmt::Write as _;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use overfly_terminal::print_json;
 use serde_json::json;
 
 use super::sample::{Sample, Sampler, is_drop};
-use super::{Choice, screen};
+use super::{Choice, Failure, Left, screen};
 use crate::complain;
 
 /// Show what programs over Overfly do: connections, rates, retransmissions, drops, cores
@@ -42,21 +43,23 @@ pub(crate) fn top(arguments: &Arguments) -> ExitCode {
     let mut sampler = Sampler::new(&arguments.choice);
     let count = if arguments.once { Some(1) } else { arguments.count };
     let result = if !arguments.json && count.is_none() && std::io::stdout().is_terminal() {
-        screen::run(&mut sampler, interval)
+        screen::run(&mut sampler, interval).map_err(Failure::Said)
     } else {
         print(&mut sampler, interval, count, arguments.json)
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            complain(error);
-            ExitCode::FAILURE
-        }
+        Err(failure) => failure.exit(),
     }
 }
 
 /// Prints every look but the first, which there is nothing to compare with.
-fn print(sampler: &mut Sampler, interval: Duration, count: Option<u64>, as_json: bool) -> Result<(), String> {
+fn print(
+    sampler: &mut Sampler,
+    interval: Duration,
+    count: Option<u64>,
+    as_json: bool,
+) -> Result<(), Failure> {
     sampler.look()?;
     let mut next = Instant::now();
     let mut left = count.unwrap_or(u64::MAX);
@@ -64,21 +67,35 @@ fn print(sampler: &mut Sampler, interval: Duration, count: Option<u64>, as_json:
         left -= 1;
         next += interval;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let samples = sampler.look()?;
-        let text = if as_json { line(&samples, interval) } else { table(&samples) };
-        // Whoever read this may have gone: `overfly top | head`.
-        if std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()).is_err() {
-            return Ok(());
-        }
+        let (samples, left) = sampler.look()?;
+        let text = if as_json { line(&samples, &left, interval) } else { table(&samples, &left) };
+        if as_json { print_json(&text) } else { overfly_terminal::print(&text) }?;
     }
     Ok(())
 }
 
-fn line(samples: &[Sample], interval: Duration) -> String {
+fn line(samples: &[Sample], left: &[Left], interval: Duration) -> String {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let stacks: Vec<_> = samples.iter().map(Sample::json).collect();
-    let look =
-        json!({ "time_s": time.as_secs_f64(), "interval_s": interval.as_secs_f64(), "stacks": stacks });
+    let interfaces: Vec<_> = left
+        .iter()
+        .map(|Left { interface, frames }| {
+            json!({
+                "interface": interface.raw(),
+                "counters": {
+                    "passed_source": frames.passed_source,
+                    "passed_firewall": frames.passed_firewall,
+                    "dropped_firewall": frames.dropped_firewall,
+                },
+            })
+        })
+        .collect();
+    let look = json!({
+        "time_s": time.as_secs_f64(),
+        "interval_s": interval.as_secs_f64(),
+        "stacks": stacks,
+        "interfaces": interfaces,
+    });
     format!("{look}\n")
 }
 
@@ -93,12 +110,12 @@ pub(super) fn cells(sample: &Sample) -> [String; 13] {
     let bits = (sample.rate("link.received_bytes") + sample.rate("link.sent_bytes")) * 8.0 / 1e6;
     let ring = match sample.count("now.receive_ring_size") {
         0 => "-".to_owned(),
-        size => format!("{}%", 100 * sample.count("now.receive_ring") / size),
+        size => format!("{:.0}%", 100.0 * sample.count("now.receive_ring") as f64 / size as f64),
     };
     [
         sample.process.to_string(),
-        sample.program.clone(),
-        sample.interface.clone(),
+        sample.program.to_string(),
+        sample.interface.to_string(),
         sample.cpu_percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent:.0}")),
         sample.count("now.flows").to_string(),
         per_second(sample.rate("sockets.accepts")),
@@ -127,8 +144,10 @@ pub(super) fn remarks(sample: &Sample) -> Vec<String> {
     if sample.stack.is_none() {
         remarks.push("has no stack: nothing of it is accelerated".to_owned());
     }
-    let mut kernel: Vec<String> =
-        sample.reasons().map(|(why, count)| format!("{} {count}", why.replace('_', " "))).collect();
+    let mut kernel: Vec<String> = sample
+        .reasons()
+        .map(|(why, count)| format!("{} {count}", why.to_string().replace('_', " ")))
+        .collect();
     for (name, words) in [
         ("sockets.kernel_accepts", "connections accepted from the kernel"),
         ("sockets.kernel_connects", "connections made by the kernel"),
@@ -143,7 +162,7 @@ pub(super) fn remarks(sample: &Sample) -> Vec<String> {
     let drops: Vec<String> = sample
         .counters
         .iter()
-        .filter(|(name, value)| is_drop(name) && *value > 0)
+        .filter(|(name, value)| is_drop(name.raw()) && *value > 0)
         .map(|(name, value)| format!("{name} {value}"))
         .collect();
     if !drops.is_empty() {
@@ -152,7 +171,22 @@ pub(super) fn remarks(sample: &Sample) -> Vec<String> {
     remarks
 }
 
-fn table(samples: &[Sample]) -> String {
+/// What of an interface's frames no stack was given, and why; `None` where there was nothing.
+pub(super) fn left_line(left: &Left) -> Option<String> {
+    let frames = &left.frames;
+    let parts: Vec<String> = [
+        (frames.passed_firewall, "passed to the kernel for the firewall's sake"),
+        (frames.passed_source, "passed to the kernel to judge where they come from"),
+        (frames.dropped_firewall, "dropped for the firewall's sake"),
+    ]
+    .iter()
+    .filter(|(count, _)| *count > 0)
+    .map(|(count, words)| format!("{words} {count}"))
+    .collect();
+    (!parts.is_empty()).then(|| format!("{} frames: {}", left.interface, parts.join(", ")))
+}
+
+fn table(samples: &[Sample], left: &[Left]) -> String {
     let mut text = String::new();
     let mut row = |cells: &[String]| {
         let _ = write!(text, "{:>7} {:<15} {:<10}", cells[0], cells[1], cells[2]);
@@ -170,12 +204,17 @@ fn table(samples: &[Sample]) -> String {
             let _ = writeln!(text, "  {} {remark}", sample.process);
         }
     }
+    for line in left.iter().filter_map(left_line) {
+        let _ = writeln!(text, "  {line}");
+    }
     text.push('\n');
     text
 }
 
 #[cfg(test)]
 mod tests {
+    use overfly_link::broker::LeftFrames;
+
     use super::*;
 
     fn sample() -> Sample {
@@ -191,30 +230,41 @@ mod tests {
         ];
         Sample {
             process: 7,
-            program: "nginx".to_owned(),
+            program: "nginx".into(),
             user: 0,
-            interface: "eth0".to_owned(),
+            interface: "eth0".into(),
             stack: Some(1),
             age_ms: 0,
             cpu_percent: Some(42.4),
-            counters: counters.iter().map(|(name, value, _)| ((*name).to_owned(), *value)).collect(),
+            counters: counters.iter().map(|(name, value, _)| ((*name).into(), *value)).collect(),
             rates: counters.iter().map(|(_, _, rate)| *rate).collect(),
         }
     }
 
     #[test]
     fn a_process_is_one_line_and_what_is_to_be_said_of_it() {
-        let text = table(&[sample()]);
+        let left = |dropped_firewall| Left {
+            interface: "eth\x1b0".into(),
+            frames: LeftFrames { passed_firewall: 12, dropped_firewall, ..LeftFrames::default() },
+        };
+        let text = table(&[sample()], &[left(3)]);
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_ascii_whitespace().collect();
         assert_eq!(line, ["7", "nginx", "eth0", "42", "3", "250k", "0", "0", "0", "8.0", "0", "1.5", "25%"]);
         assert!(text.contains("  7 left to the kernel: rule 2\n"), "{text}");
         assert!(text.contains("  7 dropped: engine.drop_checksum 4\n"), "{text}");
+        let frames = "passed to the kernel for the firewall's sake 12, dropped for the firewall's sake 3";
+        assert!(text.contains(&format!("  eth\\x1b0 frames: {frames}\n")), "{text}");
+        assert!(!table(&[sample()], &[left(0)]).contains("dropped for"));
     }
 
     #[test]
     fn json_has_every_counter_and_rates_of_what_grows() {
+        let frames = LeftFrames { passed_source: 1, passed_firewall: 2, dropped_firewall: 3 };
+        let left = Left { interface: "eth0".into(), frames };
         let value: serde_json::Value =
-            serde_json::from_str(&line(&[sample()], Duration::from_secs(1))).unwrap();
+            serde_json::from_str(&line(&[sample()], &[left], Duration::from_secs(1))).unwrap();
+        let counters = json!({ "passed_source": 1, "passed_firewall": 2, "dropped_firewall": 3 });
+        assert_eq!(value["interfaces"], json!([{ "interface": "eth0", "counters": counters }]));
         let stack = &value["stacks"][0];
         assert_eq!(stack["counters"]["sockets.accepts"], 10);
         assert_eq!(stack["rates_per_s"]["engine.drop_checksum"], 1.5);

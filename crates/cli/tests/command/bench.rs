@@ -44,6 +44,14 @@ cpu = 0
         Workplace { folder }
     }
 
+    /// The plan runs the server on Overfly.
+    fn of_overfly(self) -> Workplace {
+        let path = self.folder.path().join("plan.toml");
+        let plan = fs::read_to_string(&path).unwrap();
+        fs::write(&path, plan.replace("modes = [\"kernel\"]", "modes = [\"overfly\"]")).unwrap();
+        self
+    }
+
     fn bench(&self) -> Command {
         let mut command = overfly();
         command.args(["bench", "plan.toml"]).current_dir(self.folder.path());
@@ -98,6 +106,17 @@ fn a_plan_is_carried_out_and_everything_is_written() {
             assert!(look["client_core"].as_f64().unwrap() > 0.0, "{yardstick}");
         }
     }
+    // A session does not differ from itself, and one run is too few to say more.
+    let diff = overfly()
+        .args(["report", "diff", "results/plan", "results/plan/summary.json"])
+        .current_dir(workplace.folder.path())
+        .output()
+        .unwrap();
+    let (code, said) = outcome(&diff);
+    assert_eq!(code, Some(0), "{said}");
+    let text = String::from_utf8_lossy(&diff.stdout).into_owned();
+    assert!(text.contains("1024 B close over kernel, kernel") && text.contains("too few"), "{text}");
+
     let report = fs::read_to_string(workplace.folder.path().join("results/plan/report.md")).unwrap();
     assert!(report.contains("| 1024 B | close | kernel |"), "{report}");
 }
@@ -171,7 +190,11 @@ fn a_wrong_plan_is_refused_in_one_line() {
     let workplace = with("\"nginx.conf\"", "\"apache.conf\"");
     assert_refused(&mut workplace.bench(), 2, &["plan.toml", "server.config", "apache.conf"]);
     let workplace = with("title", "title title");
-    assert_refused(&mut workplace.bench(), 2, &["plan.toml", "line 2"]);
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml:2: "]);
+    let workplace = with("repeats = 1", "repeats = 1\nprofile = \"fast\"").of_overfly();
+    assert_refused(&mut workplace.bench(), 2, &["plan.toml:8: profile = \"fast\"", "balanced"]);
+    let workplace = with("\"nginx\"", "\"ngin\"");
+    assert_refused(&mut workplace.bench(), 2, &["server.program = \"ngin\"", "no such program"]);
     assert_refused(overfly().args(["bench", "/nowhere.toml"]), 2, &["/nowhere.toml"]);
     assert_refused(overfly().args(["bench"]), 2, &["<PLAN>"]);
 }

@@ -19,6 +19,8 @@ use clap::{Args, FromArgMatches};
 
 pub use self::ab::{AbArgs, main_ab};
 pub use self::wrk::{Wrk2Args, WrkArgs, main_wrk, main_wrk2};
+use overfly_terminal::tell;
+
 use crate::error::Error;
 use crate::http::{HttpArgs, Progress, Report, Settings, run_from};
 use crate::output::interrupt::Interrupt;
@@ -71,6 +73,6 @@ fn run(
 /// What a reader should know, on standard error. Where nothing succeeded the page has said it all.
 fn remark(dialect: &str, report: &Report) {
     for remark in report.remarks.iter().filter(|_| report.succeeded > 0) {
-        eprintln!("overfly load {dialect}: {remark}");
+        tell(format_args!("overfly load {dialect}: {remark}"));
     }
 }

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use super::find_max::find_max;
 use super::{HttpArgs, Progress, Report, Settings, run_from};
 use crate::error::Error;
-use crate::output::print;
 use crate::output::watch::{INTERVAL, Moment, Span, Subject, Watch};
+use crate::output::{print, print_report};
 use crate::step::Start;
 
 /// Runs what the arguments ask for, prints the report, and says how it went:
@@ -32,7 +32,7 @@ fn one_run(args: &HttpArgs) -> Result<bool, Error> {
         settings.interval = Some(INTERVAL);
     }
     if !args.output.json {
-        print(&format!("Running {} @ {}\n", length(&settings), settings.targets[0].url()));
+        print(&format!("Running {} @ {}\n", length(&settings), settings.targets[0].url()))?;
     }
     let result = run_from(
         &settings,
@@ -54,8 +54,9 @@ fn one_run(args: &HttpArgs) -> Result<bool, Error> {
             return Err(error);
         }
     };
-    print(&if args.output.json { report.to_json() + "\n" } else { report.to_string() });
+    let printed = print_report(args.output.json, || report.to_json(), &report);
     start.leave(&report)?;
+    printed?;
     watch.finish()?;
     Ok(report.succeeded > 0)
 }

@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use super::command::{length, show, subject};
 use super::{HttpArgs, Report, run};
+use overfly_terminal::tell;
+
 use crate::error::Error;
 use crate::output::watch::{INTERVAL, Watch};
-use crate::output::{print, units, verdict};
+use crate::output::{print, print_json, units, verdict};
 use crate::search::{Answer, Edge, Evidence, Goal, Range, Search};
 
 /// More connections than this no machine has.
@@ -106,17 +108,17 @@ pub(super) fn find_max(args: &HttpArgs) -> Result<bool, Error> {
     refuse_what_needs_one_run(args)?;
     let mut finder = Finder::new(args)?;
     let search = finder.search;
-    finder.say(&finder.opening()?);
+    finder.say(&finder.opening()?)?;
     let answer = search.run(|load| finder.probe(load))?;
     finder.watch.finish()?;
     let json = args.output.json;
     let remarks = finder.remarks();
     let holds = answer.holds.is_some();
     if json {
-        print(&finder.into_json(&answer, remarks));
+        print_json(&finder.into_json(&answer, remarks))?;
     } else {
-        print(&finder.conclusion(&answer));
-        remarks.iter().for_each(|remark| print(&format!("  {remark}\n")));
+        let remarks: String = remarks.iter().map(|remark| format!("  {remark}\n")).collect();
+        print(&(finder.conclusion(&answer) + &remarks))?;
     }
     Ok(holds)
 }
@@ -143,15 +145,19 @@ impl<'a> Finder<'a> {
     }
 
     /// On standard output, unless JSON goes there.
-    fn say(&self, text: &str) {
-        if self.args.output.json { eprint!("{text}") } else { print(text) }
+    fn say(&self, line: &str) -> Result<(), Error> {
+        if self.args.output.json {
+            tell(line);
+            return Ok(());
+        }
+        print(&format!("{line}\n"))
     }
 
     fn opening(&self) -> Result<String, Error> {
         let Range { low, high } = self.search.range;
         let first = self.over.at(self.args, low).settings()?;
         Ok(format!(
-            "Looking for the largest {} from {low} to {high} with {}, {} a run @ {}\n",
+            "Looking for the largest {} from {low} to {high} with {}, {} a run @ {}",
             self.over.option(),
             self.goal,
             length(&first),
@@ -168,7 +174,7 @@ impl<'a> Finder<'a> {
             Ok(report) => report,
             // A load that this machine or these options do not allow does not hold, whatever the server may do.
             Err(error) if error.is_usage() => {
-                self.say(&format!("  {error}\n"));
+                self.say(&format!("  {error}"))?;
                 self.probes.push(Probe { load, holds: false, why: Some(error.to_string()), report: None });
                 return Ok(false);
             }
@@ -179,7 +185,7 @@ impl<'a> Finder<'a> {
             failed: report.failed_total,
             short_of_load: verdict::short_of_load(&report),
         });
-        self.say(&line(self.over.option(), load, &report, why.as_deref()));
+        self.say(&line(self.over.option(), load, &report, why.as_deref()))?;
         let mut shown = serde_json::to_value(&report).unwrap_or_default();
         if let Some(fields) = shown.as_object_mut() {
             fields.remove("record");
@@ -223,7 +229,7 @@ impl<'a> Finder<'a> {
             probes: self.probes,
         };
         // Numbers and strings under string keys: serde_json has nothing to refuse.
-        serde_json::to_string(&report).unwrap_or_default() + "\n"
+        serde_json::to_string(&report).unwrap_or_default()
     }
 
     fn conclusion(&self, answer: &Answer) -> String {
@@ -263,7 +269,7 @@ fn refuse_what_needs_one_run(args: &HttpArgs) -> Result<(), Error> {
 fn line(option: &str, load: u64, report: &Report, why: Option<&str>) -> String {
     let failed = report.failed_total as f64 / report.requests.max(1) as f64;
     format!(
-        "  {option} {load:<9}{:>12.1}/s{:>12} p50{:>12} p99{:>9} errors  {}\n",
+        "  {option} {load:<9}{:>12.1}/s{:>12} p50{:>12} p99{:>9} errors  {}",
         report.requests_per_s,
         units::time(report.latency_us.p50),
         units::time(report.latency_us.p99),

@@ -272,7 +272,7 @@ impl Wire for XdpLink {
             ("transmit_interface_down", link.transmit_interface_down),
             ("transmit_failed", link.transmit_failed),
             ("fill_deferred", link.fill_deferred),
-            ("completion_deferred", link.completion_deferred),
+            ("fill_taken_over", link.fill_taken_over),
         ];
         for (name, count) in named {
             counters.insert(format!("link.{name}"), count);

@@ -57,6 +57,11 @@ impl<W: Write> Series<W> {
         self.out.flush()
     }
 
+    /// What a run without a whole interval has written is its line of names.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     /// Quantiles in µs; empty cells where nothing succeeded, since 0 would be a time.
     fn distribution(&mut self, histogram: &Histogram<u64>) -> io::Result<()> {
         let quantiles = QUANTILES.iter().map(|(_, quantile)| histogram.value_at_quantile(*quantile));

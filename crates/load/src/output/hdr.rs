@@ -52,6 +52,11 @@ impl<W: Write> HdrLog<W> {
         self.out.flush()
     }
 
+    /// What a run without a whole interval has written is the log's head.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     fn line(
         &mut self,
         tag: Option<&str>,

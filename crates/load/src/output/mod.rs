@@ -14,12 +14,27 @@ pub(crate) mod units;
 pub(crate) mod verdict;
 pub(crate) mod watch;
 
-use std::io::Write;
+use std::fmt::Display;
 
 pub use args::OutputArgs;
 
-/// Prints on standard output. A reader that has gone away does not change how things go.
-pub(crate) fn print(text: &str) {
-    let mut stdout = std::io::stdout();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+use crate::error::Error;
+
+/// Prints on standard output. What cannot be written is an error: it may be the result.
+pub(crate) fn print(text: &str) -> Result<(), Error> {
+    overfly_terminal::print(text).map_err(Error::Output)
+}
+
+/// As [`print()`], of one JSON object.
+pub(crate) fn print_json(object: &str) -> Result<(), Error> {
+    overfly_terminal::print_json(&format!("{object}\n")).map_err(Error::Output)
+}
+
+/// The result, in the form that was asked for.
+pub(crate) fn print_report(
+    as_json: bool,
+    object: impl FnOnce() -> String,
+    text: &impl Display,
+) -> Result<(), Error> {
+    if as_json { print_json(&object()) } else { print(&text.to_string()) }
 }

@@ -6,6 +6,8 @@ use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use overfly_terminal::{redraw, tell};
+
 use super::args::OutputArgs;
 use super::board::Board;
 use super::csv::Series;
@@ -106,7 +108,7 @@ impl Watch {
         let serve = |address: &String| Metrics::serve(address, &subject.url, subject.link);
         let metrics = args.metrics.as_ref().map(serve).transpose()?;
         if let Some(address) = metrics.as_ref().and_then(|metrics| metrics.address().ok()) {
-            eprintln!("Metrics at http://{address}/metrics");
+            tell(format_args!("Metrics at http://{address}/metrics"));
         }
         let live = match (args.tui, args.json) {
             (true, _) => {
@@ -201,7 +203,7 @@ impl Watch {
             Live::Nothing | Live::ScreenToCome => {}
             Live::Line { shown } => {
                 *shown = true;
-                eprint!("\r\x1b[K{}", self.board.line());
+                redraw(&self.board.line());
             }
             Live::Screen(tui) => match tui.show(&self.board) {
                 Ok(true) => _ = self.ended_by.get_or_insert("a key"),
@@ -226,7 +228,7 @@ impl Watch {
         match std::mem::replace(&mut self.live, Live::Nothing) {
             Live::Line { shown } => {
                 if shown {
-                    eprint!("\r\x1b[K");
+                    redraw("");
                 }
                 self.live = Live::Line { shown: false };
             }
@@ -242,8 +244,16 @@ impl Watch {
         self.ended_by.take()
     }
 
-    /// What went wrong with the files or the terminal.
+    /// Writes out what is left, and says what went wrong with the files or the terminal.
     pub(crate) fn finish(&mut self) -> Result<(), Error> {
+        if let Some(Written { path, to }) = &mut self.series {
+            let flushed = to.flush().map_err(|error| unwritten(path, &error));
+            self.broken = self.broken.take().or(flushed.err());
+        }
+        if let Some(Written { path, to }) = &mut self.log {
+            let flushed = to.flush().map_err(|error| unwritten(path, &error));
+            self.broken = self.broken.take().or(flushed.err());
+        }
         self.broken.take().map_or(Ok(()), Err)
     }
 }

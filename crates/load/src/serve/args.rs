@@ -12,10 +12,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::fault::Chances;
 use super::run::{Progress, Server};
 use super::settings::Settings;
+use overfly_terminal::{redraw, tell};
+
 use crate::arguments::{count, cpus, number, time};
 use crate::error::Error;
 use crate::link::{Link, Network};
-use crate::output::print;
+use crate::output::print_report;
 
 /// Serves HTTP as fast as it can: /1024, /10k and /1M ask for so many bytes, / for none.
 #[derive(Debug, Clone, clap::Args)]
@@ -130,7 +132,7 @@ fn serve(args: &ServeArgs) -> Result<bool, Error> {
     }
     let server = Server::start(settings)?;
     // On standard error: standard output is for the result.
-    eprintln!("Serving at http://{} over {}", server.address(), args.link);
+    tell(format_args!("Serving at http://{} over {}", server.address(), args.link));
     let mut line = LiveLine::new(!args.json);
     while !stop.load(Ordering::Relaxed) && !server.is_over() {
         std::thread::sleep(Duration::from_millis(20));
@@ -138,7 +140,7 @@ fn serve(args: &ServeArgs) -> Result<bool, Error> {
     }
     line.clear();
     let report = server.stop()?;
-    print(&if args.json { report.to_json() + "\n" } else { report.to_string() });
+    print_report(args.json, || report.to_json(), &report)?;
     Ok(true)
 }
 
@@ -160,19 +162,19 @@ impl LiveLine {
         if !self.wanted || passed < Duration::from_secs(1) {
             return;
         }
-        eprint!(
-            "\r\x1b[K{:.0} s: {:.0} requests/s, {} connections open, {} malformed",
+        redraw(&format!(
+            "{:.0} s: {:.0} requests/s, {} connections open, {} malformed",
             progress.elapsed.as_secs_f64(),
             progress.counts.requests.saturating_sub(requests) as f64 / passed.as_secs_f64(),
             progress.counts.open(),
             progress.counts.malformed_total()
-        );
+        ));
         self.shown = Some(*progress);
     }
 
     fn clear(&mut self) {
         if self.shown.is_some() {
-            eprint!("\r\x1b[K");
+            redraw("");
         }
     }
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::channel::{Door, Ear, Mouth, Part, Place, Said, Told, VERSION};
 use super::timeline::Timeline;
+use overfly_terminal::tell;
+
 use crate::arguments::{number, time};
 use crate::error::Error;
 use crate::http::Report;
 use crate::output::interrupt::Interrupt;
 use crate::output::watch::{Moment, Subject, Watch};
-use crate::output::{OutputArgs, print, units};
+use crate::output::{OutputArgs, print, print_json, units};
 
 const GENERATORS_MAX: usize = 1000;
 /// How often the clock of each generator is read; the quickest answer counts.
@@ -101,10 +103,10 @@ fn conclude(gathered: Gathered, json: bool) -> Result<bool, Error> {
     };
     merged.remarks.extend(missing.iter().map(|name| format!("{name}: its requests are missing here.")));
     if json {
-        print(&(merged.to_json() + "\n"));
+        print_json(&merged.to_json())?;
     } else {
         let word = if count == 1 { "generator" } else { "generators in step" };
-        print(&format!("{count} {word} @ {}\n{lines}{merged}", merged.url));
+        print(&format!("{count} {word} @ {}\n{lines}{merged}", merged.url))?;
     }
     Ok(missing.is_empty() && merged.succeeded > 0)
 }
@@ -150,7 +152,7 @@ impl Circle {
     fn open(door: Door, wanted: usize) -> Result<Circle, Error> {
         let interrupt =
             Interrupt::new(false).map_err(|error| Error::machine("watching for signals", error))?;
-        eprintln!("Waiting for {wanted} generators: overfly load http … --join {}", door.place());
+        tell(format_args!("Waiting for {wanted} generators: overfly load http … --join {}", door.place()));
         let door = Arc::new(door);
         let (sender, events) = channel();
         let (theirs, to_us) = (door.clone(), sender.clone());
@@ -227,7 +229,7 @@ impl Circle {
                 Err(Error::machine(format!("generator {name}"), why))
             }
             Event::Said(index, Said::Hello { name, .. }) => {
-                eprintln!("{} of {}: {name}", index + 1, self.wanted);
+                tell(format_args!("{} of {}: {name}", index + 1, self.wanted));
                 self.generators[index].name = name;
                 Ok(())
             }
@@ -314,7 +316,7 @@ impl Circle {
             }
         }
         let within = slowest.as_secs_f64() * 1e6 / 2.0;
-        eprintln!("Started: each one's clock is known to within {}", units::time(within));
+        tell(format_args!("Started: each one's clock is known to within {}", units::time(within)));
         Ok(())
     }
 
@@ -379,7 +381,7 @@ impl Circle {
         timeline.end(index);
         let generator = &mut self.generators[index];
         if !generator.is_done() {
-            eprintln!("{}: {why}", generator.name);
+            tell(format_args!("{}: {why}", generator.name));
             generator.lost = Some(why);
         }
     }

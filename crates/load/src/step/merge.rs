@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::error::Error;
 use crate::http::{Latency, Report};
-use crate::output::{histogram, page, print};
+use crate::output::{histogram, page, print_report};
 use crate::record::Record;
 
 /// Adds up reports, or HdrHistogram logs, of generators that ran at the same time.
@@ -63,15 +63,13 @@ fn merge(args: &MergeArgs) -> Result<bool, Error> {
     match (Report::merge(reports), log_files) {
         (Some(report), 0) => {
             let text = format!("{count} reports merged @ {}\n{report}", report.url);
-            print(&if args.json { report.to_json() + "\n" } else { text });
+            print_report(args.json, || report.to_json(), &text)?;
             Ok(report.succeeded > 0)
         }
         (None, _) => {
-            print(&if args.json {
-                distributions(logs.clone())
-            } else {
-                format!("{count} logs merged, {} requests\n{}", logs.latency_ns.len(), page::Times(&logs))
-            });
+            let text =
+                format!("{count} logs merged, {} requests\n{}", logs.latency_ns.len(), page::Times(&logs));
+            print_report(args.json, || distributions(logs.clone()), &text)?;
             Ok(!logs.latency_ns.is_empty())
         }
         (Some(_), _) => Err(Error::usage("FILE", "", "reports, or HdrHistogram logs, not both")),
@@ -89,7 +87,7 @@ fn distributions(record: Record) -> String {
         record,
     };
     // Numbers and strings under string keys: serde_json has nothing to refuse.
-    serde_json::to_string(&distributions).unwrap_or_default() + "\n"
+    serde_json::to_string(&distributions).unwrap_or_default()
 }
 
 /// Adds the histograms of a log, ours or another tool's in ns. The error says what was expected.

@@ -8,10 +8,12 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::report::Moment;
 use super::run::{Stop, run};
 use super::settings::{Control, Settings};
+use overfly_terminal::redraw;
+
 use crate::arguments::{count, cpus, number, ports, sources, time};
 use crate::error::Error;
 use crate::link::Link;
-use crate::output::print;
+use crate::output::print_report;
 
 /// Streams video to ever more players and reports how many the server sustains before a buffer runs dry.
 #[derive(Debug, Clone, clap::Args)]
@@ -202,17 +204,17 @@ fn load(args: &VodArgs) -> Result<bool, Error> {
         }
     })?;
     if live {
-        eprint!("\r\x1b[K");
+        redraw("");
     }
-    print(&if args.json { report.to_json() + "\n" } else { report.to_string() });
+    print_report(args.json, || report.to_json(), &report)?;
     Ok(report.sustained > 0)
 }
 
 /// A line that rewrites itself.
 fn show(moment: &Moment) {
     let standing = &moment.standing;
-    eprint!(
-        "\r\x1b[K{:.0} s: {} streaming, {} filling, {} dropped, {} failed, {:.3} Gb/s{}",
+    redraw(&format!(
+        "{:.0} s: {} streaming, {} filling, {} dropped, {} failed, {:.3} Gb/s{}",
         moment.at_s,
         standing.streaming,
         standing.filling + standing.connecting,
@@ -220,7 +222,7 @@ fn show(moment: &Moment) {
         standing.failed,
         moment.rate_bps / 1e9,
         if moment.approaching { ", approaching the link's speed" } else { "" }
-    );
+    ));
 }
 
 #[cfg(test)]

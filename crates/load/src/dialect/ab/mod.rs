@@ -22,6 +22,8 @@ use self::page::Results;
 use self::request::Request;
 use self::workload::{AbWorkload, Tolerance};
 use super::{remark, run, settings};
+use overfly_terminal::tell;
+
 use crate::arguments::{count, number};
 use crate::error::Error;
 use crate::http::{Progress, Report, Settings, Target};
@@ -37,8 +39,7 @@ const HEARTBEAT: u64 = 100;
 #[must_use]
 pub fn main_ab(args: &AbArgs) -> ExitCode {
     if args.version {
-        print(page::BANNER);
-        return ExitCode::SUCCESS;
+        return Error::exit("overfly load ab", print(page::BANNER).map(|()| true));
     }
     Error::exit("overfly load ab", load(args))
 }
@@ -74,23 +75,23 @@ fn load(args: &AbArgs) -> Result<bool, Error> {
     settings.workload = Some(workload.clone());
 
     let heartbeat = (!args.quiet && requests > QUIET_UP_TO).then(|| (requests / 10).max(HEARTBEAT));
-    print(&opening(args, &target, heartbeat.is_some()));
+    print(&opening(args, &target, heartbeat.is_some()))?;
     if verbosity >= 2 {
         let head = String::from_utf8_lossy(&request.bytes[..request.head]);
-        print(&format!("INFO: {} header == \n---\n{head}\n---\n", request.method));
+        print(&format!("INFO: {} header == \n---\n{head}\n---\n", request.method))?;
     }
     let began = SystemTime::now();
     let mut heart = Heart { every: heartbeat, told: 0 };
     let report = run(&mut settings, &args.own.step, |progress| heart.beat(progress))?;
     heart.stop(report.requests);
     if heartbeat.is_none() {
-        print("..done\n");
+        print("..done\n")?;
     }
 
     let results = results(args, &target, &settings, &request, &workload, &report);
     match args.html() {
-        Some(attributes) => print(&html::table(&results, &attributes)),
-        None => print(&page::page(&results, args.shown())),
+        Some(attributes) => print(&html::table(&results, &attributes))?,
+        None => print(&page::page(&results, args.shown()))?,
     }
     remark("ab", &report);
     if let (Some(file), Some(path)) = (csv, &args.csv) {
@@ -193,14 +194,14 @@ impl Heart {
             && requests >= self.told + every
         {
             self.told += every;
-            eprintln!("Completed {} requests", self.told);
+            tell(format_args!("Completed {} requests", self.told));
         }
     }
 
     fn stop(&mut self, requests: u64) {
         self.tell(requests);
         if self.every.is_some() {
-            eprintln!("Finished {requests} requests");
+            tell(format_args!("Finished {requests} requests"));
         }
     }
 }

@@ -126,7 +126,7 @@ impl Script for Thread {
             if common.software.get().is_none() {
                 common.software.get_or_init(|| field(exchange.head, "server"));
             }
-            talk(common.verbosity, exchange);
+            talk(common.verbosity, exchange)?;
         }
         let length = (!common.any_length).then(|| common.length.load(Ordering::Relaxed));
         let Some(counts) = &mut self.counts else {
@@ -160,9 +160,9 @@ impl Drop for Thread {
 }
 
 /// What ab prints of each response with `-v`.
-fn talk(verbosity: u32, exchange: &Exchange<'_>) {
+fn talk(verbosity: u32, exchange: &Exchange<'_>) -> Result<(), Error> {
     if verbosity < 2 {
-        return;
+        return Ok(());
     }
     let received = [exchange.head, exchange.body].concat();
     let mut text = format!("LOG: header received:\n{}\n", String::from_utf8_lossy(&received));
@@ -171,7 +171,7 @@ fn talk(verbosity: u32, exchange: &Exchange<'_>) {
     } else if verbosity >= 3 {
         text.push_str(&format!("LOG: Response code = {}\n", exchange.status));
     }
-    print(&text);
+    print(&text)
 }
 
 /// The value of a head's field.

@@ -46,8 +46,9 @@ pub fn main_wrk2(args: &Wrk2Args) -> ExitCode {
 }
 
 fn version(dialect: &str) -> ExitCode {
-    print(&format!("{dialect}'s flags, scripts and page, by overfly {}\n", env!("CARGO_PKG_VERSION")));
-    ExitCode::SUCCESS
+    let said =
+        print(&format!("{dialect}'s flags, scripts and page, by overfly {}\n", env!("CARGO_PKG_VERSION")));
+    Error::exit(&format!("overfly load {dialect}"), said.map(|()| true))
 }
 
 /// What tells the two apart.
@@ -70,10 +71,10 @@ impl Plan {
         });
         settings.workload = Some(workload.clone());
         let length_s = settings.duration.unwrap_or_default().as_secs_f64();
-        print(&opening(settings.targets[0].url(), length_s, settings.threads, settings.connections));
+        print(&opening(settings.targets[0].url(), length_s, settings.threads, settings.connections))?;
         let report = run(&mut settings, &args.own.step, |_| {})?;
         let results = workload.collection.results(report.duration_s, report.bytes_in);
-        print(&closing(&results, self.shown));
+        print(&closing(&results, self.shown))?;
         if args.script.is_none() || report.open_loop.is_some() {
             // In a closed loop only a script knows how many of its requests should have been under way.
             remark(self.dialect, &report);

@@ -111,7 +111,9 @@ impl Acceptor {
                         }
                     }
                     Err(error) => {
-                        eprintln!("overfly: a memif client was turned away: {error}");
+                        overfly_terminal::tell(format_args!(
+                            "overfly: a memif client was turned away: {error}"
+                        ));
                         std::thread::sleep(ACCEPT_TURN);
                     }
                 }
