@@ -1,4 +1,4 @@
-//! The fuzz drivers of the engine's tests, for cargo-fuzz.
+//! The fuzz drivers of the engine's and the links' tests, for cargo-fuzz.
 
 #![allow(missing_docs, reason = "modules of tests")]
 
@@ -6,3 +6,5 @@
 pub mod drivers;
 #[path = "../../crates/engine/tests/harness/mod.rs"]
 pub mod harness;
+#[path = "../../crates/link/tests/drivers/mod.rs"]
+pub mod link_drivers;

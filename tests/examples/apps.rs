@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use overfly_bench::statistics;
 use overfly_tests::programs::{Outcome, Program, Way};
 
 const USAGE: &str =
@@ -118,8 +119,8 @@ fn row(program: &Program, plan: &Plan) -> bool {
     faults.is_empty()
 }
 
+/// `None` where nothing is measured.
 fn median(outcomes: &[Outcome]) -> Option<f64> {
-    let mut values: Vec<f64> = outcomes.iter().filter_map(|outcome| outcome.measured).collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let value = statistics::median(outcomes.iter().filter_map(|outcome| outcome.measured));
+    (!value.is_nan()).then_some(value)
 }

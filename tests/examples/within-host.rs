@@ -3,7 +3,8 @@
 use std::process::{Command, ExitCode, Stdio};
 
 use overfly_bench::lab::{Lab, SCRATCH};
-use overfly_tests::measured::{Rounds, median};
+use overfly_bench::statistics::median;
+use overfly_tests::measured::Rounds;
 use overfly_tests::{Server, eventually, overfly};
 
 const USAGE: &str = "usage: cargo xtask within-host [--repeats N] [--seconds N]";

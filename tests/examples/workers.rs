@@ -7,7 +7,8 @@ use std::process::ExitCode;
 use std::thread;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::measured::{Link, Measured, Rounds, median};
+use overfly_bench::statistics::median;
+use overfly_tests::measured::{Link, Measured, Rounds};
 use overfly_tests::overfly;
 use serde_json::Value;
 

@@ -4,6 +4,8 @@
 
 pub mod measured;
 pub mod programs;
+pub mod soak;
+pub mod steady;
 pub mod tap;
 pub mod unprivileged;
 

@@ -45,14 +45,6 @@ impl Rounds {
     }
 }
 
-/// The middle one; of an even number the greater.
-#[must_use]
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// What carries the frames between nginx and its clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {

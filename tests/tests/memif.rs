@@ -1,12 +1,13 @@
 //! nginx over shared memory, with nobody's rights from end to end: `overfly run --link memif:…` and `overfly load` as its
 //! client. The lab is only there to have the port and the folder for each test alone.
 
-use std::io::Read;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
 use overfly_bench::lab::Lab;
+use overfly_tests::steady::{self, Steady};
 use overfly_tests::{Random, Server, alive, descendants, eventually, overfly, send, succeed, titled};
 use rustix::process::Signal;
+use serde_json::Value;
 
 /// Everything is here: the commands, what nginx serves and writes, and the socket.
 const FOLDER: &str = "/dev/shm/memif";
@@ -77,60 +78,31 @@ fn report(output: &Output) -> String {
     text
 }
 
-/// The number that JSON has under a name.
-#[track_caller]
-fn number(json: &str, name: &str) -> u64 {
-    let key = format!("\"{name}\":");
-    let (_, after) = json.split_once(&key).unwrap_or_else(|| panic!("no {name} in {json}"));
-    let digits = after.trim_start().split(|letter: char| !letter.is_ascii_digit()).next().unwrap_or_default();
-    digits.parse().unwrap_or_else(|_| panic!("{name} is no number in {json}"))
-}
-
 /// Requests that must all succeed, from as many clients as there are workers.
 #[track_caller]
 fn all_succeed(lab: &Lab, options: &[&str], path: &str) {
     // Another host than the load that goes on beside it.
     let options = [&["--address", "10.77.0.3/24", "-t", "2", "-c", "16", "-n", "2000"], options].concat();
     let json = report(&load(lab, &options, path).output().expect("start the generator"));
-    assert_eq!(number(&json, "succeeded"), 2000, "{options:?} /{path}: {json}");
+    let json: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(json["succeeded"], 2000, "{options:?} /{path}: {json}");
+}
+
+/// How often the generator's threads had to look for another server process.
+fn reconnections(report: &Value) -> u64 {
+    report["counters"]["link.reconnections"].as_u64().expect("a counter")
 }
 
 /// The workers that have served requests so far, the last one last.
 fn served(lab: &Lab) -> Vec<u32> {
     let text =
         lab.within("server", || std::fs::read_to_string(format!("{FOLDER}/served")).unwrap_or_default());
-    let text = text.expect("enter the side");
-    // The last line may not be whole.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| line.parse().expect("a process id")).collect()
+    steady::served(&text.expect("enter the side"))
 }
 
-/// A load, or a bench, that goes on until it is told to end.
-struct Steady(Child);
-
-impl Steady {
-    fn start(lab: &Lab, options: &[&str]) -> Steady {
-        let options = [&["-t", "2", "-c", "8", "-R", "400", "-d", "600s"], options].concat();
-        let mut command = load(lab, &options, "1024");
-        Steady(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the generator"))
-    }
-
-    #[track_caller]
-    fn end(mut self) -> String {
-        send(self.0.id(), Signal::INT);
-        let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
-        self.0.stdout.take().expect("a pipe").read_to_end(&mut stdout).expect("read a pipe");
-        self.0.stderr.take().expect("a pipe").read_to_end(&mut stderr).expect("read a pipe");
-        let status = self.0.wait().expect("wait for the generator");
-        report(&Output { status, stdout, stderr })
-    }
-}
-
-impl Drop for Steady {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A load of small files.
+fn steady(lab: &Lab, options: &[&str]) -> Steady {
+    Steady::start(load(lab, &[&["-t", "2", "-c", "8", "-R", "400", "-d", "600s"], options].concat(), "1024"))
 }
 
 #[track_caller]
@@ -178,7 +150,7 @@ fn a_reload_under_load_moves_the_clients_to_the_new_workers() {
     for close in [&[][..], &["--close"]] {
         let lab = lab();
         let server = nginx(&lab);
-        let load = Steady::start(&lab, close);
+        let load = steady(&lab, close);
         let config = format!("{FOLDER}/nginx.conf");
         for _ in 0..3 {
             let before = titled(server.id(), "nginx: worker process");
@@ -191,7 +163,7 @@ fn a_reload_under_load_moves_the_clients_to_the_new_workers() {
         let after = titled(server.id(), "nginx: worker process");
         eventually("the new ones serve", || served(&lab).last().is_some_and(|worker| after.contains(worker)));
         let json = load.end();
-        assert!(number(&json, "link.reconnections") >= 6, "three for each thread: {json}");
+        assert!(reconnections(&json) >= 6, "three for each thread: {json}");
         all_succeed(&lab, close, "10000");
         server.stop();
         nothing_is_left(&lab);
@@ -202,7 +174,7 @@ fn a_reload_under_load_moves_the_clients_to_the_new_workers() {
 fn a_worker_that_is_killed_costs_its_connections_and_no_more() {
     let lab = lab();
     let server = nginx(&lab);
-    let load = Steady::start(&lab, &["--timeout", "60s"]);
+    let load = steady(&lab, &["--timeout", "60s"]);
     for _ in 0..2 {
         let workers = || titled(server.id(), "nginx: worker process");
         eventually("the load is served", || {
@@ -217,13 +189,13 @@ fn a_worker_that_is_killed_costs_its_connections_and_no_more() {
         all_succeed(&lab, &[], "1024");
     }
     let json = load.end();
-    assert!((2..=4).contains(&number(&json, "link.reconnections")), "{json}");
+    assert!((2..=4).contains(&reconnections(&json)), "{json}");
     assert_eq!(
-        number(&json, "timeout") + number(&json, "connect_timeout"),
-        0,
+        (&json["failed"]["timeout"], &json["failed"]["connect_timeout"]),
+        (&0.into(), &0.into()),
         "failures are told at once: {json}"
     );
-    assert!(number(&json, "failed_total") <= 16, "the connections that there were, twice: {json}");
+    assert!(json["failed_total"].as_u64() <= Some(16), "the connections that there were, twice: {json}");
     server.stop();
     nothing_is_left(&lab);
 }
@@ -285,6 +257,20 @@ fn a_program_reaches_its_own_address() {
     nothing_is_left(&lab);
 }
 
+/// What nobody else could carry is said to be the kernel's for that reason.
+#[test]
+fn a_listener_at_loopback_is_the_kernels() {
+    let lab = lab();
+    let script =
+        "import select, socket; select.select([socket.create_server(('127.0.0.1', 8082))], [], [], 0)";
+    let words = [&format!("{FOLDER}/overfly"), "run", "--link", LINK, "--", "python3", "-c", script];
+    let output = unprivileged(&lab, &words).env("OVERFLY_STATS", "1").output().expect("start overfly run");
+    report(&output);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("left to the kernel: loopback 1\n"), "{said}");
+    nothing_is_left(&lab);
+}
+
 /// A plan for the bench, with so many seconds a run.
 fn plan(lab: &Lab, modes: &str, duration_s: f64) {
     let template = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/nginx/nginx.conf");
@@ -316,20 +302,18 @@ fn the_bench_compares_with_the_loopback_and_leaves_nothing() {
     assert_eq!(folders(), before);
     for mode in ["[\"kernel\"]", "[\"overfly\"]"] {
         plan(&lab, mode, 60.0);
-        let mut command = bench(&lab);
-        let bench = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("start the bench");
-        let mut bench = Steady(bench);
+        let mut bench = Steady::start(bench(&lab));
         let mut family = Vec::new();
         eventually("server and generator run", || {
-            family = descendants(bench.0.id());
+            family = descendants(bench.id());
             let is_load = |id: &u32| {
                 std::fs::read(format!("/proc/{id}/cmdline"))
                     .is_ok_and(|line| line.windows(10).any(|word| word == b"load\0http\0"))
             };
-            family.iter().any(is_load) && !titled(bench.0.id(), "nginx: worker process").is_empty()
+            family.iter().any(is_load) && !titled(bench.id(), "nginx: worker process").is_empty()
         });
-        send(bench.0.id(), Signal::KILL);
-        bench.0.wait().expect("wait for the bench");
+        send(bench.id(), Signal::KILL);
+        bench.wait();
         eventually("its processes end", || family.iter().all(|&id| !alive(id)));
         eventually("its folder goes", || folders() == before);
     }

@@ -2,10 +2,10 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
+use overfly_tests::steady::{self, Steady};
 use overfly_tests::unprivileged::outside;
 use overfly_tests::{Random, Server, alive, descendants, eventually, overfly, send, titled};
 use rustix::process::Signal;
@@ -97,10 +97,7 @@ fn all_succeed(options: &[&str], path: &str) {
 
 /// The workers that have served requests so far, the last one last.
 fn served(folder: &Folder) -> Vec<u32> {
-    let text = fs::read_to_string(folder.path("served")).unwrap_or_default();
-    // The last line may not be whole.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|line| line.parse().expect("a process id")).collect()
+    steady::served(&fs::read_to_string(folder.path("served")).unwrap_or_default())
 }
 
 fn workers(server: &Server) -> Vec<u32> {
@@ -127,31 +124,9 @@ fn nothing_is_left() {
     assert!(!seen.contains("overfly"), "left behind: {seen}");
 }
 
-/// A load that goes on until it is told to end.
-struct Steady(Child);
-
-impl Steady {
-    fn start(options: &[&str]) -> Steady {
-        let options = [&["-R", "400", "-d", "600s"], options].concat();
-        let mut command = load(&options, "1024");
-        Steady(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start the generator"))
-    }
-
-    #[track_caller]
-    fn end(mut self) -> serde_json::Value {
-        send(self.0.id(), Signal::INT);
-        let mut stdout = String::new();
-        self.0.stdout.take().expect("a pipe").read_to_string(&mut stdout).expect("read a pipe");
-        assert!(self.0.wait().expect("wait for the generator").success(), "{stdout}");
-        serde_json::from_str(&stdout).expect("JSON")
-    }
-}
-
-impl Drop for Steady {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A load of small files.
+fn steady(options: &[&str]) -> Steady {
+    Steady::start(load(&[&["-R", "400", "-d", "600s"], options].concat(), "1024"))
 }
 
 #[test]
@@ -198,7 +173,7 @@ fn a_reload_under_load_moves_on_to_the_new_workers() {
     }
     let folder = Folder::new("reload");
     let server = nginx(&folder, "8080");
-    let load = Steady::start(&["-c", "16", "--close"]);
+    let load = steady(&["-c", "16", "--close"]);
     for _ in 0..3 {
         let before = workers(&server);
         eventually("they serve", || served(&folder).last().is_some_and(|worker| before.contains(worker)));
@@ -222,7 +197,7 @@ fn a_worker_that_is_killed_or_stopped_costs_its_own_connections_only() {
     }
     let folder = Folder::new("killed");
     let server = nginx(&folder, "8080 reuseport");
-    let load = Steady::start(&["-c", "16", "--timeout", "60s"]);
+    let load = steady(&["-c", "16", "--timeout", "60s"]);
     eventually("the load is served", || served(&folder).len() > 100);
     let victim = workers(&server)[0];
     send(victim, Signal::KILL);
@@ -234,7 +209,7 @@ fn a_worker_that_is_killed_or_stopped_costs_its_own_connections_only() {
     let report = load.end();
     assert!(report["failed_total"].as_u64() <= Some(16), "the connections that there were: {report}");
     // Whoever is connected to the other one is served while this one takes nothing.
-    let load = Steady::start(&["-c", "64", "--timeout", "60s"]);
+    let load = steady(&["-c", "64", "--timeout", "60s"]);
     let before = served(&folder).len();
     eventually("both serve", || {
         workers(&server).iter().all(|worker| served(&folder)[before..].contains(worker))
@@ -246,7 +221,7 @@ fn a_worker_that_is_killed_or_stopped_costs_its_own_connections_only() {
     assert!(succeed(&["ping", "-c", "3", "-i", "0.1", "-W", "5", "10.77.0.1"]).contains(" 0% packet loss"));
     send(stopped, Signal::CONT);
     eventually("this one, too", || served(&folder)[before + 200..].contains(&stopped));
-    load.end();
+    let _ = load.end();
     server.stop();
     nothing_is_left();
 }

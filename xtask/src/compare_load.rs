@@ -72,17 +72,29 @@ impl Plan {
             .map(|(work, generator)| Row { generator, work, runs: Vec::new() })
             .collect();
         let links = Link::all(&overfly)?;
+        let measured = self.measure_all(&lab, &overfly, &links, &mut rows);
+        links.iter().for_each(Link::forget);
+        measured.map(|()| ExitCode::SUCCESS)
+    }
+
+    fn measure_all(
+        &self,
+        lab: &Lab,
+        overfly: &Path,
+        links: &[Link],
+        rows: &mut Vec<Row>,
+    ) -> Result<(), String> {
         for round in 0..self.rounds {
-            for link in &links {
-                self.measure(&lab, &overfly, link, round, &mut rows)?;
+            for link in links {
+                self.measure(lab, overfly, link, round, rows)?;
             }
         }
         rows.retain(|row| !row.runs.is_empty());
-        print!("{}", table::table(&rows));
-        for link in &links {
-            print!("{}", rates::rates(&lab, &overfly, link, self.rounds, self.amount())?);
+        print!("{}", table::table(rows));
+        for link in links {
+            print!("{}", rates::rates(lab, overfly, link, self.rounds, self.amount())?);
         }
-        Ok(ExitCode::SUCCESS)
+        Ok(())
     }
 
     /// One round of every generator that reaches the server over this link.
@@ -149,13 +161,19 @@ impl Link {
         let help = Command::new(overfly).args(["load", "serve", "--help"]).output();
         let help = help.map_err(|error| format!("cannot run {}: {error}", overfly.display()))?;
         // Not an abstract socket: those belong to one network namespace.
-        let socket = target(crate::root()?).join("compare-load.memif");
+        // One for each run of this command: two at once do not meet, and nobody meets what a killed one has left.
+        let socket = target(crate::root()?).join(format!("compare-load-{}.memif", std::process::id()));
         let xdp = Link { server: "xdp".to_owned(), clients: &["kernel", "xdp"], socket: socket.clone() };
         let mut links = vec![xdp];
         if String::from_utf8_lossy(&help.stdout).contains("memif:") {
             links.push(Link { server: "memif".to_owned(), clients: &["memif"], socket });
         }
         Ok(links)
+    }
+
+    /// Takes away what a server that was killed has left at the socket.
+    fn forget(&self) {
+        let _ = std::fs::remove_file(&self.socket);
     }
 
     fn server_words(&self) -> Vec<String> {

@@ -5,14 +5,22 @@ use std::process::{Command, ExitCode, Stdio};
 
 use crate::{USAGE, cargo};
 
-/// The targets of `fuzz/`, which are the drivers of `crates/engine/tests/drivers`.
-const TARGETS: [&str; 4] = ["frames", "tcp_options", "segments", "operations"];
+/// The targets of `fuzz/`, each with the crate whose `tests/drivers` has its driver.
+const TARGETS: [(&str, &str); 7] = [
+    ("frames", "engine"),
+    ("tcp_options", "engine"),
+    ("segments", "engine"),
+    ("operations", "engine"),
+    ("memif_messages", "link"),
+    ("memif_rings", "link"),
+    ("broker_messages", "link"),
+];
 
 /// What to run, and for how long.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
     seconds: u64,
-    targets: Vec<&'static str>,
+    targets: Vec<(&'static str, &'static str)>,
 }
 
 impl Plan {
@@ -30,9 +38,9 @@ impl Plan {
                         .ok_or_else(|| format!("--seconds is {value}: expected 1 to 86400"))?;
                 }
                 "--target" => {
-                    let known = TARGETS.into_iter().find(|target| *target == value);
+                    let known = TARGETS.into_iter().find(|(target, _)| *target == value);
                     let known = known.ok_or_else(|| {
-                        format!("--target is {value}: expected one of {}", TARGETS.join(", "))
+                        format!("--target is {value}: expected one of {}", names(&TARGETS).join(", "))
                     })?;
                     plan.targets = vec![known];
                 }
@@ -52,8 +60,8 @@ impl Plan {
     /// cargo-fuzz prints its executions (`Done N runs`) and the file of an input that failed.
     fn run_cargo_fuzz(&self, root: &Path) -> Result<bool, String> {
         let share = (self.seconds / self.targets.len() as u64).max(1);
-        println!("fuzz: cargo-fuzz on nightly, {share} s for each of {}", self.targets.join(", "));
-        for target in &self.targets {
+        println!("fuzz: cargo-fuzz on nightly, {share} s for each of {}", names(&self.targets).join(", "));
+        for (target, _) in &self.targets {
             let passed = succeeds(
                 Command::new("cargo")
                     .args(["+nightly", "fuzz", "run", target, "--"])
@@ -75,14 +83,30 @@ impl Plan {
         println!(
             "fuzz: no cargo-fuzz with nightly here, so the drivers on stable with random seeds on all cores, {} s for each of {}",
             share_ms as f64 / 1000.0,
-            self.targets.join(", ")
+            names(&self.targets).join(", ")
         );
-        let mut command = Command::new(cargo());
-        command.args(["test", "--quiet", "--package", "overfly-engine", "--test", "fuzz_drivers", "--"]);
-        command.args(["--nocapture", "--test-threads=1", "--exact"]).args(&self.targets);
-        command.env("OVERFLY_FUZZ_MS", share_ms.to_string()).env_remove("OVERFLY_SEED").current_dir(root);
-        succeeds(&mut command)
+        for name in ["engine", "link"] {
+            let of_crate = self.targets.iter().filter(|(_, of)| *of == name).map(|(target, _)| target);
+            let package = format!("overfly-{name}");
+            let mut command = Command::new(cargo());
+            command.args(["test", "--quiet", "--package", &package, "--test", "fuzz_drivers", "--"]);
+            let before = command.get_args().count();
+            command.args(of_crate);
+            if command.get_args().count() == before {
+                continue;
+            }
+            command.args(["--nocapture", "--test-threads=1", "--exact"]);
+            command.env("OVERFLY_FUZZ_MS", share_ms.to_string()).env_remove("OVERFLY_SEED").current_dir(root);
+            if !succeeds(&mut command)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
+}
+
+fn names(targets: &[(&'static str, &'static str)]) -> Vec<&'static str> {
+    targets.iter().map(|(name, _)| *name).collect()
 }
 
 fn has_cargo_fuzz() -> bool {
@@ -115,7 +139,7 @@ mod tests {
         assert_eq!(parse(&[]), Ok(Plan { seconds: 60, targets: TARGETS.to_vec() }));
         assert_eq!(
             parse(&["--seconds", "5", "--target", "frames"]).map(|plan| plan.targets),
-            Ok(vec!["frames"])
+            Ok(vec![("frames", "engine")])
         );
         assert!(parse(&["--seconds", "0"]).is_err_and(|message| message.contains("1 to 86400")));
         assert!(parse(&["--target", "x"]).is_err_and(|message| message.contains("segments")));
@@ -131,13 +155,13 @@ mod tests {
             .filter_map(|entry| entry.ok()?.path().file_stem()?.to_str().map(str::to_owned))
             .collect();
         files.sort();
-        let mut targets = TARGETS.to_vec();
+        let mut targets = names(&TARGETS);
         targets.sort_unstable();
         assert_eq!(files, targets);
         let manifest = std::fs::read_to_string(root.join("fuzz/Cargo.toml")).expect("the manifest");
-        let drivers =
-            std::fs::read_to_string(root.join("crates/engine/tests/drivers/mod.rs")).expect("the drivers");
-        for target in targets {
+        for (target, name) in TARGETS {
+            let drivers = root.join(format!("crates/{name}/tests/drivers/mod.rs"));
+            let drivers = std::fs::read_to_string(drivers).expect("the drivers");
             assert!(manifest.contains(&format!("name = \"{target}\"")), "{target} in fuzz/Cargo.toml");
             assert!(drivers.contains(&format!("(\"{target}\", ")), "{target} in DRIVERS");
         }

@@ -6,6 +6,9 @@ mod compare_load;
 mod example;
 mod fuzz;
 mod instructions;
+mod miri;
+mod results;
+mod sanitize;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,8 +16,12 @@ use std::process::ExitCode;
 const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
        cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
+       cargo xtask miri
+       cargo xtask sanitize [TEST-OPTION…]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
        cargo xtask calls [--requests N]
+       cargo xtask results [PLAN…]
+       cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
        cargo xtask within-host [--repeats N] [--seconds N]
        cargo xtask workers [--repeats N] [--seconds N]";
 
@@ -24,7 +31,10 @@ fn main() -> ExitCode {
         Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "calls" | "within-host" | "workers")) => example::run(name, words),
+        Some("miri") => miri::run(words),
+        Some("sanitize") => sanitize::Plan::parse(words).run(),
+        Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
+        Some(name @ ("apps" | "calls" | "soak" | "within-host" | "workers")) => example::run(name, words),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Stdio;
 
 use overfly_bench::lab::Lab;
+use overfly_bench::statistics::median;
 use serde_json::Value;
 
 use super::Link;
 use super::generators::{Amount, Generator, Work};
 use super::measure::{self, GENERATOR_CORE, Server};
 use super::stalls::Stalls;
-use super::table::median;
 
 /// Shares of capacity beside the absolute rates.
 const SHARES: [f64; 2] = [0.5, 0.8];

@@ -2,19 +2,11 @@
 
 use std::fmt::Write as _;
 
+use overfly_bench::statistics::median;
+
 use super::Row;
 use super::generators::Work;
 use super::measure::Run;
-
-/// Half of the values are below it.
-pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.filter(|value| !value.is_nan()).collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        n => f64::midpoint(values[(n - 1) / 2], values[n / 2]),
-    }
-}
 
 /// A table for each kind of work.
 pub(crate) fn table(rows: &[Row]) -> String {
@@ -98,16 +90,4 @@ fn line(text: &mut String, cells: &[&str]) {
         write!(text, "{cell:>13}").expect("a String takes whatever is written");
     }
     writeln!(text, "  {last}").expect("a String takes whatever is written");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_median_is_in_the_middle() {
-        assert_eq!(median([3.0, 1.0, 2.0].into_iter()), 2.0);
-        assert_eq!(median([4.0, 1.0, f64::NAN].into_iter()), 2.5);
-        assert!(median(std::iter::empty()).is_nan());
-    }
 }

@@ -1,0 +1,231 @@
+//! nginx under `overfly run` behind the host's firewall: clients reach it as they reach it on the kernel, and those that are let
+//! in for certain over the user-level stack.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Stdio};
+use std::time::{Duration, Instant};
+
+use overfly_bench::lab::Lab;
+use overfly_tests::{Nginx, Server, eventually, output, overfly, succeed};
+use serde_json::Value;
+
+fn lab() -> Lab {
+    let lab = Lab::new(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[]);
+    lab
+}
+
+/// Sets the server side's rules, instead of those that it has.
+fn rules(lab: &Lab, rules: &str) {
+    succeed(lab, "server", &["nft", &format!("flush ruleset; {rules}")]);
+}
+
+/// What curl gets: the response, or the number with which it gives up (7: refused, 28: no answer).
+fn get(lab: &Lab) -> Result<String, i32> {
+    let got = output(lab, "client", &["curl", "-s", "--max-time", "0.7", "http://10.77.0.1/ok"]);
+    let text = String::from_utf8_lossy(&got.stdout).into_owned();
+    if got.status.success() { Ok(text) } else { Err(got.status.code().unwrap_or(-1)) }
+}
+
+/// Connections that nginx's stack has accepted.
+fn accepted(lab: &Lab) -> u64 {
+    let overfly = overfly();
+    let words = [overfly.to_str().expect("UTF-8"), "top", "--json", "--once", "--interval", "0.05"];
+    let look: Value = serde_json::from_str(&succeed(lab, "server", &words)).expect("JSON");
+    let stacks = look["stacks"].as_array().expect("stacks").iter();
+    stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
+}
+
+/// Frames of the server's interface that its XDP program left to the kernel, or dropped, for the firewall's sake.
+fn left(lab: &Lab) -> [u64; 2] {
+    let overfly = overfly();
+    let words = [overfly.to_str().expect("UTF-8"), "top", "--json", "--once", "--interval", "0.05"];
+    let look: Value = serde_json::from_str(&succeed(lab, "server", &words)).expect("JSON");
+    let counters = &look["interfaces"][0]["counters"];
+    ["passed_firewall", "dropped_firewall"].map(|name| counters[name].as_u64().expect("a counter"))
+}
+
+/// A client with a connection that stays, which asks when it is told to.
+struct Client {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Client {
+    fn connect(lab: &Lab) -> Client {
+        const SCRIPT: &str = r"
+import socket, sys
+peer = socket.create_connection(('10.77.0.1', 80))
+peer.settimeout(0.7)
+for line in sys.stdin:
+    try:
+        peer.sendall(b'GET /ok HTTP/1.1\r\nHost: x\r\n\r\n')
+        print('answer' if peer.recv(65536).startswith(b'HTTP/1.1 200') else 'end', flush=True)
+    except Exception as error:
+        print('silence', flush=True)
+";
+        let mut command = lab.command("client", "python3");
+        command.args(["-c", SCRIPT]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("start python3");
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        Client { child, answers }
+    }
+
+    fn ask(&mut self) -> String {
+        writeln!(self.child.stdin.as_mut().expect("a pipe")).expect("the client is there");
+        let mut line = String::new();
+        self.answers.read_line(&mut line).expect("a line");
+        line.trim().to_owned()
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const OPEN: &str = "table inet t { chain i { type filter hook input priority 0; policy accept; }\n}";
+
+/// Rules, and what a client gets from a server on the kernel behind them.
+const CASES: [(&str, bool); 9] = [
+    (OPEN, true),
+    ("table inet t { chain i { type filter hook input priority 0; policy drop; }\n}", false),
+    (
+        "table inet t { chain i { type filter hook input priority 0; policy drop; ct state established,related accept; tcp dport 80 accept\n}\n}",
+        true,
+    ),
+    ("table inet t { chain p { type filter hook prerouting priority -300; tcp dport 80 drop\n}\n}", false),
+    (
+        "table netdev t { chain i { type filter hook ingress device eth0 priority 0; ip protocol tcp drop\n}\n}",
+        false,
+    ),
+    ("table inet t { chain o { type filter hook output priority 0; policy drop; }\n}", false),
+    ("table inet t { chain o { type filter hook postrouting priority 0; tcp sport 80 drop\n}\n}", false),
+    (
+        "table inet t { chain i { type filter hook input priority 0; tcp dport 80 reject with tcp reset\n}\n}",
+        false,
+    ),
+    (
+        "table inet t { set s { type ipv4_addr; flags interval; elements = { 10.77.0.0/30 }\n}\nchain i { type filter hook input priority 0; ip saddr @s drop\n}\n}",
+        false,
+    ),
+];
+
+#[test]
+fn nginx_is_reached_as_on_the_kernel() {
+    let lab = lab();
+    let overfly = Server::nginx(&lab);
+    let mut results = Vec::new();
+    for (ruleset, _) in CASES {
+        rules(&lab, ruleset);
+        // The broker hears of it a moment later.
+        std::thread::sleep(Duration::from_millis(100));
+        let before = accepted(&lab);
+        results.push((get(&lab), accepted(&lab) - before));
+    }
+    rules(&lab, "");
+    overfly.stop();
+    let kernel = Server::start(&lab, None, &["nginx", "-c", "/dev/shm/nginx/nginx.conf", "-e", "stderr"]);
+    eventually("nginx answers on the kernel", || get(&lab).is_ok());
+    for ((ruleset, passes), (got, by_stack)) in CASES.into_iter().zip(results) {
+        rules(&lab, ruleset);
+        let expected = get(&lab);
+        assert_eq!(expected.is_ok(), passes, "{ruleset}");
+        assert_eq!((got, by_stack), (expected, u64::from(passes)), "{ruleset}");
+    }
+    kernel.stop();
+}
+
+#[test]
+fn rules_that_change_meet_connections_and_peers() {
+    let lab = lab();
+    let server = Server::nginx(&lab);
+    let set = "set bad { type ipv4_addr; flags timeout; }";
+    let judged = |established: &str| {
+        format!(
+            "table inet t {{ {set}\nchain i {{ type filter hook input priority 0; {established}\nip saddr @bad drop\n}}\n}}"
+        )
+    };
+    // An address that is banned loses its connections, where none are let go on; for others nothing changes.
+    rules(&lab, &judged(""));
+    std::thread::sleep(Duration::from_millis(100));
+    let before = accepted(&lab);
+    let mut client = Client::connect(&lab);
+    assert_eq!(client.ask(), "answer");
+    assert_eq!(accepted(&lab) - before, 1);
+    succeed(&lab, "server", &["nft", "add element inet t bad { 10.77.0.9 }"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(client.ask(), "answer");
+    assert_eq!(left(&lab), [0, 0]);
+    succeed(&lab, "server", &["nft", "add element inet t bad { 10.77.0.2 }"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(client.ask(), "silence");
+    assert_eq!(get(&lab), Err(28));
+    let [passed, dropped] = left(&lab);
+    assert!(passed > 0 && dropped > 0, "{passed} {dropped}");
+    // The ban is lifted: the connection goes on, as on the kernel.
+    succeed(&lab, "server", &["nft", "delete element inet t bad { 10.77.0.2 }"]);
+    eventually("the connection goes on", || client.ask() != "silence");
+    assert_eq!(get(&lab), Ok("ok".to_owned()));
+
+    // An element that expires is told by nobody.
+    succeed(&lab, "server", &["nft", "add element inet t bad { 10.77.0.2 timeout 2s }"]);
+    std::thread::sleep(Duration::from_millis(100));
+    let begin = Instant::now();
+    assert_eq!(get(&lab), Err(28));
+    eventually("the element expires", || get(&lab).is_ok());
+    assert!(begin.elapsed() > Duration::from_secs(1));
+    let before = accepted(&lab);
+    assert_eq!(get(&lab), Ok("ok".to_owned()));
+    eventually("the stack has it", || accepted(&lab) > before);
+
+    // Open connections are let go on: a ban is for new ones.
+    rules(&lab, &judged("ct state established accept"));
+    std::thread::sleep(Duration::from_millis(100));
+    let mut client = Client::connect(&lab);
+    assert_eq!(client.ask(), "answer");
+    succeed(&lab, "server", &["nft", "add element inet t bad { 10.77.0.2 }"]);
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(client.ask(), "answer");
+    assert_eq!(get(&lab), Err(28));
+    // All rules go.
+    rules(&lab, "");
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!((client.ask(), get(&lab)), ("answer".to_owned(), Ok("ok".to_owned())));
+    server.stop();
+}
+
+#[test]
+fn a_listener_that_only_the_kernel_can_judge_is_the_kernels_and_says_why() {
+    let lab = lab();
+    rules(
+        &lab,
+        "table inet t { chain i { type filter hook input priority 0; ct state established accept; tcp dport 80 limit rate 1000/second accept; drop\n}\n}",
+    );
+    // nginx has its standard error written there.
+    let said = || succeed(&lab, "server", &["cat", "/dev/shm/nginx/error.log"]);
+    let run = |firewall: &str| {
+        let mut command = lab.command("server", overfly());
+        command.args(["run", "--", "nginx", "-c", "/dev/shm/nginx/nginx.conf", "-e", "stderr"]);
+        let child = command.env("EF_FIREWALL", firewall).spawn().expect("start nginx");
+        eventually("nginx answers", || get(&lab).is_ok());
+        child
+    };
+    let end = |mut child: Child| {
+        overfly_tests::send(child.id(), rustix::process::Signal::TERM);
+        let _ = child.wait();
+    };
+    let child = run("honour");
+    assert_eq!((get(&lab), accepted(&lab)), (Ok("ok".to_owned()), 0));
+    end(child);
+    let reason = "the kernel serves 0.0.0.0:80: the broker refused: the firewall: nobody can be let in for certain: limit in \
+                  table inet t, chain i, handle";
+    assert!(said().contains(reason), "{}", said());
+    lab.write("server", "/dev/shm/nginx/error.log", b"").expect("write a file");
+    let child = run("ignore");
+    eventually("the stack serves", || get(&lab).is_ok() && accepted(&lab) > 0);
+    end(child);
+    assert!(!said().contains("firewall"), "{}", said());
+}
