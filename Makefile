@@ -17,7 +17,9 @@ build:
 	$(CARGO) build --release --locked
 
 ifeq ($(shell id -u),0)
-quickstart: install build
+quickstart:
+	@scripts/install.sh quickstart
+	@$(MAKE) --no-print-directory build
 	$(TARGET)/release/overfly bench cookbooks/quickstart.toml
 else
 # Servers are in /usr/sbin, which Debian leaves out of a user's PATH.

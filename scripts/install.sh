@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs, on Debian, what the build, the quickstart and the tests call and is not there yet.
 #
-# With the word `quickstart`, only what the quickstart over shared memory needs: it works without root, so there this says what
-# is missing and installs nothing.
+# With the word `quickstart`, only what the quickstart needs. Over shared memory it works without root: then this says what is
+# missing and installs nothing.
 set -euo pipefail
 
 only_quickstart=
@@ -13,17 +13,24 @@ if [ "$(id -u)" -ne 0 ] && [ -z "$only_quickstart" ]; then
 fi
 
 packages=()
-# The first word is the tool that shows whether the package is there; a star marks what the quickstart needs.
-while read -r tool package star; do
-    [ -n "$star" ] || [ -z "$only_quickstart" ] || continue
+# The first word is the tool that shows whether the package is there; the third says who needs it besides the tests: `quickstart`,
+# or `namespaces`, which is the quickstart as root.
+while read -r tool package purpose; do
+    case "$only_quickstart:$purpose" in
+        :* | yes:quickstart) ;;
+        yes:namespaces) [ "$(id -u)" -eq 0 ] || continue ;;
+        *) continue ;;
+    esac
     command -v "$tool" >/dev/null || packages+=("$package")
 done <<'END'
-nginx nginx-light *
-clang clang *
-cc gcc *
-ip iproute2
-ethtool ethtool
+nginx nginx-light quickstart
+clang clang quickstart
+cc gcc quickstart
+make make quickstart
+ip iproute2 namespaces
+ethtool ethtool namespaces
 nft nftables
+iptables-nft iptables
 curl curl
 ping iputils-ping
 valgrind valgrind
@@ -47,7 +54,6 @@ javac openjdk-17-jdk-headless
 mvn maven
 openssl openssl
 script bsdutils
-make make
 ab apache2-utils
 h2load nghttp2-client
 gnuplot gnuplot-nox
@@ -65,7 +71,9 @@ if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
     echo "Missing here: ${packages[*]}. On Debian: sudo apt-get install --no-install-recommends ${packages[*]}" >&2
     exit 1
 elif [ ${#packages[@]} -gt 0 ]; then
-    echo "Installing ${packages[*]}" >&2
+    purpose="the build and the tests"
+    [ -z "$only_quickstart" ] || purpose="the build and the quickstart (the tests need more: \`make test\` installs it)"
+    echo "Installing ${packages[*]}, for $purpose" >&2
     if ! command -v apt-get >/dev/null; then
         echo "There is no apt-get here: install these by hand: ${packages[*]}" >&2
         exit 1
