@@ -6,7 +6,7 @@ log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 # The end-to-end tests run the command as it was built for release.
 status=0
-cargo test --workspace --locked 2>&1 | tee "$log" || status=$?
+cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log" || status=$?
 python3 -W error::SyntaxWarning -m unittest discover -s python/tests -t python 2>&1 | tee -a "$log" || status=$?
 # Rust's harness ends each binary with a line of its counts; unittest says how many ran, and in its last line how many of them
 # failed, erred or were skipped, if any.

@@ -44,16 +44,14 @@ unsafe impl Sync for Memory {}
 
 /// Maps the reserve.
 pub(crate) fn begin() {
-    // SAFETY: a fresh private mapping, at an address of the kernel's choice.
-    let mapping = unsafe {
-        rustix::mm::mmap_anonymous(
-            null_mut(),
-            RESERVE,
-            ProtFlags::READ | ProtFlags::WRITE,
-            MapFlags::PRIVATE | MapFlags::NORESERVE,
-        )
-    };
+    let mapping = map(RESERVE, MapFlags::NORESERVE);
     MEMORY.begin.store(mapping.map_or(0, |mapping| mapping as usize), Ordering::Relaxed);
+}
+
+fn map(bytes: usize, flags: MapFlags) -> rustix::io::Result<*mut core::ffi::c_void> {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a fresh private mapping, at an address of the kernel's choice.
+    unsafe { rustix::mm::mmap_anonymous(null_mut(), bytes, protection, MapFlags::PRIVATE | flags) }
 }
 
 /// libc has no memory: nothing is to be begun that needs some.
@@ -61,17 +59,12 @@ pub(crate) fn is_short() -> bool {
     MEMORY.short.load(Ordering::Relaxed) && !has(4 * LARGEST)
 }
 
-/// Whether libc has so many bytes at once.
+/// Whether the process may have so many bytes at once. The kernel is asked: a compiler may leave out a malloc() whose memory nobody
+/// uses, and take it for one that went well.
 pub(crate) fn has(bytes: usize) -> bool {
-    let Ok(layout) = Layout::from_size_align(bytes, 16) else { return false };
-    // SAFETY: the size is not zero; what was got is given back as it was got.
-    let has = unsafe {
-        let piece = System.alloc(layout);
-        if !piece.is_null() {
-            System.dealloc(piece, layout);
-        }
-        !piece.is_null()
-    };
+    // SAFETY: the mapping that was made, which nobody else knows.
+    let has =
+        map(bytes, MapFlags::empty()).is_ok_and(|piece| unsafe { rustix::mm::munmap(piece, bytes) }.is_ok());
     MEMORY.short.store(!has, Ordering::Relaxed);
     has
 }

@@ -159,8 +159,8 @@ fn two_processes_share_a_port() {
     let Lab { server: ours, client: theirs, .. } = &bench.lab;
     let address = IpAddr::from(SERVER);
     let servers = [0, 1].map(|_| Server::start(&bench, ours, true, address));
-    // They join when they read for the first time.
-    let port = SocketAddr::new(address, 7000);
+    // They listen at all addresses, and join when they read for the first time.
+    let port = SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), 7000);
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while bench.broker.attachment().listening_stacks(Protocol::Udp, port) < 2 {
         assert!(std::time::Instant::now() < deadline, "both have the port");
