@@ -7,15 +7,13 @@ use std::time::{Duration, Instant};
 
 use lab::{INTERFACE, Lab};
 use overfly_link::Error;
-use overfly_link::broker::message::{Hello, Reply, Role};
+use overfly_link::broker::message::Reply;
 use overfly_link::broker::{Client, Leash, Refusal, observer};
 use overfly_steer::{Attachment, Broker, BrokerCounters, LocalBroker, Options};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
-    socket_with,
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
 };
 use rustix::process::{Resource, Rlimit, Uid, getrlimit, setrlimit};
-use zerocopy::IntoBytes;
 
 const NOBODY: u32 = 65534;
 const STRANGER: u32 = 65533;
@@ -71,10 +69,7 @@ fn withstands_silence(
             as_user(lab, user, || {
                 let mut client = Client::connect(environment).unwrap();
                 client.refresh_interface().unwrap();
-                let watcher = dial(public);
-                send(&watcher, Hello::new(Role::Observer, observer::PUBLIC).as_bytes(), SendFlags::NOSIGNAL)
-                    .unwrap();
-                assert_eq!(Reply::parse(&said(&watcher).unwrap()).map(drop), Ok(()), "{user}");
+                assert!(observer::look(public.strip_prefix(observer::PREFIX).unwrap()).is_ok(), "{user}");
             });
         }
         // They had to make place, and were told; the last of them are late before long.

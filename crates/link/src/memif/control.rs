@@ -153,17 +153,19 @@ pub(super) fn is_control(descriptor: BorrowedFd<'_>) -> bool {
     is(libc::SO_DOMAIN, libc::AF_UNIX) && is(libc::SO_TYPE, libc::SOCK_SEQPACKET)
 }
 
-/// An option of a socket's. (rustix has neither a process 0 nor SO_PEERPIDFD.)
+/// An option of a socket's. (rustix has neither a process 0 nor SO_PEERPIDFD.) By its number: where this runs in a program's stead,
+/// getsockopt() is the program's, which knows nothing of this crate's descriptors.
 pub(super) fn option<T: Copy>(socket: BorrowedFd<'_>, name: i32) -> Option<T> {
     let mut value = MaybeUninit::<T>::uninit();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes `length` bytes at most.
     let result = unsafe {
-        libc::getsockopt(
+        libc::syscall(
+            libc::SYS_getsockopt,
             socket.as_raw_fd(),
             libc::SOL_SOCKET,
             name,
-            value.as_mut_ptr().cast(),
+            value.as_mut_ptr(),
             &raw mut length,
         )
     };
