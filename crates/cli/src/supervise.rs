@@ -18,8 +18,8 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Starts `command` and stays until it and all its descendants have ended, those that were
 /// re-parented too (a server that goes into the background). Signals go on to the program. If
-/// the program dies by a signal, or its supervisor's `parent` does, the remaining descendants are
-/// terminated. The child `apart` is none of the family.
+/// the program dies by a signal, or one of its descendants by one that was sent on to it, or the supervisor's `parent` does,
+/// the remaining descendants are terminated. The child `apart` is none of the family.
 ///
 /// Returns the exit status: the program's own, or 128 + the signal that killed it.
 ///
@@ -39,7 +39,8 @@ pub(crate) fn supervise(mut command: Command, parent: Option<Pid>, apart: Option
     }
     let program = Pid::from_raw(program.id().cast_signed()).ok_or(io::ErrorKind::NotFound)?;
 
-    let mut family = Family { program, apart, program_ended: false, status: 0, terminating: false };
+    let mut family =
+        Family { program, apart, program_ended: false, sent_on: None, status: 0, terminating: false };
     loop {
         if family.reap() {
             return Ok(family.status);
@@ -62,6 +63,8 @@ struct Family {
     program: Pid,
     apart: Option<Pid>,
     program_ended: bool,
+    /// The last signal that its descendants were sent in its stead.
+    sent_on: Option<u8>,
     status: u8,
     terminating: bool,
 }
@@ -79,9 +82,9 @@ impl Family {
                         let exit_status = status.exit_status().and_then(|status| u8::try_from(status).ok());
                         self.status = exit_status.or(killed_by.map(|signal| 128 + signal)).unwrap_or(1);
                     }
-                    // While the program lives, what became of a stray descendant is its business.
+                    // What became of a stray descendant is nobody's business, unless somebody told it to end.
                     if let Some(signal) = killed_by
-                        && (ours || self.program_ended)
+                        && (ours || self.sent_on == killed_by)
                     {
                         self.terminate(128 + signal);
                     }
@@ -96,11 +99,16 @@ impl Family {
         }
     }
 
-    fn forward(&self, signal: i32, from_terminal: bool) {
+    fn forward(&mut self, signal: i32, from_terminal: bool) {
         let Some(signal) = Signal::from_named_raw(signal) else {
             return;
         };
-        let receivers = if self.program_ended { children(self.apart) } else { vec![self.program] };
+        let receivers = if self.program_ended {
+            self.sent_on = u8::try_from(signal.as_raw()).ok();
+            children(self.apart)
+        } else {
+            vec![self.program]
+        };
         for process in receivers {
             // A key on the terminal has reached our whole process group already.
             let has_it = from_terminal && getpgid(Some(process)).ok() == getpgid(None).ok();

@@ -158,6 +158,19 @@ fn a_program_that_goes_into_the_background_is_waited_for() {
     assert_eq!(child.0.wait().unwrap().code(), Some(128 + 15));
 }
 
+/// What a shell left in the background ends as it likes: the program's own status stays, and so do the others.
+#[test]
+fn a_stray_descendant_that_dies_of_a_signal_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let there = folder.path().join("there");
+    let script = format!(
+        "setsid sh -c 'sleep 0.3; kill -TERM $$' & setsid sh -c 'sleep 0.9; echo > {}' & exit 0",
+        there.display()
+    );
+    assert_eq!(warden(&script).status().unwrap().code(), Some(0));
+    assert!(there.exists(), "the other one was ended");
+}
+
 /// A server of three processes: a master and two workers, one of which does not listen to SIGTERM.
 const MASTER: &str = "sleep 60 & sh -c 'trap \"\" TERM; while :; do sleep 0.05; done' & wait";
 
