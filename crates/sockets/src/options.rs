@@ -234,6 +234,7 @@ options! {
         firewall: "EF_FIREWALL" = 0, [honour or ignore], "honour: whom the host's firewall (nftables, iptables) does not let through for certain, the kernel serves, behind its rules; ignore: accelerated connections do not meet them";
         high_throughput_mode: "EF_HIGH_THROUGHPUT_MODE" = 0, [0..=1], "1: frames are taken and sent in batches four times as large: more a second, each a little later";
         int_driven: "EF_INT_DRIVEN" = 1, [0..=1], "0: stacks poll the device themselves and its interrupts are put off, where the driver can (not on veth); 0 by itself where EF_POLL_USEC is set";
+        io_uring: "EF_IO_URING" = 0, [0..=1], "0: io_uring_setup() by syscall(2) answers ENOSYS, as on a kernel without it: what a ring does with sockets and epoll sets is not seen here, and programs do it themselves then; 1: it is the kernel's";
         keepalive_intvl: "EF_KEEPALIVE_INTVL" = 0, [0..=32767000], "milliseconds between keep-alive probes where the program does not say; 0: net.ipv4.tcp_keepalive_intvl";
         keepalive_probes: "EF_KEEPALIVE_PROBES" = 0, [0..=127], "keep-alive probes without an answer that end a connection where the program does not say; 0: net.ipv4.tcp_keepalive_probes";
         keepalive_time: "EF_KEEPALIVE_TIME" = 0, [0..=32767000], "milliseconds of silence before the first keep-alive probe where the program does not say; 0: net.ipv4.tcp_keepalive_time";

@@ -4,9 +4,11 @@
 use core::ffi::{c_int, c_long, c_uint, c_ulong};
 use core::sync::atomic::Ordering;
 
+use rustix::io::Errno;
+
 use super::{data, descriptors, events, exec, fail, processes, sockets};
 use crate::cancel;
-use crate::process::is_active;
+use crate::process::{is_active, process};
 
 /// # Safety
 /// As for syscall(2). Its variadic arguments are where those of a function with so many named ones are; a call that has
@@ -88,6 +90,8 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(one, b as _, c as _, d as _, e as c_int).into(),
             libc::SYS_exit_group => processes::_exit(one),
+            // A ring would act on our descriptors behind our back.
+            libc::SYS_io_uring_setup if process().options.io_uring == 0 => fail(Errno::NOSYS).into(),
             // The child goes on with this stack, or with one of its own, of which nothing is known here.
             libc::SYS_clone if b == 0 => return forked(number, [a, b, c, d, e, f], a),
             libc::SYS_clone3 if b >= CLONE_ARGS_LEN => {
@@ -120,11 +124,7 @@ unsafe fn forked(number: c_long, arguments: [usize; 6], flags: usize) -> Option<
         Ok(process) => process as c_long,
         Err(error) => -c_long::from(error.raw_os_error()),
     });
-    Some(if outcome < 0 {
-        c_long::from(fail(rustix::io::Errno::from_raw_os_error(-outcome as i32)))
-    } else {
-        outcome
-    })
+    Some(if outcome < 0 { c_long::from(fail(Errno::from_raw_os_error(-outcome as i32))) } else { outcome })
 }
 
 /// Calls that newer architectures do not have.
