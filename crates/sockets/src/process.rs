@@ -606,7 +606,8 @@ impl Process {
                 set.tainted = true;
                 prepare(self, SetId(index as u32));
             } else if set.sleepers > 0 {
-                // Whoever sleeps there prepares it.
+                // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
+                prepare(self, SetId(index as u32));
                 self.wake_all_in(index);
             }
         }
@@ -1426,6 +1427,7 @@ pub(crate) fn load() {
         return;
     }
     allocate::begin();
+    sys::find_single_threaded();
     bound::set(match process.options.tcp_mem {
         0 => kernel::connections_memory(),
         kilobytes => bound::of_most(usize::try_from(kilobytes << 10).unwrap_or(usize::MAX)),

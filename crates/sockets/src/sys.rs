@@ -6,7 +6,7 @@
 
 use core::arch::asm;
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicI64, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 use rustix::io::Errno;
 
@@ -40,6 +40,23 @@ pub(crate) unsafe fn call(number: i64, arguments: [usize; 6]) -> Result<usize, E
             in("x2") arguments[2], in("x3") arguments[3], in("x4") arguments[4], in("x5") arguments[5], options(nostack));
     }
     if result < 0 { Err(Errno::from_raw_os_error(-result as i32)) } else { Ok(result as usize) }
+}
+
+/// glibc's `__libc_single_threaded` (since 2.32): not zero while the process has one thread, for certain.
+static SINGLE_THREADED: AtomicPtr<AtomicU8> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Looks where libc says how many threads there are; at load, for the loader may be locked later.
+pub(crate) fn find_single_threaded() {
+    // SAFETY: the name ends with a zero byte.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE_THREADED.store(found.cast(), Ordering::Relaxed);
+}
+
+/// Whether the calling thread is the only one. False where libc does not say.
+pub(crate) fn is_single_threaded() -> bool {
+    let said = SINGLE_THREADED.load(Ordering::Relaxed);
+    // SAFETY: a `char` of libc's (sys/single_threaded.h), which stays where it is.
+    !said.is_null() && unsafe { (*said).load(Ordering::Relaxed) } != 0
 }
 
 /// What a thread's signal handlers and its waiting calls tell each other. All accesses are from one thread and its

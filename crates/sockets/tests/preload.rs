@@ -3,7 +3,7 @@
 
 mod bench;
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
@@ -173,6 +173,34 @@ fn both_families_answer_as_the_kernel_does() {
     let [overfly, kernel] = &told;
     let different: Vec<_> = kernel.lines().zip(overfly.lines()).filter(|(a, b)| a != b).collect();
     assert!(kernel == overfly, "kernel, Overfly: {different:#?}");
+}
+
+/// A thread sleeps in a set before the process has a stack; what another one adds to it wakes it.
+#[test]
+fn who_waits_before_there_is_a_stack_wakes_for_what_is_added() {
+    let bench = Bench::new(1);
+    for (port, per_thread) in [(8080, "0"), (8081, "1")] {
+        let mut command = bench.accelerated("timeout");
+        command.args(["-s", "KILL", "60", "python3"]).arg(programs("early.py"));
+        command.args([SERVER.to_string(), port.to_string()]).env("EF_STACK_PER_THREAD", per_thread);
+        let mut server =
+            Helper(spawn(&bench.lab.server, command.stdout(Stdio::piped()).stderr(Stdio::piped())));
+        let mut ready = String::new();
+        BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert_eq!(ready, "ready\n");
+        let answer = bench.lab.client.within(|| {
+            let mut client = TcpStream::connect((SERVER, port)).unwrap();
+            client.write_all(b"hello").unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).unwrap();
+            answer
+        });
+        let mut complained = String::new();
+        server.0.stderr.take().unwrap().read_to_string(&mut complained).unwrap();
+        assert!(server.0.wait().unwrap().success(), "{complained}");
+        assert_eq!(text(&answer), "hello");
+        assert_eq!(sum(&complained, "accepts"), 1, "not accelerated: {complained}");
+    }
 }
 
 /// A script that prints what epoll, poll and select say: the same text over the kernel and over Overfly.

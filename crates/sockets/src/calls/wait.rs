@@ -291,7 +291,10 @@ pub(crate) unsafe fn epoll_wait(
         } else {
             Duration::from_micros(guard.options.poll_fast_usec)
         };
-        let spins = !over && found.count == 0 && spins(&mut guard, Waiting::Epoll, started, time);
+        let spins = !over
+            && found.count == 0
+            && guard.stack.is_running()
+            && spins(&mut guard, Waiting::Epoll, started, time);
         let due = time - guard.sets[set.0 as usize].looked >= pause;
         // What the kernel has said once it would say again.
         let asked = found.count > ours;
@@ -337,13 +340,13 @@ pub(crate) unsafe fn epoll_wait(
     }
 }
 
-/// The kernel alone knows what a set has.
+/// The kernel alone knows what a set has, and will until the call that waits there returns: no other thread can add anything.
 #[inline]
 fn is_kernels(process: &mut Process, set: SetId) -> bool {
     if has_inherited() {
         process.claim_watched(set);
     }
-    !process.stack.is_running() && !process.sets[set.0 as usize].tainted
+    !process.stack.is_running() && !process.sets[set.0 as usize].tainted && sys::is_single_threaded()
 }
 
 /// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
