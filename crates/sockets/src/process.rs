@@ -478,7 +478,8 @@ impl Process {
     fn connect_leash(&mut self, of_tied: bool) {
         let Some(environment) = &self.environment else { return };
         match Leash::connect(environment) {
-            Ok(leash) => {
+            Ok(mut leash) => {
+                leash.move_up(kernel::high_number());
                 table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
                 self.leash = Some(leash);
             }

@@ -175,6 +175,16 @@ fn both_families_answer_as_the_kernel_does() {
     assert!(kernel == overfly, "kernel, Overfly: {different:#?}");
 }
 
+/// A shell that opens files under numbers of its choice finds none of ours there.
+#[test]
+fn descriptors_are_out_of_the_programs_way() {
+    let bench = Bench::new(1);
+    let mut shell = bench.accelerated("bash");
+    shell.args(["-c", "for number in {3..99}; do eval \"exec $number>/dev/null\" || exit 1; done"]);
+    let output = run(&bench.lab.server, &mut shell);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+}
+
 /// A thread sleeps in a set before the process has a stack; what another one adds to it wakes it.
 #[test]
 fn who_waits_before_there_is_a_stack_wakes_for_what_is_added() {

@@ -403,9 +403,7 @@ impl Client {
 
     /// Gives the connection's descriptor a number from `least` on, if there is one.
     pub fn move_up(&mut self, least: i32) {
-        if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&self.socket, least) {
-            self.socket = moved;
-        }
+        move_up(&mut self.socket, least);
     }
 
     /// Memory in which this process shows itself to observers, and what they ring: for [`crate::watch::Show`].
@@ -496,10 +494,22 @@ impl Leash {
         }
     }
 
+    /// Moves its descriptor to the first free number from `least` on, if there is one, out of the program's way.
+    pub fn move_up(&mut self, least: i32) {
+        // It belongs to what the descriptor refers to who is signalled.
+        move_up(&mut self.0, least);
+    }
+
     /// What hangs up when the broker ends.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+fn move_up(descriptor: &mut OwnedFd, least: i32) {
+    if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&*descriptor, least) {
+        *descriptor = moved;
     }
 }
 
