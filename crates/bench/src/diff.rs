@@ -33,6 +33,9 @@ struct Cell {
     payload_bytes: u64,
     connection: String,
     link: String,
+    #[serde(default)]
+    varied: String,
+    kernel_as_found: Option<Figure>,
     kernel: Option<Figure>,
     kernel_xdp: Option<Figure>,
     kernel_sockets: Option<Figure>,
@@ -214,11 +217,16 @@ impl Summary {
         for cell in &self.cells {
             // With two looks at the kernel, `kernel` is the better of them, which may change sides.
             let kernel = if cell.kernel_xdp.is_some() { &cell.kernel_xdp } else { &cell.kernel };
-            let named =
-                [("kernel", kernel), ("kernel (sockets)", &cell.kernel_sockets), ("overfly", &cell.overfly)];
+            let named = [
+                ("kernel", kernel),
+                ("kernel (sockets)", &cell.kernel_sockets),
+                ("kernel, as found", &cell.kernel_as_found),
+                ("overfly", &cell.overfly),
+            ];
             let Cell { payload_bytes, connection, link, .. } = cell;
+            let varied = if cell.varied.is_empty() { String::new() } else { format!(", {}", cell.varied) };
             for (name, figure) in named {
-                let what = format!("{payload_bytes} B {connection} over {link}, {name}");
+                let what = format!("{payload_bytes} B {connection} over {link}{varied}, {name}");
                 figures.extend(figure.as_ref().map(|figure| (what, figure)));
             }
         }

@@ -15,6 +15,7 @@
 pub mod diff;
 pub mod environment;
 mod error;
+mod foreign;
 pub mod lab;
 pub mod plan;
 mod process_time;

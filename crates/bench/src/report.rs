@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::environment::Environment;
-use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::plan::{Case, Cell, Connection, Link, Metric, Mode, Plan, Rule};
 use crate::schedule::{Account, Standing};
 use crate::statistics::{self, Interval};
 use crate::trial::Trial;
@@ -24,6 +24,29 @@ pub struct Report {
     yardstick: Account,
     /// In the order of the plan.
     pub cells: Vec<CellReport>,
+    /// What the plan's rules say of each cell.
+    pub judgements: Vec<Judgement>,
+}
+
+/// A rule of the plan, applied to a cell.
+#[derive(Debug, Clone, Serialize)]
+pub struct Judgement {
+    /// The rule.
+    pub rule: Rule,
+    /// The cell's name.
+    pub place: String,
+    /// The figure that the rule is about.
+    pub value: f64,
+    /// Whether it is as required.
+    pub holds: bool,
+}
+
+impl std::fmt::Display for Judgement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Judgement { rule, place, value, holds } = self;
+        let (mark, word) = if *holds { ("+", "holds") } else { ("!", "is missed") };
+        write!(f, "{mark} {rule} {word}: {place} has {value:.2}")
+    }
 }
 
 /// One cell of the comparison.
@@ -35,6 +58,19 @@ pub struct CellReport {
     pub connection: Connection,
     /// What carried the generator's connections.
     pub link: Link,
+    /// Connections that were kept busy.
+    pub connections: u32,
+    /// Requests that were due each second; none in a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Of each server.
+    pub workers: u32,
+    /// Servers that ran at once.
+    pub instances: u32,
+    /// What Overfly ran with.
+    pub profile: String,
+    /// What sets this cell apart beyond payload, connection and link; empty where the plan goes through nothing else.
+    pub varied: String,
     /// The kernel figure to beat: the better of the two below, if there are two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Figure>,
@@ -44,6 +80,9 @@ pub struct CellReport {
     /// The kernel server under a generator with kernel sockets, every offload on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_sockets: Option<Figure>,
+    /// The kernel server with nothing tuned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_as_found: Option<Figure>,
     /// Overfly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overfly: Option<Figure>,
@@ -156,9 +195,13 @@ impl Report {
         trials: &[(Case, Trial)],
     ) -> Report {
         let cells = plan.cells().into_iter().enumerate();
-        let cells =
-            cells.map(|(index, cell)| CellReport::new(index, cell, trials, &account.standings)).collect();
+        let cells: Vec<CellReport> = cells
+            .map(|(index, cell)| CellReport::new(plan, index, cell, trials, &account.standings))
+            .collect();
+        let rules = plan.rules.iter();
+        let judgements = rules.flat_map(|rule| cells.iter().filter_map(|cell| cell.judged(rule))).collect();
         Report {
+            judgements,
             title: plan.title.clone(),
             plan: plan.clone(),
             seed,
@@ -172,6 +215,11 @@ impl Report {
     /// Failed runs and failed requests of all cells.
     pub fn errors(&self) -> u64 {
         self.cells.iter().flat_map(CellReport::figures).map(|figure| figure.errors).sum()
+    }
+
+    /// Rules of the plan that were missed, over all cells.
+    pub fn missed(&self) -> usize {
+        self.judgements.iter().filter(|judgement| !judgement.holds).count()
     }
 
     /// `summary.json`
@@ -226,6 +274,9 @@ impl Report {
         for problem in self.problems() {
             let _ = writeln!(text, "! {problem}");
         }
+        for judgement in &self.judgements {
+            let _ = writeln!(text, "{judgement}");
+        }
         text
     }
 
@@ -270,6 +321,14 @@ impl Report {
         );
         for note in self.method().into_iter().chain(self.steadiness()) {
             let _ = writeln!(text, "\n{note}");
+        }
+        if !self.judgements.is_empty() {
+            text.push_str("\n## What the plan requires\n\n");
+            for judgement in &self.judgements {
+                let Judgement { rule, place, value, holds } = judgement;
+                let word = if *holds { "holds" } else { "**is missed**" };
+                let _ = writeln!(text, "- `{rule}` {word}: {place} has {value:.2}");
+            }
         }
         let problems = self.problems();
         if !problems.is_empty() {
@@ -365,7 +424,7 @@ impl Report {
         let mut problems = Vec::new();
         for cell in &self.cells {
             for (name, figure) in cell.named_figures() {
-                let place = format!("{} B {}, {name}", cell.payload_bytes, cell.connection);
+                let place = format!("{} B {}, {name}", cell.payload_bytes, cell.use_of_connections());
                 problems.extend(figure.problems.iter().map(|problem| format!("{place}: {problem}")));
             }
         }
@@ -374,13 +433,23 @@ impl Report {
 }
 
 impl CellReport {
-    fn new(index: usize, cell: Cell, trials: &[(Case, Trial)], standings: &[Standing]) -> CellReport {
+    fn new(
+        plan: &Plan,
+        index: usize,
+        cell: Cell,
+        trials: &[(Case, Trial)],
+        standings: &[Standing],
+    ) -> CellReport {
+        // The kernel was measured once for all profiles.
+        let of = |mode: Mode| if mode.is_kernel() { index - cell.profile } else { index };
         let attempts = |mode: Mode, generator: Link| {
             let mut chosen: Vec<(&Case, &Trial, Standing)> = trials
                 .iter()
                 .zip(standings)
                 .map(|((case, trial), &standing)| (case, trial, standing))
-                .filter(|(case, ..)| case.cell == index && case.mode == mode && case.generator == generator)
+                .filter(|(case, ..)| {
+                    case.cell == of(mode) && case.mode == mode && case.generator == generator
+                })
                 .collect();
             chosen.sort_by_key(|(case, ..)| case.repeat);
             let trials: Vec<(&Trial, Standing)> =
@@ -404,6 +473,8 @@ impl CellReport {
         // The second look at the kernel must not take the first two's points from them.
         let sockets = figure(Link::Kernel, &sockets, is_steady(&sockets));
         let overfly = figure(cell.link, &overfly, steady);
+        let as_found = attempts(Mode::KernelAsFound, cell.link);
+        let kernel_as_found = figure(cell.link, &as_found, is_steady(&as_found));
         let (kernel, kernel_xdp) = match (&direct, &sockets) {
             (Some(direct), Some(sockets)) => {
                 let better = if sockets.median > direct.median { sockets } else { direct };
@@ -432,9 +503,16 @@ impl CellReport {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
             link: cell.link,
+            connections: cell.connections,
+            rate_per_s: cell.rate_per_s,
+            workers: cell.workers,
+            instances: cell.instances,
+            profile: plan.profile_of(&cell).to_owned(),
+            varied: plan.varied(&cell),
             kernel,
             kernel_xdp,
             kernel_sockets: sockets,
+            kernel_as_found,
             overfly,
             gain,
             gain_interval,
@@ -449,10 +527,15 @@ impl CellReport {
             Link::Memif => ("kernel, loopback", "overfly, memif"),
             Link::Xdp | Link::Kernel => ("kernel", "overfly"),
         };
-        [(kernel, direct), ("kernel (sockets)", &self.kernel_sockets), (overfly, &self.overfly)]
-            .into_iter()
-            .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
-            .collect()
+        [
+            (kernel, direct),
+            ("kernel (sockets)", &self.kernel_sockets),
+            ("kernel, as found", &self.kernel_as_found),
+            (overfly, &self.overfly),
+        ]
+        .into_iter()
+        .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
+        .collect()
     }
 
     fn figures(&self) -> impl Iterator<Item = &Figure> {
@@ -477,12 +560,34 @@ impl CellReport {
         }
     }
 
+    /// How connections are used, and what else sets this cell apart.
+    fn use_of_connections(&self) -> String {
+        match self.varied.as_str() {
+            "" => self.connection.to_string(),
+            varied => format!("{}, {varied}", self.connection),
+        }
+    }
+
+    /// Whether the figures are as a rule of the plan requires; `None` where the cell has no such figure.
+    fn judged(&self, rule: &Rule) -> Option<Judgement> {
+        let overfly = || self.overfly.as_ref();
+        let value = match rule.metric {
+            Metric::Gain => self.gain,
+            Metric::RequestsPerS => overfly().map(|figure| figure.median),
+            Metric::LatencyP99Us => overfly().map(|figure| figure.latency_p99_us),
+            Metric::ServerCpuUs => overfly().map(|figure| figure.server_cpu_us_per_request),
+            Metric::Errors => Some(self.figures().map(|figure| figure.errors as f64).sum()),
+        }?;
+        let place = format!("{} B {} over {}", self.payload_bytes, self.use_of_connections(), self.link);
+        Some(Judgement { rule: rule.clone(), place, value, holds: rule.holds(value) })
+    }
+
     fn rows(&self) -> Vec<Vec<String>> {
         let rows = self.named_figures().into_iter().map(|(name, figure)| {
             let gain = if name.starts_with("overfly") { self.gain_in_words() } else { String::new() };
             vec![
                 format!("{} B", self.payload_bytes),
-                self.connection.to_string(),
+                self.use_of_connections(),
                 name.to_owned(),
                 thousands(figure.median),
                 gain,
@@ -629,7 +734,7 @@ mod tests {
 
     #[test]
     fn no_more_of_a_gain_is_said_than_is_known() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
         let report = |ours: &[f64], standing: Standing| {
             let kernel = [100.0, 101.0, 99.0, 102.0].map(|value| (Mode::Kernel, value));
             let ours = ours.iter().map(|&value| (Mode::Overfly, value));
@@ -641,7 +746,7 @@ mod tests {
                     (Case { cell: 0, mode, generator: Link::Kernel, repeat }, trial(value, 0))
                 })
                 .collect();
-            CellReport::new(0, cell, &trials, &vec![standing; trials.len()])
+            CellReport::new(&Plan::any(), 0, cell, &trials, &vec![standing; trials.len()])
         };
         let twice = report(&[200.0, 202.0, 198.0, 204.0], Standing::Stands);
         assert_eq!(twice.gain_in_words(), "2.00 (1.94 to 2.06)");
@@ -657,7 +762,7 @@ mod tests {
 
     #[test]
     fn over_memif_the_gain_is_that_of_a_server_core() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Memif };
+        let cell = Cell::plain(0, Connection::Close, Link::Memif);
         let case = |mode| Case { cell: 0, mode, generator: cell.generator(mode), repeat: 1 };
         // The kernel's generator was the limit: its server had half of its time left.
         let kernel =
@@ -665,7 +770,7 @@ mod tests {
         let overfly = Trial { server_cpu_us_per_request: 2.5, ..trial(400_000.0, 0) };
         let overfly = Trial { server_core_busy_percent: 100.0, ..overfly };
         let trials = [(case(Mode::Kernel), kernel), (case(Mode::Overfly), overfly)];
-        let report = CellReport::new(0, cell, &trials, &[Standing::Stands; 2]);
+        let report = CellReport::new(&Plan::any(), 0, cell, &trials, &[Standing::Stands; 2]);
         assert_eq!(report.gain, Some(4.0));
         let limits = report.figures().map(|figure| figure.limit).collect::<Vec<_>>();
         assert_eq!(limits, [Limit::Generator, Limit::Server]);
@@ -674,7 +779,7 @@ mod tests {
 
     #[test]
     fn steady_points_are_compared_with_steady_points_or_all_with_all() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
         let case = |mode, repeat| Case { cell: 0, mode, generator: Link::Kernel, repeat };
         let trials = [
             (case(Mode::Kernel, 1), trial(50.0, 0)),
@@ -683,7 +788,8 @@ mod tests {
             (case(Mode::Overfly, 2), trial(200.0, 0)),
         ];
         let (slow, fast) = (Standing::Disturbed, Standing::Stands);
-        let gain = |standings: [Standing; 4]| CellReport::new(0, cell, &trials, &standings).gain;
+        let gain =
+            |standings: [Standing; 4]| CellReport::new(&Plan::any(), 0, cell, &trials, &standings).gain;
         assert_eq!(gain([slow, fast, slow, fast]), Some(2.0));
         assert_eq!(gain([slow, fast, fast, slow]), Some(1.0));
         assert_eq!(gain([slow, slow, slow, fast]), Some(2.0), "all with all: 150 and 75");

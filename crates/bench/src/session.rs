@@ -39,6 +39,7 @@ struct RawRun<'a> {
     payload_bytes: u64,
     connection: crate::plan::Connection,
     link: Link,
+    varied: String,
     mode: Mode,
     generator: Link,
     repeat: u32,
@@ -141,11 +142,15 @@ impl Session {
             format!("-{}-sockets", case.generator)
         };
         let name = format!(
-            "{:03}-{}B-{}-{}-{}{generator}-{}{}.json",
+            "{:03}-{}B-{}-{}{}-{}{generator}-{}{}.json",
             index + 1,
             cell.payload_bytes,
             cell.connection,
             cell.link,
+            plan.varied(&cell).split([',', ' ', '/']).fold(String::new(), |name, word| match word {
+                "" => name,
+                word => format!("{name}-{word}"),
+            }),
             case.mode,
             case.repeat,
             if attempt.again.is_some() { "-again" } else { "" }
@@ -155,6 +160,7 @@ impl Session {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
             link: cell.link,
+            varied: plan.varied(&cell),
             mode: case.mode,
             generator: case.generator,
             repeat: case.repeat,
@@ -211,17 +217,16 @@ impl Progress {
         let cell = plan.cells()[case.cell];
         self.bar.set_position(done as u64);
         self.bar.set_message(format!(
-            "{} s left, now {}: {} B {}",
+            "{} s left, now {}: {}",
             self.left(done),
             case.mode,
-            cell.payload_bytes,
-            cell.connection
+            plan.name_of(&cell)
         ));
     }
 
     fn after(&self, index: usize, plan: &Plan, case: Case, trial: &Trial, disturbed: bool) {
         let cell = plan.cells()[case.cell];
-        let what = format!("{}, {} server, {} generator", cell, case.mode, case.generator);
+        let what = format!("{}, {} server, {} generator", plan.name_of(&cell), case.mode, case.generator);
         if !trial.problems.is_empty() || trial.failed_requests > 0 {
             let problems = trial.problems.join("; ");
             let line = format!("{what}: {} failed requests; {problems}", trial.failed_requests);

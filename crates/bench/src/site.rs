@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
-use crate::lab::{Lab, SCRATCH, SERVER};
+use crate::lab::{Lab, SCRATCH, SERVER, list};
 use crate::plan::Link;
 use crate::process_time::tree;
 
@@ -29,6 +29,12 @@ impl Site {
     /// A fresh lab.
     pub(crate) fn lab(overfly: &Path) -> Result<Site, Error> {
         let lab = Some(Lab::new(overfly)?);
+        Ok(Site { overfly: overfly.to_owned(), lab, root: Path::new(SCRATCH).join("overfly") })
+    }
+
+    /// A fresh lab whose server side has the settings that a network namespace begins with.
+    pub(crate) fn lab_as_found(overfly: &Path) -> Result<Site, Error> {
+        let lab = Some(Lab::as_found(overfly)?);
         Ok(Site { overfly: overfly.to_owned(), lab, root: Path::new(SCRATCH).join("overfly") })
     }
 
@@ -87,12 +93,12 @@ impl Site {
         }
     }
 
-    /// A command that runs `program` as the server, on a core. What is started is its guardian.
-    pub(crate) fn server(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
+    /// A command that runs `program` as the server, on these cores. What is started is its guardian.
+    pub(crate) fn server(&self, program: impl AsRef<OsStr>, cpus: &[usize]) -> Command {
         if let Some(lab) = &self.lab {
-            return lab.contained("server", program, Some(cpu));
+            return lab.contained_on("server", program, cpus);
         }
-        let mut command = self.on_core(cpu);
+        let mut command = self.on_cores(cpus);
         command.arg(&self.overfly).args(["__warden", "--parent"]).arg(std::process::id().to_string());
         command.arg("--folder").arg(&self.root).arg("--").arg(program);
         command
@@ -106,21 +112,21 @@ impl Site {
         }
     }
 
-    /// A command that runs `overfly` as the generator, on a core. It starts no other process, and where it is in a process
+    /// A command that runs `program` as the generator, on a core. It starts no other process, and where it is in a process
     /// namespace it would not see the kernel's threads that receive for it.
-    pub(crate) fn generator(&self, cpu: usize) -> Command {
+    pub(crate) fn generator(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
         if let Some(lab) = &self.lab {
-            return lab.pinned("client", &self.overfly, cpu);
+            return lab.pinned("client", program, cpu);
         }
-        let mut command = self.on_core(cpu);
-        command.arg(&self.overfly);
+        let mut command = self.on_cores(&[cpu]);
+        command.arg(program);
         command
     }
 
-    fn on_core(&self, cpu: usize) -> Command {
+    fn on_cores(&self, cpus: &[usize]) -> Command {
         let mut command = Command::new(&self.overfly);
         command.args(["__enter", "--die-with"]).arg(std::process::id().to_string());
-        command.arg("--cpu").arg(cpu.to_string()).arg("--");
+        command.arg("--cpu").arg(list(cpus)).arg("--");
         command
     }
 

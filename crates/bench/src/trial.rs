@@ -12,14 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::foreign;
 use crate::lab::DEVICE;
-use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop};
+use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop, Tool};
 use crate::process_time::{CoreTime, Process, processes, tree_among};
 use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
 
-/// A server that does not answer by then does not work.
-const START_DEADLINE: Duration = Duration::from_secs(10);
+/// What gives a server its data has done so by then, or does not work.
+const FILL_DEADLINE: Duration = Duration::from_secs(10);
 /// A server that has not ended by then, after it was told to, does not work either.
 const STOP_DEADLINE: Duration = Duration::from_secs(5);
 /// What a generator may take beyond its warm-up and duration.
@@ -108,15 +109,24 @@ fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Tr
     let overfly = tools.overfly;
     let site = match cell.link {
         Link::Memif => Site::machine(overfly),
+        Link::Xdp | Link::Kernel if case.mode == Mode::KernelAsFound => Site::lab_as_found(overfly),
         Link::Xdp | Link::Kernel => Site::lab(overfly),
     };
     let site = site.map_err(|error| error.to_string())?;
-    let mut server = Server::start(plan, &site, tools, case.mode, cell)?;
-    trial.server_command.clone_from(&server.line);
-    let result = server.fill(plan, cell).and_then(|()| server.await_answer(plan, cell));
-    let result = result.and_then(|()| measure(plan, overfly, case, cell, &server, trial));
-    let stopped = server.stop(plan.server.stop);
-    trial.server_log = server.log();
+    let mut servers: Vec<Server<'_>> = Vec::new();
+    for instance in 0..cell.instances {
+        servers.push(Server::start(plan, &site, tools, case.mode, cell, instance)?);
+    }
+    let lines: Vec<&str> = servers.iter().map(|server| server.line.as_str()).collect();
+    trial.server_command = lines.join(" & ");
+    let ready = |server: &mut Server<'_>| {
+        server.fill(plan, cell).and_then(|()| server.await_answer(plan, overfly, cell))
+    };
+    let result = servers.iter_mut().try_for_each(ready);
+    let result = result.and_then(|()| measure(plan, overfly, case, cell, &servers, trial));
+    let stopped = servers.iter_mut().map(|server| server.stop(plan.server.stop)).fold(Ok(()), Result::and);
+    let logs: Vec<String> = servers.iter_mut().map(Server::log).filter(|log| !log.is_empty()).collect();
+    trial.server_log = logs.join("\n");
     // The first thing that went wrong is the one to tell; what the server said may explain it.
     match result.and(stopped) {
         Err(problem) if !trial.server_log.is_empty() => {
@@ -132,24 +142,29 @@ fn measure(
     overfly: &Path,
     case: Case,
     cell: Cell,
-    server: &Server<'_>,
+    servers: &[Server<'_>],
     trial: &mut Trial,
 ) -> Result<(), String> {
-    let arguments = load_arguments(plan, case, cell, server);
-    trial.client_command = line(overfly.as_os_str().to_owned(), &arguments);
-    let mut generator = server
-        .site
-        .generator(plan.client.cpu)
-        .args(&arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("the generator could not be started: {error}"))?;
+    let tool = plan.client.tool;
+    let program = tool.program().map_or_else(|| overfly.as_os_str().to_owned(), OsString::from);
+    let start = |arguments: &[OsString]| {
+        let mut command = servers[0].site.generator(&program, plan.client.cpu);
+        command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().map_err(|error| format!("the generator could not be started: {error}"))
+    };
+    if tool.is_foreign() && plan.warmup_s > 0.0 {
+        let warm = start(&load_arguments(plan, plan.warmup_s, case, cell, servers))?;
+        output_of(warm, Instant::now() + Duration::from_secs_f64(plan.warmup_s) + LOAD_SLACK)?;
+    }
+    let arguments = load_arguments(plan, plan.duration_s, case, cell, servers);
+    trial.client_command = line(program.clone(), &arguments);
+    let mut generator = start(&arguments)?;
     let generator_id = generator.id();
     let started = Instant::now();
     let (warmup, duration) =
         (Duration::from_secs_f64(plan.warmup_s), Duration::from_secs_f64(plan.duration_s));
+    // A foreign generator has been warmed up for already.
+    let warmup = if tool.is_foreign() { Duration::ZERO } else { warmup };
 
     let counting = (started + warmup, started + warmup + duration);
     let watch = Watch::start(plan.server.cpu, plan.client.cpu, counting.0, counting.1);
@@ -157,14 +172,17 @@ fn measure(
     // The middle of the measured time, so that nothing of the generator's start and end is in it.
     // It may itself take a moment to start: its own clock says when it was measuring.
     let before = wait_until(&mut generator, counting.0 + duration.mul_f64(0.2), || {
-        Clocks::read(plan, server, generator_id)
+        Clocks::read(plan, cell, servers, generator_id)
     });
     let after = wait_until(&mut generator, counting.0 + duration.mul_f64(0.9), || {
-        Clocks::read(plan, server, generator_id)
+        Clocks::read(plan, cell, servers, generator_id)
     });
     let output = output_of(generator, counting.1 + LOAD_SLACK);
     trial.conditions.speeds = watch.end();
     let output = output?;
+    if tool.is_foreign() {
+        return trial.take_foreign(tool, &output, before.zip(after));
+    }
     let report: LoadReport = serde_json::from_str(&output.stdout).map_err(|error| {
         let said = output.stderr.trim().replace('\n', "; ");
         if said.is_empty() { format!("the generator's report is not understood: {error}") } else { said }
@@ -196,6 +214,33 @@ fn measure(
 }
 
 impl Trial {
+    fn take_foreign(
+        &mut self,
+        tool: Tool,
+        output: &Output,
+        clocks: Option<(Clocks, Clocks)>,
+    ) -> Result<(), String> {
+        let said = if output.stdout.trim().is_empty() { &output.stderr } else { &output.stdout };
+        let (told, raw) = foreign::told(tool, said)?;
+        self.load = raw;
+        self.requests_per_s = told.requests_per_s;
+        self.failed_requests = told.failed;
+        self.latency_p50_us = told.latency_p50_us;
+        self.latency_p99_us = told.latency_p99_us;
+        if let Some((before, after)) = clocks {
+            self.add_clocks(before, after);
+            // It has no clock of its own: what it waits it sleeps.
+            let wall_s = (after.when - before.when).as_secs_f64();
+            let spent_s = after.generator.saturating_sub(before.generator).as_secs_f64();
+            self.generator_busy_percent = (spent_s / wall_s).min(1.0) * 100.0;
+            self.client_cpu_us_per_request = spent_s * 1e6 / (told.requests_per_s * wall_s).max(1.0);
+        }
+        if told.succeeded == 0 {
+            return Err("not one request succeeded".to_owned());
+        }
+        Ok(())
+    }
+
     fn add_clocks(&mut self, before: Clocks, after: Clocks) {
         let wall_s = (after.when - before.when).as_secs_f64();
         let requests = self.requests_per_s * wall_s;
@@ -219,8 +264,10 @@ impl Trial {
                 (1.0 - (server_s + generator_s + receiving_s) / busy_s).max(0.0);
         }
         self.server_cpu_us_per_request = server_s * 1e6 / requests;
-        self.server_core_busy_percent = percent(before.server_core.busy, after.server_core.busy);
-        self.server_core_softirq_percent = percent(before.server_core.softirq, after.server_core.softirq);
+        let each = |time: Duration| time / after.server_cores.max(1);
+        let (earlier, later) = (before.server_core, after.server_core);
+        self.server_core_busy_percent = percent(each(earlier.busy), each(later.busy));
+        self.server_core_softirq_percent = percent(each(earlier.softirq), each(later.softirq));
         self.client_core_busy_percent = percent(before.client_core.busy, after.client_core.busy);
         self.client_core_softirq_percent = percent(before.client_core.softirq, after.client_core.softirq);
     }
@@ -234,12 +281,15 @@ struct Clocks {
     /// Of the kernel's threads that receive for the generator.
     receiving: Duration,
     cores_differ: bool,
+    server_cores: u32,
+    /// Of all of them together.
     server_core: CoreTime,
     client_core: CoreTime,
 }
 
 impl Clocks {
-    fn read(plan: &Plan, server: &Server<'_>, generator: u32) -> Clocks {
+    fn read(plan: &Plan, cell: Cell, servers: &[Server<'_>], generator: u32) -> Clocks {
+        let cores = plan.server_cores(&cell);
         let processes = processes();
         let spent = |processes: &[Process]| processes.iter().map(|process| process.time).sum();
         let receiver = format!("napi/{DEVICE}-");
@@ -247,10 +297,14 @@ impl Clocks {
         Clocks {
             when: Instant::now(),
             receiving: receiving.map(|process| process.time).sum(),
-            server: spent(&tree_among(&processes, server.guardian.id())),
+            server: servers
+                .iter()
+                .map(|server| spent(&tree_among(&processes, server.guardian.id())))
+                .sum::<Duration>(),
             generator: spent(&tree_among(&processes, generator)),
-            cores_differ: plan.server.cpu != plan.client.cpu,
-            server_core: CoreTime::of(plan.server.cpu),
+            cores_differ: !cores.contains(&plan.client.cpu),
+            server_cores: cores.len() as u32,
+            server_core: CoreTime::of_all(&cores),
             client_core: CoreTime::of(plan.client.cpu),
         }
     }
@@ -270,34 +324,56 @@ fn wait_until<T>(child: &mut Child, when: Instant, look: impl FnOnce() -> T) -> 
     }
 }
 
-fn load_arguments(plan: &Plan, case: Case, cell: Cell, server: &Server<'_>) -> Vec<OsString> {
+fn load_arguments(
+    plan: &Plan,
+    duration_s: f64,
+    case: Case,
+    cell: Cell,
+    servers: &[Server<'_>],
+) -> Vec<OsString> {
+    let client = &plan.client;
+    if client.tool.is_foreign() {
+        let url = url_of(plan, cell, &servers[0], case.generator);
+        let (threads, connections) = (client.threads, cell.connections);
+        let mut words =
+            foreign::arguments(client.tool, duration_s, threads, connections, cell.connection, &url);
+        let last = words.len() - 1;
+        words.splice(last..last, client.arguments.iter().cloned());
+        return words.into_iter().map(OsString::from).collect();
+    }
     let mut arguments: Vec<OsString> = ["load", "http", "--json", "-t"].map(OsString::from).into();
     let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
-    add(&[&plan.client.threads.to_string(), "-c", &plan.client.connections.to_string()]);
-    add(&["--warmup", &format!("{}s", plan.warmup_s), "-d", &format!("{}s", plan.duration_s)]);
+    add(&[&plan.client.threads.to_string(), "-c", &cell.connections.to_string()]);
+    add(&["--warmup", &format!("{}s", plan.warmup_s), "-d", &format!("{duration_s}s")]);
+    if let Some(rate) = cell.rate_per_s {
+        add(&["-R", &rate.to_string()]);
+    }
     add(&["--cpus", &plan.client.cpu.to_string(), "--link"]);
     match case.generator {
         Link::Xdp => add(&["xdp", "--interface", DEVICE]),
-        Link::Memif => add(&[&server.site.memif()]),
+        Link::Memif => add(&[&servers[0].site.memif()]),
         Link::Kernel => add(&["kernel"]),
     }
     if cell.connection == Connection::Close {
         add(&["--close"]);
     }
-    arguments.extend(asked_for(plan, cell, server, case.generator));
+    arguments.extend(client.arguments.iter().map(OsString::from));
+    arguments.extend(expected(cell));
+    arguments.extend(servers.iter().map(|server| url_of(plan, cell, server, case.generator).into()));
     arguments
 }
 
-/// What is asked for, and expected.
-fn asked_for(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Link) -> Vec<OsString> {
-    let bytes = cell.payload_bytes.to_string();
-    let url = plan
-        .server
-        .url
-        .replace("@ADDRESS@", &server.site.address(generator).to_string())
+/// What makes an answer a success.
+fn expected(cell: Cell) -> [OsString; 4] {
+    ["--expect-status", "200", "--expect-size", &cell.payload_bytes.to_string()].map(OsString::from)
+}
+
+/// What is asked for.
+fn url_of(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Link) -> String {
+    let url = &plan.server.url;
+    url.replace("@ADDRESS@", &server.site.address(generator).to_string())
         .replace("@PORT@", &server.port.to_string())
-        .replace("@BYTES@", &bytes);
-    ["--expect-status", "200", "--expect-size", &bytes, &url].map(OsString::from).into()
+        .replace("@BYTES@", &cell.payload_bytes.to_string())
 }
 
 /// The server of one run, under its guardian.
@@ -316,15 +392,20 @@ impl Server<'_> {
         tools: Tools<'_>,
         mode: Mode,
         cell: Cell,
+        instance: u32,
     ) -> Result<Server<'a>, String> {
-        let root = site.root().display().to_string();
+        let root = match instance {
+            0 => site.root().display().to_string(),
+            other => format!("{}/instance-{other}", site.root().display()),
+        };
         let config = format!("{root}/server.conf");
-        let port = plan.server.port.map_or_else(|| site.port(), Ok).map_err(|error| error.to_string())?;
+        let first = plan.server.port.map_or_else(|| site.port(), Ok).map_err(|error| error.to_string())?;
+        let port = first + u16::try_from(instance).unwrap_or(u16::MAX);
         if let Some(template) = &plan.source.config_template {
             let text = template
                 .replace("@ROOT@", &root)
                 .replace("@PORT@", &port.to_string())
-                .replace("@WORKERS@", &plan.server.workers.to_string());
+                .replace("@WORKERS@", &cell.workers.to_string());
             site.write(&config, text.as_bytes()).map_err(|error| error.to_string())?;
         }
         let payload: Vec<u8> = (0..cell.payload_bytes).map(|index| b'a' + (index % 26) as u8).collect();
@@ -337,7 +418,7 @@ impl Server<'_> {
                 tools.overfly.as_os_str().to_owned(),
                 "run".into(),
                 "--profile".into(),
-                plan.profile.clone().into(),
+                plan.profile_of(&cell).into(),
             ]);
             if cell.link == Link::Memif {
                 words.extend(["--link".into(), site.memif().into()]);
@@ -361,7 +442,7 @@ impl Server<'_> {
             .map_err(|error| format!("no memory for the server's messages: {error}"))?;
         let copy = || log.try_clone().map_err(|error| error.to_string());
         let guardian = site
-            .server(&program, plan.server.cpu)
+            .server(&program, &plan.cores_of(&cell, instance as usize))
             .args(&words)
             // A comparison with the kernel under Overfly's name would be worse than none.
             .env("EF_NO_FAIL", "0")
@@ -387,7 +468,7 @@ impl Server<'_> {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{program} could not be started: {error}"))?;
-        let output = output_of(child, Instant::now() + START_DEADLINE)?;
+        let output = output_of(child, Instant::now() + FILL_DEADLINE)?;
         match output.success {
             true => Ok(()),
             false => Err(format!("{program} failed: {}", output.stderr.trim())),
@@ -395,17 +476,18 @@ impl Server<'_> {
     }
 
     /// Asks from the client's side until the answer comes.
-    fn await_answer(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
-        let deadline = Instant::now() + START_DEADLINE;
+    fn await_answer(&mut self, plan: &Plan, overfly: &Path, cell: Cell) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs_f64(plan.server.start_s);
         loop {
             if let Ok(Some(status)) = self.guardian.try_wait() {
                 return Err(format!("the server ended at once: {status}"));
             }
             let child = self
                 .site
-                .generator(plan.client.cpu)
+                .generator(overfly, plan.client.cpu)
                 .args(["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms"])
-                .args(asked_for(plan, cell, self, Link::Kernel))
+                .args(expected(cell))
+                .arg(url_of(plan, cell, self, Link::Kernel))
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -418,7 +500,7 @@ impl Server<'_> {
             if Instant::now() > deadline {
                 return Err(format!(
                     "the server did not answer within {} s: {}",
-                    START_DEADLINE.as_secs(),
+                    plan.server.start_s,
                     format!("{} {}", output.stdout.trim(), output.stderr.trim()).replace('\n', "; ").trim()
                 ));
             }

@@ -12,7 +12,7 @@ use crate::profile::{self, Profile};
 /// Measure a server on the kernel and on Overfly, as a plan says, and compare
 ///
 /// Prints a table and writes it, with every figure behind it, to results/NAME/. Needs root. The
-/// exit status is 1 if a run or a request failed.
+/// exit status is 1 if a run or a request failed, or a figure is not what the plan's rules require.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// What to measure; cookbooks/README.md documents the format
@@ -23,6 +23,9 @@ pub(crate) struct Arguments {
     /// Repeats the order of an earlier session, which printed its seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    /// Only see whether all of it works: the ends of each axis, once, for half a second each
+    #[arg(long)]
+    smoke: bool,
 }
 
 pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
@@ -32,8 +35,15 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
             let written = output.join("{report.md,summary.json,raw/}");
             let said = overfly_terminal::print(&format!("{text}\nWritten: {}\n", written.display()));
             let errors = report.errors();
-            if errors == 0 {
+            let missed = report.missed();
+            if errors == 0 && missed == 0 {
                 return crate::written(said);
+            }
+            if errors == 0 {
+                crate::complain(format_args!(
+                    "{missed} figures are not what the plan requires; the lines above that begin with `!` say which"
+                ));
+                return ExitCode::FAILURE;
             }
             crate::complain(format_args!("{errors} errors; the lines above that begin with `!` say which"));
             ExitCode::FAILURE
@@ -48,10 +58,13 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
 /// The report, and the folder that it was written to.
 fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Error> {
     let plan = Plan::read(&arguments.plan)?;
+    let plan = if arguments.smoke { plan.smoke() } else { plan };
     // The plan's own profile, before an hour of runs that cannot have it.
     if plan.modes.contains(&Mode::Overfly) {
-        let profile = Profile::load(&plan.profile, &profile::folders());
-        profile.map_err(|error| plan.fault("profile", format!("profile = \"{}\": {error}", plan.profile)))?;
+        for name in &plan.profile.0 {
+            let profile = Profile::load(name, &profile::folders());
+            profile.map_err(|error| plan.fault("profile", format!("profile = \"{name}\": {error}")))?;
+        }
     }
     let overfly = std::env::current_exe().map_err(|source| overfly_bench::Error::Kernel {
         action: "find this command's own file".to_owned(),

@@ -151,6 +151,59 @@ stop = "term"
 }
 
 #[test]
+fn several_instances_are_gone_through_and_rules_are_judged() {
+    let workplace = Workplace::new(|plan| {
+        plan.replace("repeats = 1", "repeats = 1\nrules = [\"errors <= 0\"]")
+            .replace("[\"kernel\"]\nlinks", "[\"kernel\", \"kernel-as-found\"]\nlinks")
+            .replace("[client]", "instances = [1, 2]\ncpus = [0]\n[client]")
+            .replace("connections = 4", "connections = 4\nrates_per_s = [200]")
+    });
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    let summary = workplace.summary();
+    let cells = summary["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for (cell, instances) in cells.iter().zip([1, 2]) {
+        assert_eq!((&cell["instances"], &cell["rate_per_s"]), (&instances.into(), &200.0.into()));
+        for mode in ["kernel", "kernel_as_found"] {
+            let figure = &cell[mode];
+            assert!((100.0..=220.0).contains(&figure["median"].as_f64().unwrap()), "{figure}");
+            let command = figure["client_command"].as_str().unwrap();
+            assert!(command.contains("-R 200"), "{command}");
+            assert_eq!(command.matches("http://").count(), instances, "{command}");
+        }
+    }
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("keepalive, 200/s, 2 instances"), "{table}");
+    assert_eq!(table.matches("+ errors <= 0 holds").count(), 2, "{table}");
+
+    let missed = Workplace::new(|plan| plan.replace("repeats = 1", "repeats = 1\nrules = [\"errors >= 7\"]"));
+    let (code, said) = outcome(&missed.bench().output().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("not what the plan requires"), "{said}");
+    let (code, said) = outcome(&missed.bench().arg("--smoke").output().unwrap());
+    assert_eq!(code, Some(0), "nothing is required of a smoke run: {said}");
+}
+
+#[test]
+fn foreign_generators_are_understood() {
+    for tool in ["wrk", "ab"] {
+        let workplace = Workplace::new(|plan| {
+            plan.replace("warmup_s = 0.1", "warmup_s = 0")
+                .replace("duration_s = 0.5", "duration_s = 1")
+                .replace("connections = 4", &format!("connections = 4\ntool = \"{tool}\""))
+        });
+        let (code, said) = outcome(&workplace.bench().output().unwrap());
+        assert_eq!(code, Some(0), "{tool}: {said}");
+        let kernel = &workplace.summary()["cells"][0]["kernel"];
+        assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
+        assert!(kernel["server_cpu_us_per_request"].as_f64().unwrap() > 0.0, "{kernel}");
+        assert!(kernel["client_command"].as_str().unwrap().starts_with(tool), "{kernel}");
+    }
+}
+
+#[test]
 fn a_run_that_fails_is_in_the_report() {
     let workplace = Workplace::new(|plan| plan.replace("\"nginx\"", "\"false\""));
     let output = workplace.bench().output().unwrap();
