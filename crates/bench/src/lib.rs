@@ -16,6 +16,8 @@ pub mod diff;
 pub mod environment;
 mod error;
 mod foreign;
+mod interruption;
+mod journal;
 pub mod lab;
 pub mod plan;
 mod process_time;
@@ -29,4 +31,5 @@ mod trial;
 mod yardstick;
 
 pub use error::Error;
+pub use interruption::interruption;
 pub use process_time::CoreTime;

@@ -77,6 +77,8 @@ pub struct Source {
     pub text: String,
     /// What the server's configuration is made from, if it has one.
     pub config_template: Option<String>,
+    /// It is only to be seen whether the plan works ([`Plan::smoke`]).
+    pub smoke: bool,
 }
 
 /// `[server]`

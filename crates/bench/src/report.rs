@@ -22,6 +22,10 @@ pub struct Report {
     environment: Environment,
     /// How steady the machine was.
     yardstick: Account,
+    /// Somebody ended it: runs are missing.
+    interrupted: bool,
+    /// Only whether the plan works was to be seen: the figures say nothing.
+    smoke: bool,
     /// In the order of the plan.
     pub cells: Vec<CellReport>,
     /// What the plan's rules say of each cell.
@@ -120,6 +124,8 @@ pub struct Figure {
     pub errors: u64,
     /// What went wrong, in words.
     pub problems: Vec<String>,
+    /// Why runs failed that worked at the second try: these are no errors.
+    pub tried_again: Vec<String>,
     /// What carried the generator's connections.
     pub link: Link,
     /// µs.
@@ -208,6 +214,8 @@ impl Report {
             duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
             environment,
             yardstick: account,
+            interrupted: crate::interruption::interrupted(),
+            smoke: plan.source.smoke,
             cells,
         }
     }
@@ -215,6 +223,21 @@ impl Report {
     /// Failed runs and failed requests of all cells.
     pub fn errors(&self) -> u64 {
         self.cells.iter().flat_map(CellReport::figures).map(|figure| figure.errors).sum()
+    }
+
+    /// Whether somebody ended the session before its end.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// What a reader has to know before all else.
+    fn warning(&self) -> Option<&'static str> {
+        match (self.interrupted, self.smoke) {
+            (true, _) => Some("The session was interrupted: runs are missing. `--resume` goes on with it."),
+            (_, true) => Some("A smoke run: it shows that the plan works; its figures say nothing."),
+            _ => None,
+        }
     }
 
     /// Rules of the plan that were missed, over all cells.
@@ -251,6 +274,9 @@ impl Report {
             .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
             .collect();
         let mut text = format!("{}\n\n", self.title);
+        if let Some(warning) = self.warning() {
+            let _ = writeln!(text, "! {warning}\n");
+        }
         for row in &rows {
             for (column, (value, width)) in row.iter().zip(&widths).enumerate() {
                 // Words to the left, numbers to the right, and the last column free.
@@ -283,6 +309,9 @@ impl Report {
     /// `report.md`
     pub fn to_markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.title);
+        if let Some(warning) = self.warning() {
+            let _ = writeln!(text, "**{warning}**\n");
+        }
         let _ = writeln!(
             text,
             "Requests/s over {} repeats of {} s each, in random order (seed {}), {:.0} s in all. \
@@ -426,6 +455,8 @@ impl Report {
             for (name, figure) in cell.named_figures() {
                 let place = format!("{} B {}, {name}", cell.payload_bytes, cell.use_of_connections());
                 problems.extend(figure.problems.iter().map(|problem| format!("{place}: {problem}")));
+                let again = figure.tried_again.iter();
+                problems.extend(again.map(|why| format!("{place}: made again, and well then, after: {why}")));
             }
         }
         problems
@@ -636,6 +667,10 @@ impl Figure {
             set_aside: set_aside.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
             errors: all().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
             problems,
+            tried_again: all()
+                .filter(|trial| trial.requests_per_s > 0.0)
+                .filter_map(|trial| trial.first_try.clone())
+                .collect(),
             link,
             server_cpu_us_per_request: of(|trial| trial.server_cpu_us_per_request),
             client_cpu_us_per_request: of(|trial| trial.client_cpu_us_per_request),

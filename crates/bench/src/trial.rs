@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::foreign;
+use crate::interruption::interrupted;
 use crate::lab::DEVICE;
 use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop, Tool};
 use crate::process_time::{CoreTime, Process, processes, tree_among};
@@ -27,7 +28,7 @@ const STOP_DEADLINE: Duration = Duration::from_secs(5);
 const LOAD_SLACK: Duration = Duration::from_secs(10);
 
 /// What one run found out.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Trial {
     /// Successes per second; 0 if the run failed.
     pub(crate) requests_per_s: f64,
@@ -52,6 +53,9 @@ pub(crate) struct Trial {
     pub(crate) conditions: Conditions,
     /// Why the run failed, or what else was not as it should be.
     pub(crate) problems: Vec<String>,
+    /// Why a first try failed, after which this one was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) first_try: Option<String>,
     /// The exact command lines, as they are typed where the run takes place.
     pub(crate) server_command: String,
     pub(crate) client_command: String,
@@ -95,8 +99,18 @@ pub(crate) struct Tools<'a> {
     pub(crate) build: &'a Path,
 }
 
-/// Carries out one case of the plan. A failure is part of what is returned.
+/// Carries out one case of the plan; what fails is tried once more. A failure is part of what is returned.
 pub(crate) fn carry_out(plan: &Plan, tools: Tools<'_>, case: Case) -> Trial {
+    let first = carry_out_once(plan, tools, case);
+    if first.requests_per_s > 0.0 || interrupted() {
+        return first;
+    }
+    let mut second = carry_out_once(plan, tools, case);
+    second.first_try = Some(first.problems.join("; "));
+    second
+}
+
+fn carry_out_once(plan: &Plan, tools: Tools<'_>, case: Case) -> Trial {
     let cell = plan.cells()[case.cell];
     let mut trial = Trial::default();
     if let Err(problem) = attempt(plan, tools, case, cell, &mut trial) {
@@ -317,7 +331,7 @@ fn wait_until<T>(child: &mut Child, when: Instant, look: impl FnOnce() -> T) -> 
         if left.is_zero() {
             return Some(look());
         }
-        if !matches!(child.try_wait(), Ok(None)) {
+        if !matches!(child.try_wait(), Ok(None)) || interrupted() {
             return None;
         }
         thread::sleep(left.min(Duration::from_millis(100)));
@@ -497,7 +511,7 @@ impl Server<'_> {
             if output.success {
                 return Ok(());
             }
-            if Instant::now() > deadline {
+            if Instant::now() > deadline || interrupted() {
                 return Err(format!(
                     "the server did not answer within {} s: {}",
                     plan.server.start_s,
@@ -573,7 +587,9 @@ fn output_of(mut child: Child, deadline: Instant) -> Result<Output, String> {
         let stderr = scope.spawn(|| read_all(stderr));
         let status = loop {
             match child.try_wait() {
-                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(10)),
+                Ok(None) if Instant::now() < deadline && !interrupted() => {
+                    thread::sleep(Duration::from_millis(10));
+                }
                 Ok(Some(status)) => break Some(status),
                 _ => {
                     let _ = child.kill();

@@ -7,6 +7,8 @@ use overfly_bench::plan::{Mode, Plan};
 use overfly_bench::report::Report;
 use overfly_bench::session::Session;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+
 use crate::profile::{self, Profile};
 
 /// Measure a server on the kernel and on Overfly, as a plan says, and compare
@@ -26,6 +28,9 @@ pub(crate) struct Arguments {
     /// Only see whether all of it works: the ends of each axis, once, for half a second each
     #[arg(long)]
     smoke: bool,
+    /// Go on with what an interrupted session of this plan has measured
+    #[arg(long, conflicts_with = "seed")]
+    resume: bool,
 }
 
 pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
@@ -34,6 +39,12 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
             let text = report.to_text();
             let written = output.join("{report.md,summary.json,raw/}");
             let said = overfly_terminal::print(&format!("{text}\nWritten: {}\n", written.display()));
+            if report.is_interrupted() {
+                crate::complain(
+                    "interrupted; `overfly bench --resume` goes on with it, the earlier report is as it was",
+                );
+                return ExitCode::from(130);
+            }
             let errors = report.errors();
             let missed = report.missed();
             if errors == 0 && missed == 0 {
@@ -71,7 +82,17 @@ fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Er
         source,
     })?;
     let output = arguments.output.clone().unwrap_or_else(|| Path::new("results").join(plan.name()));
-    let session = Session { overfly, output, seed: arguments.seed.unwrap_or_else(Session::random_seed) };
-    let report = session.run(&plan)?;
-    Ok((report, session.output))
+    let seed = arguments.seed.unwrap_or_else(Session::random_seed);
+    listen_to_signals();
+    Session { overfly, output, seed, resume: arguments.resume }.run(&plan)
+}
+
+/// The first signal ends the session with a report of what was measured, the second ends this process.
+fn listen_to_signals() {
+    for signal in [SIGINT, SIGTERM] {
+        let flag = overfly_bench::interruption();
+        // Without handlers a signal ends the process: what was measured is on disk all the same.
+        let _ = signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag.clone());
+        let _ = signal_hook::flag::register(signal, flag);
+    }
 }

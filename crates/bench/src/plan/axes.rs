@@ -197,6 +197,7 @@ impl Plan {
         self.repeats = 1;
         self.patience_s = 0.0;
         self.rules.clear();
+        self.source.smoke = true;
         self.warmup_s = self.warmup_s.min(0.2);
         self.duration_s = self.duration_s.min(0.5);
         if self.client.tool.is_foreign() {

@@ -269,6 +269,62 @@ fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
 }
 
 #[test]
+fn an_interrupted_session_goes_on_and_the_earlier_report_stands_until_then() {
+    let workplace = Workplace::new(|plan| plan.replace("repeats = 1", "repeats = 4"));
+    let results = workplace.folder.path().join("results/plan");
+    fs::create_dir_all(&results).unwrap();
+    fs::write(results.join("report.md"), "the earlier report").unwrap();
+    let lines = || {
+        let text = fs::read_to_string(results.join("unfinished/points.jsonl")).unwrap_or_default();
+        text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut command = workplace.bench();
+    let mut bench = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    eventually("a point has been measured", || !lines().is_empty());
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("process {} writes to", bench.0.id())), "{said}");
+    signal(bench.0.id(), "INT");
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130));
+    let kept = lines();
+    assert!((1..4).contains(&kept.len()), "{} points", kept.len());
+    assert_eq!(fs::read_to_string(results.join("report.md")).unwrap(), "the earlier report");
+    let partial = fs::read_to_string(results.join("unfinished/report.md")).unwrap();
+    assert!(partial.contains("The session was interrupted"), "{partial}");
+
+    let output = workplace.bench().arg("--resume").output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("{} runs are there already", kept.len())), "{said}");
+    assert_eq!(workplace.summary()["cells"][0]["kernel"]["points"].as_array().unwrap().len(), 4);
+    let all = fs::read_to_string(results.join("points.jsonl")).unwrap();
+    assert!(kept.iter().all(|line| all.contains(line.as_str())), "what was measured was kept as it was");
+    assert_eq!(workplace.raw().len(), 4);
+    assert!(!results.join("unfinished").exists());
+    assert_refused(workplace.bench().arg("--resume"), 2, &["points.jsonl", "nothing to go on with"]);
+}
+
+#[test]
+fn a_run_that_fails_once_is_made_again_and_is_no_error() {
+    let server = r#"#!/bin/sh
+# The bench asks for the version too.
+case "$*" in *-c*) if mkdir FOLDER/tried 2>/dev/null; then exit 3; fi ;; esac
+exec nginx "$@"
+"#;
+    let workplace = Workplace::new(|plan| plan.replace("program = \"nginx\"", "program = \"./server\""));
+    let path = workplace.folder.path().join("server");
+    fs::write(&path, server.replace("FOLDER", &workplace.folder.path().display().to_string())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert_eq!(kernel["errors"], 0, "{kernel}");
+    assert!(kernel["tried_again"][0].as_str().unwrap().contains("ended at once"), "{kernel}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("made again, and well then"));
+}
+
+#[test]
 fn killed_in_the_middle_it_leaves_nothing() {
     for name in ["KILL", "TERM", "INT"] {
         let workplace = Workplace::new(|plan| plan.replace("duration_s = 0.5", "duration_s = 60"));
