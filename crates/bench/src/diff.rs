@@ -35,6 +35,8 @@ struct Cell {
     link: String,
     #[serde(default)]
     varied: String,
+    #[serde(default)]
+    shares_kernel: bool,
     kernel_as_found: Option<Figure>,
     kernel: Option<Figure>,
     kernel_xdp: Option<Figure>,
@@ -225,6 +227,7 @@ impl Summary {
             ];
             let Cell { payload_bytes, connection, link, .. } = cell;
             let varied = if cell.varied.is_empty() { String::new() } else { format!(", {}", cell.varied) };
+            let named = named.into_iter().filter(|(name, _)| !cell.shares_kernel || *name == "overfly");
             for (name, figure) in named {
                 let what = format!("{payload_bytes} B {connection} over {link}{varied}, {name}");
                 figures.extend(figure.as_ref().map(|figure| (what, figure)));

@@ -1,10 +1,16 @@
 //! Medians, gains, the table, and what is written.
 
+mod page;
+
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::environment::Environment;
 use crate::plan::{Case, Cell, Connection, Link, Metric, Mode, Plan, Rule};
 use crate::schedule::{Account, Standing};
@@ -12,9 +18,13 @@ use crate::statistics::{self, Interval};
 use crate::trial::Trial;
 
 /// What a session came to. Its JSON form is `summary.json`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     title: String,
+    /// When it was made, UTC: `2026-11-24 03:20`.
+    date: String,
+    /// The plan's path, as it was given.
+    plan_file: String,
     plan: Plan,
     seed: u64,
     /// Of all runs together.
@@ -33,7 +43,7 @@ pub struct Report {
 }
 
 /// A rule of the plan, applied to a cell.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Judgement {
     /// The rule.
     pub rule: Rule,
@@ -54,7 +64,7 @@ impl std::fmt::Display for Judgement {
 }
 
 /// One cell of the comparison.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CellReport {
     /// Size of the file.
     pub payload_bytes: u64,
@@ -75,6 +85,8 @@ pub struct CellReport {
     pub profile: String,
     /// What sets this cell apart beyond payload, connection and link; empty where the plan goes through nothing else.
     pub varied: String,
+    /// The kernel's figures are those of an earlier cell, which has another profile and the same kernel.
+    pub shares_kernel: bool,
     /// The kernel figure to beat: the better of the two below, if there are two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Figure>,
@@ -102,7 +114,7 @@ pub struct CellReport {
 
 /// The repeats of one mode in one cell. All but `points` and the errors are medians: over the points that are not
 /// disturbed, if both sides of the comparison have such, else over all.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
     /// Requests per second.
     pub median: f64,
@@ -136,6 +148,8 @@ pub struct Figure {
     pub latency_p50_us: f64,
     /// µs.
     pub latency_p99_us: f64,
+    /// Every percentile that the generator reports, µs: `p99_9`.
+    pub latency_us: BTreeMap<String, f64>,
     /// %.
     pub server_core_busy_percent: f64,
     /// %.
@@ -155,7 +169,7 @@ pub struct Figure {
 }
 
 /// Which side could not do more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// The server's core had no time left, the generator had.
@@ -209,6 +223,8 @@ impl Report {
         Report {
             judgements,
             title: plan.title.clone(),
+            date: crate::environment::now(),
+            plan_file: plan.source.file.display().to_string(),
             plan: plan.clone(),
             seed,
             duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
@@ -243,6 +259,42 @@ impl Report {
     /// Rules of the plan that were missed, over all cells.
     pub fn missed(&self) -> usize {
         self.judgements.iter().filter(|judgement| !judgement.holds).count()
+    }
+
+    /// What an earlier session came to: `folder` has its `summary.json`.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if there is none, or it is of another version.
+    pub fn read(folder: &Path) -> Result<Report, Error> {
+        let path = folder.join("summary.json");
+        let wrong = |message: String| Error::Plan { file: path.display().to_string(), line: None, message };
+        let text = fs::read_to_string(&path)
+            .map_err(|error| wrong(format!("{error}; expected the folder that `overfly bench` wrote")))?;
+        serde_json::from_str(&text).map_err(|error| {
+            wrong(format!("{error}; expected a summary.json of this version's `overfly bench`"))
+        })
+    }
+
+    /// Writes every form of the report to `folder`; each takes the place of an earlier one only when it is whole.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        for (name, text) in [
+            ("summary.json", self.to_json()),
+            ("report.md", self.to_markdown()),
+            ("report.html", self.to_html()),
+            ("points.csv", self.to_csv()),
+        ] {
+            let path = folder.join(name);
+            let part = folder.join(format!("{name}.part"));
+            let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &path));
+            if written.is_err() {
+                let _ = fs::remove_file(&part);
+            }
+            written.map_err(Error::kernel(format!("write {}", path.display())))?;
+        }
+        Ok(())
     }
 
     /// `summary.json`
@@ -316,11 +368,7 @@ impl Report {
             text,
             "Requests/s over {} repeats of {} s each, in random order (seed {}), {:.0} s in all. \
              `overfly bench {}` makes this.\n",
-            self.plan.repeats,
-            self.plan.duration_s,
-            self.seed,
-            self.duration_s,
-            self.plan.source.file.display()
+            self.plan.repeats, self.plan.duration_s, self.seed, self.duration_s, self.plan_file
         );
         text.push_str("| payload | connection | server | median | gain | server CPU µs/request | p99 µs | server/client busy % | limit | errors | points |\n");
         text.push_str("|---|---|---|---:|---:|---:|---:|---:|---|---:|---|\n");
@@ -540,6 +588,7 @@ impl CellReport {
             instances: cell.instances,
             profile: plan.profile_of(&cell).to_owned(),
             varied: plan.varied(&cell),
+            shares_kernel: cell.profile > 0,
             kernel,
             kernel_xdp,
             kernel_sockets: sockets,
@@ -565,6 +614,7 @@ impl CellReport {
             (overfly, &self.overfly),
         ]
         .into_iter()
+        .filter(|(name, _)| !self.shares_kernel || !name.starts_with("kernel"))
         .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
         .collect()
     }
@@ -676,6 +726,7 @@ impl Figure {
             client_cpu_us_per_request: of(|trial| trial.client_cpu_us_per_request),
             latency_p50_us: of(|trial| trial.latency_p50_us),
             latency_p99_us: of(|trial| trial.latency_p99_us),
+            latency_us: percentiles(&trials),
             server_core_busy_percent,
             generator_busy_percent,
             limit: Limit::of(server_core_busy_percent, generator_busy_percent),
@@ -706,6 +757,19 @@ impl Figure {
         };
         self.points.iter().enumerate().map(point).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The median over the runs of each percentile that all of them report.
+fn percentiles(trials: &[&Trial]) -> BTreeMap<String, f64> {
+    let reported = |trial: &Trial| trial.load.get("latency_us").and_then(|its| its.as_object().cloned());
+    let all: Vec<_> = trials.iter().filter_map(|trial| reported(trial)).collect();
+    let Some(first) = all.first() else { return BTreeMap::new() };
+    let names = first.keys().filter(|name| name.starts_with('p'));
+    let values = names.map(|name| {
+        let each = all.iter().filter_map(|its| its.get(name)?.as_f64());
+        (name.clone(), median(each))
+    });
+    values.collect()
 }
 
 fn tenths(value: f64) -> f64 {

@@ -75,7 +75,7 @@ pub(crate) enum Standing {
 }
 
 /// What the schedule came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Account {
     /// The best speed that was seen.
     pub(crate) best: Speed,

@@ -125,10 +125,7 @@ impl Session {
         progress.finish();
         let report = Report::new(plan, seed, environment, started.elapsed(), schedule.close(), &trials);
         let place = journal.place();
-        for (name, text) in [("summary.json", report.to_json()), ("report.md", report.to_markdown())] {
-            let path = place.join(name);
-            fs::write(&path, text).map_err(Error::kernel(format!("write {}", path.display())))?;
-        }
+        report.write(&place)?;
         if report.is_interrupted() {
             return Ok((report, place));
         }

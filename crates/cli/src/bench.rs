@@ -37,7 +37,7 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
     match measure(arguments) {
         Ok((report, output)) => {
             let text = report.to_text();
-            let written = output.join("{report.md,summary.json,raw/}");
+            let written = output.join("{report.html,report.md,points.csv,summary.json,raw/}");
             let said = overfly_terminal::print(&format!("{text}\nWritten: {}\n", written.display()));
             if report.is_interrupted() {
                 crate::complain(

@@ -144,7 +144,7 @@ impl Plan {
                 words.push(format!("{value} {name}{}", if value == 1 { "" } else { "s" }));
             }
         }
-        if self.profile.0.len() > 1 {
+        if self.profile.0.len() > 1 && self.modes.contains(&Mode::Overfly) {
             words.extend(self.profile.0.get(cell.profile).cloned());
         }
         words.join(", ")

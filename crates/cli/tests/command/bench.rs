@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -322,6 +322,92 @@ exec nginx "$@"
     assert_eq!(kernel["errors"], 0, "{kernel}");
     assert!(kernel["tried_again"][0].as_str().unwrap().contains("ended at once"), "{kernel}");
     assert!(String::from_utf8_lossy(&output.stdout).contains("made again, and well then"));
+}
+
+/// What a headless Chromium makes of a page: its elements after its scripts have run, and a picture of it.
+fn browser(page: &Path, width: u32, dark: bool, picture: Option<&Path>) -> String {
+    let profile = tempfile::tempdir().unwrap();
+    let mut command = Command::new("chromium");
+    command.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ]);
+    command.arg(format!("--user-data-dir={}", profile.path().display()));
+    command.args(["--virtual-time-budget=3000", "--enable-logging=stderr", "--v=0"]);
+    command.arg(format!("--window-size={width},2600"));
+    if dark {
+        command.arg("--blink-settings=preferredColorScheme=0");
+    }
+    match picture {
+        Some(picture) => command.arg(format!("--screenshot={}", picture.display())),
+        None => command.arg("--dump-dom"),
+    };
+    let output = command.arg(format!("file://{}", page.display())).output().expect("chromium is installed");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
+    assert!(complaints.is_empty(), "the page's own messages: {complaints:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_report_is_a_page_that_needs_nothing_but_itself() {
+    let workplace = Workplace::new(|plan| {
+        plan.replace("title = \"a test\"", "title = \"a </script><b>test</b> & more\"")
+            .replace("[1024]", "[0, 1024]")
+            .replace("[client]", "workers = [1, 2]\n[client]")
+    });
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let results = workplace.folder.path().join("results/plan");
+    let page = results.join("report.html");
+    let text = fs::read_to_string(&page).unwrap();
+    // A browser asks nobody for anything: the page forbids it, and names no place.
+    assert!(text.contains("default-src 'none'") && !text.contains("src=\"") && !text.contains("<link"));
+
+    let dom = browser(&page, 1200, false, None);
+    let body = dom.split("<body").nth(1).unwrap();
+    let charts: usize =
+        body.split("data-charts=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    assert!(charts >= 4, "{charts} charts");
+    assert_eq!(body.matches("<canvas").count(), charts, "each chart was drawn");
+    assert!(
+        body.contains("<h1>a &lt;/script&gt;&lt;b&gt;test&lt;/b&gt; &amp; more</h1>"),
+        "the title is text"
+    );
+    assert!(body.contains("keepalive, 2 workers"), "the table is there");
+    for (width, dark) in [(1200, false), (1200, true), (390, false)] {
+        let picture = workplace.folder.path().join("picture.png");
+        browser(&page, width, dark, Some(&picture));
+        assert!(fs::metadata(&picture).unwrap().len() > 10_000);
+    }
+
+    let csv = fs::read_to_string(results.join("points.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 4, "{csv}");
+    assert!(
+        csv.lines().nth(1).unwrap().starts_with("0,keepalive,kernel,4,,1,1,performance,kernel,1,"),
+        "{csv}"
+    );
+
+    // It can be made again from summary.json alone.
+    let markdown = fs::read_to_string(results.join("report.md")).unwrap();
+    for name in ["report.html", "report.md", "points.csv"] {
+        fs::remove_file(results.join(name)).unwrap();
+    }
+    let report = |folder: &str| {
+        let mut command = overfly();
+        command.args(["report", folder]).current_dir(workplace.folder.path());
+        command
+    };
+    let (code, said) = outcome(&report("results/plan").output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(fs::read_to_string(&page).unwrap(), text);
+    assert_eq!(fs::read_to_string(results.join("report.md")).unwrap(), markdown);
+    assert_eq!(fs::read_to_string(results.join("points.csv")).unwrap(), csv);
+    assert_refused(&mut report("."), 2, &["./summary.json", "overfly bench"]);
 }
 
 #[test]
