@@ -197,6 +197,9 @@ pub enum Mode {
     KernelAsFound,
     /// `overfly run`.
     Overfly,
+    /// No server of the plan's: `overfly load serve` over the generator's own link, which does nothing but answer. What the
+    /// generator reaches here is more than it needs for any other, or it is the limit.
+    Null,
 }
 
 /// What carries the generator's connections.
@@ -225,7 +228,7 @@ impl Mode {
     /// Whether the kernel carries the connections.
     #[must_use]
     pub fn is_kernel(self) -> bool {
-        self != Mode::Overfly
+        matches!(self, Mode::Kernel | Mode::KernelAsFound)
     }
 }
 
@@ -235,6 +238,7 @@ impl fmt::Display for Mode {
             Mode::Kernel => "kernel",
             Mode::KernelAsFound => "kernel-as-found",
             Mode::Overfly => "overfly",
+            Mode::Null => "null",
         })
     }
 }
@@ -279,8 +283,11 @@ fn one_segment() -> u64 {
     1448
 }
 
+/// What the null server is asked for, and others if nothing else is said.
+pub(crate) const A_FILE: &str = "http://@ADDRESS@:@PORT@/@BYTES@";
+
 fn a_file() -> String {
-    "http://@ADDRESS@:@PORT@/@BYTES@".to_owned()
+    A_FILE.to_owned()
 }
 
 fn one() -> u32 {
@@ -500,6 +507,11 @@ impl Plan {
                 "server.port: the last instance would have port {last}; expected at most 65535"
             ));
         }
+        if self.modes.contains(&Mode::Null) && self.server.url.starts_with("redis:") {
+            return Err(
+                "modes: the null server speaks HTTP; expected no null with a server.url of redis:".to_owned()
+            );
+        }
         let Some(tool) = self.client.tool.program() else { return Ok(()) };
         if self.links != [Link::Kernel] {
             return Err(format!(
@@ -528,7 +540,7 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
-                    if mode.is_kernel() && cell.profile > 0 {
+                    if mode != Mode::Overfly && cell.profile > 0 {
                         // The kernel was measured for the first profile.
                         continue;
                     }

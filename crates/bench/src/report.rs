@@ -42,6 +42,9 @@ pub struct Report {
     pub judgements: Vec<Judgement>,
 }
 
+/// Above this share of what the null server gives, the generator may be the limit.
+const NEAR_CEILING: f64 = 0.9;
+
 /// A rule of the plan, applied to a cell.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Judgement {
@@ -99,6 +102,9 @@ pub struct CellReport {
     /// The kernel server with nothing tuned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_as_found: Option<Figure>,
+    /// The server that does nothing but answer: what the generator can do at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub null_server: Option<Figure>,
     /// Overfly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overfly: Option<Figure>,
@@ -352,6 +358,9 @@ impl Report {
         for problem in self.problems() {
             let _ = writeln!(text, "! {problem}");
         }
+        for near in self.cells.iter().flat_map(CellReport::near_ceiling) {
+            let _ = writeln!(text, "{near}");
+        }
         for judgement in &self.judgements {
             let _ = writeln!(text, "{judgement}");
         }
@@ -398,6 +407,9 @@ impl Report {
         );
         for note in self.method().into_iter().chain(self.steadiness()) {
             let _ = writeln!(text, "\n{note}");
+        }
+        for near in self.cells.iter().flat_map(CellReport::near_ceiling) {
+            let _ = writeln!(text, "\n{near}.");
         }
         if !self.judgements.is_empty() {
             text.push_str("\n## What the plan requires\n\n");
@@ -520,7 +532,7 @@ impl CellReport {
         standings: &[Standing],
     ) -> CellReport {
         // The kernel was measured once for all profiles.
-        let of = |mode: Mode| if mode.is_kernel() { index - cell.profile } else { index };
+        let of = |mode: Mode| if mode == Mode::Overfly { index } else { index - cell.profile };
         let attempts = |mode: Mode, generator: Link| {
             let mut chosen: Vec<(&Case, &Trial, Standing)> = trials
                 .iter()
@@ -554,6 +566,8 @@ impl CellReport {
         let overfly = figure(cell.link, &overfly, steady);
         let as_found = attempts(Mode::KernelAsFound, cell.link);
         let kernel_as_found = figure(cell.link, &as_found, is_steady(&as_found));
+        let null = attempts(Mode::Null, cell.link);
+        let null_server = figure(cell.link, &null, is_steady(&null));
         let (kernel, kernel_xdp) = match (&direct, &sockets) {
             (Some(direct), Some(sockets)) => {
                 let better = if sockets.median > direct.median { sockets } else { direct };
@@ -593,6 +607,7 @@ impl CellReport {
             kernel_xdp,
             kernel_sockets: sockets,
             kernel_as_found,
+            null_server,
             overfly,
             gain,
             gain_interval,
@@ -611,10 +626,11 @@ impl CellReport {
             (kernel, direct),
             ("kernel (sockets)", &self.kernel_sockets),
             ("kernel, as found", &self.kernel_as_found),
+            ("null server", &self.null_server),
             (overfly, &self.overfly),
         ]
         .into_iter()
-        .filter(|(name, _)| !self.shares_kernel || !name.starts_with("kernel"))
+        .filter(|(name, _)| !self.shares_kernel || name.starts_with("overfly"))
         .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
         .collect()
     }
@@ -647,6 +663,29 @@ impl CellReport {
             "" => self.connection.to_string(),
             varied => format!("{}, {varied}", self.connection),
         }
+    }
+
+    /// Which share of what the generator reached against the null server it reached against this one, over the same link.
+    fn of_ceiling(&self, figure: &Figure) -> Option<f64> {
+        let null = self.null_server.as_ref().filter(|null| null.link == figure.link && null.median > 0.0)?;
+        Some(figure.median / null.median)
+    }
+
+    /// One line on a figure that the generator may have limited, by the null server's.
+    fn near_ceiling(&self) -> Vec<String> {
+        let figures = self.named_figures().into_iter().filter(|(name, _)| *name != "null server");
+        let near = figures.filter_map(|(name, figure)| {
+            let share = self.of_ceiling(figure).filter(|&share| share > NEAR_CEILING)?;
+            Some(format!(
+                "{} B {}, {name}: {:.0} % of what the generator reached against a server that only answers; the generator may be \
+                 the limit",
+                self.payload_bytes,
+                self.use_of_connections(),
+                share * 100.0
+            ))
+        });
+        // At a constant rate all reach the same.
+        if self.rate_per_s.is_some() { Vec::new() } else { near.collect() }
     }
 
     /// Whether the figures are as a rule of the plan requires; `None` where the cell has no such figure.

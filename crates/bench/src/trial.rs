@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::foreign;
 use crate::interruption::interrupted;
 use crate::lab::DEVICE;
-use crate::plan::{Case, Cell, Connection, Link, Mode, Plan, Stop, Tool};
+use crate::plan::{A_FILE, Case, Cell, Connection, Link, Mode, Plan, Stop, Tool};
 use crate::process_time::{CoreTime, Process, processes, tree_among};
 use crate::site::Site;
 use crate::yardstick::{Conditions, Watch};
@@ -384,7 +384,7 @@ fn expected(cell: Cell) -> [OsString; 4] {
 
 /// What is asked for.
 fn url_of(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Link) -> String {
-    let url = &plan.server.url;
+    let url = if server.null { A_FILE } else { &plan.server.url };
     url.replace("@ADDRESS@", &server.site.address(generator).to_string())
         .replace("@PORT@", &server.port.to_string())
         .replace("@BYTES@", &cell.payload_bytes.to_string())
@@ -394,6 +394,8 @@ fn url_of(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Link) -> Stri
 struct Server<'a> {
     site: &'a Site,
     port: u16,
+    /// It is the null server, not the plan's.
+    null: bool,
     guardian: Child,
     line: String,
     log: File,
@@ -441,14 +443,26 @@ impl Server<'_> {
             }
             words.push("--".into());
         }
-        words.push(plan.server.program.clone().into());
+        if mode == Mode::Null {
+            words.extend([tools.overfly.as_os_str().to_owned(), "load".into(), "serve".into()]);
+            words.extend(["--port".into(), port.to_string().into(), "--link".into()]);
+            match cell.link {
+                Link::Xdp => words.extend(["xdp".into(), "--interface".into(), DEVICE.into()]),
+                Link::Memif => words.push(site.memif().into()),
+                Link::Kernel => words.push("kernel".into()),
+            }
+        } else {
+            words.push(plan.server.program.clone().into());
+        }
         let filled_in = |word: &String| {
             word.replace("@ROOT@", &root)
                 .replace("@CONFIG@", &config)
                 .replace("@PORT@", &port.to_string())
                 .replace("@BUILD@", &tools.build.display().to_string())
         };
-        words.extend(plan.server.arguments.iter().map(|word| filled_in(word).into()));
+        if mode != Mode::Null {
+            words.extend(plan.server.arguments.iter().map(|word| filled_in(word).into()));
+        }
         let program = words.remove(0);
         // Not a pipe, which would have to be emptied while the server runs.
         let log = rustix::fs::memfd_create("server-log", rustix::fs::MemfdFlags::CLOEXEC)
@@ -465,12 +479,15 @@ impl Server<'_> {
             .stderr(copy()?)
             .spawn()
             .map_err(|error| format!("the server could not be started: {error}"))?;
-        Ok(Server { site, port, guardian, line: line(program, &words), log })
+        Ok(Server { site, port, null: mode == Mode::Null, guardian, line: line(program, &words), log })
     }
 
     /// Runs what gives the server what will be asked for.
     fn fill(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
         let [program, arguments @ ..] = plan.server.fill.as_slice() else { return Ok(()) };
+        if self.null {
+            return Ok(());
+        }
         let port = self.port.to_string();
         let bytes = cell.payload_bytes.to_string();
         let child = self
@@ -492,6 +509,10 @@ impl Server<'_> {
     /// Asks from the client's side until the answer comes.
     fn await_answer(&mut self, plan: &Plan, overfly: &Path, cell: Cell) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs_f64(plan.server.start_s);
+        // In shared memory there is no kernel that would ask for us.
+        let memif = (self.null && cell.link == Link::Memif).then(|| self.site.memif());
+        let by = if memif.is_some() { Link::Memif } else { Link::Kernel };
+        let link = memif.unwrap_or_else(|| "kernel".to_owned());
         loop {
             if let Ok(Some(status)) = self.guardian.try_wait() {
                 return Err(format!("the server ended at once: {status}"));
@@ -499,9 +520,9 @@ impl Server<'_> {
             let child = self
                 .site
                 .generator(overfly, plan.client.cpu)
-                .args(["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms"])
+                .args(["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms", "--link", &link])
                 .args(expected(cell))
-                .arg(url_of(plan, cell, self, Link::Kernel))
+                .arg(url_of(plan, cell, self, by))
                 .stdin(Stdio::null())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
@@ -525,8 +546,8 @@ impl Server<'_> {
     /// Tells the server to end in its own way, and waits for that.
     fn stop(&mut self, stop: Stop) -> Result<(), String> {
         let signal = match stop {
-            Stop::Quit => Signal::QUIT,
-            Stop::Term => Signal::TERM,
+            Stop::Quit if !self.null => Signal::QUIT,
+            Stop::Quit | Stop::Term => Signal::TERM,
         };
         let told = self.site.listens_to_signals(self.guardian.id());
         if let Some(told) = told.and_then(|id| Pid::from_raw(id.cast_signed())) {

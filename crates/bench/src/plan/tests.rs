@@ -55,7 +55,7 @@ fn over_memif_the_kernel_has_its_loopback() {
     assert_eq!(cases.len(), 4 * 2, "there is no second look");
     assert!(cases.iter().all(|case| match case.mode {
         Mode::Kernel | Mode::KernelAsFound => case.generator == Link::Kernel,
-        Mode::Overfly => case.generator == Link::Memif,
+        Mode::Overfly | Mode::Null => case.generator == Link::Memif,
     }));
 }
 
@@ -222,6 +222,11 @@ fn keys_that_exclude_each_other_are_named() {
         ("connections = 64", "connections = 64\nrates_per_s = [0]", "client.rates_per_s = 0: expected"),
         ("repeats = 3", "repeats = 3\nrules = [\"gain > 1\"]", "`gain > 1` is no rule"),
         ("repeats = 3", "repeats = 3\nprofile = []", "profile = []: expected at least one"),
+        (
+            "cpu = 0\n[client]",
+            "cpu = 0\nurl = \"redis://@ADDRESS@:@PORT@/k\"\nstop = \"quit\"\n[client]",
+            "null server speaks HTTP",
+        ),
         ("[\"kernel\", ", "[\"kernel-as-found\", ", "kernel-as-found needs a network namespace"),
     ] {
         let text = if named.contains("memif")
@@ -230,7 +235,10 @@ fn keys_that_exclude_each_other_are_named() {
         {
             RIGHT.replacen("repeats = 3", "repeats = 3\nlinks = [\"memif\"]", 1)
         } else {
-            RIGHT.to_owned()
+            RIGHT.replace(
+                "modes = [",
+                if named.contains("null") { "modes = [\"null\", " } else { "modes = [" },
+            )
         };
         assert!(text.contains(from), "{from}");
         let line = Plan::parse(Path::new("p.toml"), &text.replacen(from, to, 1)).unwrap_err().to_string();

@@ -25,7 +25,7 @@ function figures(cell) {
   const several = summary.plan.profile.length > 1;
   const ours = several ? "overfly, " + cell.profile : "overfly";
   if (cell.shares_kernel) return cell.overfly ? [{ name: ours, figure: cell.overfly }] : [];
-  return [["kernel", direct], ["kernel (sockets)", cell.kernel_sockets], ["kernel, as found", cell.kernel_as_found], [ours, cell.overfly]]
+  return [["kernel", direct], ["kernel (sockets)", cell.kernel_sockets], ["kernel, as found", cell.kernel_as_found], ["null server", cell.null_server], [ours, cell.overfly]]
     .filter(([, figure]) => figure).map(([name, figure]) => ({ name, figure }));
 }
 const names = [];
@@ -34,8 +34,9 @@ const colourOf = (name) => {
   if (name === "kernel") return "--c0";
   if (name.startsWith("kernel (")) return "--c4";
   if (name.startsWith("kernel,")) return "--c1";
+  if (name === "null server") return "--c5";
   const ours = names.filter((its) => its.startsWith("overfly"));
-  return ["--c2", "--c3", "--c5", "--c4"][ours.indexOf(name) % 4];
+  return ["--c2", "--c3", "--c4", "--c5"][ours.indexOf(name) % 4];
 };
 const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 
@@ -288,14 +289,14 @@ if (["instances", "workers"].includes(axisKey) && distinct(axisKey).length > 1) 
 }
 
 make(page, "h2", "Every figure");
-const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], ["median req/s", "n"], ["gain", ""], ["server µs/req", "n"], ["req/s per busy core", "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["errors", "n"], ["points", ""]];
+const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], ["median req/s", "n"], ["gain", ""], ["server µs/req", "n"], ["req/s per busy core", "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["of ceiling", "n"], ["errors", "n"], ["points", ""]];
 table(page, HEAD, cells.flatMap((cell) => figures(cell).map(({ name, figure }) => [
   cell.payload_bytes + " B", cell.connection + (cell.varied ? ", " + cell.varied : ""), cell.link, name, whole(figure.median), name.startsWith("overfly") ? gainInWords(cell) : "",
   figure.server_cpu_us_per_request.toFixed(2), figure.server_cpu_us_per_request > 0 ? whole(1e6 / figure.server_cpu_us_per_request) : "", whole(figure.latency_p50_us), whole(figure.latency_p99_us),
-  Math.round(figure.server_core_busy_percent) + "/" + Math.round(figure.generator_busy_percent), Math.round(figure.server_core_softirq_percent) + "/" + Math.round(figure.client_core_softirq_percent), figure.limit, String(figure.errors),
+  Math.round(figure.server_core_busy_percent) + "/" + Math.round(figure.generator_busy_percent), Math.round(figure.server_core_softirq_percent) + "/" + Math.round(figure.client_core_softirq_percent), figure.limit, cell.null_server && cell.null_server.link === figure.link && cell.null_server.median > 0 ? Math.round(100 * figure.median / cell.null_server.median) + " %" : "", String(figure.errors),
   figure.points.map((point, i) => (figure.disturbed.includes(i) ? "~" : "") + whole(point) + (figure.outliers.includes(i) ? "?" : "")).join(" "),
 ])));
-make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. req/s per busy core: a second of the server's processor time over the µs that a request takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
+make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. of ceiling: the share of what the generator reached against a server that only answers, where the plan has one; near 100 % the generator may be the limit. req/s per busy core: a second of the server's processor time over the µs that a request takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
 
 const problems = cells.flatMap((cell) => figures(cell).flatMap(({ name, figure }) => [...figure.problems, ...figure.tried_again.map((why) => "made again, and well then, after: " + why)].map((words) => `${nameOf(cell)}, ${name}: ${words}`)));
 if (problems.length) {

@@ -187,6 +187,21 @@ fn several_instances_are_gone_through_and_rules_are_judged() {
 }
 
 #[test]
+fn the_generators_ceiling_is_measured_against_a_server_that_only_answers() {
+    for link in ["xdp", "memif", "kernel"] {
+        let workplace = Workplace::new(|plan| {
+            plan.replace("[\"kernel\"]\nlinks = [\"kernel\"]", &format!("[\"null\"]\nlinks = [\"{link}\"]"))
+        });
+        let (code, said) = outcome(&workplace.bench().output().unwrap());
+        assert_eq!(code, Some(0), "{link}: {said}");
+        let null = &workplace.summary()["cells"][0]["null_server"];
+        assert!(null["median"].as_f64().unwrap() > 100.0, "{null}");
+        assert_eq!((&null["link"], &null["errors"]), (&link.into(), &0.into()));
+        assert!(null["server_command"].as_str().unwrap().contains("load serve"), "{null}");
+    }
+}
+
+#[test]
 fn foreign_generators_are_understood() {
     for tool in ["wrk", "ab"] {
         let workplace = Workplace::new(|plan| {
