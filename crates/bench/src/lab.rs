@@ -191,6 +191,14 @@ impl Lab {
         command
     }
 
+    /// As [`Lab::command`], on several cores.
+    ///
+    /// # Panics
+    /// If the lab has no such side.
+    pub(crate) fn pinned_on(&self, side: &str, program: impl AsRef<OsStr>, cpus: &[usize]) -> Command {
+        self.entry_command(side, program.as_ref(), cpus, false)
+    }
+
     /// The program under a [`Lab::contained`] guardian, once it has been started.
     pub fn inner_process(guardian: u32) -> Option<u32> {
         crate::process_time::children(guardian).into_iter().next()

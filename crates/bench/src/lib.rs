@@ -6,6 +6,7 @@
 //! * [`session`]: carries a plan out, one fresh lab for each run; on this machine as it is where the link is memif.
 //! * [`statistics`]: medians, intervals, outliers.
 //! * [`diff`]: two sessions beside each other.
+//! * [`tune`]: a host as it should be before it is measured, and the way back.
 //! * [`report`]: medians, gains, tables, `summary.json`.
 
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod shuffle;
 mod site;
 pub mod statistics;
 mod trial;
+pub mod tune;
 mod yardstick;
 
 pub use error::Error;

@@ -673,6 +673,10 @@ impl CellReport {
 
     /// One line on a figure that the generator may have limited, by the null server's.
     fn near_ceiling(&self) -> Vec<String> {
+        // Where the null server itself had no time left, the generator's ceiling is higher than what was seen.
+        if self.null_server.as_ref().is_none_or(|null| null.limit != Limit::Generator) {
+            return Vec::new();
+        }
         let figures = self.named_figures().into_iter().filter(|(name, _)| *name != "null server");
         let near = figures.filter_map(|(name, figure)| {
             let share = self.of_ceiling(figure).filter(|&share| share > NEAR_CEILING)?;
@@ -913,6 +917,28 @@ mod tests {
         let limits = report.figures().map(|figure| figure.limit).collect::<Vec<_>>();
         assert_eq!(limits, [Limit::Generator, Limit::Server]);
         assert_eq!(Limit::of(60.0, 60.0), Limit::Neither);
+    }
+
+    #[test]
+    fn a_figure_near_the_generators_ceiling_is_named_where_the_ceiling_is_known() {
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
+        let case = |mode| Case { cell: 0, mode, generator: Link::Kernel, repeat: 1 };
+        let near = |null: Trial, overfly: f64| {
+            let trials = [
+                (case(Mode::Kernel), trial(50.0, 0)),
+                (case(Mode::Null), null),
+                (case(Mode::Overfly), trial(overfly, 0)),
+            ];
+            CellReport::new(&Plan::any(), 0, cell, &trials, &[Standing::Stands; 3]).near_ceiling()
+        };
+        let limited = |busy: f64| Trial { generator_busy_percent: busy, ..trial(100.0, 0) };
+        let named = near(limited(99.0), 95.0);
+        assert!(
+            named.len() == 1 && named[0].contains("overfly: 95 % of what the generator reached"),
+            "{named:?}"
+        );
+        assert!(near(limited(99.0), 80.0).is_empty());
+        assert!(near(limited(60.0), 95.0).is_empty(), "the null server was the limit itself");
     }
 
     #[test]

@@ -127,18 +127,27 @@ fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Tr
         Link::Xdp | Link::Kernel => Site::lab(overfly),
     };
     let site = site.map_err(|error| error.to_string())?;
+    let site = if cell.instances > 1 { site.for_several() } else { site };
     let mut servers: Vec<Server<'_>> = Vec::new();
+    // One after the other: the first one's broker serves the next ones, once it is there.
+    let mut result = Ok(());
     for instance in 0..cell.instances {
-        servers.push(Server::start(plan, &site, tools, case.mode, cell, instance)?);
+        let mut server = Server::start(plan, &site, tools, case.mode, cell, instance)?;
+        result = server.fill(plan, cell).and_then(|()| server.await_answer(plan, overfly, cell));
+        servers.push(server);
+        if result.is_err() {
+            break;
+        }
     }
     let lines: Vec<&str> = servers.iter().map(|server| server.line.as_str()).collect();
     trial.server_command = lines.join(" & ");
-    let ready = |server: &mut Server<'_>| {
-        server.fill(plan, cell).and_then(|()| server.await_answer(plan, overfly, cell))
-    };
-    let result = servers.iter_mut().try_for_each(ready);
     let result = result.and_then(|()| measure(plan, overfly, case, cell, &servers, trial));
-    let stopped = servers.iter_mut().map(|server| server.stop(plan.server.stop)).fold(Ok(()), Result::and);
+    // All are told before any is waited for: one that has the others' broker ends with the last of them.
+    for server in &servers {
+        server.tell(plan.server.stop);
+    }
+    let stopped =
+        servers.iter_mut().map(|server| server.await_end(plan.server.stop)).fold(Ok(()), Result::and);
     let logs: Vec<String> = servers.iter_mut().map(Server::log).filter(|log| !log.is_empty()).collect();
     trial.server_log = logs.join("\n");
     // The first thing that went wrong is the one to tell; what the server said may explain it.
@@ -410,10 +419,13 @@ impl Server<'_> {
         cell: Cell,
         instance: u32,
     ) -> Result<Server<'a>, String> {
-        let root = match instance {
-            0 => site.root().display().to_string(),
-            other => format!("{}/instance-{other}", site.root().display()),
+        // A warden takes its server's folder away: each has one of its own.
+        let root = match cell.instances {
+            1 => site.root().to_owned(),
+            _ => site.root().join(format!("instance-{instance}")),
         };
+        let folder = root.clone();
+        let root = root.display().to_string();
         let config = format!("{root}/server.conf");
         let first = plan.server.port.map_or_else(|| site.port(), Ok).map_err(|error| error.to_string())?;
         let port = first + u16::try_from(instance).unwrap_or(u16::MAX);
@@ -470,7 +482,7 @@ impl Server<'_> {
             .map_err(|error| format!("no memory for the server's messages: {error}"))?;
         let copy = || log.try_clone().map_err(|error| error.to_string());
         let guardian = site
-            .server(&program, &plan.cores_of(&cell, instance as usize))
+            .server(&program, &folder, &plan.cores_of(&cell, instance as usize))
             .args(&words)
             // A comparison with the kernel under Overfly's name would be worse than none.
             .env("EF_NO_FAIL", "0")
@@ -543,16 +555,24 @@ impl Server<'_> {
         }
     }
 
-    /// Tells the server to end in its own way, and waits for that.
-    fn stop(&mut self, stop: Stop) -> Result<(), String> {
-        let signal = match stop {
+    fn ending(&self, stop: Stop) -> Signal {
+        match stop {
             Stop::Quit if !self.null => Signal::QUIT,
             Stop::Quit | Stop::Term => Signal::TERM,
-        };
+        }
+    }
+
+    /// Tells the server to end in its own way.
+    fn tell(&self, stop: Stop) {
         let told = self.site.listens_to_signals(self.guardian.id());
         if let Some(told) = told.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            let _ = kill_process(told, signal);
+            let _ = kill_process(told, self.ending(stop));
         }
+    }
+
+    /// Waits for the end of a server that was told to.
+    fn await_end(&mut self, stop: Stop) -> Result<(), String> {
+        let signal = self.ending(stop);
         let deadline = Instant::now() + STOP_DEADLINE;
         loop {
             match self.guardian.try_wait() {

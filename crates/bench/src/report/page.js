@@ -289,14 +289,14 @@ if (["instances", "workers"].includes(axisKey) && distinct(axisKey).length > 1) 
 }
 
 make(page, "h2", "Every figure");
-const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], ["median req/s", "n"], ["gain", ""], ["server µs/req", "n"], ["req/s per busy core", "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["of ceiling", "n"], ["errors", "n"], ["points", ""]];
+const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], ["median req/s", "n"], ["gain", ""], ["server µs/req", "n"], ["req/s per busy core", "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["of null server", "n"], ["errors", "n"], ["points", ""]];
 table(page, HEAD, cells.flatMap((cell) => figures(cell).map(({ name, figure }) => [
   cell.payload_bytes + " B", cell.connection + (cell.varied ? ", " + cell.varied : ""), cell.link, name, whole(figure.median), name.startsWith("overfly") ? gainInWords(cell) : "",
   figure.server_cpu_us_per_request.toFixed(2), figure.server_cpu_us_per_request > 0 ? whole(1e6 / figure.server_cpu_us_per_request) : "", whole(figure.latency_p50_us), whole(figure.latency_p99_us),
   Math.round(figure.server_core_busy_percent) + "/" + Math.round(figure.generator_busy_percent), Math.round(figure.server_core_softirq_percent) + "/" + Math.round(figure.client_core_softirq_percent), figure.limit, cell.null_server && cell.null_server.link === figure.link && cell.null_server.median > 0 ? Math.round(100 * figure.median / cell.null_server.median) + " %" : "", String(figure.errors),
   figure.points.map((point, i) => (figure.disturbed.includes(i) ? "~" : "") + whole(point) + (figure.outliers.includes(i) ? "?" : "")).join(" "),
 ])));
-make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. of ceiling: the share of what the generator reached against a server that only answers, where the plan has one; near 100 % the generator may be the limit. req/s per busy core: a second of the server's processor time over the µs that a request takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
+make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. of null server: the share of what the generator reached against a server that only answers, where the plan has one; near 100 %, and the null server limited by the generator, the generator may be the limit here too. req/s per busy core: a second of the server's processor time over the µs that a request takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
 
 const problems = cells.flatMap((cell) => figures(cell).flatMap(({ name, figure }) => [...figure.problems, ...figure.tried_again.map((why) => "made again, and well then, after: " + why)].map((words) => `${nameOf(cell)}, ${name}: ${words}`)));
 if (problems.length) {
