@@ -583,7 +583,7 @@ impl CellReport {
                 Link::Memif => (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request),
                 Link::Xdp | Link::Kernel => (overfly.median, kernel.median),
             };
-            (less > 0.0).then_some(more / less)
+            (more > 0.0 && less > 0.0).then_some(more / less)
         });
         let gain_interval = both.filter(|_| gain.is_some()).and_then(|(kernel, overfly)| match cell.link {
             Link::Memif => statistics::ratio_interval(kernel.server_us(), overfly.server_us()),
