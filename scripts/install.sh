@@ -55,6 +55,7 @@ mvn maven
 openssl openssl
 script bsdutils
 ab apache2-utils
+chromium chromium
 h2load nghttp2-client
 gnuplot gnuplot-nox
 npm npm

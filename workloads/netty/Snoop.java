@@ -11,6 +11,7 @@ import io.netty.channel.epoll.EpollServerSocketChannel;
 import io.netty.channel.nio.NioEventLoopGroup;
 import io.netty.channel.socket.SocketChannel;
 import io.netty.channel.socket.nio.NioServerSocketChannel;
+import io.netty.handler.codec.DateFormatter;
 import io.netty.handler.codec.http.DefaultFullHttpResponse;
 import io.netty.handler.codec.http.FullHttpRequest;
 import io.netty.handler.codec.http.HttpHeaderNames;
@@ -21,6 +22,7 @@ import io.netty.handler.codec.http.HttpUtil;
 import io.netty.handler.codec.http.HttpVersion;
 import io.netty.handler.codec.http.QueryStringDecoder;
 import java.nio.charset.StandardCharsets;
+import java.util.Date;
 
 /**
  * An HTTP server that describes each request in its answer, or answers with {@code ?size=N} bytes. A request with
@@ -70,6 +72,8 @@ public final class Snoop extends SimpleChannelInboundHandler<FullHttpRequest> {
                 };
         var response = new DefaultFullHttpResponse(HttpVersion.HTTP_1_1, HttpResponseStatus.OK, body);
         response.headers().set(HttpHeaderNames.CONTENT_TYPE, "text/plain; charset=UTF-8");
+        response.headers().set(HttpHeaderNames.SERVER, "snoop");
+        response.headers().set(HttpHeaderNames.DATE, DateFormatter.format(new Date()));
         if (HttpUtil.isKeepAlive(request)) {
             response.headers().set(HttpHeaderNames.CONTENT_LENGTH, body.readableBytes());
             context.write(response);

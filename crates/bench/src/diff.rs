@@ -33,6 +33,13 @@ struct Cell {
     payload_bytes: u64,
     connection: String,
     link: String,
+    #[serde(default)]
+    varied: String,
+    #[serde(default)]
+    shares_kernel: bool,
+    kernel_as_found: Option<Figure>,
+    null_server: Option<Figure>,
+    gain: Option<f64>,
     kernel: Option<Figure>,
     kernel_xdp: Option<Figure>,
     kernel_sockets: Option<Figure>,
@@ -78,6 +85,28 @@ pub struct Change {
     pub more_errors: Option<u64>,
 }
 
+/// Two runs of a plan whose gains differ by more than this were made on a machine that was too noisy, or on two machines.
+const AGREEMENT: f64 = 0.1;
+
+/// What Overfly gained over the kernel, in both sessions.
+#[derive(Debug, Serialize)]
+pub struct Gains {
+    /// The cell: `1024 B close over xdp`.
+    pub what: String,
+    /// In the first session.
+    pub before: f64,
+    /// In the second.
+    pub after: f64,
+}
+
+impl Gains {
+    /// As a share of the smaller.
+    fn differ(&self) -> f64 {
+        let Gains { before, after, .. } = *self;
+        before.max(after) / before.min(after) - 1.0
+    }
+}
+
 /// Two sessions side by side.
 #[derive(Debug, Serialize)]
 pub struct Diff {
@@ -85,6 +114,10 @@ pub struct Diff {
     pub tolerance: f64,
     /// Every figure that both have.
     pub changes: Vec<Change>,
+    /// The gains that both have.
+    pub gains: Vec<Gains>,
+    /// The greatest difference between two gains, as a share of the smaller; none where they have no gain in common.
+    pub gains_differ: Option<f64>,
     /// What else differs: the machine, the server, figures that one of them lacks.
     pub remarks: Vec<String>,
 }
@@ -111,7 +144,9 @@ impl Diff {
                 format!("it has no figure in common with {}: are they of one plan?", before.display());
             return Err(Error::Plan { file: after.display().to_string(), line: None, message });
         }
-        Ok(Diff { tolerance, changes, remarks })
+        let gains = first.common_gains(&second);
+        let gains_differ = gains.iter().map(Gains::differ).reduce(f64::max);
+        Ok(Diff { tolerance, changes, gains, gains_differ, remarks })
     }
 
     /// How many figures have become worse.
@@ -145,6 +180,20 @@ impl Diff {
                 "{what:<width$}  {before:>10.0}  {after:>10.0}  {factor:>6}  {within}{}",
                 change.conclusion()
             );
+        }
+        for Gains { what, before, after } in &self.gains {
+            let _ = writeln!(text, "gain, {what}: {before:.2}, then {after:.2}");
+        }
+        if let Some(differ) = self.gains_differ {
+            let percent = differ * 100.0;
+            let _ = if differ <= AGREEMENT {
+                writeln!(text, "The two agree: gains differ by {percent:.0} % at most.")
+            } else {
+                writeln!(
+                    text,
+                    "The two do not agree: gains differ by {percent:.0} %, where 10 % is the most. The machine was too noisy, or changed."
+                )
+            };
         }
         for remark in &self.remarks {
             let _ = writeln!(text, "! {remark}");
@@ -190,6 +239,14 @@ impl Change {
     }
 }
 
+impl Cell {
+    fn name(&self) -> String {
+        let Cell { payload_bytes, connection, link, varied, .. } = self;
+        let comma = if varied.is_empty() { "" } else { ", " };
+        format!("{payload_bytes} B {connection} over {link}{comma}{varied}")
+    }
+}
+
 impl Figure {
     /// Points of runs that the machine did not disturb.
     fn steady(&self) -> Vec<f64> {
@@ -214,15 +271,33 @@ impl Summary {
         for cell in &self.cells {
             // With two looks at the kernel, `kernel` is the better of them, which may change sides.
             let kernel = if cell.kernel_xdp.is_some() { &cell.kernel_xdp } else { &cell.kernel };
-            let named =
-                [("kernel", kernel), ("kernel (sockets)", &cell.kernel_sockets), ("overfly", &cell.overfly)];
-            let Cell { payload_bytes, connection, link, .. } = cell;
+            let named = [
+                ("kernel", kernel),
+                ("kernel (sockets)", &cell.kernel_sockets),
+                ("kernel, as found", &cell.kernel_as_found),
+                ("null server", &cell.null_server),
+                ("overfly", &cell.overfly),
+            ];
+            let named = named.into_iter().filter(|(name, _)| !cell.shares_kernel || *name == "overfly");
             for (name, figure) in named {
-                let what = format!("{payload_bytes} B {connection} over {link}, {name}");
+                let what = format!("{}, {name}", cell.name());
                 figures.extend(figure.as_ref().map(|figure| (what, figure)));
             }
         }
         figures
+    }
+
+    fn common_gains(&self, other: &Summary) -> Vec<Gains> {
+        let named = |summary: &Summary| -> Vec<(String, f64)> {
+            let gain = |cell: &Cell| Some((cell.name(), cell.gain.filter(|gain| *gain > 0.0)?));
+            summary.cells.iter().filter_map(gain).collect()
+        };
+        let others = named(other);
+        let pair = |(what, before): (String, f64)| {
+            let after = others.iter().find(|(its, _)| *its == what)?.1;
+            Some(Gains { what, before, after })
+        };
+        named(self).into_iter().filter_map(pair).collect()
     }
 
     /// What makes a comparison say less, or something else.
@@ -292,6 +367,29 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(&found.to_json()).unwrap();
             assert_eq!(value["changes"][0]["what"], "0 B close over xdp, overfly");
         }
+    }
+
+    #[test]
+    fn it_is_said_how_far_two_runs_agreed() {
+        let with = |gain: f64| {
+            let mut summary = summary("6.1", &USUAL, &[], 0);
+            summary["cells"][0]["gain"] = gain.into();
+            summary
+        };
+        let found = diff(&with(2.0), &with(2.1)).unwrap();
+        assert!((found.gains_differ.unwrap() - 0.05).abs() < 1e-9);
+        assert!(
+            found.to_text().contains("The two agree: gains differ by 5 % at most"),
+            "{}",
+            found.to_text()
+        );
+        let found = diff(&with(2.6), &with(2.0)).unwrap();
+        assert!(
+            found.to_text().contains("gains differ by 30 %, where 10 % is the most"),
+            "{}",
+            found.to_text()
+        );
+        assert_eq!(diff(&summary("6.1", &USUAL, &[], 0), &with(2.0)).unwrap().gains_differ, None);
     }
 
     #[test]

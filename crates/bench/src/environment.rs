@@ -5,13 +5,13 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lab::DEVICE;
 use crate::site::Site;
 
 /// The machine and its software, as they were when the runs began.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Environment {
     /// Model name from /proc/cpuinfo.
     pub cpu_model: String,
@@ -39,6 +39,12 @@ pub struct Environment {
     pub sysctls: BTreeMap<String, String>,
     /// `ethtool -k` of a lab's device before anything is attached: features that are on. Empty without a lab.
     pub offloads_on: Vec<String>,
+}
+
+/// Date and time, UTC.
+pub(crate) fn now() -> String {
+    let output = Command::new("date").args(["-u", "+%Y-%m-%d %H:%M"]).stdin(Stdio::null()).output();
+    output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
 impl Environment {

@@ -67,8 +67,25 @@ impl Lab {
     /// # Errors
     /// [`Error::Machine`] without root or iproute2; [`Error::Tool`], [`Error::Kernel`] otherwise.
     pub fn new(overfly: impl Into<PathBuf>) -> Result<Lab, Error> {
+        Lab::direct(overfly.into(), true)
+    }
+
+    /// As [`Lab::new`], with the settings that a network namespace begins with: nothing is tuned.
+    ///
+    /// # Errors
+    /// As [`Lab::new`].
+    pub fn as_found(overfly: impl Into<PathBuf>) -> Result<Lab, Error> {
+        Lab::direct(overfly.into(), false)
+    }
+
+    fn direct(overfly: PathBuf, tuned: bool) -> Result<Lab, Error> {
         require_root("making network namespaces")?;
-        let lab = Lab { sides: vec![Side::new("server")?, Side::new("client")?], overfly: overfly.into() };
+        let sides = vec![Side::new("server")?, Side::new("client")?];
+        for side in sides.iter().filter(|side| tuned || side.name == "client") {
+            // The generator is no part of the comparison.
+            side.within(tune_kernel_stack)?;
+        }
+        let lab = Lab { sides, overfly };
         lab.join(("server", DEVICE, SERVER, 16), ("client", DEVICE, CLIENT, 16))?;
         for (side, address) in [("server", SERVER_V6), ("client", CLIENT_V6)] {
             // Nobody else is on the link: an address need not wait until nobody has objected (RFC 4862 section 5.4).
@@ -94,6 +111,9 @@ impl Lab {
             sides: vec![Side::new("server")?, Side::new("middle")?, Side::new("client")?],
             overfly: overfly.into(),
         };
+        for side in &lab.sides {
+            side.within(tune_kernel_stack)?;
+        }
         let [server_router, client_router] = [Ipv4Addr::new(10, 77, 1, 254), Ipv4Addr::new(10, 77, 2, 254)];
         lab.join(("server", "eth0", ROUTED_SERVER, 24), ("middle", "eth0", server_router, 24))?;
         lab.join(("client", "eth0", ROUTED_CLIENT, 24), ("middle", "eth1", client_router, 24))?;
@@ -119,7 +139,7 @@ impl Lab {
     /// # Panics
     /// If the lab has no such side: that is a mistake in the caller's code.
     pub fn command(&self, side: &str, program: impl AsRef<OsStr>) -> Command {
-        self.entry_command(side, program.as_ref(), None, false)
+        self.entry_command(side, program.as_ref(), &[], false)
     }
 
     /// As [`Lab::command`], on the core `cpu`.
@@ -127,7 +147,7 @@ impl Lab {
     /// # Panics
     /// If the lab has no such side.
     pub fn pinned(&self, side: &str, program: impl AsRef<OsStr>, cpu: usize) -> Command {
-        self.entry_command(side, program.as_ref(), Some(cpu), false)
+        self.entry_command(side, program.as_ref(), &[cpu], false)
     }
 
     /// A command that runs `program` as process 1 of a process namespace of its own, pinned to the
@@ -138,10 +158,18 @@ impl Lab {
     /// # Panics
     /// If the lab has no such side.
     pub fn contained(&self, side: &str, program: impl AsRef<OsStr>, cpu: Option<usize>) -> Command {
-        self.entry_command(side, program.as_ref(), cpu, true)
+        self.contained_on(side, program, cpu.as_slice())
     }
 
-    fn entry_command(&self, side: &str, program: &OsStr, cpu: Option<usize>, contained: bool) -> Command {
+    /// As [`Lab::contained`], on several cores.
+    ///
+    /// # Panics
+    /// If the lab has no such side.
+    pub fn contained_on(&self, side: &str, program: impl AsRef<OsStr>, cpus: &[usize]) -> Command {
+        self.entry_command(side, program.as_ref(), cpus, true)
+    }
+
+    fn entry_command(&self, side: &str, program: &OsStr, cpus: &[usize], contained: bool) -> Command {
         let side = self.side(side);
         let owner = std::process::id();
         let mut command = Command::new(&self.overfly);
@@ -153,14 +181,22 @@ impl Lab {
             .arg(descriptor_path(&side.mounts))
             .arg("--die-with")
             .arg(owner.to_string());
-        if let Some(cpu) = cpu {
-            command.arg("--cpu").arg(cpu.to_string());
+        if !cpus.is_empty() {
+            command.arg("--cpu").arg(list(cpus));
         }
         if contained {
             command.arg("--contained");
         }
         command.arg("--").arg(program);
         command
+    }
+
+    /// As [`Lab::command`], on several cores.
+    ///
+    /// # Panics
+    /// If the lab has no such side.
+    pub(crate) fn pinned_on(&self, side: &str, program: impl AsRef<OsStr>, cpus: &[usize]) -> Command {
+        self.entry_command(side, program.as_ref(), cpus, false)
     }
 
     /// The program under a [`Lab::contained`] guardian, once it has been started.
@@ -241,7 +277,6 @@ impl Side {
             };
             let side = Side { name, net: open("net")?, mounts: open("mnt")? };
             tool("ip", ["link", "set", "lo", "up"])?;
-            tune_kernel_stack();
             Ok(side)
         })
     }
@@ -274,6 +309,11 @@ fn on_thread<T: Send>(work: impl FnOnce() -> Result<T, Error> + Send) -> Result<
 fn unshare(flags: UnshareFlags) -> std::io::Result<()> {
     debug_assert!(!flags.contains(UnshareFlags::FILES));
     rustix::thread::unshare(flags).map_err(Into::into)
+}
+
+/// `0,2`
+pub(crate) fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Where other processes find one of our descriptors.

@@ -6,6 +6,7 @@
 //! * [`session`]: carries a plan out, one fresh lab for each run; on this machine as it is where the link is memif.
 //! * [`statistics`]: medians, intervals, outliers.
 //! * [`diff`]: two sessions beside each other.
+//! * [`tune`]: a host as it should be before it is measured, and the way back.
 //! * [`report`]: medians, gains, tables, `summary.json`.
 
 #![forbid(unsafe_code)]
@@ -15,6 +16,9 @@
 pub mod diff;
 pub mod environment;
 mod error;
+mod foreign;
+mod interruption;
+mod journal;
 pub mod lab;
 pub mod plan;
 mod process_time;
@@ -25,7 +29,9 @@ mod shuffle;
 mod site;
 pub mod statistics;
 mod trial;
+pub mod tune;
 mod yardstick;
 
 pub use error::Error;
+pub use interruption::interruption;
 pub use process_time::CoreTime;

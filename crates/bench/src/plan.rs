@@ -1,6 +1,13 @@
-//! Plans: what to measure. `cookbooks/README.md` documents the format.
+//! Plans: what to measure. `cookbooks/README.md` documents the format, `cookbooks/plan.schema.json` is its JSON Schema.
 
+mod axes;
+mod rules;
+#[cfg(test)]
+mod tests;
 mod words;
+
+pub use axes::{Cell, Several};
+pub use rules::{Metric, Rule};
 
 /// What is replaced where.
 const ARGUMENT_PLACES: [&str; 4] = ["@ROOT@", "@CONFIG@", "@PORT@", "@BUILD@"];
@@ -43,9 +50,12 @@ pub struct Plan {
     /// steady and on making runs again that it disturbed.
     #[serde(default)]
     pub patience_s: f64,
-    /// For `overfly run -p`.
+    /// For `overfly run -p`: one, or several that are compared with the kernel each.
     #[serde(default = "performance")]
-    pub profile: String,
+    pub profile: Several<String>,
+    /// What must be so in every cell.
+    #[serde(default)]
+    pub rules: Vec<Rule>,
     /// Payloads above this are also measured with kernel sockets at both ends: about one segment.
     #[serde(default = "one_segment")]
     pub kernel_sockets_above_bytes: u64,
@@ -67,6 +77,8 @@ pub struct Source {
     pub text: String,
     /// What the server's configuration is made from, if it has one.
     pub config_template: Option<String>,
+    /// It is only to be seen whether the plan works ([`Plan::smoke`]).
+    pub smoke: bool,
 }
 
 /// `[server]`
@@ -92,13 +104,23 @@ pub struct Server {
     /// How it is told to end.
     #[serde(default)]
     pub stop: Stop,
-    /// Replaces `@WORKERS@` in the template.
-    #[serde(default = "one")]
-    pub workers: u32,
+    /// Replaces `@WORKERS@` in the template: one number, or several to go through.
+    #[serde(default = "only_one")]
+    pub workers: Several<u32>,
+    /// How many run at once, each at a port of its own (`port`, `port` + 1, …): one number, or several to go through.
+    #[serde(default = "only_one")]
+    pub instances: Several<u32>,
+    /// A server that does not answer by then does not work, seconds.
+    #[serde(default = "ten")]
+    pub start_s: f64,
     /// Where it listens; replaces `@PORT@` in the template. Without it, 80 in a lab and on this machine a port that is free.
     pub port: Option<u16>,
     /// The core that all of it runs on.
     pub cpu: usize,
+    /// Cores in the order in which they are taken: by instance after instance where there are several, else by as many as there
+    /// are workers. Empty: `cpu` for all.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
 }
 
 /// A signal that a server ends at.
@@ -116,8 +138,17 @@ pub enum Stop {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
-    /// Connections that are kept busy.
-    pub connections: u32,
+    /// Connections that are kept busy: one number, or several to go through.
+    pub connections: Several<u32>,
+    /// Requests that are due each second, whatever the server does, to go through. Empty: a closed loop.
+    #[serde(default)]
+    pub rates_per_s: Vec<f64>,
+    /// What makes the requests.
+    #[serde(default)]
+    pub tool: Tool,
+    /// More options for it, as one would type them.
+    #[serde(default)]
+    pub arguments: Vec<String>,
     /// Threads, all on one core.
     #[serde(default = "one")]
     pub threads: u32,
@@ -125,14 +156,50 @@ pub struct Client {
     pub cpu: usize,
 }
 
+/// What makes requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tool {
+    /// `overfly load http`.
+    #[default]
+    Overfly,
+    /// wrk, with kernel sockets.
+    Wrk,
+    /// ApacheBench, with kernel sockets.
+    Ab,
+}
+
+impl Tool {
+    /// Whether it is somebody else's: it has kernel sockets only, no warm-up of its own, and knows whole seconds.
+    #[must_use]
+    pub fn is_foreign(self) -> bool {
+        self != Tool::Overfly
+    }
+
+    /// The program, for one that is not ours.
+    #[must_use]
+    pub fn program(self) -> Option<&'static str> {
+        match self {
+            Tool::Overfly => None,
+            Tool::Wrk => Some("wrk"),
+            Tool::Ab => Some("ab"),
+        }
+    }
+}
+
 /// What carries the server's connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// The kernel's TCP.
+    /// The kernel's TCP, as an administrator of a busy server would set it.
     Kernel,
+    /// The kernel's TCP with the settings that a network namespace begins with.
+    KernelAsFound,
     /// `overfly run`.
     Overfly,
+    /// No server of the plan's: `overfly load serve` over the generator's own link, which does nothing but answer. What the
+    /// generator reaches here is more than it needs for any other, or it is the limit.
+    Null,
 }
 
 /// What carries the generator's connections.
@@ -157,11 +224,21 @@ pub enum Connection {
     Keepalive,
 }
 
+impl Mode {
+    /// Whether the kernel carries the connections.
+    #[must_use]
+    pub fn is_kernel(self) -> bool {
+        matches!(self, Mode::Kernel | Mode::KernelAsFound)
+    }
+}
+
 impl fmt::Display for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Mode::Kernel => "kernel",
+            Mode::KernelAsFound => "kernel-as-found",
             Mode::Overfly => "overfly",
+            Mode::Null => "null",
         })
     }
 }
@@ -189,8 +266,16 @@ fn only_xdp() -> Vec<Link> {
     vec![Link::Xdp]
 }
 
-fn performance() -> String {
-    "performance".to_owned()
+fn performance() -> Several<String> {
+    Several::one("performance".to_owned())
+}
+
+fn only_one() -> Several<u32> {
+    Several::one(1)
+}
+
+fn ten() -> f64 {
+    10.0
 }
 
 /// Payload of a full segment with timestamps on Ethernet.
@@ -198,43 +283,19 @@ fn one_segment() -> u64 {
     1448
 }
 
+/// What the null server is asked for, and others if nothing else is said.
+pub(crate) const A_FILE: &str = "http://@ADDRESS@:@PORT@/@BYTES@";
+
 fn a_file() -> String {
-    "http://@ADDRESS@:@PORT@/@BYTES@".to_owned()
+    A_FILE.to_owned()
 }
 
 fn one() -> u32 {
     1
 }
 
-/// Where a metric is compared between modes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Cell {
-    /// Size of the file.
-    pub payload_bytes: u64,
-    /// How connections are used.
-    pub connection: Connection,
-    /// What carries the generator's connections.
-    pub link: Link,
-}
-
-impl Cell {
-    /// What carries the generator's connections to a server of this mode: no kernel has a memif.
-    pub(crate) fn generator(&self, mode: Mode) -> Link {
-        match (self.link, mode) {
-            (Link::Memif, Mode::Kernel) => Link::Kernel,
-            _ => self.link,
-        }
-    }
-}
-
-impl fmt::Display for Cell {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} B {} over {}", self.payload_bytes, self.connection, self.link)
-    }
-}
-
 /// One run of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Case {
     /// Index into [`Plan::cells`].
     pub cell: usize,
@@ -267,6 +328,12 @@ impl Plan {
         plan.check_programs()?;
         plan.check_places()?;
         Ok(plan)
+    }
+
+    /// A plan for tests of what is made of its figures.
+    #[cfg(test)]
+    pub(crate) fn any() -> Plan {
+        Plan::parse(Path::new("p.toml"), tests::RIGHT).unwrap()
     }
 
     fn parse(file: &Path, text: &str) -> Result<Plan, Error> {
@@ -306,6 +373,11 @@ impl Plan {
                 "server.program = \"{program}\": there is no such program on the PATH; install it, or write where it is"
             );
             return Err(self.fault("server.program", message));
+        }
+        if let Some(tool) = self.client.tool.program().filter(|tool| !is_there(tool)) {
+            let message =
+                format!("client.tool = \"{tool}\": there is no such program on the PATH; install it");
+            return Err(self.fault("client.tool", message));
         }
         let scripts = [
             ("server.build", self.server.build.clone()),
@@ -358,6 +430,10 @@ impl Plan {
             ("links", self.links.is_empty()),
             ("payload_bytes", self.payload_bytes.is_empty()),
             ("connections", self.connections.is_empty()),
+            ("profile", self.profile.0.is_empty()),
+            ("server.workers", self.server.workers.0.is_empty()),
+            ("server.instances", self.server.instances.0.is_empty()),
+            ("client.connections", self.client.connections.0.is_empty()),
         ] {
             if empty {
                 return Err(format!("{key} = []: expected at least one"));
@@ -367,6 +443,11 @@ impl Plan {
         no_twin("links", &self.links)?;
         no_twin("payload_bytes", &self.payload_bytes)?;
         no_twin("connections", &self.connections)?;
+        no_twin("profile", &self.profile.0)?;
+        no_twin("server.workers", &self.server.workers.0)?;
+        no_twin("server.instances", &self.server.instances.0)?;
+        no_twin("client.connections", &self.client.connections.0)?;
+        no_twin("client.rates_per_s", &self.client.rates_per_s)?;
         for &bytes in &self.payload_bytes {
             within("payload_bytes", bytes, 0..=104_857_600)?;
         }
@@ -374,36 +455,83 @@ impl Plan {
         within("warmup_s", self.warmup_s, 0.0..=60.0)?;
         within("duration_s", self.duration_s, 0.2..=600.0)?;
         within("patience_s", self.patience_s, 0.0..=3600.0)?;
-        within("server.workers", self.server.workers, 1..=1024)?;
+        for &workers in &self.server.workers.0 {
+            within("server.workers", workers, 1..=1024)?;
+        }
+        for &instances in &self.server.instances.0 {
+            within("server.instances", instances, 1..=256)?;
+        }
+        within("server.start_s", self.server.start_s, 0.1..=600.0)?;
         within("server.port", self.server.port.unwrap_or(1), 1..=65_535)?;
-        within("client.connections", self.client.connections, 1..=100_000)?;
+        for &connections in &self.client.connections.0 {
+            within("client.connections", connections, 1..=100_000)?;
+        }
+        for &rate in &self.client.rates_per_s {
+            within("client.rates_per_s", rate, 0.1..=100_000_000.0)?;
+        }
         within("client.threads", self.client.threads, 1..=64)?;
         let last = crate::lab::queue_count() - 1;
         within("server.cpu", self.server.cpu, 0..=last)?;
         within("client.cpu", self.client.cpu, 0..=last)?;
-        if self.client.connections < self.client.threads {
+        for &cpu in &self.server.cpus {
+            within("server.cpus", cpu, 0..=last)?;
+        }
+        no_twin("server.cpus", &self.server.cpus)?;
+        if let Some(few) = self.client.connections.0.iter().find(|&&few| few < self.client.threads) {
             return Err(format!(
-                "client.connections = {}: expected at least one for each of {} threads",
-                self.client.connections, self.client.threads
+                "client.connections = {few}: expected at least one for each of {} threads",
+                self.client.threads
             ));
         }
+        self.check_combinations()?;
         if self.server.program.is_empty() {
             return Err("server.program = \"\": expected the name of a program".to_owned());
         }
         Ok(())
     }
 
-    /// Every cell, in the order of the report.
-    pub fn cells(&self) -> Vec<Cell> {
-        let mut cells = Vec::new();
-        for &link in &self.links {
-            for &payload_bytes in &self.payload_bytes {
-                for &connection in &self.connections {
-                    cells.push(Cell { payload_bytes, connection, link });
-                }
+    /// Keys that exclude each other.
+    fn check_combinations(&self) -> Result<(), String> {
+        let memif = self.links.contains(&Link::Memif);
+        if memif && self.server.instances.0.iter().any(|&instances| instances > 1) {
+            return Err("server.instances: several servers cannot share one memif; expected 1 with links = [\"memif\"]".to_owned());
+        }
+        if memif && self.modes.contains(&Mode::KernelAsFound) {
+            return Err("modes: kernel-as-found needs a network namespace, which a memif has not; expected links xdp or kernel".to_owned());
+        }
+        let last = u32::from(self.server.port.unwrap_or(80))
+            + self.server.instances.0.iter().max().unwrap_or(&1)
+            - 1;
+        if last > 65_535 {
+            return Err(format!(
+                "server.port: the last instance would have port {last}; expected at most 65535"
+            ));
+        }
+        if self.modes.contains(&Mode::Null) && self.server.url.starts_with("redis:") {
+            return Err(
+                "modes: the null server speaks HTTP; expected no null with a server.url of redis:".to_owned()
+            );
+        }
+        let Some(tool) = self.client.tool.program() else { return Ok(()) };
+        if self.links != [Link::Kernel] {
+            return Err(format!(
+                "client.tool = \"{tool}\": it has kernel sockets only; expected links = [\"kernel\"]"
+            ));
+        }
+        if !self.client.rates_per_s.is_empty() {
+            return Err(format!(
+                "client.rates_per_s: {tool} has no constant rate; expected client.tool = \"overfly\""
+            ));
+        }
+        if self.server.instances.0 != [1] {
+            return Err(format!("server.instances: {tool} asks one server; expected 1"));
+        }
+        for (key, value) in [("warmup_s", self.warmup_s), ("duration_s", self.duration_s)] {
+            if value.fract() != 0.0 {
+                return Err(format!("{key} = {value}: {tool} knows whole seconds only; expected such"));
             }
         }
-        cells
+        Ok(())
     }
 
     /// Every run, in the order of the report.
@@ -412,10 +540,15 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
+                    if mode != Mode::Overfly && cell.profile > 0 {
+                        // The kernel was measured for the first profile.
+                        continue;
+                    }
                     cases.push(Case { cell: index, mode, generator: cell.generator(mode), repeat });
                     let second_look = mode == Mode::Kernel
                         && cell.link == Link::Xdp
-                        && cell.payload_bytes > self.kernel_sockets_above_bytes;
+                        && cell.payload_bytes > self.kernel_sockets_above_bytes
+                        && !self.client.tool.is_foreign();
                     if second_look {
                         cases.push(Case { cell: index, mode, generator: Link::Kernel, repeat });
                     }
@@ -485,181 +618,4 @@ fn line_at(text: &str, offset: usize) -> (usize, &str) {
     let before = &text.as_bytes()[..offset];
     let number = before.iter().filter(|&&byte| byte == b'\n').count();
     (number + 1, text.lines().nth(number).unwrap_or("").trim())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const RIGHT: &str = r#"
-title = "t"
-modes = ["kernel", "overfly"]
-payload_bytes = [0, 10000]
-connections = ["close", "keepalive"]
-repeats = 3
-warmup_s = 0.5
-duration_s = 2
-[server]
-program = "nginx"
-arguments = []
-config = "nginx.conf"
-cpu = 0
-[client]
-connections = 64
-cpu = 0
-"#;
-
-    fn complaint(from: &str, to: &str) -> String {
-        assert!(RIGHT.contains(from), "{from}");
-        let text = RIGHT.replacen(from, to, 1);
-        let line = Plan::parse(Path::new("p.toml"), &text).unwrap_err().to_string();
-        assert!(!line.contains('\n'), "{line}");
-        assert!(line.starts_with("p.toml:"), "{line}");
-        line
-    }
-
-    #[test]
-    fn large_payloads_are_measured_with_kernel_sockets_too() {
-        let plan = Plan::parse(Path::new("p.toml"), RIGHT).unwrap();
-        assert_eq!(plan.name(), "p");
-        assert_eq!(plan.patience_s, 0.0);
-        assert_eq!(plan.cells().len(), 4);
-        let cases = plan.cases();
-        assert_eq!(cases.len(), 4 * 2 * 3 + 2 * 3);
-        let second: Vec<_> = cases.iter().filter(|case| case.generator == Link::Kernel).collect();
-        assert_eq!(second.len(), 6);
-        assert!(
-            second
-                .iter()
-                .all(|case| case.mode == Mode::Kernel && plan.cells()[case.cell].payload_bytes == 10_000)
-        );
-    }
-
-    #[test]
-    fn over_memif_the_kernel_has_its_loopback() {
-        let text = RIGHT.replacen("repeats = 3", "links = [\"memif\"]\nrepeats = 1", 1);
-        let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
-        assert!(!plan.needs_lab());
-        let cases = plan.cases();
-        assert_eq!(cases.len(), 4 * 2, "there is no second look");
-        assert!(cases.iter().all(|case| match case.mode {
-            Mode::Kernel => case.generator == Link::Kernel,
-            Mode::Overfly => case.generator == Link::Memif,
-        }));
-    }
-
-    #[test]
-    fn an_unknown_key_is_named_with_the_known_ones() {
-        let line = complaint("repeats = 3", "repeat = 3");
-        assert!(line.contains("`repeat`") && line.contains("`repeats`"), "{line}");
-        let line = complaint("[client]", "[client]\ncolour = 1");
-        assert!(line.contains("there is no key `colour`") && line.contains("`threads`"), "{line}");
-    }
-
-    #[test]
-    fn a_value_that_is_not_as_expected_is_named_with_what_is() {
-        for (from, to, named) in [
-            ("repeats = 3", "repeats = 0", "p.toml:6: repeats = 0: expected a number from 1 to 100"),
-            (
-                "repeats = 3",
-                "repeats = \"x\"",
-                "p.toml:6: `repeats = \"x\"`: expected a whole number, 0 or more, not the text \"x\"",
-            ),
-            ("repeats = 3", "repeats = -3", "expected a whole number, 0 or more, not -3"),
-            (
-                "duration_s = 2",
-                "duration_s = true",
-                "p.toml:8: `duration_s = true`: expected a number, not true",
-            ),
-            ("title = \"t\"", "title = 3", "p.toml:2: `title = 3`: expected text in quotes, not 3"),
-            ("[0, 10000]", "5", "expected a list in brackets, [ ], not 5"),
-            ("repeats = 3", "", "the key `repeats` is missing"),
-            ("program = \"nginx\"", "", "the key `program` is missing"),
-            ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
-            ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
-            (
-                "\"close\", \"keepalive\"",
-                "\"maybe\"",
-                "`maybe` is not known; expected `close` or `keepalive`",
-            ),
-            (
-                "duration_s = 2",
-                "duration_s = 2\npatience_s = -1",
-                "patience_s = -1: expected a number from 0 to 3600",
-            ),
-            ("[0, 10000]", "[]", "payload_bytes = []: expected at least one"),
-            ("[0, 10000]", "[7, 7]", "payload_bytes: 7 is there twice"),
-            ("[0, 10000]", "[-1]", "payload_bytes = [-1]"),
-            ("cpu = 0", "cpu = 4096", "p.toml:13: server.cpu = 4096: expected a number from 0 to"),
-            ("connections = 64", "connections = 64\nthreads = 0", "client.threads = 0: expected"),
-            ("connections = 64", "connections = 2\nthreads = 3", "client.connections = 2: expected"),
-            ("title = \"t\"", "title = ", "p.toml:2: "),
-        ] {
-            let line = complaint(from, to);
-            assert!(line.contains(named), "{to} -> {line}");
-        }
-    }
-
-    #[test]
-    fn a_missing_plan_or_template_is_named() {
-        let line = Plan::read(Path::new("/nowhere/p.toml")).unwrap_err();
-        assert_eq!(line.exit_status(), 2);
-        assert!(line.to_string().starts_with("/nowhere/p.toml: "), "{line}");
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("p.toml");
-        fs::write(&path, RIGHT).unwrap();
-        let line = Plan::read(&path).unwrap_err().to_string();
-        assert!(line.contains("p.toml:12: server.config = \"nginx.conf\""), "{line}");
-    }
-
-    #[test]
-    fn what_could_only_fail_while_it_runs_is_found_before() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("p.toml");
-        let complaint = |from: &str, to: &str, template: &str| {
-            let right = RIGHT.replace("\"nginx\"", "\"true\"");
-            assert!(right.contains(from), "{from}");
-            fs::write(&path, right.replacen(from, to, 1)).unwrap();
-            fs::write(folder.path().join("nginx.conf"), template).unwrap();
-            Plan::read(&path).map(drop).map_err(|error| error.to_string())
-        };
-        assert_eq!(complaint("t", "t", "listen @PORT@;"), Ok(()));
-        for (from, to, template, named) in [
-            ("\"true\"", "\"ngin\"", "", "p.toml:10: server.program = \"ngin\": there is no such program"),
-            ("\"true\"", "\"/etc/passwd\"", "", "p.toml:10: server.program = \"/etc/passwd\": there is no"),
-            (
-                "arguments = []",
-                "arguments = [\"@RAIZ@\"]",
-                "",
-                "p.toml:11: server.arguments: nothing replaces @RAIZ@",
-            ),
-            (
-                "arguments = []",
-                "arguments = []\nbuild = \"no\"",
-                "",
-                "p.toml:12: server.build = \"no\": expected a program",
-            ),
-            (
-                "arguments = []",
-                "arguments = []\nfill = [\"no\"]",
-                "",
-                "p.toml:12: server.fill = \"no\": expected a program",
-            ),
-            (
-                "arguments = []",
-                "arguments = []\nurl = \"http://@HOST@/\"",
-                "",
-                "p.toml:12: server.url: nothing replaces @HOST@",
-            ),
-            (
-                "t",
-                "t",
-                "user x;\nlisten @PROT@;\n",
-                "nginx.conf:2: nothing replaces @PROT@; expected @ROOT@, @PORT@",
-            ),
-        ] {
-            let line = complaint(from, to, template).unwrap_err();
-            assert!(line.contains(named), "{named} is not in {line}");
-        }
-    }
 }

@@ -74,6 +74,15 @@ pub struct CoreTime {
 }
 
 impl CoreTime {
+    /// Of several cores together.
+    #[must_use]
+    pub fn of_all(cores: &[usize]) -> CoreTime {
+        cores.iter().map(|&core| CoreTime::of(core)).fold(CoreTime::default(), |sum, time| CoreTime {
+            busy: sum.busy + time.busy,
+            softirq: sum.softirq + time.softirq,
+        })
+    }
+
     /// Since boot.
     #[must_use]
     pub fn of(core: usize) -> CoreTime {

@@ -1,20 +1,30 @@
 //! Medians, gains, the table, and what is written.
 
+mod page;
+
+use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::Error;
 use crate::environment::Environment;
-use crate::plan::{Case, Cell, Connection, Link, Mode, Plan};
+use crate::plan::{Case, Cell, Connection, Link, Metric, Mode, Plan, Rule};
 use crate::schedule::{Account, Standing};
 use crate::statistics::{self, Interval};
 use crate::trial::Trial;
 
 /// What a session came to. Its JSON form is `summary.json`.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Report {
     title: String,
+    /// When it was made, UTC: `2026-11-24 03:20`.
+    date: String,
+    /// The plan's path, as it was given.
+    plan_file: String,
     plan: Plan,
     seed: u64,
     /// Of all runs together.
@@ -22,12 +32,42 @@ pub struct Report {
     environment: Environment,
     /// How steady the machine was.
     yardstick: Account,
+    /// Somebody ended it: runs are missing.
+    interrupted: bool,
+    /// Only whether the plan works was to be seen: the figures say nothing.
+    smoke: bool,
     /// In the order of the plan.
     pub cells: Vec<CellReport>,
+    /// What the plan's rules say of each cell.
+    pub judgements: Vec<Judgement>,
+}
+
+/// Above this share of what the null server gives, the generator may be the limit.
+const NEAR_CEILING: f64 = 0.9;
+
+/// A rule of the plan, applied to a cell.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Judgement {
+    /// The rule.
+    pub rule: Rule,
+    /// The cell's name.
+    pub place: String,
+    /// The figure that the rule is about.
+    pub value: f64,
+    /// Whether it is as required.
+    pub holds: bool,
+}
+
+impl std::fmt::Display for Judgement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Judgement { rule, place, value, holds } = self;
+        let (mark, word) = if *holds { ("+", "holds") } else { ("!", "is missed") };
+        write!(f, "{mark} {rule} {word}: {place} has {value:.2}")
+    }
 }
 
 /// One cell of the comparison.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CellReport {
     /// Size of the file.
     pub payload_bytes: u64,
@@ -35,6 +75,21 @@ pub struct CellReport {
     pub connection: Connection,
     /// What carried the generator's connections.
     pub link: Link,
+    /// Connections that were kept busy.
+    pub connections: u32,
+    /// Requests that were due each second; none in a closed loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_per_s: Option<f64>,
+    /// Of each server.
+    pub workers: u32,
+    /// Servers that ran at once.
+    pub instances: u32,
+    /// What Overfly ran with.
+    pub profile: String,
+    /// What sets this cell apart beyond payload, connection and link; empty where the plan goes through nothing else.
+    pub varied: String,
+    /// The kernel's figures are those of an earlier cell, which has another profile and the same kernel.
+    pub shares_kernel: bool,
     /// The kernel figure to beat: the better of the two below, if there are two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<Figure>,
@@ -44,6 +99,12 @@ pub struct CellReport {
     /// The kernel server under a generator with kernel sockets, every offload on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel_sockets: Option<Figure>,
+    /// The kernel server with nothing tuned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel_as_found: Option<Figure>,
+    /// The server that does nothing but answer: what the generator can do at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub null_server: Option<Figure>,
     /// Overfly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overfly: Option<Figure>,
@@ -59,7 +120,7 @@ pub struct CellReport {
 
 /// The repeats of one mode in one cell. All but `points` and the errors are medians: over the points that are not
 /// disturbed, if both sides of the comparison have such, else over all.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Figure {
     /// Requests per second.
     pub median: f64,
@@ -81,6 +142,8 @@ pub struct Figure {
     pub errors: u64,
     /// What went wrong, in words.
     pub problems: Vec<String>,
+    /// Why runs failed that worked at the second try: these are no errors.
+    pub tried_again: Vec<String>,
     /// What carried the generator's connections.
     pub link: Link,
     /// µs.
@@ -91,6 +154,8 @@ pub struct Figure {
     pub latency_p50_us: f64,
     /// µs.
     pub latency_p99_us: f64,
+    /// Every percentile that the generator reports, µs: `p99_9`.
+    pub latency_us: BTreeMap<String, f64>,
     /// %.
     pub server_core_busy_percent: f64,
     /// %.
@@ -110,7 +175,7 @@ pub struct Figure {
 }
 
 /// Which side could not do more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
     /// The server's core had no time left, the generator had.
@@ -156,15 +221,23 @@ impl Report {
         trials: &[(Case, Trial)],
     ) -> Report {
         let cells = plan.cells().into_iter().enumerate();
-        let cells =
-            cells.map(|(index, cell)| CellReport::new(index, cell, trials, &account.standings)).collect();
+        let cells: Vec<CellReport> = cells
+            .map(|(index, cell)| CellReport::new(plan, index, cell, trials, &account.standings))
+            .collect();
+        let rules = plan.rules.iter();
+        let judgements = rules.flat_map(|rule| cells.iter().filter_map(|cell| cell.judged(rule))).collect();
         Report {
+            judgements,
             title: plan.title.clone(),
+            date: crate::environment::now(),
+            plan_file: plan.source.file.display().to_string(),
             plan: plan.clone(),
             seed,
             duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
             environment,
             yardstick: account,
+            interrupted: crate::interruption::interrupted(),
+            smoke: plan.source.smoke,
             cells,
         }
     }
@@ -172,6 +245,62 @@ impl Report {
     /// Failed runs and failed requests of all cells.
     pub fn errors(&self) -> u64 {
         self.cells.iter().flat_map(CellReport::figures).map(|figure| figure.errors).sum()
+    }
+
+    /// Whether somebody ended the session before its end.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted
+    }
+
+    /// What a reader has to know before all else.
+    fn warning(&self) -> Option<&'static str> {
+        match (self.interrupted, self.smoke) {
+            (true, _) => Some("The session was interrupted: runs are missing. `--resume` goes on with it."),
+            (_, true) => Some("A smoke run: it shows that the plan works; its figures say nothing."),
+            _ => None,
+        }
+    }
+
+    /// Rules of the plan that were missed, over all cells.
+    pub fn missed(&self) -> usize {
+        self.judgements.iter().filter(|judgement| !judgement.holds).count()
+    }
+
+    /// What an earlier session came to: `folder` has its `summary.json`.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if there is none, or it is of another version.
+    pub fn read(folder: &Path) -> Result<Report, Error> {
+        let path = folder.join("summary.json");
+        let wrong = |message: String| Error::Plan { file: path.display().to_string(), line: None, message };
+        let text = fs::read_to_string(&path)
+            .map_err(|error| wrong(format!("{error}; expected the folder that `overfly bench` wrote")))?;
+        serde_json::from_str(&text).map_err(|error| {
+            wrong(format!("{error}; expected a summary.json of this version's `overfly bench`"))
+        })
+    }
+
+    /// Writes every form of the report to `folder`; each takes the place of an earlier one only when it is whole.
+    ///
+    /// # Errors
+    /// If one of them cannot be written.
+    pub fn write(&self, folder: &Path) -> Result<(), Error> {
+        for (name, text) in [
+            ("summary.json", self.to_json()),
+            ("report.md", self.to_markdown()),
+            ("report.html", self.to_html()),
+            ("points.csv", self.to_csv()),
+        ] {
+            let path = folder.join(name);
+            let part = folder.join(format!("{name}.part"));
+            let written = fs::write(&part, text).and_then(|()| fs::rename(&part, &path));
+            if written.is_err() {
+                let _ = fs::remove_file(&part);
+            }
+            written.map_err(Error::kernel(format!("write {}", path.display())))?;
+        }
+        Ok(())
     }
 
     /// `summary.json`
@@ -203,6 +332,9 @@ impl Report {
             .map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0))
             .collect();
         let mut text = format!("{}\n\n", self.title);
+        if let Some(warning) = self.warning() {
+            let _ = writeln!(text, "! {warning}\n");
+        }
         for row in &rows {
             for (column, (value, width)) in row.iter().zip(&widths).enumerate() {
                 // Words to the left, numbers to the right, and the last column free.
@@ -226,21 +358,26 @@ impl Report {
         for problem in self.problems() {
             let _ = writeln!(text, "! {problem}");
         }
+        for near in self.cells.iter().flat_map(CellReport::near_ceiling) {
+            let _ = writeln!(text, "{near}");
+        }
+        for judgement in &self.judgements {
+            let _ = writeln!(text, "{judgement}");
+        }
         text
     }
 
     /// `report.md`
     pub fn to_markdown(&self) -> String {
         let mut text = format!("# {}\n\n", self.title);
+        if let Some(warning) = self.warning() {
+            let _ = writeln!(text, "**{warning}**\n");
+        }
         let _ = writeln!(
             text,
             "Requests/s over {} repeats of {} s each, in random order (seed {}), {:.0} s in all. \
              `overfly bench {}` makes this.\n",
-            self.plan.repeats,
-            self.plan.duration_s,
-            self.seed,
-            self.duration_s,
-            self.plan.source.file.display()
+            self.plan.repeats, self.plan.duration_s, self.seed, self.duration_s, self.plan_file
         );
         text.push_str("| payload | connection | server | median | gain | server CPU µs/request | p99 µs | server/client busy % | limit | errors | points |\n");
         text.push_str("|---|---|---|---:|---:|---:|---:|---:|---|---:|---|\n");
@@ -270,6 +407,17 @@ impl Report {
         );
         for note in self.method().into_iter().chain(self.steadiness()) {
             let _ = writeln!(text, "\n{note}");
+        }
+        for near in self.cells.iter().flat_map(CellReport::near_ceiling) {
+            let _ = writeln!(text, "\n{near}.");
+        }
+        if !self.judgements.is_empty() {
+            text.push_str("\n## What the plan requires\n\n");
+            for judgement in &self.judgements {
+                let Judgement { rule, place, value, holds } = judgement;
+                let word = if *holds { "holds" } else { "**is missed**" };
+                let _ = writeln!(text, "- `{rule}` {word}: {place} has {value:.2}");
+            }
         }
         let problems = self.problems();
         if !problems.is_empty() {
@@ -365,8 +513,10 @@ impl Report {
         let mut problems = Vec::new();
         for cell in &self.cells {
             for (name, figure) in cell.named_figures() {
-                let place = format!("{} B {}, {name}", cell.payload_bytes, cell.connection);
+                let place = format!("{} B {}, {name}", cell.payload_bytes, cell.use_of_connections());
                 problems.extend(figure.problems.iter().map(|problem| format!("{place}: {problem}")));
+                let again = figure.tried_again.iter();
+                problems.extend(again.map(|why| format!("{place}: made again, and well then, after: {why}")));
             }
         }
         problems
@@ -374,13 +524,23 @@ impl Report {
 }
 
 impl CellReport {
-    fn new(index: usize, cell: Cell, trials: &[(Case, Trial)], standings: &[Standing]) -> CellReport {
+    fn new(
+        plan: &Plan,
+        index: usize,
+        cell: Cell,
+        trials: &[(Case, Trial)],
+        standings: &[Standing],
+    ) -> CellReport {
+        // The kernel was measured once for all profiles.
+        let of = |mode: Mode| if mode == Mode::Overfly { index } else { index - cell.profile };
         let attempts = |mode: Mode, generator: Link| {
             let mut chosen: Vec<(&Case, &Trial, Standing)> = trials
                 .iter()
                 .zip(standings)
                 .map(|((case, trial), &standing)| (case, trial, standing))
-                .filter(|(case, ..)| case.cell == index && case.mode == mode && case.generator == generator)
+                .filter(|(case, ..)| {
+                    case.cell == of(mode) && case.mode == mode && case.generator == generator
+                })
                 .collect();
             chosen.sort_by_key(|(case, ..)| case.repeat);
             let trials: Vec<(&Trial, Standing)> =
@@ -404,6 +564,10 @@ impl CellReport {
         // The second look at the kernel must not take the first two's points from them.
         let sockets = figure(Link::Kernel, &sockets, is_steady(&sockets));
         let overfly = figure(cell.link, &overfly, steady);
+        let as_found = attempts(Mode::KernelAsFound, cell.link);
+        let kernel_as_found = figure(cell.link, &as_found, is_steady(&as_found));
+        let null = attempts(Mode::Null, cell.link);
+        let null_server = figure(cell.link, &null, is_steady(&null));
         let (kernel, kernel_xdp) = match (&direct, &sockets) {
             (Some(direct), Some(sockets)) => {
                 let better = if sockets.median > direct.median { sockets } else { direct };
@@ -419,7 +583,7 @@ impl CellReport {
                 Link::Memif => (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request),
                 Link::Xdp | Link::Kernel => (overfly.median, kernel.median),
             };
-            (less > 0.0).then_some(more / less)
+            (more > 0.0 && less > 0.0).then_some(more / less)
         });
         let gain_interval = both.filter(|_| gain.is_some()).and_then(|(kernel, overfly)| match cell.link {
             Link::Memif => statistics::ratio_interval(kernel.server_us(), overfly.server_us()),
@@ -432,9 +596,18 @@ impl CellReport {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
             link: cell.link,
+            connections: cell.connections,
+            rate_per_s: cell.rate_per_s,
+            workers: cell.workers,
+            instances: cell.instances,
+            profile: plan.profile_of(&cell).to_owned(),
+            varied: plan.varied(&cell),
+            shares_kernel: cell.profile > 0,
             kernel,
             kernel_xdp,
             kernel_sockets: sockets,
+            kernel_as_found,
+            null_server,
             overfly,
             gain,
             gain_interval,
@@ -449,10 +622,17 @@ impl CellReport {
             Link::Memif => ("kernel, loopback", "overfly, memif"),
             Link::Xdp | Link::Kernel => ("kernel", "overfly"),
         };
-        [(kernel, direct), ("kernel (sockets)", &self.kernel_sockets), (overfly, &self.overfly)]
-            .into_iter()
-            .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
-            .collect()
+        [
+            (kernel, direct),
+            ("kernel (sockets)", &self.kernel_sockets),
+            ("kernel, as found", &self.kernel_as_found),
+            ("null server", &self.null_server),
+            (overfly, &self.overfly),
+        ]
+        .into_iter()
+        .filter(|(name, _)| !self.shares_kernel || name.starts_with("overfly"))
+        .filter_map(|(name, figure)| Some((name, figure.as_ref()?)))
+        .collect()
     }
 
     fn figures(&self) -> impl Iterator<Item = &Figure> {
@@ -477,12 +657,61 @@ impl CellReport {
         }
     }
 
+    /// How connections are used, and what else sets this cell apart.
+    fn use_of_connections(&self) -> String {
+        match self.varied.as_str() {
+            "" => self.connection.to_string(),
+            varied => format!("{}, {varied}", self.connection),
+        }
+    }
+
+    /// Which share of what the generator reached against the null server it reached against this one, over the same link.
+    fn of_ceiling(&self, figure: &Figure) -> Option<f64> {
+        let null = self.null_server.as_ref().filter(|null| null.link == figure.link && null.median > 0.0)?;
+        Some(figure.median / null.median)
+    }
+
+    /// One line on a figure that the generator may have limited, by the null server's.
+    fn near_ceiling(&self) -> Vec<String> {
+        // Where the null server itself had no time left, the generator's ceiling is higher than what was seen.
+        if self.null_server.as_ref().is_none_or(|null| null.limit != Limit::Generator) {
+            return Vec::new();
+        }
+        let figures = self.named_figures().into_iter().filter(|(name, _)| *name != "null server");
+        let near = figures.filter_map(|(name, figure)| {
+            let share = self.of_ceiling(figure).filter(|&share| share > NEAR_CEILING)?;
+            Some(format!(
+                "{} B {}, {name}: {:.0} % of what the generator reached against a server that only answers; the generator may be \
+                 the limit",
+                self.payload_bytes,
+                self.use_of_connections(),
+                share * 100.0
+            ))
+        });
+        // At a constant rate all reach the same.
+        if self.rate_per_s.is_some() { Vec::new() } else { near.collect() }
+    }
+
+    /// Whether the figures are as a rule of the plan requires; `None` where the cell has no such figure.
+    fn judged(&self, rule: &Rule) -> Option<Judgement> {
+        let overfly = || self.overfly.as_ref();
+        let value = match rule.metric {
+            Metric::Gain => self.gain,
+            Metric::RequestsPerS => overfly().map(|figure| figure.median),
+            Metric::LatencyP99Us => overfly().map(|figure| figure.latency_p99_us),
+            Metric::ServerCpuUs => overfly().map(|figure| figure.server_cpu_us_per_request),
+            Metric::Errors => Some(self.figures().map(|figure| figure.errors as f64).sum()),
+        }?;
+        let place = format!("{} B {} over {}", self.payload_bytes, self.use_of_connections(), self.link);
+        Some(Judgement { rule: rule.clone(), place, value, holds: rule.holds(value) })
+    }
+
     fn rows(&self) -> Vec<Vec<String>> {
         let rows = self.named_figures().into_iter().map(|(name, figure)| {
             let gain = if name.starts_with("overfly") { self.gain_in_words() } else { String::new() };
             vec![
                 format!("{} B", self.payload_bytes),
-                self.connection.to_string(),
+                self.use_of_connections(),
                 name.to_owned(),
                 thousands(figure.median),
                 gain,
@@ -531,11 +760,16 @@ impl Figure {
             set_aside: set_aside.iter().map(|(trial, _)| tenths(trial.requests_per_s)).collect(),
             errors: all().map(|trial| trial.failed_requests + trial.problems.len() as u64).sum(),
             problems,
+            tried_again: all()
+                .filter(|trial| trial.requests_per_s > 0.0)
+                .filter_map(|trial| trial.first_try.clone())
+                .collect(),
             link,
             server_cpu_us_per_request: of(|trial| trial.server_cpu_us_per_request),
             client_cpu_us_per_request: of(|trial| trial.client_cpu_us_per_request),
             latency_p50_us: of(|trial| trial.latency_p50_us),
             latency_p99_us: of(|trial| trial.latency_p99_us),
+            latency_us: percentiles(&trials),
             server_core_busy_percent,
             generator_busy_percent,
             limit: Limit::of(server_core_busy_percent, generator_busy_percent),
@@ -566,6 +800,19 @@ impl Figure {
         };
         self.points.iter().enumerate().map(point).collect::<Vec<_>>().join(" ")
     }
+}
+
+/// The median over the runs of each percentile that all of them report.
+fn percentiles(trials: &[&Trial]) -> BTreeMap<String, f64> {
+    let reported = |trial: &Trial| trial.load.get("latency_us").and_then(|its| its.as_object().cloned());
+    let all: Vec<_> = trials.iter().filter_map(|trial| reported(trial)).collect();
+    let Some(first) = all.first() else { return BTreeMap::new() };
+    let names = first.keys().filter(|name| name.starts_with('p'));
+    let values = names.map(|name| {
+        let each = all.iter().filter_map(|its| its.get(name)?.as_f64());
+        (name.clone(), median(each))
+    });
+    values.collect()
 }
 
 fn tenths(value: f64) -> f64 {
@@ -629,7 +876,7 @@ mod tests {
 
     #[test]
     fn no_more_of_a_gain_is_said_than_is_known() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
         let report = |ours: &[f64], standing: Standing| {
             let kernel = [100.0, 101.0, 99.0, 102.0].map(|value| (Mode::Kernel, value));
             let ours = ours.iter().map(|&value| (Mode::Overfly, value));
@@ -641,7 +888,7 @@ mod tests {
                     (Case { cell: 0, mode, generator: Link::Kernel, repeat }, trial(value, 0))
                 })
                 .collect();
-            CellReport::new(0, cell, &trials, &vec![standing; trials.len()])
+            CellReport::new(&Plan::any(), 0, cell, &trials, &vec![standing; trials.len()])
         };
         let twice = report(&[200.0, 202.0, 198.0, 204.0], Standing::Stands);
         assert_eq!(twice.gain_in_words(), "2.00 (1.94 to 2.06)");
@@ -657,7 +904,7 @@ mod tests {
 
     #[test]
     fn over_memif_the_gain_is_that_of_a_server_core() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Memif };
+        let cell = Cell::plain(0, Connection::Close, Link::Memif);
         let case = |mode| Case { cell: 0, mode, generator: cell.generator(mode), repeat: 1 };
         // The kernel's generator was the limit: its server had half of its time left.
         let kernel =
@@ -665,7 +912,7 @@ mod tests {
         let overfly = Trial { server_cpu_us_per_request: 2.5, ..trial(400_000.0, 0) };
         let overfly = Trial { server_core_busy_percent: 100.0, ..overfly };
         let trials = [(case(Mode::Kernel), kernel), (case(Mode::Overfly), overfly)];
-        let report = CellReport::new(0, cell, &trials, &[Standing::Stands; 2]);
+        let report = CellReport::new(&Plan::any(), 0, cell, &trials, &[Standing::Stands; 2]);
         assert_eq!(report.gain, Some(4.0));
         let limits = report.figures().map(|figure| figure.limit).collect::<Vec<_>>();
         assert_eq!(limits, [Limit::Generator, Limit::Server]);
@@ -673,8 +920,30 @@ mod tests {
     }
 
     #[test]
+    fn a_figure_near_the_generators_ceiling_is_named_where_the_ceiling_is_known() {
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
+        let case = |mode| Case { cell: 0, mode, generator: Link::Kernel, repeat: 1 };
+        let near = |null: Trial, overfly: f64| {
+            let trials = [
+                (case(Mode::Kernel), trial(50.0, 0)),
+                (case(Mode::Null), null),
+                (case(Mode::Overfly), trial(overfly, 0)),
+            ];
+            CellReport::new(&Plan::any(), 0, cell, &trials, &[Standing::Stands; 3]).near_ceiling()
+        };
+        let limited = |busy: f64| Trial { generator_busy_percent: busy, ..trial(100.0, 0) };
+        let named = near(limited(99.0), 95.0);
+        assert!(
+            named.len() == 1 && named[0].contains("overfly: 95 % of what the generator reached"),
+            "{named:?}"
+        );
+        assert!(near(limited(99.0), 80.0).is_empty());
+        assert!(near(limited(60.0), 95.0).is_empty(), "the null server was the limit itself");
+    }
+
+    #[test]
     fn steady_points_are_compared_with_steady_points_or_all_with_all() {
-        let cell = Cell { payload_bytes: 0, connection: Connection::Close, link: Link::Kernel };
+        let cell = Cell::plain(0, Connection::Close, Link::Kernel);
         let case = |mode, repeat| Case { cell: 0, mode, generator: Link::Kernel, repeat };
         let trials = [
             (case(Mode::Kernel, 1), trial(50.0, 0)),
@@ -683,7 +952,8 @@ mod tests {
             (case(Mode::Overfly, 2), trial(200.0, 0)),
         ];
         let (slow, fast) = (Standing::Disturbed, Standing::Stands);
-        let gain = |standings: [Standing; 4]| CellReport::new(0, cell, &trials, &standings).gain;
+        let gain =
+            |standings: [Standing; 4]| CellReport::new(&Plan::any(), 0, cell, &trials, &standings).gain;
         assert_eq!(gain([slow, fast, slow, fast]), Some(2.0));
         assert_eq!(gain([slow, fast, fast, slow]), Some(1.0));
         assert_eq!(gain([slow, slow, slow, fast]), Some(2.0), "all with all: 150 and 75");

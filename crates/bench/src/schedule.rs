@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::shuffle::shuffle;
 use crate::yardstick::{Conditions, Speed};
@@ -41,7 +41,7 @@ impl Yardstick for Cores {
 }
 
 /// One run as it was made. Attempts are numbered from 0 in the order in which they were made.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Attempt {
     /// The point of the plan that it is for.
     #[serde(skip)]
@@ -75,7 +75,7 @@ pub(crate) enum Standing {
 }
 
 /// What the schedule came to.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Account {
     /// The best speed that was seen.
     pub(crate) best: Speed,
@@ -182,6 +182,20 @@ impl<Y: Yardstick> Schedule<Y> {
             }
         }
         Some(attempt)
+    }
+
+    /// Takes an attempt of an interrupted session as if it had just been made. Patience begins anew.
+    pub(crate) fn restore(&mut self, attempt: Attempt) {
+        self.best = self.best.best(attempt.before).best(attempt.after);
+        self.queue.retain(|&point| point != attempt.point);
+        self.attempts.push(attempt);
+        let this = self.attempts.len() - 1;
+        let attempt = &self.attempts[this];
+        let better =
+            |earlier: usize| attempt.share_of(self.best) > self.attempts[earlier].share_of(self.best);
+        if self.standing[attempt.point].is_none_or(better) {
+            self.standing[attempt.point] = Some(this);
+        }
     }
 
     /// Runs that are still to be made, as far as is known.

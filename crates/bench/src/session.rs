@@ -14,6 +14,8 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::environment::Environment;
+use crate::interruption::interrupted;
+use crate::journal::{Journal, Line};
 use crate::lab::require_root;
 use crate::plan::{Case, Link, Mode, Plan};
 use crate::report::Report;
@@ -30,6 +32,8 @@ pub struct Session {
     pub output: PathBuf,
     /// Determines the order of the runs.
     pub seed: u64,
+    /// Go on with what an interrupted session left in `output`; its seed holds.
+    pub resume: bool,
 }
 
 /// A run as it is kept under `raw/`.
@@ -39,6 +43,7 @@ struct RawRun<'a> {
     payload_bytes: u64,
     connection: crate::plan::Connection,
     link: Link,
+    varied: String,
     mode: Mode,
     generator: Link,
     repeat: u32,
@@ -56,22 +61,27 @@ impl Session {
         SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_micros() as u64 & 0xffff_ffff)
     }
 
-    /// Carries out every run, writes the results, and returns what they come to. A run that fails
-    /// is in the report; the others go on.
+    /// Carries out every run, writes the results, and returns what they come to and where they are. A run that fails
+    /// is tried again, and is in the report if it fails again; the others go on. After an [`interruption`](crate::interruption)
+    /// the report is of what was measured until then, and the earlier session's is left alone.
     ///
     /// # Errors
     /// If nothing could be run at all, or the results cannot be written.
-    pub fn run(&self, plan: &Plan) -> Result<Report, Error> {
+    pub fn run(&self, plan: &Plan) -> Result<(Report, PathBuf), Error> {
         if plan.needs_lab() {
             require_root(
                 "this plan, which makes network namespaces and loads XDP programs (links = [\"memif\"] does not),",
             )?;
         }
         raise_descriptor_limit();
-        let raw = self.output.join("raw");
-        // Raw data of an earlier session would be taken for this one's.
-        let _ = fs::remove_dir_all(&raw);
-        fs::create_dir_all(&raw).map_err(Error::kernel(format!("make {}", raw.display())))?;
+        let (mut journal, earlier) = if self.resume {
+            let (journal, earlier) = Journal::resume(&self.output, plan)?;
+            (journal, Some(earlier))
+        } else {
+            (Journal::begin(&self.output, plan, self.seed)?, None)
+        };
+        let seed = earlier.as_ref().map_or(self.seed, |earlier| earlier.seed);
+        let raw = journal.place().join("raw");
         let build = self.build(plan)?;
         let environment = Environment::observe(
             &if plan.needs_lab() { Site::lab(&self.overfly)? } else { Site::machine(&self.overfly)? },
@@ -79,29 +89,48 @@ impl Session {
         );
 
         let cases = plan.cases();
-        tell(format_args!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), self.seed));
+        tell(format_args!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), seed));
         let mut progress = Progress::new(plan, cases.len());
         let started = Instant::now();
         let cores = Cores { server_cpu: plan.server.cpu, client_cpu: plan.client.cpu, started };
         let patience = Duration::from_secs_f64(plan.patience_s);
-        let mut schedule = Schedule::new(cores, cases.len(), self.seed, run_time(plan), patience);
+        let mut schedule = Schedule::new(cores, cases.len(), seed, run_time(plan), patience);
         let mut trials = Vec::new();
+        for Line { point, again, attempt, trial } in earlier.map(|earlier| earlier.lines).unwrap_or_default()
+        {
+            schedule.restore(Attempt { point, again, ..attempt });
+            trials.push((cases[point], trial));
+        }
+        if self.resume {
+            tell(format_args!("{} runs are there already", trials.len()));
+        }
         while let Some(point) = schedule.next() {
+            if interrupted() {
+                break;
+            }
             let (index, case) = (trials.len(), cases[point]);
             progress.before(index, schedule.left(), plan, case);
             let mut trial = carry_out(plan, Tools { overfly: &self.overfly, build: &build }, case);
+            if interrupted() {
+                // Whoever asked for the end has ended this run too.
+                break;
+            }
             let Some(attempt) = schedule.made(take(&mut trial.conditions)) else { break };
+            let again = attempt.again;
+            journal.add(&Line { point, again, attempt: attempt.clone(), trial: trial.clone() })?;
             self.keep(&raw, index, plan, case, &attempt, &trial)?;
             progress.after(index, plan, case, &trial, schedule.share(&attempt) < STEADY);
             trials.push((case, trial));
         }
         progress.finish();
-        let report = Report::new(plan, self.seed, environment, started.elapsed(), schedule.close(), &trials);
-        for (name, text) in [("summary.json", report.to_json()), ("report.md", report.to_markdown())] {
-            let path = self.output.join(name);
-            fs::write(&path, text).map_err(Error::kernel(format!("write {}", path.display())))?;
+        let report = Report::new(plan, seed, environment, started.elapsed(), schedule.close(), &trials);
+        let place = journal.place();
+        report.write(&place)?;
+        if report.is_interrupted() {
+            return Ok((report, place));
         }
-        Ok(report)
+        journal.publish()?;
+        Ok((report, self.output.clone()))
     }
 
     /// The folder of what the plan's server needs, which is made if the plan says how.
@@ -141,11 +170,15 @@ impl Session {
             format!("-{}-sockets", case.generator)
         };
         let name = format!(
-            "{:03}-{}B-{}-{}-{}{generator}-{}{}.json",
+            "{:03}-{}B-{}-{}{}-{}{generator}-{}{}.json",
             index + 1,
             cell.payload_bytes,
             cell.connection,
             cell.link,
+            plan.varied(&cell).split([',', ' ', '/']).fold(String::new(), |name, word| match word {
+                "" => name,
+                word => format!("{name}-{word}"),
+            }),
             case.mode,
             case.repeat,
             if attempt.again.is_some() { "-again" } else { "" }
@@ -155,6 +188,7 @@ impl Session {
             payload_bytes: cell.payload_bytes,
             connection: cell.connection,
             link: cell.link,
+            varied: plan.varied(&cell),
             mode: case.mode,
             generator: case.generator,
             repeat: case.repeat,
@@ -211,17 +245,16 @@ impl Progress {
         let cell = plan.cells()[case.cell];
         self.bar.set_position(done as u64);
         self.bar.set_message(format!(
-            "{} s left, now {}: {} B {}",
+            "{} s left, now {}: {}",
             self.left(done),
             case.mode,
-            cell.payload_bytes,
-            cell.connection
+            plan.name_of(&cell)
         ));
     }
 
     fn after(&self, index: usize, plan: &Plan, case: Case, trial: &Trial, disturbed: bool) {
         let cell = plan.cells()[case.cell];
-        let what = format!("{}, {} server, {} generator", cell, case.mode, case.generator);
+        let what = format!("{}, {} server, {} generator", plan.name_of(&cell), case.mode, case.generator);
         if !trial.problems.is_empty() || trial.failed_requests > 0 {
             let problems = trial.problems.join("; ");
             let line = format!("{what}: {} failed requests; {problems}", trial.failed_requests);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
-use crate::lab::{Lab, SCRATCH, SERVER};
+use crate::lab::{Lab, SCRATCH, SERVER, list};
 use crate::plan::Link;
 use crate::process_time::tree;
 
@@ -23,13 +23,43 @@ pub(crate) struct Site {
     overfly: PathBuf,
     lab: Option<Lab>,
     root: PathBuf,
+    /// Several servers are to run at once. Processes of one another's process namespaces do not know each other, and a broker
+    /// serves only whom it knows: each has a warden instead.
+    several: bool,
 }
 
 impl Site {
     /// A fresh lab.
     pub(crate) fn lab(overfly: &Path) -> Result<Site, Error> {
         let lab = Some(Lab::new(overfly)?);
-        Ok(Site { overfly: overfly.to_owned(), lab, root: Path::new(SCRATCH).join("overfly") })
+        Ok(Site {
+            overfly: overfly.to_owned(),
+            lab,
+            root: Path::new(SCRATCH).join("overfly"),
+            several: false,
+        })
+    }
+
+    /// As this, for several servers at once.
+    pub(crate) fn for_several(mut self) -> Site {
+        self.several = true;
+        self
+    }
+
+    /// Whether a process namespace ends the server with its guardian.
+    fn is_contained(&self) -> bool {
+        self.lab.is_some() && !self.several
+    }
+
+    /// A fresh lab whose server side has the settings that a network namespace begins with.
+    pub(crate) fn lab_as_found(overfly: &Path) -> Result<Site, Error> {
+        let lab = Some(Lab::as_found(overfly)?);
+        Ok(Site {
+            overfly: overfly.to_owned(),
+            lab,
+            root: Path::new(SCRATCH).join("overfly"),
+            several: false,
+        })
     }
 
     /// This machine, with a fresh folder in memory.
@@ -41,7 +71,7 @@ impl Site {
         let root = place.join(format!("overfly-bench-{}-{number}", std::process::id()));
         // It must not be there yet: the folder that it is made in is everybody's.
         fs::create_dir(&root).map_err(Error::kernel(format!("make {}", root.display())))?;
-        Ok(Site { overfly: overfly.to_owned(), lab: None, root })
+        Ok(Site { overfly: overfly.to_owned(), lab: None, root, several: false })
     }
 
     pub(crate) fn as_lab(&self) -> Option<&Lab> {
@@ -87,14 +117,19 @@ impl Site {
         }
     }
 
-    /// A command that runs `program` as the server, on a core. What is started is its guardian.
-    pub(crate) fn server(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
-        if let Some(lab) = &self.lab {
-            return lab.contained("server", program, Some(cpu));
-        }
-        let mut command = self.on_core(cpu);
-        command.arg(&self.overfly).args(["__warden", "--parent"]).arg(std::process::id().to_string());
-        command.arg("--folder").arg(&self.root).arg("--").arg(program);
+    /// A command that runs `program` as the server whose folder is `root`, on these cores. What is started is its guardian.
+    pub(crate) fn server(&self, program: impl AsRef<OsStr>, root: &Path, cpus: &[usize]) -> Command {
+        let mut command = match &self.lab {
+            Some(lab) if self.is_contained() => return lab.contained_on("server", program, cpus),
+            Some(lab) => lab.pinned_on("server", &self.overfly, cpus),
+            None => {
+                let mut command = self.on_cores(cpus);
+                command.arg(&self.overfly);
+                command
+            }
+        };
+        command.args(["__warden", "--parent"]).arg(std::process::id().to_string());
+        command.arg("--folder").arg(root).arg("--").arg(program);
         command
     }
 
@@ -106,35 +141,32 @@ impl Site {
         }
     }
 
-    /// A command that runs `overfly` as the generator, on a core. It starts no other process, and where it is in a process
+    /// A command that runs `program` as the generator, on a core. It starts no other process, and where it is in a process
     /// namespace it would not see the kernel's threads that receive for it.
-    pub(crate) fn generator(&self, cpu: usize) -> Command {
+    pub(crate) fn generator(&self, program: impl AsRef<OsStr>, cpu: usize) -> Command {
         if let Some(lab) = &self.lab {
-            return lab.pinned("client", &self.overfly, cpu);
+            return lab.pinned("client", program, cpu);
         }
-        let mut command = self.on_core(cpu);
-        command.arg(&self.overfly);
+        let mut command = self.on_cores(&[cpu]);
+        command.arg(program);
         command
     }
 
-    fn on_core(&self, cpu: usize) -> Command {
+    fn on_cores(&self, cpus: &[usize]) -> Command {
         let mut command = Command::new(&self.overfly);
         command.args(["__enter", "--die-with"]).arg(std::process::id().to_string());
-        command.arg("--cpu").arg(cpu.to_string()).arg("--");
+        command.arg("--cpu").arg(list(cpus)).arg("--");
         command
     }
 
     /// The process under a guardian that passes signals on to the server, or is it.
     pub(crate) fn listens_to_signals(&self, guardian: u32) -> Option<u32> {
-        match &self.lab {
-            Some(_) => Lab::inner_process(guardian),
-            None => Some(guardian),
-        }
+        if self.is_contained() { Lab::inner_process(guardian) } else { Some(guardian) }
     }
 
     /// Ends a guardian and everything under it.
     pub(crate) fn kill(&self, guardian: &mut Child) {
-        if self.lab.is_none() && matches!(guardian.try_wait(), Ok(None)) {
+        if !self.is_contained() && matches!(guardian.try_wait(), Ok(None)) {
             // The guardian last: as long as it lives, what loses its parent becomes its child.
             for process in tree(guardian.id()).iter().rev() {
                 if let Some(id) = Pid::from_raw(process.id.cast_signed()) {

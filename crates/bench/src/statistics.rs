@@ -1,6 +1,6 @@
 //! What a few measurements say, and how sure one may be of it. No method here assumes how measurements are distributed.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What an interval is to hold with.
 pub const CONFIDENCE: f64 = 0.95;
@@ -8,7 +8,7 @@ pub const CONFIDENCE: f64 = 0.95;
 const OUTLIER_SCORE: f64 = 3.5;
 
 /// From where to where a value lies, and with what confidence.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Interval {
     /// The lower end.
     pub low: f64,

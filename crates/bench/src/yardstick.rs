@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Slices of a measurement. The middle one counts, so that a short interruption does not.
 const SLICES: usize = 5;
@@ -31,7 +31,7 @@ const SAMPLE: Duration = Duration::from_micros(200);
 
 /// Speed of the plan's two cores while both are busy: million iterations of a fixed piece of work
 /// per second.
-#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Speed {
     pub(crate) server_core: f64,
     pub(crate) client_core: f64,
@@ -75,7 +75,7 @@ impl Speed {
 }
 
 /// What the machine was like while a run's requests were counted.
-#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Conditions {
     /// Looks at the cores, evenly spread; nothing if it did not come to that.
     pub(crate) speeds: Vec<Speed>,

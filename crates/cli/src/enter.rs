@@ -13,8 +13,8 @@ pub(crate) struct Arguments {
     net: Option<PathBuf>,
     #[arg(long)]
     mounts: Option<PathBuf>,
-    #[arg(long)]
-    cpu: Option<usize>,
+    #[arg(long, value_delimiter = ',')]
+    cpu: Vec<usize>,
     #[arg(long)]
     die_with: Option<u32>,
     #[arg(long, value_parser = clap::value_parser!(i32).range(1..=31))]
@@ -31,11 +31,12 @@ pub(crate) struct Arguments {
 
 pub(crate) fn enter(arguments: Arguments) -> ExitCode {
     let death_signal = arguments.death_signal.and_then(Signal::from_named_raw);
-    let Arguments { net, mounts, cpu, die_with, preload, contained, innermost, command, .. } = arguments;
+    let Arguments { net, mounts, cpu: cpus, die_with, preload, contained, innermost, command, .. } =
+        arguments;
     become_command(&Entry {
         net,
         mounts,
-        cpu,
+        cpus,
         die_with,
         death_signal,
         preload,

@@ -25,6 +25,7 @@ mod report;
 mod rules;
 mod run;
 mod supervise;
+mod tune;
 mod watch;
 
 use std::os::unix::net::UnixDatagram;
@@ -59,6 +60,7 @@ enum Command {
     Sockets(watch::sockets::Arguments),
     Dump(watch::dump::Arguments),
     Lab(lab::Arguments),
+    Tune(tune::Arguments),
     #[command(subcommand)]
     Load(Load),
     #[command(name = "__broker", hide = true)]
@@ -97,6 +99,7 @@ fn main() -> ExitCode {
         Command::Sockets(arguments) => watch::sockets::sockets(&arguments),
         Command::Dump(arguments) => watch::dump::dump(&arguments),
         Command::Lab(arguments) => lab::lab(&arguments),
+        Command::Tune(arguments) => tune::tune(&arguments),
         Command::Load(Load::Http(arguments)) => main_http(&arguments),
         Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
         Command::Load(Load::Gather(arguments)) => main_gather(&arguments),

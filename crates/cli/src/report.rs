@@ -1,16 +1,22 @@
-//! `overfly report`: what sessions of `overfly bench` say beside each other.
+//! `overfly report`: the report of a session of `overfly bench`, once more, and what two sessions say beside each other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use overfly_bench::diff::Diff;
+use overfly_bench::report::Report;
 
-/// Compare what `overfly bench` has written
+/// Write the report of a session again, or compare two
+///
+/// `overfly report results/NAME` makes report.html, report.md and points.csv from the summary.json in that folder.
 #[derive(Debug, clap::Args)]
+#[command(args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {
+    /// The folder that `overfly bench` wrote
+    folder: Option<PathBuf>,
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -36,7 +42,9 @@ enum Command {
 }
 
 pub(crate) fn report(arguments: &Arguments) -> ExitCode {
-    let Command::Diff { before, after, tolerance, json } = &arguments.command;
+    let Some(Command::Diff { before, after, tolerance, json }) = &arguments.command else {
+        return rebuild(arguments.folder.as_deref().unwrap_or(Path::new(".")));
+    };
     if !(0.0..100.0).contains(tolerance) {
         crate::complain(format_args!("--tolerance {tolerance}: expected a share from 0 to 100 %"));
         return ExitCode::from(2);
@@ -56,5 +64,18 @@ pub(crate) fn report(arguments: &Arguments) -> ExitCode {
     match said {
         Ok(()) if diff.worse() > 0 => ExitCode::FAILURE,
         said => crate::written(said),
+    }
+}
+
+fn rebuild(folder: &Path) -> ExitCode {
+    match Report::read(folder).and_then(|report| report.write(folder)) {
+        Ok(()) => {
+            let written = folder.join("{report.html,report.md,points.csv}");
+            crate::written(overfly_terminal::print(&format!("Written: {}\n", written.display())))
+        }
+        Err(error) => {
+            crate::complain(&error);
+            ExitCode::from(error.exit_status())
+        }
     }
 }

@@ -25,8 +25,8 @@ pub struct Entry {
     /// A file that stands for a mount namespace to enter. Without it the process gets a new one
     /// in which `/sys` shows the devices of `net`.
     pub mounts: Option<PathBuf>,
-    /// Core to run on.
-    pub cpu: Option<usize>,
+    /// Cores to run on; empty: any.
+    pub cpus: Vec<usize>,
     /// The process that is our parent: when it dies, we get [`Entry::death_signal`].
     pub die_with: Option<u32>,
     /// SIGKILL unless something else is said.
@@ -72,8 +72,8 @@ impl Entry {
             // Entering a mount namespace moves us to its root.
             let _ = std::env::set_current_dir(folder);
         }
-        if let Some(cpu) = self.cpu {
-            pin(cpu)?;
+        if !self.cpus.is_empty() {
+            pin(&self.cpus)?;
         }
         if self.innermost {
             unshare(UnshareFlags::NEWNS).map_err(Error::kernel("make a mount namespace"))?;
@@ -128,13 +128,16 @@ pub fn die_with(parent: u32, signal: Signal) -> Result<(), Error> {
     Err(Error::Machine("the process that asked for this one has ended".to_owned()))
 }
 
-fn pin(cpu: usize) -> Result<(), Error> {
+fn pin(cpus: &[usize]) -> Result<(), Error> {
     let mut set = CpuSet::new();
-    if cpu >= CpuSet::MAX_CPU {
-        return Err(Error::Machine(format!("there is no core {cpu}")));
+    for &cpu in cpus {
+        if cpu >= CpuSet::MAX_CPU {
+            return Err(Error::Machine(format!("there is no core {cpu}")));
+        }
+        set.set(cpu);
     }
-    set.set(cpu);
-    sched_setaffinity(None, &set).map_err(|errno| Error::kernel(format!("run on core {cpu}"))(errno.into()))
+    sched_setaffinity(None, &set)
+        .map_err(|errno| Error::kernel(format!("run on cores {cpus:?}"))(errno.into()))
 }
 
 /// In a new mount namespace: keep our mounts to ourselves, and let `/sys` show the devices of

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -151,6 +151,106 @@ stop = "term"
 }
 
 #[test]
+fn several_instances_are_gone_through_and_rules_are_judged() {
+    let workplace = Workplace::new(|plan| {
+        plan.replace("repeats = 1", "repeats = 1\nrules = [\"errors <= 0\"]")
+            .replace("[\"kernel\"]\nlinks", "[\"kernel\", \"kernel-as-found\"]\nlinks")
+            .replace("[client]", "instances = [1, 2]\ncpus = [0]\n[client]")
+            .replace("connections = 4", "connections = 4\nrates_per_s = [200]")
+    });
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    let summary = workplace.summary();
+    let cells = summary["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 2);
+    for (cell, instances) in cells.iter().zip([1, 2]) {
+        assert_eq!((&cell["instances"], &cell["rate_per_s"]), (&instances.into(), &200.0.into()));
+        for mode in ["kernel", "kernel_as_found"] {
+            let figure = &cell[mode];
+            assert!((100.0..=220.0).contains(&figure["median"].as_f64().unwrap()), "{figure}");
+            let command = figure["client_command"].as_str().unwrap();
+            assert!(command.contains("-R 200"), "{command}");
+            assert_eq!(command.matches("http://").count(), instances, "{command}");
+        }
+    }
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains("keepalive, 200/s, 2 instances"), "{table}");
+    assert_eq!(table.matches("+ errors <= 0 holds").count(), 2, "{table}");
+
+    let missed = Workplace::new(|plan| plan.replace("repeats = 1", "repeats = 1\nrules = [\"errors >= 7\"]"));
+    let (code, said) = outcome(&missed.bench().output().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("not what the plan requires"), "{said}");
+    let (code, said) = outcome(&missed.bench().arg("--smoke").output().unwrap());
+    assert_eq!(code, Some(0), "nothing is required of a smoke run: {said}");
+}
+
+#[test]
+fn the_generators_ceiling_is_measured_against_a_server_that_only_answers() {
+    for link in ["xdp", "memif", "kernel"] {
+        let workplace = Workplace::new(|plan| {
+            plan.replace("[\"kernel\"]\nlinks = [\"kernel\"]", &format!("[\"null\"]\nlinks = [\"{link}\"]"))
+        });
+        let (code, said) = outcome(&workplace.bench().output().unwrap());
+        assert_eq!(code, Some(0), "{link}: {said}");
+        let null = &workplace.summary()["cells"][0]["null_server"];
+        assert!(null["median"].as_f64().unwrap() > 100.0, "{null}");
+        assert_eq!((&null["link"], &null["errors"]), (&link.into(), &0.into()));
+        assert!(null["server_command"].as_str().unwrap().contains("load serve"), "{null}");
+    }
+}
+
+#[test]
+fn several_instances_share_an_interface_on_overfly() {
+    let workplace = Workplace::new(|plan| {
+        plan.replace(
+            "[\"kernel\"]\nlinks = [\"kernel\"]",
+            "[\"overfly\"]\nprofile = \"balanced\"\nlinks = [\"xdp\"]",
+        )
+        .replace("[client]", "instances = 2\nstart_s = 30\n[client]")
+    });
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let figure = &workplace.summary()["cells"][0]["overfly"];
+    assert!(figure["median"].as_f64().unwrap() > 10.0, "{figure}");
+    assert_eq!(figure["server_command"].as_str().unwrap().matches("overfly run").count(), 2, "{figure}");
+}
+
+/// Each cookbook for a measurement of the seeds works, as far as seconds can show it. (`netty.toml` needs maven's repository: its
+/// plan is read by a test of the bench.)
+#[test]
+fn the_cookbooks_of_nginx_work() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["nginx-cps", "nginx-web"] {
+        let plan = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cookbooks/{}.toml"), name);
+        let mut command = overfly();
+        command.args(["bench", &plan, "--smoke", "--output"]).arg(folder.path().join(name));
+        let (code, said) = outcome(&command.output().unwrap());
+        assert_eq!(code, Some(0), "{name}: {said}");
+        let text = fs::read_to_string(folder.path().join(name).join("report.md")).unwrap();
+        assert!(text.contains("A smoke run") && text.contains("null server"), "{text}");
+    }
+}
+
+#[test]
+fn foreign_generators_are_understood() {
+    for tool in ["wrk", "ab"] {
+        let workplace = Workplace::new(|plan| {
+            plan.replace("warmup_s = 0.1", "warmup_s = 0")
+                .replace("duration_s = 0.5", "duration_s = 1")
+                .replace("connections = 4", &format!("connections = 4\ntool = \"{tool}\""))
+        });
+        let (code, said) = outcome(&workplace.bench().output().unwrap());
+        assert_eq!(code, Some(0), "{tool}: {said}");
+        let kernel = &workplace.summary()["cells"][0]["kernel"];
+        assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
+        assert!(kernel["server_cpu_us_per_request"].as_f64().unwrap() > 0.0, "{kernel}");
+        assert!(kernel["client_command"].as_str().unwrap().starts_with(tool), "{kernel}");
+    }
+}
+
+#[test]
 fn a_run_that_fails_is_in_the_report() {
     let workplace = Workplace::new(|plan| plan.replace("\"nginx\"", "\"false\""));
     let output = workplace.bench().output().unwrap();
@@ -213,6 +313,148 @@ fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
         networks.len() == 2 && family.len() >= 4
     });
     (bench, family, networks)
+}
+
+#[test]
+fn an_interrupted_session_goes_on_and_the_earlier_report_stands_until_then() {
+    let workplace = Workplace::new(|plan| plan.replace("repeats = 1", "repeats = 4"));
+    let results = workplace.folder.path().join("results/plan");
+    fs::create_dir_all(&results).unwrap();
+    fs::write(results.join("report.md"), "the earlier report").unwrap();
+    let lines = || {
+        let text = fs::read_to_string(results.join("unfinished/points.jsonl")).unwrap_or_default();
+        text.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mut command = workplace.bench();
+    let mut bench = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    eventually("a point has been measured", || !lines().is_empty());
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains(&format!("process {} writes to", bench.0.id())), "{said}");
+    signal(bench.0.id(), "INT");
+    assert_eq!(bench.0.wait().unwrap().code(), Some(130));
+    let kept = lines();
+    assert!((1..4).contains(&kept.len()), "{} points", kept.len());
+    assert_eq!(fs::read_to_string(results.join("report.md")).unwrap(), "the earlier report");
+    let partial = fs::read_to_string(results.join("unfinished/report.md")).unwrap();
+    assert!(partial.contains("The session was interrupted"), "{partial}");
+
+    let output = workplace.bench().arg("--resume").output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(&format!("{} runs are there already", kept.len())), "{said}");
+    assert_eq!(workplace.summary()["cells"][0]["kernel"]["points"].as_array().unwrap().len(), 4);
+    let all = fs::read_to_string(results.join("points.jsonl")).unwrap();
+    assert!(kept.iter().all(|line| all.contains(line.as_str())), "what was measured was kept as it was");
+    assert_eq!(workplace.raw().len(), 4);
+    assert!(!results.join("unfinished").exists());
+    assert_refused(workplace.bench().arg("--resume"), 2, &["points.jsonl", "nothing to go on with"]);
+}
+
+#[test]
+fn a_run_that_fails_once_is_made_again_and_is_no_error() {
+    let server = r#"#!/bin/sh
+# The bench asks for the version too.
+case "$*" in *-c*) if mkdir FOLDER/tried 2>/dev/null; then exit 3; fi ;; esac
+exec nginx "$@"
+"#;
+    let workplace = Workplace::new(|plan| plan.replace("program = \"nginx\"", "program = \"./server\""));
+    let path = workplace.folder.path().join("server");
+    fs::write(&path, server.replace("FOLDER", &workplace.folder.path().display().to_string())).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert_eq!(kernel["errors"], 0, "{kernel}");
+    assert!(kernel["tried_again"][0].as_str().unwrap().contains("ended at once"), "{kernel}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("made again, and well then"));
+}
+
+/// What a headless Chromium makes of a page: its elements after its scripts have run, and a picture of it.
+fn browser(page: &Path, width: u32, dark: bool, picture: Option<&Path>) -> String {
+    let profile = tempfile::tempdir().unwrap();
+    let mut command = Command::new("chromium");
+    command.args([
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--hide-scrollbars",
+    ]);
+    command.arg(format!("--user-data-dir={}", profile.path().display()));
+    command.args(["--virtual-time-budget=3000", "--enable-logging=stderr", "--v=0"]);
+    command.arg(format!("--window-size={width},2600"));
+    if dark {
+        command.arg("--blink-settings=preferredColorScheme=0");
+    }
+    match picture {
+        Some(picture) => command.arg(format!("--screenshot={}", picture.display())),
+        None => command.arg("--dump-dom"),
+    };
+    let output = command.arg(format!("file://{}", page.display())).output().expect("chromium is installed");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    let complaints: Vec<&str> = said.lines().filter(|line| line.contains(":CONSOLE")).collect();
+    assert!(complaints.is_empty(), "the page's own messages: {complaints:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+#[test]
+fn the_report_is_a_page_that_needs_nothing_but_itself() {
+    let workplace = Workplace::new(|plan| {
+        plan.replace("title = \"a test\"", "title = \"a </script><b>test</b> & more\"")
+            .replace("[1024]", "[0, 1024]")
+            .replace("[client]", "workers = [1, 2]\n[client]")
+    });
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let results = workplace.folder.path().join("results/plan");
+    let page = results.join("report.html");
+    let text = fs::read_to_string(&page).unwrap();
+    // A browser asks nobody for anything: the page forbids it, and names no place.
+    assert!(text.contains("default-src 'none'") && !text.contains("src=\"") && !text.contains("<link"));
+
+    let dom = browser(&page, 1200, false, None);
+    let body = dom.split("<body").nth(1).unwrap();
+    let charts: usize =
+        body.split("data-charts=\"").nth(1).unwrap().split('"').next().unwrap().parse().unwrap();
+    assert!(charts >= 4, "{charts} charts");
+    assert_eq!(body.matches("<canvas").count(), charts, "each chart was drawn");
+    assert!(
+        body.contains("<h1>a &lt;/script&gt;&lt;b&gt;test&lt;/b&gt; &amp; more</h1>"),
+        "the title is text"
+    );
+    assert!(body.contains("keepalive, 2 workers"), "the table is there");
+    for (width, dark) in [(1200, false), (1200, true), (390, false)] {
+        let picture = workplace.folder.path().join("picture.png");
+        browser(&page, width, dark, Some(&picture));
+        assert!(fs::metadata(&picture).unwrap().len() > 10_000);
+    }
+
+    let csv = fs::read_to_string(results.join("points.csv")).unwrap();
+    assert_eq!(csv.lines().count(), 1 + 4, "{csv}");
+    assert!(
+        csv.lines().nth(1).unwrap().starts_with("0,keepalive,kernel,4,,1,1,performance,kernel,1,"),
+        "{csv}"
+    );
+
+    // It can be made again from summary.json alone.
+    let markdown = fs::read_to_string(results.join("report.md")).unwrap();
+    for name in ["report.html", "report.md", "points.csv"] {
+        fs::remove_file(results.join(name)).unwrap();
+    }
+    let report = |folder: &str| {
+        let mut command = overfly();
+        command.args(["report", folder]).current_dir(workplace.folder.path());
+        command
+    };
+    let (code, said) = outcome(&report("results/plan").output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fs::read_to_string(&page).unwrap() == text, "the page is the same");
+    assert_eq!(fs::read_to_string(results.join("report.md")).unwrap(), markdown);
+    assert_eq!(fs::read_to_string(results.join("points.csv")).unwrap(), csv);
+    assert_refused(&mut report("."), 2, &["./summary.json", "overfly bench"]);
 }
 
 #[test]

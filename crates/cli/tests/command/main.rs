@@ -6,6 +6,7 @@ mod bench;
 mod install;
 mod lab;
 mod run;
+mod tune;
 
 use std::collections::HashSet;
 use std::fs;

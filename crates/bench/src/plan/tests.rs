@@ -1,0 +1,347 @@
+//! Plans that are right, and what is said of those that are not.
+
+use super::*;
+
+pub(super) const RIGHT: &str = r#"
+title = "t"
+modes = ["kernel", "overfly"]
+payload_bytes = [0, 10000]
+connections = ["close", "keepalive"]
+repeats = 3
+warmup_s = 0.5
+duration_s = 2
+[server]
+program = "nginx"
+arguments = []
+config = "nginx.conf"
+cpu = 0
+[client]
+connections = 64
+cpu = 0
+"#;
+
+fn complaint(from: &str, to: &str) -> String {
+    assert!(RIGHT.contains(from), "{from}");
+    let text = RIGHT.replacen(from, to, 1);
+    let line = Plan::parse(Path::new("p.toml"), &text).unwrap_err().to_string();
+    assert!(!line.contains('\n'), "{line}");
+    assert!(line.starts_with("p.toml:"), "{line}");
+    line
+}
+
+#[test]
+fn large_payloads_are_measured_with_kernel_sockets_too() {
+    let plan = Plan::parse(Path::new("p.toml"), RIGHT).unwrap();
+    assert_eq!(plan.name(), "p");
+    assert_eq!(plan.patience_s, 0.0);
+    assert_eq!(plan.cells().len(), 4);
+    let cases = plan.cases();
+    assert_eq!(cases.len(), 4 * 2 * 3 + 2 * 3);
+    let second: Vec<_> = cases.iter().filter(|case| case.generator == Link::Kernel).collect();
+    assert_eq!(second.len(), 6);
+    assert!(
+        second
+            .iter()
+            .all(|case| case.mode == Mode::Kernel && plan.cells()[case.cell].payload_bytes == 10_000)
+    );
+}
+
+#[test]
+fn over_memif_the_kernel_has_its_loopback() {
+    let text = RIGHT.replacen("repeats = 3", "links = [\"memif\"]\nrepeats = 1", 1);
+    let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+    assert!(!plan.needs_lab());
+    let cases = plan.cases();
+    assert_eq!(cases.len(), 4 * 2, "there is no second look");
+    assert!(cases.iter().all(|case| match case.mode {
+        Mode::Kernel | Mode::KernelAsFound => case.generator == Link::Kernel,
+        Mode::Overfly | Mode::Null => case.generator == Link::Memif,
+    }));
+}
+
+#[test]
+fn an_unknown_key_is_named_with_the_known_ones() {
+    let line = complaint("repeats = 3", "repeat = 3");
+    assert!(line.contains("`repeat`") && line.contains("`repeats`"), "{line}");
+    let line = complaint("[client]", "[client]\ncolour = 1");
+    assert!(line.contains("there is no key `colour`") && line.contains("`threads`"), "{line}");
+}
+
+#[test]
+fn a_value_that_is_not_as_expected_is_named_with_what_is() {
+    for (from, to, named) in [
+        ("repeats = 3", "repeats = 0", "p.toml:6: repeats = 0: expected a number from 1 to 100"),
+        (
+            "repeats = 3",
+            "repeats = \"x\"",
+            "p.toml:6: `repeats = \"x\"`: expected a whole number, 0 or more, not the text \"x\"",
+        ),
+        ("repeats = 3", "repeats = -3", "expected a whole number, 0 or more, not -3"),
+        ("duration_s = 2", "duration_s = true", "p.toml:8: `duration_s = true`: expected a number, not true"),
+        ("title = \"t\"", "title = 3", "p.toml:2: `title = 3`: expected text in quotes, not 3"),
+        ("[0, 10000]", "5", "expected a list in brackets, [ ], not 5"),
+        ("repeats = 3", "", "the key `repeats` is missing"),
+        ("program = \"nginx\"", "", "the key `program` is missing"),
+        ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
+        ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
+        ("\"close\", \"keepalive\"", "\"maybe\"", "`maybe` is not known; expected `close` or `keepalive`"),
+        (
+            "duration_s = 2",
+            "duration_s = 2\npatience_s = -1",
+            "patience_s = -1: expected a number from 0 to 3600",
+        ),
+        ("[0, 10000]", "[]", "payload_bytes = []: expected at least one"),
+        ("[0, 10000]", "[7, 7]", "payload_bytes: 7 is there twice"),
+        ("[0, 10000]", "[-1]", "payload_bytes = [-1]"),
+        ("cpu = 0", "cpu = 4096", "p.toml:13: server.cpu = 4096: expected a number from 0 to"),
+        ("connections = 64", "connections = 64\nthreads = 0", "client.threads = 0: expected"),
+        ("connections = 64", "connections = 2\nthreads = 3", "client.connections = 2: expected"),
+        ("title = \"t\"", "title = ", "p.toml:2: "),
+    ] {
+        let line = complaint(from, to);
+        assert!(line.contains(named), "{to} -> {line}");
+    }
+}
+
+#[test]
+fn a_missing_plan_or_template_is_named() {
+    let line = Plan::read(Path::new("/nowhere/p.toml")).unwrap_err();
+    assert_eq!(line.exit_status(), 2);
+    assert!(line.to_string().starts_with("/nowhere/p.toml: "), "{line}");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.toml");
+    fs::write(&path, RIGHT).unwrap();
+    let line = Plan::read(&path).unwrap_err().to_string();
+    assert!(line.contains("p.toml:12: server.config = \"nginx.conf\""), "{line}");
+}
+
+#[test]
+fn what_could_only_fail_while_it_runs_is_found_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("p.toml");
+    let complaint = |from: &str, to: &str, template: &str| {
+        let right = RIGHT.replace("\"nginx\"", "\"true\"");
+        assert!(right.contains(from), "{from}");
+        fs::write(&path, right.replacen(from, to, 1)).unwrap();
+        fs::write(folder.path().join("nginx.conf"), template).unwrap();
+        Plan::read(&path).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(complaint("t", "t", "listen @PORT@;"), Ok(()));
+    for (from, to, template, named) in [
+        ("\"true\"", "\"ngin\"", "", "p.toml:10: server.program = \"ngin\": there is no such program"),
+        ("\"true\"", "\"/etc/passwd\"", "", "p.toml:10: server.program = \"/etc/passwd\": there is no"),
+        (
+            "arguments = []",
+            "arguments = [\"@RAIZ@\"]",
+            "",
+            "p.toml:11: server.arguments: nothing replaces @RAIZ@",
+        ),
+        (
+            "arguments = []",
+            "arguments = []\nbuild = \"no\"",
+            "",
+            "p.toml:12: server.build = \"no\": expected a program",
+        ),
+        (
+            "arguments = []",
+            "arguments = []\nfill = [\"no\"]",
+            "",
+            "p.toml:12: server.fill = \"no\": expected a program",
+        ),
+        (
+            "arguments = []",
+            "arguments = []\nurl = \"http://@HOST@/\"",
+            "",
+            "p.toml:12: server.url: nothing replaces @HOST@",
+        ),
+        (
+            "t",
+            "t",
+            "user x;\nlisten @PROT@;\n",
+            "nginx.conf:2: nothing replaces @PROT@; expected @ROOT@, @PORT@",
+        ),
+    ] {
+        let line = complaint(from, to, template).unwrap_err();
+        assert!(line.contains(named), "{named} is not in {line}");
+    }
+}
+
+#[test]
+fn every_axis_is_gone_through_and_the_kernel_is_measured_once_for_all_profiles() {
+    let text = RIGHT
+        .replacen("repeats = 3", "repeats = 2\nlinks = [\"kernel\"]\nprofile = [\"balanced\", \"performance\"]", 1)
+        .replacen("[0, 10000]", "[16]", 1)
+        .replacen("[\"close\", \"keepalive\"]", "[\"keepalive\"]", 1)
+        .replacen("[client]\nconnections = 64", "workers = 1\ninstances = [1, 2, 4]\ncpus = [0]\n[client]\nconnections = [8, 64]\nrates_per_s = [1000, 2.5e3, 9000]", 1);
+    let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+    let cells = plan.cells();
+    assert_eq!(cells.len(), 2 * 3 * 3 * 2);
+    let names: Vec<String> = cells.iter().map(|cell| plan.name_of(cell)).collect();
+    assert_eq!(names[0], "16 B keepalive over kernel, 8 connections, 1000/s, 1 instance, balanced");
+    assert_eq!(names[3], "16 B keepalive over kernel, 8 connections, 1000/s, 2 instances, performance");
+    let unique: std::collections::HashSet<_> = names.iter().collect();
+    assert_eq!(unique.len(), names.len());
+    let cases = plan.cases();
+    let of = |mode| cases.iter().filter(|case| case.mode == mode).count();
+    assert_eq!((of(Mode::Kernel), of(Mode::Overfly)), (2 * 18, 2 * 36));
+    assert_eq!(plan.cores_of(&cells[2], 1), [0]);
+
+    let smoke = plan.smoke();
+    assert_eq!((smoke.repeats, smoke.duration_s, smoke.cells().len()), (1, 0.5, 2 * 2 * 2 * 2));
+}
+
+#[test]
+fn instances_take_one_core_each_and_a_lonely_one_as_many_as_it_has_workers() {
+    let mut plan = Plan::any();
+    plan.server.cpus = vec![1, 0];
+    let cell = plan.cells()[0];
+    assert_eq!(plan.cores_of(&cell, 0), [1]);
+    assert_eq!(plan.cores_of(&Cell { workers: 2, ..cell }, 0), [1, 0]);
+    let several = Cell { instances: 3, ..cell };
+    assert_eq!([0, 1, 2].map(|instance| plan.cores_of(&several, instance)[0]), [1, 0, 1]);
+    assert_eq!(plan.server_cores(&several), [0, 1]);
+}
+
+#[test]
+fn keys_that_exclude_each_other_are_named() {
+    for (from, to, named) in [
+        ("[client]", "instances = 2\n[client]", "server.instances"),
+        ("[client]", "port = 65535\ninstances = 2\n[client]", "port 65536"),
+        ("connections = 64", "connections = []", "client.connections = []: expected at least one"),
+        ("connections = 64", "connections = [\"x\"]", "expected a whole number"),
+        (
+            "connections = 64",
+            "connections = 64\ntool = \"wrk\"",
+            "client.tool = \"wrk\": it has kernel sockets only",
+        ),
+        (
+            "connections = 64",
+            "connections = 64\ntool = \"curl\"",
+            "`curl` is not known; expected one of `overfly`",
+        ),
+        ("connections = 64", "connections = 64\nrates_per_s = [0]", "client.rates_per_s = 0: expected"),
+        ("repeats = 3", "repeats = 3\nrules = [\"gain > 1\"]", "`gain > 1` is no rule"),
+        ("repeats = 3", "repeats = 3\nprofile = []", "profile = []: expected at least one"),
+        (
+            "cpu = 0\n[client]",
+            "cpu = 0\nurl = \"redis://@ADDRESS@:@PORT@/k\"\nstop = \"quit\"\n[client]",
+            "null server speaks HTTP",
+        ),
+        ("[\"kernel\", ", "[\"kernel-as-found\", ", "kernel-as-found needs a network namespace"),
+    ] {
+        let text = if named.contains("memif")
+            || to.contains("instances = 2\n") && !to.contains("port")
+            || to.contains("as-found")
+        {
+            RIGHT.replacen("repeats = 3", "repeats = 3\nlinks = [\"memif\"]", 1)
+        } else {
+            RIGHT.replace(
+                "modes = [",
+                if named.contains("null") { "modes = [\"null\", " } else { "modes = [" },
+            )
+        };
+        assert!(text.contains(from), "{from}");
+        let line = Plan::parse(Path::new("p.toml"), &text.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(line.starts_with("p.toml:") && line.contains(named), "{to} -> {line}");
+    }
+}
+
+/// The JSON Schema that editors use says what the parser says: of keys, of words, of the ends of ranges.
+#[test]
+fn the_schema_agrees_with_the_parser() {
+    let text = include_str!("../../../../cookbooks/plan.schema.json");
+    let schema: serde_json::Value = serde_json::from_str(text).unwrap();
+    let right: toml::Table = toml::from_str(RIGHT).unwrap();
+    let answer = |plan: &toml::Table| {
+        Plan::parse(Path::new("p.toml"), &toml::to_string(plan).unwrap())
+            .map(drop)
+            .map_err(|error| error.to_string())
+    };
+    answer(&right).unwrap();
+    let table_of = |plan: &mut toml::Table, table: &str, change: &dyn Fn(&mut toml::Table)| match table {
+        "" => change(plan),
+        name => change(plan.get_mut(name).unwrap().as_table_mut().unwrap()),
+    };
+    let with = |table: &str, change: &dyn Fn(&mut toml::Table)| {
+        let mut plan = right.clone();
+        table_of(&mut plan, table, change);
+        answer(&plan)
+    };
+    for (table, schema) in [
+        ("", &schema),
+        ("server", &schema["properties"]["server"]),
+        ("client", &schema["properties"]["client"]),
+    ] {
+        assert_eq!(schema["additionalProperties"], false);
+        // An unknown key is answered with all that are known.
+        let error = with(table, &|table| {
+            table.insert("zzz".to_owned(), 1.into());
+        })
+        .unwrap_err();
+        let known: std::collections::BTreeSet<&str> =
+            error.split("expected").nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        let listed: std::collections::BTreeSet<&str> =
+            schema["properties"].as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(known, listed, "{table}");
+        let required: Vec<&str> =
+            schema["required"].as_array().unwrap().iter().map(|key| key.as_str().unwrap()).collect();
+        for (key, its) in schema["properties"].as_object().unwrap() {
+            let missing = with(table, &|table| {
+                table.remove(key);
+            });
+            let is_required = missing.is_err_and(|error| error.contains(&format!("`{key}` is missing")));
+            assert_eq!(required.contains(&key.as_str()), is_required, "{table} {key}");
+            check_values(key, its, &|value| {
+                with(table, &|table| {
+                    table.insert(key.clone(), value.clone());
+                })
+            });
+        }
+    }
+}
+
+/// That the parser takes what the schema allows of a key, and not what it forbids.
+fn check_values(key: &str, its: &serde_json::Value, answer: &dyn Fn(toml::Value) -> Result<(), String>) {
+    let one = its.get("anyOf").map_or(its, |forms| &forms[0]);
+    let item = one.get("items");
+    let is_list = item.is_some();
+    let one = item.unwrap_or(one);
+    let value = |value: toml::Value| if is_list { vec![value].into() } else { value };
+    if let Some(words) = one["enum"].as_array() {
+        for word in words {
+            let said = answer(value(word.as_str().unwrap().into()));
+            // It may not go with the rest of the plan, but it is known.
+            assert!(said.is_ok() || !said.clone().unwrap_err().contains("is not known"), "{key}: {said:?}");
+        }
+        let error = answer(value("zzz".into())).unwrap_err();
+        let known: Vec<&str> =
+            error.split("expected").nth(1).unwrap().split('`').skip(1).step_by(2).collect();
+        assert_eq!(known.len(), words.len(), "{key}: {error}");
+    }
+    let number =
+        |number: f64| if one["type"] == "integer" { toml::Value::from(number as i64) } else { number.into() };
+    let is_core = key.starts_with("cpu");
+    for (end, step) in [("minimum", -1.0), ("maximum", 1.0)] {
+        let Some(limit) = one[end].as_f64().filter(|_| !is_core || end == "minimum") else { continue };
+        let inside = answer(value(number(limit)));
+        let named =
+            |said: &Result<(), String>| said.as_ref().is_err_and(|error| error.contains("a number from"));
+        assert!(!named(&inside), "{key} = {limit}: {inside:?}");
+        assert!(answer(value(number(limit + step))).is_err(), "{key} = {}", limit + step);
+    }
+}
+
+#[test]
+fn every_plan_of_the_cookbooks_is_right() {
+    let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cookbooks"));
+    let mut count = 0;
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "toml") {
+            let text = fs::read_to_string(&path).unwrap();
+            Plan::parse(&path, &text).unwrap();
+            count += 1;
+        }
+    }
+    assert!(count >= 7, "{count} plans in {}", folder.display());
+}
