@@ -8,7 +8,8 @@ use overfly_wire::tcp::{Flags as TcpFlags, Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 
 use crate::engine::{Engine, SEQUENCE_GAP, Shared, Verdict};
-use crate::owner::Owner;
+use crate::flow::Flags;
+use crate::owner::{Act, Owner};
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::{Address, Tuple};
@@ -145,6 +146,9 @@ impl Engine {
         let mut turn = self.turn(now, index, owner);
         let verdict = turn.segment_arrives(arrival);
         let beyond = turn.flow.send_next.wrapping_add(SEQUENCE_GAP);
+        if !turn.flow.flags.has(Flags::HALF_OPEN) && verdict != Verdict::GiveWay {
+            turn.owner.acted(turn.id, Act::Arrived);
+        }
         self.conclude(now, index, verdict, owner);
         if verdict == Verdict::GiveWay {
             self.without_flow(now, arrival, Some(beyond), owner);

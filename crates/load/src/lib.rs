@@ -8,6 +8,7 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;
+pub mod astf;
 mod crew;
 mod descriptors;
 pub mod dialect;
