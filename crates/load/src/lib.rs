@@ -9,6 +9,7 @@
 
 mod arguments;
 pub mod astf;
+mod control;
 mod crew;
 mod descriptors;
 pub mod dialect;

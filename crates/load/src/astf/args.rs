@@ -1,24 +1,27 @@
 //! The command line of `overfly load astf`.
 
-use std::io::IsTerminal;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use overfly_terminal::redraw;
+use serde::Serialize;
 
 use super::compile::{Compiled, Source, compile};
+use super::control::{EXPECTED, Wish};
 use super::counter::Counter;
 use super::plan::Plan;
-use super::report::{Report, Seen, sum};
-use super::run::{Running, Stage};
+use super::report::{Counted, Report, Seen, counted, sum};
+use super::run::{Running, Shared, Stage};
 use super::settings::{Ends, Settings};
+use super::watch::Watch;
 use crate::arguments::{count, cpus, number, ports, time};
+use crate::control::{Control, ControlSocket};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output::interrupt::Interrupt;
-use crate::output::{print, print_report, units};
+use crate::output::{OutputArgs, print, print_report};
 
 /// Runs the application flows of ASTF profiles, as their client side, their server side, or both.
 #[derive(Debug, Clone, clap::Args)]
@@ -83,9 +86,9 @@ pub struct AstfArgs {
     /// The folder of the Python package overfly [default: beside the installation, or the checkout]
     #[arg(long, value_name = "FOLDER")]
     pub python: Option<PathBuf>,
-    /// Print one JSON object at the end instead of text
-    #[arg(long)]
-    pub json: bool,
+    /// Where results go.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 impl AstfArgs {
@@ -165,63 +168,107 @@ fn astf(args: &AstfArgs) -> Result<Option<bool>, Error> {
         Compiled::Refused => return Ok(None),
     };
     let plan = Arc::new(Plan::new(&form)?);
-    let report = run(&settings, &plan, !args.json)?;
-    print_report(args.json, || report.to_json(), &report)?;
+    let report = run(&settings, &plan, &args.output)?;
+    print_report(args.output.json, || report.to_json(), &report)?;
     Ok(Some(true))
 }
 
 /// Between two looks at what was counted.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Runs, and shows how it goes to whoever is at the terminal.
-fn run(settings: &Settings, plan: &Arc<Plan>, live: bool) -> Result<Report, Error> {
-    let interrupt = Interrupt::new(false).map_err(|error| Error::machine("watching for signals", error))?;
+/// Runs, takes orders, and shows how it goes.
+fn run(settings: &Settings, plan: &Arc<Plan>, output: &OutputArgs) -> Result<Report, Error> {
+    let control = settings.control.clone().map(Control::Unix);
+    let mut control = control.as_ref().map(ControlSocket::open).transpose()?;
+    let interrupt =
+        Interrupt::new(output.tui).map_err(|error| Error::machine("watching for signals", error))?;
     let running = Running::start(settings, plan)?;
     let shared = running.shared.clone();
-    let live = live && std::io::stderr().is_terminal();
+    let mut watch = Watch::new(output, settings, plan, &shared)?;
     let mut seen = Seen::default();
-    let mut shown_at = Duration::ZERO;
-    let mut before = (0, 0);
     while !running.is_over() {
         std::thread::sleep(LOOK);
         let elapsed = Duration::from_nanos(shared.now_ns());
         let totals = shared.totals();
-        let sides = [sum(&totals.tallies[0]), sum(&totals.tallies[1])];
-        let active = sides[0].active + sides[1].active;
+        let active = totals.tallies.iter().map(|tallies| sum(tallies).active).sum();
         if active > seen.active_max {
             (seen.active_max, seen.memory_max) = (active, totals.memory);
         }
-        if interrupt.came() {
-            shared.tell(Stage::Drains);
+        if let Some(control) = &mut control {
+            control.serve(EXPECTED, |wish: Wish| {
+                wish.refusal().map_or(Ok(()), Err)?;
+                Ok(obey(wish, &shared, elapsed, plan))
+            });
         }
         let runs =
             shared.stage() == Stage::Runs && settings.duration.is_none_or(|duration| elapsed < duration);
         if runs {
             seen.ran = elapsed;
         }
-        if live && elapsed >= shown_at + Duration::from_secs(1) {
-            let begun =
-                sides[0].counts.at(Counter::flows_total).max(sides[1].counts.at(Counter::flows_total));
-            let passed_s = (elapsed - shown_at).as_secs_f64();
-            redraw(&format!(
-                "{} s: {} connections/s, {} active, busy {}",
-                elapsed.as_secs(),
-                units::grouped(((begun - before.0) as f64 / passed_s) as u64),
-                units::grouped(active),
-                units::percent((totals.busy_ns - before.1) as f64 / 1e9 / passed_s / settings.threads as f64),
-            ));
-            before = (begun, totals.busy_ns);
-            shown_at = elapsed;
+        if watch.show(elapsed, &totals, shared.multiplier(), shared.is_paused())? || interrupt.came() {
+            shared.tell(Stage::Drains);
         }
     }
-    if live {
-        redraw("");
-    }
+    watch.end();
     let whole = Duration::from_nanos(shared.now_ns());
-    if let Some(duration) = settings.duration.filter(|duration| *duration <= whole) {
+    if let Some(duration) = settings.duration.filter(|duration| *duration <= seen.ran + 2 * LOOK) {
         seen.ran = duration;
     }
     let home = running.finish()?;
     let (totals, latencies) = (shared.totals(), shared.latencies());
     Ok(Report::new(settings, plan, shared.multiplier(), whole, seen, (&totals, &latencies, home)))
+}
+
+/// How a run stands, for whoever asks over the control socket.
+#[derive(Serialize)]
+struct Standing {
+    elapsed_s: f64,
+    multiplier: f64,
+    paused: bool,
+    stage: &'static str,
+    active: [u64; 2],
+    flows: [u64; 2],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    counters: Option<BTreeMap<&'static str, Counted>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    groups: Option<BTreeMap<String, BTreeMap<&'static str, Counted>>>,
+}
+
+/// Does what somebody asked for, and says how the run stands.
+fn obey(wish: Wish, shared: &Shared, elapsed: Duration, plan: &Plan) -> Standing {
+    if let Some(multiplier) = wish.multiplier {
+        shared.set_multiplier(multiplier);
+    }
+    if let Some(pause) = wish.pause {
+        shared.pause(pause);
+    }
+    if wish.drain {
+        shared.tell(Stage::Drains);
+    }
+    if wish.end {
+        shared.tell(Stage::Ends);
+    }
+    let totals = shared.totals();
+    let seconds = elapsed.as_secs_f64();
+    let sides = totals.tallies.each_ref().map(|tallies| sum(tallies));
+    let (counters, groups) = if wish.counters {
+        let (counters, groups) = counted(&totals, plan, seconds);
+        (Some(counters), Some(groups))
+    } else {
+        (None, None)
+    };
+    Standing {
+        elapsed_s: seconds,
+        multiplier: shared.multiplier(),
+        paused: shared.is_paused(),
+        stage: match shared.stage() {
+            Stage::Runs => "runs",
+            Stage::Drains => "drains",
+            Stage::Ends => "ends",
+        },
+        active: sides.map(|tally| tally.active),
+        flows: sides.map(|tally| tally.counts.at(Counter::flows_total)),
+        counters,
+        groups,
+    }
 }

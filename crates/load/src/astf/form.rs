@@ -21,7 +21,8 @@ pub(crate) struct Form {
     pub(crate) pools: Vec<Pool>,
     pub(crate) templates: Vec<Template>,
     pub(crate) tunnels: Vec<Tunnel>,
-    pub(crate) probes: Vec<Probe>,
+    #[serde(rename = "probes")]
+    _probes: Vec<serde::de::IgnoredAny>,
 }
 
 /// A profile of it.
@@ -242,13 +243,6 @@ pub(crate) struct Tunnel {
     pub(crate) source_port: Option<u16>,
     pub(crate) outer_source: Option<IpAddr>,
     pub(crate) outer_destination: Option<IpAddr>,
-}
-
-/// Latency probes through a tunnel.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Probe {
-    pub(crate) client: IpAddr,
-    pub(crate) server: IpAddr,
 }
 
 impl Form {

@@ -14,6 +14,7 @@ use super::rig::Single;
 use super::run::{Shared, pair, work};
 use super::settings::{Ends, Settings};
 use super::shard::Shard;
+use super::tunnel::{Tunnelled, Tunnels};
 use crate::crew::Work;
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
@@ -35,7 +36,13 @@ const PREFIXES_MOST: usize = 64;
 pub(crate) fn works(settings: &Settings, plan: &Arc<Plan>, shared: &Arc<Shared>) -> Result<Works, Error> {
     let role = match settings.ends {
         Ends::Both => {
-            let one = |index| Ok(work(settings, shared, index, pair(settings, plan, index)?));
+            let one = |index| {
+                if plan.tunnels.is_empty() {
+                    return Ok(work(settings, shared, index, pair(settings, plan, index, |_, end| end)?));
+                }
+                let wire = |role, end| Tunnelled::new(end, Tunnels::new(&plan.tunnels, role));
+                Ok(work(settings, shared, index, pair(settings, plan, index, wire)?))
+            };
             return Ok(((0..settings.threads).map(one).collect::<Result<_, Error>>()?, None));
         }
         Ends::Client => Role::Client,
@@ -95,11 +102,29 @@ impl Carrier<'_> {
         }
         let work_on = |(index, wire): (usize, W)| {
             let (mtu, offload, peer) = describe(&wire);
-            let stack = self.stack(wire, index, mtu, offload, peer)?;
-            let rig = Single(shard(self.settings, self.plan, self.role, stack, index, stride)?);
-            Ok(work(self.settings, self.shared, index, rig))
+            if self.plan.tunnels.is_empty() {
+                return self.work_on(wire, index, stride, mtu, offload, peer);
+            }
+            let tunnels = Tunnels::new(&self.plan.tunnels, self.role);
+            // What is inside is complete: no link completes it.
+            let mtu = mtu - tunnels.overhead() as u16;
+            self.work_on(Tunnelled::new(wire, tunnels), index, stride, mtu, false, peer)
         };
         wires.into_iter().enumerate().map(work_on).collect()
+    }
+
+    fn work_on<W: Wire + Send + 'static>(
+        &self,
+        wire: W,
+        index: usize,
+        stride: u16,
+        mtu: u16,
+        offload: bool,
+        peer: Option<MacAddr>,
+    ) -> Result<Work<()>, Error> {
+        let stack = self.stack(wire, index, mtu, offload, peer)?;
+        let rig = Single(shard(self.settings, self.plan, self.role, stack, index, stride)?);
+        Ok(work(self.settings, self.shared, index, rig))
     }
 
     fn stack<W: Wire>(

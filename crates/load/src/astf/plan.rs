@@ -144,7 +144,6 @@ pub(crate) struct Plan {
     pub(crate) tcp_ports: BTreeMap<u16, Port>,
     pub(crate) udp_ports: BTreeMap<u16, Port>,
     pub(crate) tunnels: Vec<Tunnel>,
-    pub(crate) probes: Vec<(IpAddr, IpAddr)>,
     /// Engine-wide tunables of the client and the server side.
     wide: [(form::Tcp, Option<u8>); 2],
 }
@@ -183,7 +182,6 @@ impl Plan {
             tcp_ports: BTreeMap::new(),
             udp_ports: BTreeMap::new(),
             tunnels: form.tunnels.iter().filter(|tunnel| tunnel.active).cloned().collect(),
-            probes: form.probes.iter().map(|probe| (probe.client, probe.server)).collect(),
             wide,
         };
         for (index, template) in form.templates.iter().enumerate() {

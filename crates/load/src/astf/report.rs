@@ -153,6 +153,23 @@ pub(crate) fn sum(tallies: &[Tally]) -> Tally {
     sum
 }
 
+/// What was counted, of all and by group, by side.
+type Sides = BTreeMap<&'static str, Counted>;
+
+/// Everything that the threads have shown, by name.
+pub(crate) fn counted(snapshot: &Snapshot, plan: &Plan, seconds: f64) -> (Sides, BTreeMap<String, Sides>) {
+    let mut totals = Sides::new();
+    let mut groups: BTreeMap<String, Sides> = BTreeMap::new();
+    for (side, tallies) in SIDES.into_iter().zip(&snapshot.tallies).filter(|(_, tallies)| !tallies.is_empty())
+    {
+        totals.insert(side, Counted::new(&sum(tallies), seconds));
+        for (name, tally) in plan.groups.iter().zip(tallies) {
+            groups.entry(name.clone()).or_default().insert(side, Counted::new(tally, seconds));
+        }
+    }
+    (totals, groups)
+}
+
 impl Report {
     pub(crate) fn new(
         settings: &Settings,
@@ -163,16 +180,7 @@ impl Report {
         (snapshot, latencies, home): (&Snapshot, &[Latency], Home),
     ) -> Report {
         let seconds = seen.ran.as_secs_f64();
-        let mut totals = BTreeMap::new();
-        let mut groups: BTreeMap<String, BTreeMap<_, _>> = BTreeMap::new();
-        for (side, tallies) in
-            SIDES.into_iter().zip(&snapshot.tallies).filter(|(_, tallies)| !tallies.is_empty())
-        {
-            totals.insert(side, Counted::new(&sum(tallies), seconds));
-            for (name, tally) in plan.groups.iter().zip(tallies) {
-                groups.entry(name.clone()).or_default().insert(side, Counted::new(tally, seconds));
-            }
-        }
+        let (totals, groups) = counted(snapshot, plan, seconds);
         let latency = plan.groups.iter().zip(latencies).map(|(name, latency)| {
             let times = GroupTimes {
                 connect: Times::new(&latency.connect_ns),

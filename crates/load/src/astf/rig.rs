@@ -7,7 +7,7 @@ use overfly_engine::Counters;
 use super::counter::Tally;
 use super::latency::Latency;
 use super::shard::Shard;
-use super::wire::End;
+use super::wire::{End, HasEnd};
 use crate::link::Wire;
 
 /// What a thread has counted.
@@ -112,9 +112,9 @@ fn show<W: Wire>(shard: &Shard<W>, into: &mut Snapshot) {
 }
 
 /// Both sides in one thread.
-pub(crate) struct Pair {
-    pub(crate) client: Shard<End>,
-    pub(crate) server: Shard<End>,
+pub(crate) struct Pair<W> {
+    pub(crate) client: Shard<W>,
+    pub(crate) server: Shard<W>,
 }
 
 /// What `from` has sent is `to`'s. False if `to` has not taken yet what came before.
@@ -126,7 +126,7 @@ fn pass(from: &mut End, to: &mut End) -> bool {
     true
 }
 
-impl Rig for Pair {
+impl<W: HasEnd> Rig for Pair<W> {
     const LISTENS: bool = false;
 
     fn pace(&mut self, now_ns: u64, multiplier: f64, paused: bool) {
@@ -139,9 +139,9 @@ impl Rig for Pair {
 
     fn turn(&mut self, clock: &dyn Fn() -> u64) -> usize {
         let mut frames = drive(&mut self.client, clock);
-        pass(&mut self.client.stack.wire, &mut self.server.stack.wire);
+        pass(self.client.stack.wire.end(), self.server.stack.wire.end());
         frames += drive(&mut self.server, clock);
-        pass(&mut self.server.stack.wire, &mut self.client.stack.wire);
+        pass(self.server.stack.wire.end(), self.client.stack.wire.end());
         frames
     }
 
@@ -158,7 +158,7 @@ impl Rig for Pair {
     }
 
     fn has_work(&self) -> bool {
-        let pending = |shard: &Shard<End>| shard.has_work() || !shard.stack.wire.has_taken_all();
+        let pending = |shard: &Shard<W>| shard.has_work() || !shard.stack.wire.has_taken_all();
         pending(&self.client) || pending(&self.server)
     }
 
@@ -195,7 +195,7 @@ impl Rig for Pair {
 }
 
 /// Takes all that has come, and lets the programs go on after each batch.
-fn drive(shard: &mut Shard<End>, clock: &dyn Fn() -> u64) -> usize {
+fn drive<W: HasEnd>(shard: &mut Shard<W>, clock: &dyn Fn() -> u64) -> usize {
     let mut frames = shard.turn(clock());
     while !shard.stack.wire.has_taken_all() {
         frames += shard.turn(clock());

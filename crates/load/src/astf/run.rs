@@ -17,7 +17,8 @@ use super::plan::{Plan, Role};
 use super::rig::{Pair, Rig, Snapshot};
 use super::settings::Settings;
 use super::shard::Shard;
-use super::wire::End;
+use super::tunnel::Tunnels;
+use super::wire::{End, HasEnd};
 use crate::crew::{Crew, Outcome, Turn, Work};
 use crate::error::Error;
 use crate::link::{Stack, boot_key, uptime_ns};
@@ -283,11 +284,17 @@ const GATEWAY: Ipv4Addr = Ipv4Addr::new(192, 0, 0, 8);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
 /// One thread's both sides.
-pub(crate) fn pair(settings: &Settings, plan: &Arc<Plan>, index: usize) -> Result<Pair, Error> {
+pub(crate) fn pair<W: HasEnd>(
+    settings: &Settings,
+    plan: &Arc<Plan>,
+    index: usize,
+    wire: impl Fn(Role, End) -> W,
+) -> Result<Pair<W>, Error> {
     let macs = [MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2])];
     let headers = if plan.has_ipv6() { 60 } else { 40 };
     let mtu = settings.mtu.unwrap_or((plan.largest_segment() + headers).max(1500));
     let epoch_ns = uptime_ns();
+    let tunnels = Tunnels::new(&plan.tunnels, Role::Client).overhead() as u16;
     let stack = |role: Role| {
         let config = Config {
             gateway: Some(GATEWAY),
@@ -295,8 +302,8 @@ pub(crate) fn pair(settings: &Settings, plan: &Arc<Plan>, index: usize) -> Resul
             prefix6_len: 128,
             gateway6: Some(GATEWAY6),
             mtu,
-            // Frames cross no wire.
-            checksum_offload: true,
+            // Frames cross no wire, but tunnels carry whole ones.
+            checksum_offload: tunnels == 0,
             partial_checksums: true,
             max_flows: settings.flows,
             max_time_wait: settings.flows,
@@ -310,7 +317,13 @@ pub(crate) fn pair(settings: &Settings, plan: &Arc<Plan>, index: usize) -> Resul
         engine.set_neighbor(GATEWAY, peer);
         engine.set_neighbor(IpAddr::V6(GATEWAY6), peer);
         let ports = crate::link::Ports::none();
-        Ok(Stack { engine, wire: End::new(mtu), local: GATEWAY.into(), ports, epoch_ns })
+        Ok(Stack {
+            engine,
+            wire: wire(role, End::new(mtu + tunnels)),
+            local: GATEWAY.into(),
+            ports,
+            epoch_ns,
+        })
     };
     let ports = Ports { range: settings.ports.clone(), stride: 1 };
     let opener = Opener::new(plan, index, settings.threads, &ports);

@@ -13,13 +13,17 @@ use super::report::sum;
 use super::rig::{Pair, Rig};
 use super::run::pair;
 use super::settings::Settings;
+use super::tunnel::{Tunnelled, Tunnels};
+use super::wire::End;
 
 /// Virtual time that a turn takes.
 const TURN_NS: u64 = 20_000;
 
+type Wired = Tunnelled<End>;
+
 pub(super) struct Case {
     pub(super) plan: Arc<Plan>,
-    pub(super) pair: Pair,
+    pub(super) pair: Pair<Wired>,
     now_ns: Cell<u64>,
     pub(super) settings: Settings,
 }
@@ -49,7 +53,8 @@ impl Case {
             flows: 1 << 16,
             ..Settings::default()
         };
-        let pair = pair(&settings, &plan, 0).unwrap();
+        let wire = |role, end| Tunnelled::new(end, Tunnels::new(&plan.tunnels, role));
+        let pair = pair(&settings, &plan, 0, wire).unwrap();
         Case { plan, pair, now_ns: Cell::new(0), settings }
     }
 
@@ -391,4 +396,15 @@ fn what_cannot_run_is_refused_with_its_line() {
     assert!(error.is_usage() && error.to_string().contains("p.py:5"), "{error}");
     let missing = Source { profiles: vec!["/nowhere/p.py".into()], ..Source::default() };
     assert!(matches!(compile(&missing).unwrap(), Compiled::Refused));
+}
+
+#[test]
+fn clients_behind_tunnels_have_their_bytes() {
+    let case = Case::of("tunnel.py", None, 20.0, 1).run();
+    assert_eq!(case.plan.tunnels.len(), 1);
+    case.check(20, 123, 4567);
+    let counters = case.pair.counters();
+    assert_eq!(counters["client.tunnel.sent_frames"], counters["server.tunnel.received_frames"]);
+    assert_eq!(counters["client.tunnel.sent_frames"], case.at(Role::Client, Counter::tcps_sndtotal));
+    assert_eq!(counters["client.tunnel.received_frames"], case.at(Role::Server, Counter::tcps_sndtotal));
 }

@@ -9,6 +9,32 @@ use crate::link::Wire;
 
 /// Bytes of frames in one direction at a time: so that all stays in the processor's second-level cache.
 const BATCH_LEN: usize = 128 << 10;
+/// A wire with such an end below it.
+pub(crate) trait HasEnd: Wire {
+    fn end(&mut self) -> &mut End;
+    fn has_taken_all(&self) -> bool;
+}
+
+impl HasEnd for End {
+    fn end(&mut self) -> &mut End {
+        self
+    }
+
+    fn has_taken_all(&self) -> bool {
+        End::has_taken_all(self)
+    }
+}
+
+impl HasEnd for super::tunnel::Tunnelled<End> {
+    fn end(&mut self) -> &mut End {
+        &mut self.wire
+    }
+
+    fn has_taken_all(&self) -> bool {
+        self.wire.has_taken_all()
+    }
+}
+
 /// Where a frame begins.
 const ALIGN: usize = 16;
 
@@ -33,11 +59,8 @@ impl Batch {
         self.used = 0;
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.frames.is_empty()
-    }
-
     /// The frames, in their order.
+    #[cfg(test)]
     pub(crate) fn frames(&self) -> impl Iterator<Item = &[u8]> {
         self.frames.iter().map(|(at, length)| &self.bytes[*at as usize..(at + length) as usize])
     }
@@ -52,14 +75,6 @@ impl Batch {
     fn commit(&mut self, length: usize) {
         self.frames.push((self.used as u32, length as u32));
         self.used = (self.used + length).next_multiple_of(ALIGN);
-    }
-
-    /// Adds a frame. False if there is no room.
-    pub(crate) fn push(&mut self, frame: &[u8]) -> bool {
-        let Some(place) = self.place() else { return false };
-        place[..frame.len()].copy_from_slice(frame);
-        self.commit(frame.len());
-        true
     }
 }
 
@@ -93,14 +108,9 @@ impl End {
 
     /// What `from` has sent is for this end, which has taken all that came before.
     pub(crate) fn take_from(&mut self, from: &mut End) {
-        self.begin_inbox();
-        std::mem::swap(&mut self.inbox, &mut from.out);
-    }
-
-    /// An empty inbox.
-    pub(crate) fn begin_inbox(&mut self) {
         self.inbox.clear();
         self.taken = 0;
+        std::mem::swap(&mut self.inbox, &mut from.out);
     }
 }
 

@@ -31,6 +31,13 @@ pub(crate) fn works(
     shared: &Arc<Shared>,
     role: Role,
 ) -> Result<Works, Error> {
+    if !plan.tunnels.is_empty() {
+        return Err(Error::usage(
+            "--link",
+            "xdp",
+            "memif or tap for a profile with tunnels: the kernel's program knows no tunnel",
+        ));
+    }
     let (stacks, attachment) = match role {
         Role::Client => client(settings, plan)?,
         Role::Server => server(settings, plan)?,
