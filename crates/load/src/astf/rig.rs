@@ -55,7 +55,7 @@ impl<W: Wire> Rig for Single<W> {
     }
 
     fn begin(&mut self, now_ns: u64, multiplier: f64) -> bool {
-        self.0.begin(now_ns, multiplier)
+        self.0.begin(now_ns, multiplier, false)
     }
 
     fn turn(&mut self, clock: &dyn Fn() -> u64) -> usize {
@@ -134,7 +134,8 @@ impl<W: HasEnd> Rig for Pair<W> {
     }
 
     fn begin(&mut self, now_ns: u64, multiplier: f64) -> bool {
-        self.client.begin(now_ns, multiplier)
+        let behind = self.server.stack.engine.has_output() || !self.server.stack.wire.has_taken_all();
+        self.client.begin(now_ns, multiplier, behind)
     }
 
     fn turn(&mut self, clock: &dyn Fn() -> u64) -> usize {

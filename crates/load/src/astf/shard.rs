@@ -106,11 +106,11 @@ impl<W: Wire> Shard<W> {
         }
     }
 
-    /// Begins the flows that are due. True if more are.
-    pub(crate) fn begin(&mut self, now_ns: u64, multiplier: f64) -> bool {
+    /// Begins the flows that are due. True if more are. Where `peer_is_behind` none is.
+    pub(crate) fn begin(&mut self, now_ns: u64, multiplier: f64, peer_is_behind: bool) -> bool {
         let now = self.tell(now_ns);
         let Some(pace) = &mut self.pace else { return false };
-        if self.stack.engine.has_output() {
+        if peer_is_behind || self.stack.engine.has_output() {
             // The link is full: flows that are there go before new ones.
             pace.fall_behind(&mut self.side, multiplier);
             return false;
