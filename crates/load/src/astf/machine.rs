@@ -10,6 +10,7 @@ use super::form::{Command, Comparison, Transport, UserCounter};
 use super::opener::Opener;
 use super::plan::{NO_TEMPLATE, Plan, Role, Tuning};
 use super::side::{NOBODY, Side, length};
+use super::wheel::Entry;
 use crate::link::{Stack, Wire};
 use crate::random::SplitMix;
 
@@ -19,6 +20,9 @@ const COMMANDS_A_TURN: u32 = 1000;
 const IDLE_DEFAULT_MS: u32 = 10_000;
 /// In the wheel: not a delay, but the end of a datagram flow that is silent.
 const IDLE: u32 = 1 << 30;
+/// Flows whose times have come that are looked at together, and how many of them are worth it.
+const WOKEN_AT_ONCE: usize = 64;
+const PREPARE_FROM: usize = 4;
 /// Ports that are tried for a flow.
 const TRIES: u32 = 256;
 
@@ -44,9 +48,7 @@ enum Next {
 impl<W: Wire> Machine<'_, W> {
     /// Goes on with whatever time or the engine has made ready.
     pub(crate) fn attend_all(&mut self) {
-        while let Some(entry) = self.side.wheel.pop(self.side.now_us) {
-            self.woken(entry.flow, entry.generation);
-        }
+        self.wake();
         self.meet_newcomers();
         let mut noted = std::mem::take(&mut self.side.noted);
         for key in noted.drain(..) {
@@ -56,6 +58,31 @@ impl<W: Wire> Machine<'_, W> {
         // Those that were noted meanwhile have their turn next time.
         if self.side.noted.is_empty() {
             self.side.noted = noted;
+        }
+    }
+
+    /// Takes note of those whose time has come, so many at a time that their memory comes at once.
+    fn wake(&mut self) {
+        let mut due = [Entry::NONE; WOKEN_AT_ONCE];
+        loop {
+            let mut count = 0;
+            while count < WOKEN_AT_ONCE
+                && let Some(entry) = self.side.wheel.pop(self.side.now_us)
+            {
+                due[count] = entry;
+                count += 1;
+            }
+            if count > PREPARE_FROM {
+                let keys = || due[..count].iter().map(|entry| Key(entry.flow & !IDLE)).filter(|key| key.is_stream());
+                std::hint::black_box(keys().fold(0, |sum, key| sum ^ self.side.touch(key.index())));
+                self.stack.engine.prepare(keys().map(|key| FlowId::at(key.index())));
+            }
+            for entry in &due[..count] {
+                self.woken(entry.flow, entry.generation);
+            }
+            if count < WOKEN_AT_ONCE {
+                return;
+            }
         }
     }
 

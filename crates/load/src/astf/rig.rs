@@ -197,9 +197,12 @@ impl<W: HasEnd> Rig for Pair<W> {
 
 /// Takes all that has come, and lets the programs go on after each batch.
 fn drive<W: HasEnd>(shard: &mut Shard<W>, clock: &dyn Fn() -> u64) -> usize {
-    let mut frames = shard.turn(clock());
-    while !shard.stack.wire.has_taken_all() {
+    let mut frames = 0;
+    loop {
+        shard.prepare();
         frames += shard.turn(clock());
+        if shard.stack.wire.has_taken_all() {
+            return frames;
+        }
     }
-    frames
 }

@@ -11,12 +11,30 @@ use super::opener::Opener;
 use super::pace::Pace;
 use super::plan::{Plan, Role};
 use super::side::Side;
+use super::wire::HasEnd;
 use crate::error::Error;
 use crate::link::{Stack, Wire};
 use crate::random::SplitMix;
 
 /// Connections that may wait to be accepted: all that a turn brings.
 const BACKLOG: u32 = 1 << 24;
+
+/// With fewer flows than this their memory is near anyway.
+const PREPARE_FROM: usize = 8192;
+
+impl<W: HasEnd> Shard<W> {
+    /// Brings the memory near that the next turn's frames need.
+    #[inline]
+    pub(crate) fn prepare(&mut self) {
+        if self.stack.engine.flows() < PREPARE_FROM {
+            return;
+        }
+        let (engine, side) = (&self.stack.engine, &self.side);
+        let mut sum = 0;
+        self.stack.wire.prepare(|frames| engine.prepare_frames(frames, |flow| sum ^= side.touch(flow.index())));
+        std::hint::black_box(sum);
+    }
+}
 
 /// One side of a thread.
 pub(crate) struct Shard<W> {

@@ -20,6 +20,11 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
 }
 
+impl Entry {
+    /// For nobody.
+    pub(crate) const NONE: Entry = Entry { at: 0, flow: 0, generation: 0 };
+}
+
 /// The wheel.
 #[derive(Debug)]
 pub(crate) struct Wheel {

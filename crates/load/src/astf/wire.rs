@@ -13,6 +13,8 @@ const BATCH_LEN: usize = 128 << 10;
 pub(crate) trait HasEnd: Wire {
     fn end(&mut self) -> &mut End;
     fn has_taken_all(&self) -> bool;
+    /// Says which flows the next frames are for, if that can be known.
+    fn prepare(&self, prepare: impl FnOnce(&mut dyn Iterator<Item = &[u8]>));
 }
 
 impl HasEnd for End {
@@ -22,6 +24,10 @@ impl HasEnd for End {
 
     fn has_taken_all(&self) -> bool {
         End::has_taken_all(self)
+    }
+
+    fn prepare(&self, prepare: impl FnOnce(&mut dyn Iterator<Item = &[u8]>)) {
+        prepare(&mut self.upcoming());
     }
 }
 
@@ -33,6 +39,9 @@ impl HasEnd for super::tunnel::Tunnelled<End> {
     fn has_taken_all(&self) -> bool {
         self.wire.has_taken_all()
     }
+
+    /// What is in tunnels is not looked into twice.
+    fn prepare(&self, _: impl FnOnce(&mut dyn Iterator<Item = &[u8]>)) {}
 }
 
 /// Where a frame begins.
@@ -99,6 +108,12 @@ impl End {
             sent_frames: 0,
             sent_bytes: 0,
         }
+    }
+
+    /// The frames that are received next.
+    pub(crate) fn upcoming(&self) -> impl Iterator<Item = &[u8]> {
+        let frames = &self.inbox.frames[self.taken..];
+        frames.iter().map(|(at, length)| &self.inbox.bytes[*at as usize..(at + length) as usize])
     }
 
     /// Whether the other end may pass on what it has sent.
