@@ -253,10 +253,14 @@ impl Plan {
 
     /// The addresses of one side.
     pub(crate) fn addresses(&self, role: Role) -> Vec<Prefix> {
-        prefixes_of(self.templates.iter().map(|template| match role {
-            Role::Client => template.clients.0,
-            Role::Server => template.servers.0,
-        }))
+        let ports = self.tcp_ports.values().chain(self.udp_ports.values());
+        // What a device in between makes of a server's address is in its rules.
+        let rules = ports.flat_map(|port| port.rules.iter().filter_map(|rule| rule.addresses));
+        prefixes_of(
+            (self.templates.iter())
+                .map(|template| if role == Role::Client { template.clients.0 } else { template.servers.0 })
+                .chain(rules.filter(|_| role == Role::Server)),
+        )
     }
 
     /// The largest segment that either side may send.
