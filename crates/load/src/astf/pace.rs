@@ -124,6 +124,14 @@ impl Pace {
         }
     }
 
+    /// How long until a flow is due, ns.
+    pub(crate) fn wait_ns(&self, multiplier: f64) -> u64 {
+        // A limit that was reached waits for the end of a flow, not for a time.
+        let waits = self.templates.iter().filter(|due| due.limit.is_none_or(|limit| due.begun < limit));
+        let wait = |due: &Due| ((1.0 - due.owed).max(0.0) / (due.rate * multiplier) * 1e9) as u64;
+        waits.map(wait).min().unwrap_or(u64::MAX)
+    }
+
     /// The time is over: what is due and was not begun is late.
     pub(crate) fn end(&mut self, side: &mut Side) {
         for (index, due) in self.templates.iter_mut().enumerate() {

@@ -35,8 +35,8 @@ pub(crate) trait Rig {
     fn is_done(&self) -> bool;
     fn active(&self) -> u64;
     fn has_work(&self) -> bool;
-    /// Whether anything waits for a time of less than a millisecond's grain.
-    fn has_delays(&self) -> bool;
+    /// How long until something is due by time, ns.
+    fn wait_ns(&self, multiplier: f64) -> u64;
     fn reset_all(&mut self, now_ns: u64);
     fn is_wound_up(&self) -> bool;
     fn show(&self, into: &mut Snapshot);
@@ -78,8 +78,8 @@ impl<W: Wire> Rig for Single<W> {
         self.0.has_work()
     }
 
-    fn has_delays(&self) -> bool {
-        self.0.side.wheel.len() > 0
+    fn wait_ns(&self, multiplier: f64) -> u64 {
+        self.0.wait_ns(multiplier)
     }
 
     fn reset_all(&mut self, now_ns: u64) {
@@ -163,8 +163,8 @@ impl<W: HasEnd> Rig for Pair<W> {
         pending(&self.client) || pending(&self.server)
     }
 
-    fn has_delays(&self) -> bool {
-        self.client.side.wheel.len() + self.server.side.wheel.len() > 0
+    fn wait_ns(&self, multiplier: f64) -> u64 {
+        self.client.wait_ns(multiplier).min(self.server.wait_ns(multiplier))
     }
 
     fn reset_all(&mut self, now_ns: u64) {

@@ -29,10 +29,14 @@ use crate::record::CpuTime;
 const SHOW_EVERY_NS: u64 = 20_000_000;
 /// How long a thread without work looks on before it sleeps.
 const SPIN_NS: u64 = 100_000;
-/// How long it sleeps where frames may come, or a delay may end.
-const NAP: Duration = Duration::from_micros(50);
-/// How long it sleeps where nothing comes from outside.
-const LONG_NAP: Duration = Duration::from_millis(2);
+/// How long it sleeps at most where frames may come, at first, and after a while without any.
+const NAP_NS: u64 = 50_000;
+const LONG_NAP_NS: u64 = 1_000_000;
+const LONG_AFTER_NS: u64 = 100_000_000;
+/// How long it sleeps at most where nothing comes from outside but orders.
+const ALONE_NAP_NS: u64 = 10_000_000;
+/// A sleep ends so much late: what is due sooner is waited for awake.
+const WAKE_NS: u64 = 60_000;
 /// How long resets may take to go out at the end.
 const WIND_UP_NS: u64 = 500_000_000;
 
@@ -265,9 +269,19 @@ impl<R: Rig> Conductor<'_, R> {
             let after_ns = self.shared.now_ns();
             self.busy_ns += after_ns - now_ns;
             self.idle_since_ns = after_ns;
-        } else if now_ns.saturating_sub(self.idle_since_ns) > SPIN_NS {
-            let nap = if R::LISTENS || self.rig.has_delays() { NAP } else { LONG_NAP };
-            std::thread::sleep(nap);
+            return;
+        }
+        let idle_ns = now_ns.saturating_sub(self.idle_since_ns);
+        if idle_ns > SPIN_NS {
+            let most_ns = match idle_ns {
+                _ if !R::LISTENS => ALONE_NAP_NS,
+                _ if idle_ns < LONG_AFTER_NS => NAP_NS,
+                _ => LONG_NAP_NS,
+            };
+            let nap_ns = self.rig.wait_ns(self.shared.multiplier()).saturating_sub(WAKE_NS).min(most_ns);
+            if nap_ns > 0 {
+                std::thread::sleep(Duration::from_nanos(nap_ns));
+            }
         }
     }
 

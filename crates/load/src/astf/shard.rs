@@ -183,6 +183,15 @@ impl<W: Wire> Shard<W> {
         !self.side.noted.is_empty() || self.stack.engine.has_output()
     }
 
+    /// How long until something is due by time, ns, if no frame comes.
+    pub(crate) fn wait_ns(&self, multiplier: f64) -> u64 {
+        let now_us = self.side.now_us;
+        let engine = self.stack.engine.next_deadline().map(Instant::as_micros);
+        let due_us = self.side.wheel.next_us().into_iter().chain(engine).min();
+        let wait_ns = due_us.map_or(u64::MAX, |due_us| due_us.saturating_sub(now_us) * 1000);
+        self.pace.as_ref().map_or(wait_ns, |pace| wait_ns.min(pace.wait_ns(multiplier)))
+    }
+
     /// Resets what is there.
     pub(crate) fn reset_all(&mut self, now_ns: u64) {
         let now = self.tell(now_ns);

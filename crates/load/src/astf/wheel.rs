@@ -49,6 +49,7 @@ impl Wheel {
     }
 
     /// So many wait.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.entries
     }
@@ -58,6 +59,26 @@ impl Wheel {
         let at = at_us.div_ceil(1 << TICK_SHIFT).max(self.now);
         self.entries += 1;
         self.put(Entry { at, flow, generation });
+    }
+
+    /// When [`Wheel::pop`] should be asked next, µs: not later than the first is due.
+    pub(crate) fn next_us(&self) -> Option<u64> {
+        if self.entries == 0 {
+            return None;
+        }
+        for level in 0..LEVELS {
+            let shift = SLOT_BITS * level as u32;
+            let position = (self.now >> shift) as usize % SLOTS;
+            let from = if level == 0 { position } else { position + 1 };
+            let is_occupied = |slot: &usize| self.occupied[level][slot / 64] & 1 << (slot % 64) != 0;
+            if let Some(slot) = (from..SLOTS).find(is_occupied) {
+                let turn = self.now >> (shift + SLOT_BITS) << (shift + SLOT_BITS);
+                return Some((turn | (slot as u64) << shift) << TICK_SHIFT);
+            }
+        }
+        // Only what is beyond the highest level's turn is left.
+        let turn = SLOT_BITS * LEVELS as u32;
+        Some((((self.now >> turn) + 1) << turn) << TICK_SHIFT)
     }
 
     fn put(&mut self, entry: Entry) {
@@ -168,6 +189,9 @@ mod tests {
                     let late =
                         expected.iter().filter(|(at_us, _)| at_us + (1 << TICK_SHIFT) <= now_us).count();
                     assert_eq!(late, 0, "at {now_us}");
+                    let first_us = expected.iter().map(|(at_us, _)| at_us + (1 << TICK_SHIFT)).min();
+                    assert_eq!(wheel.next_us().is_some(), first_us.is_some());
+                    assert!(wheel.next_us() <= first_us, "it would be asked too late");
                     assert_eq!(wheel.len(), expected.len());
                 }
             }
