@@ -231,8 +231,7 @@ fn plain_tuple(frame: &[u8]) -> Option<Tuple> {
     let head: &[u8; 38] = frame.first_chunk()?;
     let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
-    let is_plain =
-        half(12) == ethernet::ETHERTYPE_IPV4 && head[14] == 0x45 && head[23] == ipv4::PROTOCOL_TCP;
+    let is_plain = half(12) == ethernet::ETHERTYPE_IPV4 && head[14] == 0x45 && head[23] == ipv4::PROTOCOL_TCP;
     is_plain.then(|| Tuple {
         local: Address::v4(Ipv4Addr::from_bits(word(30))),
         remote: Address::v4(Ipv4Addr::from_bits(word(26))),

@@ -174,7 +174,7 @@ fn astf(args: &AstfArgs) -> Result<Option<bool>, Error> {
 }
 
 /// Between two looks at what was counted.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Runs, takes orders, and shows how it goes.
 fn run(settings: &Settings, plan: &Arc<Plan>, output: &OutputArgs) -> Result<Report, Error> {

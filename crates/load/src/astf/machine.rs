@@ -73,7 +73,8 @@ impl<W: Wire> Machine<'_, W> {
                 count += 1;
             }
             if count > PREPARE_FROM {
-                let keys = || due[..count].iter().map(|entry| Key(entry.flow & !IDLE)).filter(|key| key.is_stream());
+                let keys =
+                    || due[..count].iter().map(|entry| Key(entry.flow & !IDLE)).filter(|key| key.is_stream());
                 std::hint::black_box(keys().fold(0, |sum, key| sum ^ self.side.touch(key.index())));
                 self.stack.engine.prepare(keys().map(|key| FlowId::at(key.index())));
             }

@@ -34,7 +34,7 @@ const NAP_NS: u64 = 50_000;
 const LONG_NAP_NS: u64 = 1_000_000;
 const LONG_AFTER_NS: u64 = 100_000_000;
 /// How long it sleeps at most where nothing comes from outside but orders.
-const ALONE_NAP_NS: u64 = 10_000_000;
+const ALONE_NAP_NS: u64 = 20_000_000;
 /// A sleep ends so much late: what is due sooner is waited for awake.
 const WAKE_NS: u64 = 60_000;
 /// How long resets may take to go out at the end.

@@ -31,7 +31,9 @@ impl<W: HasEnd> Shard<W> {
         }
         let (engine, side) = (&self.stack.engine, &self.side);
         let mut sum = 0;
-        self.stack.wire.prepare(|frames| engine.prepare_frames(frames, |flow| sum ^= side.touch(flow.index())));
+        self.stack
+            .wire
+            .prepare(|frames| engine.prepare_frames(frames, |flow| sum ^= side.touch(flow.index())));
         std::hint::black_box(sum);
     }
 }

@@ -103,7 +103,9 @@ impl Side {
     /// Reads a little of a flow, so that its memory is near.
     #[inline]
     pub(crate) fn touch(&self, index: usize) -> u32 {
-        self.streams.get(index).map_or(0, |flow| flow.generation ^ flow.balance as u32 ^ u32::from(flow.template))
+        self.streams
+            .get(index)
+            .map_or(0, |flow| flow.generation ^ flow.balance as u32 ^ u32::from(flow.template))
     }
 
     /// Bytes of memory that flows take, what few programs need apart.
