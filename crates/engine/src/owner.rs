@@ -61,6 +61,11 @@ pub enum Act {
         /// Ours.
         local: IpAddr,
     },
+    /// A peer's SYN was answered; [`Event::Incoming`] may follow. All else is told from then on only.
+    Answered {
+        /// Not for the first time.
+        again: bool,
+    },
     /// A segment was written.
     Sent {
         /// Bytes of its payload.
@@ -166,8 +171,8 @@ pub trait Owner {
         None
     }
 
-    /// The flow did something. An owner that does not count by flow leaves this out, and then it costs nothing. Not called before
-    /// a peer's handshake is done; called after [`Event::Released`], as long as the engine has the flow.
+    /// The flow did something. An owner that does not count by flow leaves this out, and then it costs nothing. Before a
+    /// peer's handshake is done only [`Act::Answered`] is told; the others are after [`Event::Released`], as long as the engine has the flow.
     #[inline(always)]
     fn acted(&mut self, flow: FlowId, act: Act) {
         let _ = (flow, act);

@@ -508,7 +508,9 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.shared.counters.tx_frames += 1;
         let flow = &*self.flow;
-        if !flow.flags.has(Flags::HALF_OPEN) {
+        if flow.flags.has(Flags::HALF_OPEN) {
+            self.owner.acted(self.id, Act::Answered { again: !flow.all_acknowledged() });
+        } else {
             self.owner.acted(
                 self.id,
                 Act::Sent {

@@ -181,6 +181,7 @@ impl Side {
         let port = self.port(listener);
         let only = self.plan.tcp_ports.get(&port).and_then(Port::only);
         let flow = self.place(key);
+        let answers = flow.mark_us;
         match only {
             Some(template) => flow.begin(template, State::Running, now_us),
             None => {
@@ -188,6 +189,7 @@ impl Side {
                 flow.step = port.into();
             }
         }
+        flow.mark_us = answers;
         flow.set_fresh();
         if let Some(template) = only {
             self.accepted(key, template);
@@ -198,16 +200,18 @@ impl Side {
     /// Its template is known.
     fn accepted(&mut self, key: Key, template: u16) {
         self.entered(template);
-        self.flow_mut(key).set_established();
+        let flow = self.flow_mut(key);
+        flow.set_established();
+        let answers = u64::from(std::mem::take(&mut flow.mark_us));
         let tally = self.tally(template);
         tally.established += 1;
         for counter in [Counter::tcps_accepts, Counter::tcps_connects, Counter::flows_total] {
             tally.counts.add(counter, 1);
         }
-        // The SYN, and its answer, of which nothing was said before.
-        for counter in [Counter::tcps_rcvtotal, Counter::tcps_sndtotal, Counter::tcps_sndacks] {
-            tally.counts.add(counter, 1);
-        }
+        // The SYN, and its answers, of which nothing was counted before.
+        tally.counts.add(Counter::tcps_rcvtotal, 1);
+        tally.counts.add(Counter::tcps_sndtotal, answers);
+        tally.counts.add(Counter::tcps_sndacks, answers);
     }
 
     /// Decides whose an undecided flow is, as far as that can be.
@@ -402,6 +406,12 @@ impl Owner for Side {
 
     #[inline]
     fn acted(&mut self, flow: FlowId, act: Act) {
+        if let Act::Answered { again } = act {
+            // Kept until it comes: whose it will be is not known.
+            let place = self.place(Key::stream(flow.index()));
+            place.mark_us = if again { place.mark_us + 1 } else { 1 };
+            return;
+        }
         let Some(state) = self.streams.get(flow.index()) else { return };
         let template = state.template;
         let counts = &mut self.tally(template).counts;
@@ -457,7 +467,7 @@ impl Owner for Side {
             Act::Came { local } if state_is_undecided(&self.streams, flow) => {
                 self.decide(Key::stream(flow.index()), local, None);
             }
-            Act::Came { .. } => {}
+            Act::Came { .. } | Act::Answered { .. } => {}
         }
     }
 
