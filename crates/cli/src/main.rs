@@ -33,6 +33,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
+use overfly_load::astf::{AstfArgs, main_astf};
 use overfly_load::dialect::{AbArgs, Wrk2Args, WrkArgs, main_ab, main_wrk, main_wrk2};
 use overfly_load::http::{HttpArgs, main_http};
 use overfly_load::serve::{ServeArgs, main_serve};
@@ -82,6 +83,7 @@ enum Load {
     Wrk2(Box<Wrk2Args>),
     Ab(Box<AbArgs>),
     Vod(Box<VodArgs>),
+    Astf(Box<AstfArgs>),
 }
 
 fn main() -> ExitCode {
@@ -108,6 +110,7 @@ fn main() -> ExitCode {
         Command::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
         Command::Load(Load::Ab(arguments)) => main_ab(&arguments),
         Command::Load(Load::Vod(arguments)) => main_vod(&arguments),
+        Command::Load(Load::Astf(arguments)) => main_astf(&arguments),
         Command::Broker(arguments) => broker::broker(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),

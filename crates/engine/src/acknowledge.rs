@@ -5,7 +5,7 @@ use overfly_wire::tcp::{Flags as TcpFlags, Segment};
 use crate::congestion::{Ack, CongestionControl};
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
-use crate::owner::{Event, Owner};
+use crate::owner::{Act, Event, Owner};
 use crate::receive::Arrival;
 use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES};
 use crate::sequence::{at_or_before, before};
@@ -48,6 +48,7 @@ impl<O: Owner> Turn<'_, O> {
             && window == flow.send_window;
         if duplicate {
             self.shared.counters.duplicate_acks += 1;
+            self.owner.acted(self.id, Act::DuplicateAck);
         }
 
         let before_una = flow.send_una;
@@ -67,7 +68,9 @@ impl<O: Owner> Turn<'_, O> {
                 flow.flags.clear(Flags::TIMED);
                 sample_us = self.now.micros32().wrapping_sub(flow.timed_at_us).max(1);
                 flow.rtt.sample(sample_us);
+                self.owner.acted(self.id, Act::Measured);
             }
+            self.owner.acted(self.id, Act::Acked { bytes: data, fin: fin_acknowledged });
             flow.flags.set(Flags::SEND_WANTED);
             if data > 0 && !flow.flags.has(Flags::RELEASED) {
                 self.owner.event(self.id, Event::Acknowledged { offset: flow.una_offset });

@@ -43,6 +43,8 @@ pub struct Config {
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
     /// (CHECKSUM_PARTIAL): the link is memory, such as veth.
     pub partial_checksums: bool,
+    /// Hops that our packets may go (RFC 791's TTL, RFC 8200's hop limit). At least 1.
+    pub hop_limit: u8,
     /// Control blocks at most, TIME-WAIT ones included. 1 to 2^31 - 1.
     pub max_flows: u32,
     /// Control blocks in TIME-WAIT at most; beyond it a flow ends at once, as with Linux's tcp_max_tw_buckets.
@@ -179,6 +181,7 @@ impl Config {
             arp: false,
             loopback: false,
             partial_checksums: false,
+            hop_limit: 64,
             max_flows: 65_536,
             max_time_wait: 65_536,
             min_half_open: 256,
@@ -275,6 +278,7 @@ impl Config {
             ("neighbor_solicitations", u64::from(self.neighbor_solicitations), 1, 255),
             ("max_reassembly_blocks", u64::from(self.max_reassembly_blocks), 1, 65_535),
             ("max_sack_ranges", u64::from(self.max_sack_ranges), 16, 65_535),
+            ("hop_limit", u64::from(self.hop_limit), 1, 255),
             ("max_burst", u64::from(self.max_burst), 1, 65_535),
             ("max_fast_open_servers", u64::from(self.max_fast_open_servers), 1, 1 << 24),
             ("max_paths", u64::from(self.max_paths), 1, 1 << 24),

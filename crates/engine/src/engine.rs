@@ -517,6 +517,20 @@ impl Engine {
         block.congestion = Congestion::new(algorithm, block.congestion.window());
     }
 
+    /// The flow's congestion window is `bytes` now, a segment at least: what it begins with, where that is not
+    /// [`Config::initial_window`]'s. Before the first data is sent.
+    pub fn set_congestion_window(&mut self, flow: FlowId, bytes: u32) {
+        let block = self.flows.at_mut(flow.0);
+        block.congestion.set_window(bytes.max(u32::from(block.mss)));
+    }
+
+    /// Bytes promised and not yet acknowledged.
+    #[must_use]
+    pub fn unacknowledged(&self, flow: FlowId) -> u64 {
+        let block = self.flows.at(flow.0);
+        block.promised - block.una_offset
+    }
+
     /// Where the flow's segments go: who is behind it.
     #[must_use]
     pub fn next_hop(&self, flow: FlowId) -> MacAddr {

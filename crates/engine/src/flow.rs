@@ -3,7 +3,7 @@
 use overfly_wire::MacAddr;
 
 use crate::autotune::Autotune;
-use crate::congestion::Congestion;
+use crate::congestion::{Congestion, CongestionControl};
 use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::recovery::{Bounds, CongestionState, Lateness, Recovery};
@@ -291,6 +291,17 @@ pub(crate) struct KeepAlive {
 }
 
 impl Flow {
+    /// Something of each cache line.
+    #[inline]
+    pub(crate) fn touch(&self) -> u32 {
+        self.una_offset as u32
+            ^ u32::from(self.tuple.local_port)
+            ^ self.receive_next
+            ^ self.congestion.window()
+            ^ self.sent_at_us
+            ^ u32::from(self.traffic_class)
+    }
+
     pub(crate) fn recovery(&self) -> Option<&Recovery> {
         self.extra.as_ref()?.recovery.as_ref()
     }

@@ -8,7 +8,7 @@ use crate::cookies::{self, Offer};
 use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
 use crate::fastopen::{Cookie, Validity};
 use crate::flow::{Flags, Flow, State};
-use crate::owner::{Event, Failure, ListenerId, Owner};
+use crate::owner::{Act, Event, Failure, ListenerId, Owner};
 use crate::path_mtu;
 use crate::receive::Arrival;
 use crate::sequence::{at_or_before, before, distance, later};
@@ -355,6 +355,7 @@ impl<O: Owner> Turn<'_, O> {
         self.flow.flags.clear(Flags::RELEASED);
         self.shared.counters.accepts += 1;
         self.owner.event(self.id, Event::Incoming { listener: ListenerId(self.flow.listener) });
+        self.owner.acted(self.id, Act::Came { local: self.flow.tuple.local.ip() });
     }
 
     /// The SYN was acknowledged.
@@ -365,6 +366,9 @@ impl<O: Owner> Turn<'_, O> {
         flow.send_una = flow.send_una.wrapping_add(1);
         if flow.flags.take(Flags::TIMED) {
             flow.rtt.sample(self.now.micros32().wrapping_sub(flow.timed_at_us));
+            if flow.listener == NO_LISTENER {
+                self.owner.acted(self.id, Act::Measured);
+            }
         } else if flow.retries > 0 {
             flow.rtt.syn_timed_out();
         }

@@ -42,7 +42,7 @@ pub use counters::Counters;
 pub use engine::Engine;
 pub use flow::{Info, State, Timer};
 pub use handover::{Handover, SentFin};
-pub use owner::{Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner, REFUSED};
+pub use owner::{Act, Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner, REFUSED};
 pub use prefix::{NoPrefix, Prefix};
 pub use recovery::CongestionState;
 pub use time::Instant;

@@ -1,7 +1,7 @@
 //! The engine's other side: who writes what flows send, and takes what they receive.
 
 use core::fmt;
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use overfly_wire::checksum::Sum;
@@ -53,6 +53,75 @@ pub enum Event {
     Released,
 }
 
+/// What a flow did, for owners that count by flow ([`Owner::acted`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Act {
+    /// A peer has opened it ([`Event::Incoming`]), to this address of ours.
+    Came {
+        /// Ours.
+        local: IpAddr,
+    },
+    /// A peer's SYN was answered; [`Event::Incoming`] may follow. All else is told from then on only.
+    Answered {
+        /// Not for the first time.
+        again: bool,
+    },
+    /// A segment was written.
+    Sent {
+        /// Bytes of its payload.
+        payload: u32,
+        /// It carries SYN, FIN or RST.
+        control: bool,
+        /// An acknowledgment was due, and went with it.
+        acknowledges: bool,
+        /// All of it was sent before.
+        again: bool,
+    },
+    /// A segment arrived for the flow, its checksum right.
+    Arrived,
+    /// An acknowledgment moved SND.UNA over so many bytes of data; `fin`: and over our FIN.
+    Acked {
+        /// Bytes of data.
+        bytes: u32,
+        /// The FIN was acknowledged.
+        fin: bool,
+    },
+    /// A duplicate acknowledgment arrived (RFC 5681 section 2).
+    DuplicateAck,
+    /// A round trip is being timed from here on.
+    Timed,
+    /// One was measured.
+    Measured,
+    /// A delayed acknowledgment had waited long enough.
+    DelayedAck,
+    /// The retransmission timer expired; `handshake`: of a SYN.
+    TimedOut {
+        /// A SYN, or SYN and ACK, was not acknowledged.
+        handshake: bool,
+    },
+    /// The persist timer expired.
+    Persisted,
+    /// A keep-alive probe is due.
+    Probed,
+    /// Data arrived that was here already, so many bytes; `part`: and new data with it.
+    Duplicate {
+        /// Bytes that were here already.
+        bytes: u32,
+        /// New bytes followed.
+        part: bool,
+    },
+    /// Data arrived out of order and was held.
+    OutOfOrder {
+        /// Bytes of data.
+        bytes: u32,
+    },
+    /// So many bytes arrived beyond the receive window.
+    AfterWindow {
+        /// Bytes of data.
+        bytes: u32,
+    },
+}
+
 /// Why a flow is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
@@ -100,6 +169,13 @@ pub trait Owner {
     fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
         self.fill(flow, offset, buffer);
         None
+    }
+
+    /// The flow did something. An owner that does not count by flow leaves this out, and then it costs nothing. Before a
+    /// peer's handshake is done only [`Act::Answered`] is told; the others are after [`Event::Released`], as long as the engine has the flow.
+    #[inline(always)]
+    fn acted(&mut self, flow: FlowId, act: Act) {
+        let _ = (flow, act);
     }
 
     /// A segment with urgent data arrived (RFC 9293 section 3.8.5), which the engine knows nothing to do with. False: its data

@@ -1,6 +1,6 @@
 //! Frames that arrive (RFC 9293 section 3.10.7).
 
-use core::net::IpAddr;
+use core::net::{IpAddr, Ipv4Addr};
 
 use overfly_wire::checksum::{self, ChecksumState};
 use overfly_wire::ip::{Ecn, Packet};
@@ -8,7 +8,8 @@ use overfly_wire::tcp::{Flags as TcpFlags, Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 
 use crate::engine::{Engine, SEQUENCE_GAP, Shared, Verdict};
-use crate::owner::Owner;
+use crate::flow::Flags;
+use crate::owner::{Act, FlowId, Owner};
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::{Address, Tuple};
@@ -35,6 +36,29 @@ impl Arrival<'_> {
 }
 
 impl Engine {
+    /// Brings the memory of flows near that are about to be needed, for callers that know several beforehand: where there are many
+    /// flows, the processor then waits for all of them at once, not for one after the other. Costs a few nanoseconds a flow.
+    pub fn prepare(&self, flows: impl Iterator<Item = FlowId>) {
+        core::hint::black_box(flows.fold(0, |sum, flow| sum ^ self.flows.touch(flow.0)));
+    }
+
+    /// As [`Engine::prepare`], for TCP segments over IPv4 that [`Engine::receive`] will be given next, 64 at most. `each` is told
+    /// whose they seem to be.
+    pub fn prepare_frames<'a>(&self, frames: impl Iterator<Item = &'a [u8]>, mut each: impl FnMut(FlowId)) {
+        let mut found = [u32::MAX; 64];
+        let mut count = 0;
+        for (frame, place) in frames.zip(&mut found) {
+            *place = plain_tuple(frame).map_or(u32::MAX, |tuple| self.flows.probe(&tuple));
+            count += 1;
+        }
+        let mut sum = 0;
+        for index in found[..count].iter().copied().filter(|index| *index != u32::MAX) {
+            sum ^= self.flows.touch(index);
+            each(FlowId(index));
+        }
+        core::hint::black_box(sum);
+    }
+
     /// Takes one frame.
     pub fn receive<O: Owner>(&mut self, now: Instant, frame: &[u8], owner: &mut O) {
         self.tell(now);
@@ -145,6 +169,9 @@ impl Engine {
         let mut turn = self.turn(now, index, owner);
         let verdict = turn.segment_arrives(arrival);
         let beyond = turn.flow.send_next.wrapping_add(SEQUENCE_GAP);
+        if !turn.flow.flags.has(Flags::HALF_OPEN) && verdict != Verdict::GiveWay {
+            turn.owner.acted(turn.id, Act::Arrived);
+        }
         self.conclude(now, index, verdict, owner);
         if verdict == Verdict::GiveWay {
             self.without_flow(now, arrival, Some(beyond), owner);
@@ -196,6 +223,21 @@ impl Engine {
             }
         }
     }
+}
+
+/// The tuple of a frame with TCP over IPv4 without options; others have none.
+#[inline]
+fn plain_tuple(frame: &[u8]) -> Option<Tuple> {
+    let head: &[u8; 38] = frame.first_chunk()?;
+    let word = |at: usize| u32::from_be_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    let half = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
+    let is_plain = half(12) == ethernet::ETHERTYPE_IPV4 && head[14] == 0x45 && head[23] == ipv4::PROTOCOL_TCP;
+    is_plain.then(|| Tuple {
+        local: Address::v4(Ipv4Addr::from_bits(word(30))),
+        remote: Address::v4(Ipv4Addr::from_bits(word(26))),
+        local_port: half(36),
+        remote_port: half(34),
+    })
 }
 
 impl Shared {

@@ -5,7 +5,7 @@ use overfly_wire::tcp::Flags as TcpFlags;
 use crate::autotune::Autotune;
 use crate::engine::{NO_LISTENER, Turn, Verdict};
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
-use crate::owner::{Event, Failure, Owner, REFUSED};
+use crate::owner::{Act, Event, Failure, Owner, REFUSED};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
 use crate::sequence::{at_or_before, before, distance, later};
@@ -258,8 +258,10 @@ impl<O: Owner> Turn<'_, O> {
         let known = distance(sequence, flow.receive_next) as usize;
         if known > 0 {
             flow.flags.set(Flags::ACK_NOW);
-            let end = sequence.wrapping_add(known.min(data.len()) as u32);
+            let bytes = known.min(data.len());
+            let end = sequence.wrapping_add(bytes as u32);
             self.report_duplicate(sequence, end);
+            self.owner.acted(self.id, Act::Duplicate { bytes: bytes as u32, part: known < data.len() });
             if known >= data.len() + usize::from(fin) {
                 self.shared.counters.drop_duplicate += 1;
                 self.asked_again(arrival);
@@ -273,6 +275,7 @@ impl<O: Owner> Turn<'_, O> {
         if data.len() > room {
             self.shared.counters.drop_window += 1;
             flow.flags.set(Flags::ACK_NOW);
+            self.owner.acted(self.id, Act::AfterWindow { bytes: (data.len() - room) as u32 });
             data = &data[..room];
             fin = false;
         }
@@ -377,6 +380,7 @@ impl<O: Owner> Turn<'_, O> {
         match reassembly.insert(sequence, data, room, most_blocks) {
             Held::Added { before } => {
                 self.shared.counters.out_of_order += 1;
+                self.owner.acted(self.id, Act::OutOfOrder { bytes: data.len() as u32 });
                 self.shared.reassembly_bytes += reassembly.cost();
                 self.shared.reassembly_bytes -= before;
             }

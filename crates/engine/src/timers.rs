@@ -3,7 +3,7 @@
 use crate::congestion::CongestionControl;
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
-use crate::owner::{Failure, Owner};
+use crate::owner::{Act, Failure, Owner};
 use crate::recovery::CongestionState;
 use crate::time::{Deadline, Tick, ticks};
 
@@ -19,6 +19,7 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.ack_at.is_due(tick) {
             self.flow.ack_at = Deadline::NEVER;
             self.flow.flags.set(Flags::ACK_NOW);
+            self.owner.acted(self.id, Act::DelayedAck);
         }
         if self.flow.retransmit_at.is_due(tick) {
             self.flow.retransmit_at = Deadline::NEVER;
@@ -62,6 +63,10 @@ impl<O: Owner> Turn<'_, O> {
         };
         if over || (orphan_probe && flow.backoff >= self.shared.config.orphan_probes) {
             return Verdict::End(Some(Failure::TimedOut));
+        }
+        if !flow.flags.has(Flags::HALF_OPEN) {
+            let persists = flow.flags.has(Flags::PERSIST);
+            self.owner.acted(self.id, if persists { Act::Persisted } else { Act::TimedOut { handshake } });
         }
         flow.retries = flow.retries.saturating_add(1);
         flow.backoff = flow.backoff.saturating_add(1);
@@ -110,6 +115,7 @@ impl<O: Owner> Turn<'_, O> {
                 }
                 self.flow.retries += 1;
                 self.shared.counters.keep_alive_probes += 1;
+                self.owner.acted(self.id, Act::Probed);
                 self.flow.flags.set(Flags::PROBE_WANTED);
                 self.flow.linger_at = Deadline::at(tick.after(settings.keep_alive.interval));
                 Verdict::Keep

@@ -13,8 +13,8 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
-use crate::owner::Owner;
-use crate::sequence::{distance, later};
+use crate::owner::{Act, Owner};
+use crate::sequence::{before, distance, later};
 use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::{Ends, Tuple};
 use crate::udp::Held;
@@ -79,9 +79,6 @@ pub(crate) enum Sent {
     Full,
 }
 
-/// RFC 1700's default.
-pub(crate) const HOP_LIMIT: u8 = 64;
-
 /// From where to where a packet goes.
 pub(crate) struct Path {
     pub(crate) next_hop: MacAddr,
@@ -129,7 +126,14 @@ impl<O: Owner> Turn<'_, O> {
     /// Sends what the flow has to send.
     pub(crate) fn send<S: FrameSink>(&mut self, sink: &mut S) -> Sent {
         let result = if self.flow.flags.has(Flags::RESET_WANTED) {
-            self.shared.send_reset(self.flow, sink).map(|()| Sent::Done(Verdict::End(None)))
+            let sent = self.shared.send_reset(self.flow, sink);
+            if let Ok(true) = sent {
+                self.owner.acted(
+                    self.id,
+                    Act::Sent { payload: 0, control: true, acknowledges: false, again: false },
+                );
+            }
+            sent.map(|_| Sent::Done(Verdict::End(None)))
         } else {
             match self.flow.state {
                 State::SynReceived if self.flow.flags.has(Flags::FAST_OPEN) => {
@@ -181,6 +185,9 @@ impl<O: Owner> Turn<'_, O> {
         if flow.all_acknowledged() {
             flow.flags.set(Flags::TIMED);
             flow.timed_at_us = self.now.micros32();
+            if !flow.flags.has(Flags::HALF_OPEN) {
+                self.owner.acted(self.id, Act::Timed);
+            }
         } else {
             // Karn's algorithm (RFC 6298 section 3).
             flow.flags.clear(Flags::TIMED);
@@ -347,6 +354,7 @@ impl<O: Owner> Turn<'_, O> {
                 flow.flags.set(Flags::TIMED);
                 flow.timed_sequence = end;
                 flow.timed_at_us = now_us;
+                self.owner.acted(self.id, Act::Timed);
             }
             if let Some(recovery) = flow.recovery_mut() {
                 recovery.sent_new(end, now_us, length);
@@ -499,15 +507,30 @@ impl<O: Owner> Turn<'_, O> {
             sink.commit(length);
         }
         self.shared.counters.tx_frames += 1;
+        let flow = &*self.flow;
+        if flow.flags.has(Flags::HALF_OPEN) {
+            self.owner.acted(self.id, Act::Answered { again: !flow.all_acknowledged() });
+        } else {
+            self.owner.acted(
+                self.id,
+                Act::Sent {
+                    payload: outgoing.length,
+                    control: outgoing.flags.intersects(TcpFlags::SYN | TcpFlags::FIN),
+                    acknowledges: flow.flags.has(Flags::ACK_NOW),
+                    again: before(outgoing.sequence, flow.send_next),
+                },
+            );
+        }
         Ok(())
     }
 }
 
 impl Shared {
-    fn send_reset<S: FrameSink>(&mut self, flow: &Flow, sink: &mut S) -> Result<(), Full> {
+    /// False if the flow's state wants none.
+    fn send_reset<S: FrameSink>(&mut self, flow: &Flow, sink: &mut S) -> Result<bool, Full> {
         // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
         if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return Ok(());
+            return Ok(false);
         }
         let answer = Answer::Tcp {
             next_hop: flow.next_hop,
@@ -520,7 +543,7 @@ impl Shared {
         };
         self.write_answer(&answer, sink)?;
         self.counters.resets_sent += 1;
-        Ok(())
+        Ok(true)
     }
 
     /// A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
@@ -655,7 +678,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    HOP_LIMIT,
+                    self.config.hop_limit,
                 )
             }
             Ends::V6(local, remote) => {
@@ -673,7 +696,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    HOP_LIMIT,
+                    self.config.hop_limit,
                 )
             }
         }
@@ -867,7 +890,7 @@ impl Shared {
                     }
                 };
                 let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
-                self.write_headers(frame, &path, protocol, length, 0, HOP_LIMIT)
+                self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit)
             }
         };
         match answer {

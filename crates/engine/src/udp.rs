@@ -22,7 +22,7 @@ use crate::engine::{Challenges, Engine, Shared};
 use crate::flows::Table;
 use crate::owner::{Error, Owner};
 use crate::time::Instant;
-use crate::transmit::{Answer, HOP_LIMIT, Path, headers_len};
+use crate::transmit::{Answer, Path, headers_len};
 use crate::tuple::{Address, Tuple, TupleHasher};
 
 /// One UDP socket. Dense: an owner keeps its own state in a vector indexed by [`UdpId::index`]. A closed socket's id returns
@@ -35,6 +35,12 @@ impl UdpId {
     #[must_use]
     pub const fn index(self) -> usize {
         self.0 as usize
+    }
+
+    /// The socket at this position: the inverse of [`UdpId::index`].
+    #[must_use]
+    pub const fn at(index: usize) -> UdpId {
+        UdpId(index as u32)
     }
 }
 
@@ -762,7 +768,7 @@ impl Shared {
             _ => unreachable!("a datagram's ends are of one family: Engine::udp_send sees to it"),
         }
         let path = Path { next_hop, source, destination };
-        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, 0, HOP_LIMIT)
+        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, 0, self.config.hop_limit)
     }
 
     /// Writes a datagram that waited for its next hop; returns the frame's length.
@@ -787,6 +793,6 @@ impl Shared {
             _ => (icmpv4::emit_port_unreachable(quote, buffer), ipv4::PROTOCOL_ICMP),
         };
         let path = Path { next_hop, source: local, destination: remote };
-        self.write_headers(frame, &path, protocol, length, 0, HOP_LIMIT)
+        self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit)
     }
 }

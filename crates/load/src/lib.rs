@@ -8,6 +8,8 @@
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arguments;
+pub mod astf;
+mod control;
 mod crew;
 mod descriptors;
 pub mod dialect;

@@ -148,6 +148,8 @@ pub fn run_from(
                 connections: settings.connections_of(0),
                 ports: settings.ports.clone(),
                 sources: plan.sources.as_ref(),
+                protocols: &[overfly_steer::Protocol::Tcp],
+                configure: &|config| config,
             })?;
             let workers = stack_workers(settings, &plan, stacks, seeds.zip(routes).collect())?;
             let report = start().and_then(|()| drive(settings, workers, progress));

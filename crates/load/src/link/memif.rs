@@ -12,7 +12,7 @@ use overfly_engine::{Config, Prefix};
 use overfly_link::memif::{Address, Counters, MemifLink, Settings, State, connect};
 use overfly_wire::{FrameSink, Unfinished};
 
-pub(crate) use listening::{Acceptor, Listening, listen};
+pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
 
 use super::alone::{config_of, engine};
 use super::{Gone, Network, Ports, Stack, Wire, uptime_ns};
@@ -39,30 +39,35 @@ pub(crate) struct Wanted<'a> {
     pub(crate) sources: Option<Prefix>,
 }
 
-/// One stack a thread, each with a ring pair of its own: those of one connection where the server has so many, else of several.
-pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<Dialed>>, Error> {
-    let refused =
-        |error: overfly_link::Error| Error::machine(format!("--link memif:{}", wanted.place), error);
+/// A ring pair a thread: those of one connection where the server has so many, else of several.
+pub(crate) fn dial(place: &Address, threads: usize) -> Result<Vec<Dialed>, Error> {
+    let refused = |error: overfly_link::Error| Error::machine(format!("--link memif:{place}"), error);
     let mut links = Vec::new();
-    while links.len() < wanted.threads {
-        let settings = Settings { pairs: (wanted.threads - links.len()) as u16, ..Settings::default() };
-        let connection = connect(wanted.place, &settings, PATIENCE).map_err(refused)?;
+    while links.len() < threads {
+        let settings = Settings { pairs: (threads - links.len()) as u16, ..Settings::default() };
+        let connection = connect(place, &settings, PATIENCE).map_err(refused)?;
         links.extend(connection.open().map_err(refused)?);
     }
-    let stack = |(index, link): (usize, MemifLink)| {
+    Ok(links.into_iter().map(|link| Dialed::new(link, place)).collect())
+}
+
+/// One stack a thread, each with a ring pair of its own.
+pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<Dialed>>, Error> {
+    let links = dial(wanted.place, wanted.threads)?;
+    let stack = |(index, wire): (usize, Dialed)| {
         let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
         // Those that wind down, or are in TIME-WAIT, need a control block too.
         let flows = (2 * wanted.connections + 65_536) as u32;
         let config = Config {
-            mtu: link.mtu(),
+            mtu: wire.mtu(),
             max_flows: flows,
             max_time_wait: flows,
             own_prefixes: wanted.sources.into_iter().collect(),
-            ..config_of(wanted.network, index, link.offload())
+            ..config_of(wanted.network, index, wire.offload())
         };
         Ok(Stack {
             engine: engine(config)?,
-            wire: Dialed::new(link, wanted.place),
+            wire,
             local: wanted.network.address,
             ports,
             epoch_ns: uptime_ns(),
@@ -92,6 +97,15 @@ impl Dialed {
             past: Counters::default(),
             reconnections: 0,
         }
+    }
+
+    pub(crate) fn mtu(&self) -> u16 {
+        self.link.mtu()
+    }
+
+    /// Whether the other end does what a card would: checksums, segments.
+    pub(crate) fn offload(&self) -> bool {
+        self.link.offload()
     }
 
     /// There is no peer: looks for another.

@@ -1,7 +1,7 @@
 //! What carries a generator's frames, and how a thread's stack comes to be. Every kind of load is written once over
 //! [`Wire`]; each link opens one [`Stack`] a thread.
 
-mod alone;
+pub(crate) mod alone;
 #[cfg(test)]
 pub(crate) mod in_memory;
 pub(crate) mod memif;
@@ -131,14 +131,14 @@ impl std::fmt::Display for Network {
 }
 
 /// The machine's monotonic clock.
-fn uptime_ns() -> u64 {
+pub(crate) fn uptime_ns() -> u64 {
     let uptime = clock_gettime(ClockId::Monotonic);
     uptime.tv_sec as u64 * 1_000_000_000 + uptime.tv_nsec as u64
 }
 
 /// A key that no peer knows and that stays the same until the machine starts anew
 /// (`/proc/sys/kernel/random/boot_id`, random(4)): see [`Stack::epoch_ns`].
-fn boot_key() -> [u8; 16] {
+pub(crate) fn boot_key() -> [u8; 16] {
     let uuid = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = uuid.chars().filter(char::is_ascii_hexdigit).take(32).collect();
     u128::from_str_radix(&digits, 16).unwrap_or_default().to_be_bytes()

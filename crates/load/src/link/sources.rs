@@ -49,6 +49,17 @@ impl Sources {
         Ok(Sources { first, count, next: 0 })
     }
 
+    /// `count` addresses from `first` on.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] if they are too many.
+    pub(crate) fn of_range(first: IpAddr, count: u64) -> Result<Sources, Error> {
+        if count > MOST {
+            return Err(Error::usage("PROFILE", count, format!("{MOST} client addresses at most over xdp")));
+        }
+        Ok(Sources { first, count, next: 0 })
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.count as usize
     }

@@ -42,6 +42,10 @@ pub(crate) struct Wanted<'a> {
     pub(crate) ports: RangeInclusive<u16>,
     /// Local addresses to claim them on; `None`: the one on the way to the server.
     pub(crate) sources: Option<&'a Sources>,
+    /// What comes to the ports of.
+    pub(crate) protocols: &'a [Protocol],
+    /// What the stacks are to be otherwise.
+    pub(crate) configure: &'a dyn Fn(Config) -> Config,
 }
 
 /// One stack a thread, and what must outlive them: the program goes with it.
@@ -106,9 +110,11 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         None => vec![route.source],
     };
     for source in &sources {
-        attachment
-            .claim_ports(Protocol::Tcp, *source, wanted.ports.clone(), first.unwrap_or(0), threads)
-            .map_err(refused)?;
+        for protocol in wanted.protocols {
+            attachment
+                .claim_ports(*protocol, *source, wanted.ports.clone(), first.unwrap_or(0), threads)
+                .map_err(refused)?;
+        }
     }
 
     let epoch_ns = uptime_ns();
@@ -126,8 +132,8 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
             hash_key: boot_key(),
             ..config_of(interface.mac, route.source)
         };
-        let mut engine =
-            Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
+        let mut engine = Engine::new((wanted.configure)(config))
+            .map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
         for (server, next_hop) in &hops {
             engine.set_neighbor(*server, *next_hop);
         }

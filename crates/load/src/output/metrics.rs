@@ -52,10 +52,16 @@ struct Counted {
     warming_up: bool,
 }
 
-/// The server; it ends when this is dropped.
+/// What requests of a run have counted, served.
 #[derive(Debug)]
 pub(crate) struct Metrics {
     counted: Arc<Mutex<Counted>>,
+    page: Page,
+}
+
+/// A page of metrics, served until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Page {
     listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,28 +69,17 @@ pub(crate) struct Metrics {
 impl Metrics {
     /// Listens on `address`.
     pub(crate) fn serve(address: &str, url: &str, link: &'static str) -> Result<Metrics, Error> {
-        let listener = TcpListener::bind(address).map_err(|error| {
-            Error::usage(
-                "--metrics",
-                address,
-                format!("ADDRESS:PORT to listen on, such as 127.0.0.1:9100 ({error})"),
-            )
-        })?;
-        let listener = Arc::new(listener);
         let counted =
             Counted { url: url.to_string(), link, record: Record::new(), open: 0, warming_up: true };
         let counted = Arc::new(Mutex::new(counted));
-        let (theirs, shown) = (listener.clone(), counted.clone());
-        let thread = std::thread::Builder::new()
-            .name("metrics".to_string())
-            .spawn(move || answer_all(&theirs, &shown))
-            .map_err(|error| Error::machine("starting the thread of --metrics", error))?;
-        Ok(Metrics { counted, listener, thread: Some(thread) })
+        let shown = counted.clone();
+        let page = Page::serve(address, move || lock(&shown).to_string())?;
+        Ok(Metrics { counted, page })
     }
 
     /// Where it listens.
     pub(crate) fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+        self.page.address()
     }
 
     /// Adds what one interval counted.
@@ -100,7 +95,32 @@ impl Metrics {
     }
 }
 
-impl Drop for Metrics {
+impl Page {
+    /// Listens on `address`; `text` is asked for whenever somebody wants the page.
+    pub(crate) fn serve(address: &str, text: impl Fn() -> String + Send + 'static) -> Result<Page, Error> {
+        let listener = TcpListener::bind(address).map_err(|error| {
+            Error::usage(
+                "--metrics",
+                address,
+                format!("ADDRESS:PORT to listen on, such as 127.0.0.1:9100 ({error})"),
+            )
+        })?;
+        let listener = Arc::new(listener);
+        let theirs = listener.clone();
+        let thread = std::thread::Builder::new()
+            .name("metrics".to_string())
+            .spawn(move || answer_all(&theirs, &text))
+            .map_err(|error| Error::machine("starting the thread of --metrics", error))?;
+        Ok(Page { listener, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl Drop for Page {
     fn drop(&mut self) {
         // Wakes accept, which then fails: tcp(7).
         let _ = rustix::net::shutdown(&self.listener, Shutdown::Both);
@@ -115,11 +135,11 @@ fn lock(counted: &Mutex<Counted>) -> MutexGuard<'_, Counted> {
     counted.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn answer_all(listener: &TcpListener, counted: &Mutex<Counted>) {
+fn answer_all(listener: &TcpListener, text: &dyn Fn() -> String) {
     loop {
         match listener.accept() {
             // A scraper that goes away before its answer has lost nothing but that.
-            Ok((stream, _)) => drop(answer(stream, counted)),
+            Ok((stream, _)) => drop(answer(stream, text)),
             Err(error) if error.raw_os_error() == Some(rustix::io::Errno::INVAL.raw_os_error()) => return,
             // The connection was gone, or descriptors have run out: others may do better in a moment.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
@@ -127,7 +147,7 @@ fn answer_all(listener: &TcpListener, counted: &Mutex<Counted>) {
     }
 }
 
-fn answer(mut stream: TcpStream, counted: &Mutex<Counted>) -> io::Result<()> {
+fn answer(mut stream: TcpStream, page: &dyn Fn() -> String) -> io::Result<()> {
     let deadline = Instant::now() + ASK_TIMEOUT;
     stream.set_write_timeout(Some(ASK_TIMEOUT))?;
     let mut head = Vec::new();
@@ -148,7 +168,7 @@ fn answer(mut stream: TcpStream, counted: &Mutex<Counted>) -> io::Result<()> {
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split(|byte| *byte == b'?').next().unwrap_or_default();
     let (status, text) = match (method, path) {
-        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", lock(counted).to_string()),
+        (b"GET" | b"HEAD", b"/metrics") => ("200 OK", page()),
         (b"GET" | b"HEAD", _) => ("404 Not Found", "The metrics are at /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "GET /metrics\n".to_string()),
     };
@@ -230,7 +250,7 @@ fn distribution(
 }
 
 /// A label's value, escaped.
-struct Label<'a>(&'a str);
+pub(crate) struct Label<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

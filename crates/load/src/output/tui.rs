@@ -68,7 +68,12 @@ impl Tui {
 
     /// Draws, and says whether somebody has asked for the end.
     pub(crate) fn show(&mut self, board: &Board) -> io::Result<bool> {
-        self.terminal.draw(|frame| draw(frame, board))?;
+        self.show_with(|frame| draw(frame, board))
+    }
+
+    /// As [`Tui::show`], of another screen.
+    pub(crate) fn show_with(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<bool> {
+        self.terminal.draw(draw)?;
         let mut end = false;
         while event::poll(Duration::ZERO)? {
             if let Event::Key(key) = event::read()? {

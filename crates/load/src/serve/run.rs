@@ -167,10 +167,12 @@ fn xdp_works(settings: &mut Settings) -> Result<(Vec<Work>, Attachment), Error> 
     settings.listen = bound;
     let (stacks, attachment) = xdp::listen(&xdp::Listening {
         address: settings.listen,
+        places: &[(overfly_steer::Protocol::Tcp, settings.listen)],
         interface: settings.interface.as_deref(),
         threads: settings.threads,
         cpus: &settings.cpus,
         connections: settings.connections_each(),
+        configure: &|config| config,
     })?;
     let mut works = stack_works(settings, stacks)?;
     works.push(kernel_work(settings, backing, settings.threads)?);

@@ -7,7 +7,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::report::Moment;
 use super::run::{Stop, run};
-use super::settings::{Control, Settings};
+use super::settings::Settings;
+use crate::control::Control;
 use overfly_terminal::redraw;
 
 use crate::arguments::{count, cpus, number, ports, sources, time};

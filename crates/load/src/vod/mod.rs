@@ -15,9 +15,10 @@ mod run;
 mod settings;
 mod shard;
 
+pub use crate::control::Control;
 pub use args::{VodArgs, main_vod};
 pub use counts::Loss;
 pub use ramp::{Ended, RampSettings, Standing};
 pub use report::{Moment, Report};
 pub use run::{Stop, run};
-pub use settings::{Control, Settings};
+pub use settings::Settings;

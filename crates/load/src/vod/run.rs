@@ -93,6 +93,8 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
                 connections: settings.most_streams().div_ceil(settings.threads as u64) as usize,
                 ports: settings.ports.clone(),
                 sources: sources.as_ref(),
+                protocols: &[overfly_steer::Protocol::Tcp],
+                configure: &|config| config,
             })?;
             let works = plan.stack_works(stacks);
             let report = conduct(settings, works, &wanted, control, stop, progress);

@@ -1,8 +1,6 @@
 //! What to stream, checked before anything runs.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use overfly_engine::Prefix;
@@ -13,15 +11,6 @@ use crate::error::Error;
 use crate::http::Target;
 use crate::link::sources::Sources;
 use crate::link::{Link, Network};
-
-/// Where the control socket is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Control {
-    /// A Unix socket.
-    Unix(PathBuf),
-    /// A TCP socket, perhaps on another network than the one that is measured.
-    Tcp(SocketAddr),
-}
 
 /// One run.
 #[derive(Debug, Clone)]
@@ -59,7 +48,7 @@ pub struct Settings {
     /// Times that a connection is tried before its stream has failed.
     pub attempts: u8,
     /// Where others open streams and ask how they do.
-    pub control: Option<Control>,
+    pub control: Option<crate::control::Control>,
     /// The same seed chooses the same blocks and addresses.
     pub seed: u64,
 }

@@ -29,18 +29,21 @@ pub(crate) struct Listening<'a> {
     pub(crate) connections: usize,
 }
 
-/// One stack a thread, for as many clients as come, and what must outlive them: it accepts the clients. The engines do not
-/// listen yet.
+/// A thread's end each, for as many clients as come, and what must outlive them: it accepts the clients.
+pub(crate) fn accept_at(place: &Address, threads: usize) -> Result<(Vec<Port>, Acceptor), Error> {
+    let refused = |error: overfly_link::Error| Error::machine(format!("--link memif:{place}"), error);
+    let settings = Settings { pairs: threads as u16, ..Settings::default() };
+    let listener = Listener::bind(place, settings).map_err(refused)?;
+    let ports: Vec<Port> = (0..threads).map(|_| Port::default()).collect();
+    let acceptor = Acceptor::start(listener, ports.iter().map(|port| port.inbox.clone()).collect())?;
+    Ok((ports, acceptor))
+}
+
+/// One stack a thread, and what must outlive them. The engines do not listen yet.
 pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<Port>>, Acceptor), Error> {
-    let refused =
-        |error: overfly_link::Error| Error::machine(format!("--link memif:{}", listening.place), error);
-    let settings = Settings { pairs: listening.threads as u16, ..Settings::default() };
-    let listener = Listener::bind(listening.place, settings).map_err(refused)?;
+    let (wires, acceptor) = accept_at(listening.place, listening.threads)?;
     let mut stacks = Vec::new();
-    let mut inboxes = Vec::new();
-    for index in 0..listening.threads {
-        let wire = Port::default();
-        inboxes.push(wire.inbox.clone());
+    for (index, wire) in wires.into_iter().enumerate() {
         let flows = listening.connections as u32;
         let config = Config {
             // Those in TIME-WAIT have a place of their own.
@@ -51,7 +54,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<Port>>, Acc
         let (local, ports) = (listening.network.address, Ports::none());
         stacks.push(Stack { engine: engine(config)?, wire, local, ports, epoch_ns: uptime_ns() });
     }
-    Ok((stacks, Acceptor::start(listener, inboxes)?))
+    Ok((stacks, acceptor))
 }
 
 /// A serving stack's end of the ring pairs that it was given.

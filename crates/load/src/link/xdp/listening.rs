@@ -17,6 +17,8 @@ const RX_RING: u32 = 4096;
 pub(crate) struct Listening<'a> {
     /// Bound in the kernel already, which so arbitrates the port.
     pub(crate) address: SocketAddr,
+    /// Where to listen: there, or at several places of its family.
+    pub(crate) places: &'a [(Protocol, SocketAddr)],
     /// `None`: the one on whose network the address is.
     pub(crate) interface: Option<&'a str>,
     pub(crate) threads: usize,
@@ -24,6 +26,8 @@ pub(crate) struct Listening<'a> {
     pub(crate) cpus: &'a [usize],
     /// Most connections of a thread.
     pub(crate) connections: usize,
+    /// What the stacks are to be otherwise.
+    pub(crate) configure: &'a dyn Fn(Config) -> Config,
 }
 
 /// One stack a thread, all of them listening, and what must outlive them. The engines do not listen yet.
@@ -58,7 +62,9 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
     let mut stacks = Vec::new();
     for _ in 0..listening.threads {
         let sockets = attachment.add_stack().map_err(refused)?;
-        attachment.listen(sockets.stack, Protocol::Tcp, listening.address, false).map_err(refused)?;
+        for (protocol, place) in listening.places {
+            attachment.listen(sockets.stack, *protocol, *place, false).map_err(refused)?;
+        }
         let wire = XdpLink::open(sockets).map_err(|error| refused(error.into()))?;
         let flows = listening.connections as u32;
         let config = Config {
@@ -70,8 +76,8 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
             hash_key: boot_key(),
             ..config_of(interface.mac, own)
         };
-        let engine =
-            Engine::new(config).map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
+        let engine = Engine::new((listening.configure)(config))
+            .map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
         stacks.push(Stack { engine, wire, local: own, ports: Ports::none(), epoch_ns: uptime_ns() });
     }
     receive_beside(&mut attachment, listening.cpus, stacks.iter_mut().map(|stack| &mut stack.wire));

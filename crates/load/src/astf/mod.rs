@@ -1,0 +1,34 @@
+//! `overfly load astf`: application flows by profiles. `python/overfly` makes a JSON form of a profile; this runs it.
+
+mod address;
+mod args;
+mod buffer;
+mod compile;
+mod control;
+mod counter;
+mod flow;
+mod form;
+mod latency;
+mod links;
+mod machine;
+mod opener;
+mod pace;
+mod plan;
+mod report;
+mod rig;
+mod run;
+mod settings;
+mod shard;
+mod side;
+mod tunnel;
+mod watch;
+mod wheel;
+mod wire;
+mod xdp;
+
+#[cfg(test)]
+mod tests;
+
+pub use args::{AstfArgs, main_astf};
+pub use report::{Counted, GroupTimes, Report, Times};
+pub use settings::{Ends, Settings};
