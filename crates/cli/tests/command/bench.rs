@@ -202,38 +202,6 @@ fn the_generators_ceiling_is_measured_against_a_server_that_only_answers() {
 }
 
 #[test]
-fn several_instances_share_an_interface_on_overfly() {
-    let workplace = Workplace::new(|plan| {
-        plan.replace(
-            "[\"kernel\"]\nlinks = [\"kernel\"]",
-            "[\"overfly\"]\nprofile = \"balanced\"\nlinks = [\"xdp\"]",
-        )
-        .replace("[client]", "instances = 2\nstart_s = 30\n[client]")
-    });
-    let (code, said) = outcome(&workplace.bench().output().unwrap());
-    assert_eq!(code, Some(0), "{said}");
-    let figure = &workplace.summary()["cells"][0]["overfly"];
-    assert!(figure["median"].as_f64().unwrap() > 10.0, "{figure}");
-    assert_eq!(figure["server_command"].as_str().unwrap().matches("overfly run").count(), 2, "{figure}");
-}
-
-/// Each cookbook for a measurement of the seeds works, as far as seconds can show it. (`netty.toml` needs maven's repository: its
-/// plan is read by a test of the bench.)
-#[test]
-fn the_cookbooks_of_nginx_work() {
-    let folder = tempfile::tempdir().unwrap();
-    for name in ["nginx-cps", "nginx-web"] {
-        let plan = format!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cookbooks/{}.toml"), name);
-        let mut command = overfly();
-        command.args(["bench", &plan, "--smoke", "--output"]).arg(folder.path().join(name));
-        let (code, said) = outcome(&command.output().unwrap());
-        assert_eq!(code, Some(0), "{name}: {said}");
-        let text = fs::read_to_string(folder.path().join(name).join("report.md")).unwrap();
-        assert!(text.contains("A smoke run") && text.contains("null server"), "{text}");
-    }
-}
-
-#[test]
 fn foreign_generators_are_understood() {
     for tool in ["wrk", "ab"] {
         let workplace = Workplace::new(|plan| {

@@ -97,6 +97,9 @@ impl Stage {
             stage.command(&words(&format!("load http -c 2 -n 20 --json {}", stage.url()))).output().unwrap();
         fs::write(stage.file("report.json"), report.stdout).unwrap();
         fs::write(stage.file("summary.json"), SUMMARY).unwrap();
+        fs::create_dir(stage.file("root")).unwrap();
+        let profile = concat!(env!("CARGO_MANIFEST_DIR"), "/../../python/tests/profiles/http_by_program.py");
+        fs::copy(profile, stage.file("profile.py")).unwrap();
         stage
     }
 
@@ -160,6 +163,9 @@ cpu = 0
             prints(format!("lab down {lab}")),
             prints("report diff summary.json summary.json"),
             prints("report diff --json summary.json summary.json"),
+            prints("tune check --json --root root"),
+            quiet("tune apply --root root", 0),
+            quiet("tune revert --root root", 0),
             prints("--help"),
             prints("--version"),
             prints("run --help"),
@@ -174,6 +180,8 @@ cpu = 0
             prints("load serve -p 0 -d 100ms --json"),
             prints("load merge report.json"),
             prints("load merge --json report.json"),
+            prints("load astf profile.py -m 1 -d 0.2"),
+            prints("load astf profile.py -m 1 -d 0.2 --json"),
             gather,
         ];
         let dialects = vec![
