@@ -59,24 +59,28 @@ impl Plan {
             if !status.success() {
                 return Err(format!("{}: {status}; nothing of it was kept", cookbook.display()));
             }
-            keep(&output, &root.join(PLACE), &name, &format!("Measured {date} at commit {commit}."))?;
+            let note = format!("Measured {date} at commit {commit}.");
+            keep(&output, &root.join(PLACE), &name, &note, &format!("{}/", root.display()))?;
             println!("Kept: {PLACE}/{name}.md and {PLACE}/{name}.json");
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// Copies the report, with `note` under its heading, and every figure of it.
-fn keep(output: &Path, place: &Path, name: &str, note: &str) -> Result<(), String> {
+/// Copies the report, with `note` under its heading, and every figure of it. Paths in them begin after `here`.
+fn keep(output: &Path, place: &Path, name: &str, note: &str, here: &str) -> Result<(), String> {
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     let report = output.join("report.md");
-    let text = fs::read_to_string(&report).map_err(|error| failed(&report, error))?;
+    let read = |path: &Path| {
+        fs::read_to_string(path).map(|text| text.replace(here, "")).map_err(|error| failed(path, error))
+    };
+    let text = read(&report)?;
     let (heading, rest) = text.split_once("\n\n").ok_or("the report has no heading")?;
     fs::create_dir_all(place).map_err(|error| failed(place, error))?;
     let kept = place.join(format!("{name}.md"));
     fs::write(&kept, format!("{heading}\n\n{note}\n\n{rest}")).map_err(|error| failed(&kept, error))?;
     let (from, to) = (output.join("summary.json"), place.join(format!("{name}.json")));
-    fs::copy(&from, &to).map(drop).map_err(|error| failed(&from, error))
+    fs::write(&to, read(&from)?).map_err(|error| failed(&to, error))
 }
 
 /// What a command says, if it ends well.
@@ -99,14 +103,14 @@ mod tests {
         let (output, place) = (folder.join("output"), folder.join("place"));
         fs::create_dir_all(&output).unwrap();
         fs::write(output.join("report.md"), "# A title\n\nRequests\n\n| table |\n").unwrap();
-        fs::write(output.join("summary.json"), "{}\n").unwrap();
-        let kept = keep(&output, &place, "one", "Measured today at commit abc.");
+        fs::write(output.join("summary.json"), "{\"a\": \"/here/a\"}\n").unwrap();
+        let kept = keep(&output, &place, "one", "Measured today at commit abc.", "/here/");
         let report = fs::read_to_string(place.join("one.md"));
         let summary = fs::read_to_string(place.join("one.json"));
         fs::remove_dir_all(&folder).unwrap();
         kept.unwrap();
         assert_eq!(report.unwrap(), "# A title\n\nMeasured today at commit abc.\n\nRequests\n\n| table |\n");
-        assert_eq!(summary.unwrap(), "{}\n");
+        assert_eq!(summary.unwrap(), "{\"a\": \"a\"}\n");
     }
 
     #[test]
