@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -10,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     Guard, alive, assert_refused, descendants, eventually, network_of, outcome, overfly, processes, signal,
+    write_script,
 };
 
 /// A folder with a plan for nginx on the kernel under a generator with kernel sockets.
@@ -138,15 +138,14 @@ stop = "term"
         format!("{before}{server}{after}")
     });
     let build = workplace.folder.path().join("build");
-    fs::write(&build, "#!/bin/sh\nprintf 'save \"\"\nprotected-mode no\n' > \"$1/redis.conf\"\n").unwrap();
-    fs::set_permissions(&build, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&build, "#!/bin/sh\nprintf 'save \"\"\nprotected-mode no\n' > \"$1/redis.conf\"\n");
     let (code, said) = outcome(&workplace.bench().output().unwrap());
     assert_eq!(code, Some(0), "{said}");
     let kernel = &workplace.summary()["cells"][0]["kernel"];
     assert!(kernel["median"].as_f64().unwrap() > 100.0, "{kernel}");
     assert_eq!(kernel["errors"], 0);
 
-    fs::write(&build, "#!/bin/sh\nexit 3\n").unwrap();
+    write_script(&build, "#!/bin/sh\nexit 3\n");
     assert_refused(&mut workplace.bench(), 2, &["plan.toml", "server.build", "exit status: 3"]);
 }
 
@@ -328,8 +327,7 @@ exec nginx "$@"
 "#;
     let workplace = Workplace::new(|plan| plan.replace("program = \"nginx\"", "program = \"./server\""));
     let path = workplace.folder.path().join("server");
-    fs::write(&path, server.replace("FOLDER", &workplace.folder.path().display().to_string())).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    write_script(&path, &server.replace("FOLDER", &workplace.folder.path().display().to_string()));
     let output = workplace.bench().output().unwrap();
     let (code, said) = outcome(&output);
     assert_eq!(code, Some(0), "{said}");

@@ -1,9 +1,11 @@
 //! `scripts/install.sh`, with an apt-get that installs nothing.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+
+use super::write_script;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/install.sh");
 
@@ -20,8 +22,7 @@ fn installed(words: &[&str]) -> (String, Vec<String>) {
         ("apt-get", format!("#!/bin/sh\necho \"$@\" >> {}/asked\n", path.display())),
         ("cargo", "#!/bin/sh\n".to_owned()),
     ] {
-        fs::write(path.join(name), text).unwrap();
-        fs::set_permissions(path.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+        write_script(&path.join(name), &text);
     }
     let output = Command::new("/bin/bash").arg(SCRIPT).args(words).env("PATH", path).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();

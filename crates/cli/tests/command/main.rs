@@ -10,7 +10,9 @@ mod tune;
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,6 +44,16 @@ fn assert_refused(command: &mut Command, status: i32, words: &[&str]) {
     for word in words {
         assert!(said.contains(word), "{word} is not in: {said}");
     }
+}
+
+/// Makes a script that can be started at once. A child writes it: what this process has open for writing, another test's fork may
+/// have open a moment longer, and nobody could start it meanwhile (ETXTBSY).
+fn write_script(path: &Path, text: &str) {
+    let mut command = Command::new("install");
+    let mut child =
+        command.args(["-m", "755", "/dev/stdin"]).arg(path).stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success());
 }
 
 /// Waits until `condition` holds.

@@ -53,10 +53,11 @@ impl Stranger {
             door(&format!("overfly/{interface}"))
         });
         let door = door.unwrap();
-        // A process with a name of its own: the kernel names it after its file.
+        // A process with a name of its own: the kernel names it after the path that it was started by. A copy would be open for
+        // writing in whatever another test forks meanwhile, and could then not be started (ETXTBSY).
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join(PROGRAM);
-        std::fs::copy("/bin/sleep", &file).unwrap();
+        std::os::unix::fs::symlink("/bin/sleep", &file).unwrap();
         let program = Command::new(&file).arg("600").stdin(Stdio::null()).spawn().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let (told, process) = (over.clone(), program.id());
