@@ -1,12 +1,17 @@
 //! nginx under `overfly run` behind the host's firewall: clients reach it as they reach it on the kernel, and those that are let
 //! in for certain over the user-level stack.
 
+use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdout, Stdio};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, Server, eventually, output, overfly, succeed};
+use overfly_tests::{Nginx, Server, descendants, eventually, output, overfly, succeed};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use serde_json::Value;
 
 fn lab() -> Lab {
@@ -228,4 +233,81 @@ fn a_listener_that_only_the_kernel_can_judge_is_the_kernels_and_says_why() {
     eventually("the stack serves", || get(&lab).is_ok() && accepted(&lab) > 0);
     end(child);
     assert!(!said().contains("firewall"), "{}", said());
+}
+
+/// A control group of the test's own. It goes with the last of its processes.
+struct ControlGroup {
+    /// The second hierarchy, mounted nowhere.
+    _root: std::os::fd::OwnedFd,
+    path: PathBuf,
+}
+
+impl ControlGroup {
+    fn new() -> ControlGroup {
+        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC).expect("a hierarchy of control groups");
+        fsconfig_create(context.as_fd()).expect("a hierarchy of control groups");
+        let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+        let root = root.expect("a mount that is nowhere");
+        let name = format!("overfly-tests-{}", std::process::id());
+        let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", root.as_raw_fd()));
+        fs::create_dir(&path).expect("a control group");
+        ControlGroup { _root: root, path }
+    }
+
+    fn take(&self, process: u32) {
+        fs::write(self.path.join("cgroup.procs"), process.to_string()).expect("move a process");
+    }
+}
+
+impl Drop for ControlGroup {
+    fn drop(&mut self) {
+        let end = Instant::now() + Duration::from_secs(5);
+        while fs::remove_dir(&self.path).is_err() && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// A program for a control group that lets no packet in, as systemd's `IPAddressDeny=any` does.
+fn deny() -> aya::Ebpf {
+    const SOURCE: &str = "__attribute__((section(\"cgroup/skb\"), used)) int deny(void *packet) { return 0; }\n\
+                          char license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+    let folder = tempfile::tempdir().expect("a folder");
+    let [source, object] = ["deny.c", "deny.o"].map(|name| folder.path().join(name));
+    fs::write(&source, SOURCE).expect("write a program");
+    let mut clang = Command::new("clang");
+    let made = clang.args(["-O2", "-target", "bpf", "-c"]).arg(&source).arg("-o").arg(&object).status();
+    assert!(made.expect("start clang").success());
+    aya::Ebpf::load_file(object).expect("load a program")
+}
+
+/// What a unit's IPAddressDeny= is changed to while it runs (`systemctl set-property`) counts from then on.
+#[test]
+fn a_control_groups_program_that_comes_later_is_heeded_too() {
+    let lab = lab();
+    let group = ControlGroup::new();
+    let server = Server::nginx(&lab);
+    descendants(server.id()).into_iter().for_each(|process| group.take(process));
+    let mut client = Client::connect(&lab);
+    let before = accepted(&lab);
+    assert_eq!((client.ask(), get(&lab)), ("answer".to_owned(), Ok("ok".to_owned())));
+    assert_eq!(accepted(&lab) - before, 1);
+
+    let mut loaded = deny();
+    let program: &mut CgroupSkb =
+        loaded.program_mut("deny").expect("a program").try_into().expect("for a group");
+    program.load().expect("load a program");
+    let folder = File::open(&group.path).expect("open the group");
+    let link = program.attach(&folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
+    let link = link.expect("attach a program");
+    eventually("the open connection stands still", || client.ask() == "silence");
+    assert_eq!(get(&lab), Err(28));
+
+    program.detach(link).expect("detach a program");
+    eventually("it goes on", || client.ask() == "answer");
+    eventually("new ones are the stack's again", || {
+        let before = accepted(&lab);
+        get(&lab) == Ok("ok".to_owned()) && accepted(&lab) > before
+    });
+    server.stop();
 }

@@ -94,6 +94,15 @@ impl Carrier {
         matches!(self, Carrier::Tap(_))
     }
 
+    /// The process holds so many bytes for its connections. Returns what other processes on the same interface hold; over memif and tap
+    /// nobody says.
+    pub(crate) fn hold(&self, bytes: u64) -> u64 {
+        match self {
+            Carrier::Xdp(link) => link.hold(bytes),
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+        }
+    }
+
     /// Whether the stack listens.
     pub(crate) fn set_listening(&mut self, listening: bool) {
         if let Carrier::Memif(station) = self {

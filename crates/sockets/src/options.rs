@@ -263,7 +263,7 @@ options! {
         tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 60, [1..=255], "seconds that a closed connection waits for its peer's FIN";
         tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, [0..=1048576], "initial congestion window in bytes; 0: RFC 6928";
         tcp_rcvbuf_mode: "EF_TCP_RCVBUF_MODE" = 1, [0..=1], "1: receive windows begin with 64 KiB and grow as the program reads; 0: they are as large as they may be from the start";
-        tcp_mem: "EF_TCP_MEM" = 0, [0..=4294967295], "kilobytes that the buffers of all connections of a process hold together at most, with pressure from two thirds of that on; 0: net.ipv4.tcp_mem says both";
+        tcp_mem: "EF_TCP_MEM" = 0, [0..=4294967295], "kilobytes that the buffers of all connections of the interface's processes hold together at most (over memif and tap: of a process's), with pressure from two thirds of that on; 0: net.ipv4.tcp_mem says both";
         tcp_recv_spin: "EF_TCP_RECV_SPIN" = 0, [0..=1], "1: a read from a TCP socket spins for EF_POLL_USEC before it sleeps";
         tcp_send_spin: "EF_TCP_SEND_SPIN" = 0, [0..=1], "1: a write to a TCP socket spins for EF_POLL_USEC before it sleeps";
         tcp_server_loopback: "EF_TCP_SERVER_LOOPBACK" = 2, [0..=2], "connections from this host to a listener: 0: over the kernel; 1: at user level if they come from this process itself; 2: also from other accelerated programs of the same user and network namespace";

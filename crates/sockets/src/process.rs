@@ -665,6 +665,7 @@ impl Process {
         drop(self.stack.forget(ancestor));
         self.within_host.forget();
         self.stop_showing();
+        bound::falls_silent(self.context);
         self.client = None;
         self.interface = None;
         self.link_descriptors.clear();

@@ -15,7 +15,8 @@
 // A cache line, so that stacks do not disturb each other.
 struct pulse {
 	__u64 looks; // 0: it does not say
-	__u64 padding[7];
+	__u64 held; // bytes that its process holds for its connections: for other processes, not for this program
+	__u64 padding[6];
 };
 
 // The first SYN that a stack has not looked for.

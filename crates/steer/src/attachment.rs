@@ -601,6 +601,9 @@ impl Attachment {
             places.extend(own.map(|address| groups::Place::new(Protocol::Udp, SocketAddr::new(address, 0))));
         }
         let Some(firewall) = &mut self.firewall else { return Ok(()) };
+        if firewall.is_judged(stack) {
+            return Err(Error::Firewall("a BPF program of its control group judges its packets".to_owned()));
+        }
         places.iter().try_for_each(|place| firewall.admits_datagrams(place, destination))
     }
 
@@ -609,13 +612,23 @@ impl Attachment {
     /// # Errors
     /// What the kernel said.
     pub fn refresh_firewall(&mut self) -> Result<(), Error> {
+        let changed = self.firewall.as_mut().is_some_and(Firewall::refresh);
+        if changed { self.judge() } else { Ok(()) }
+    }
+
+    /// Programs of control groups judge the packets of these stacks, and of no others, which nobody follows.
+    pub(crate) fn set_judged(&mut self, stacks: impl Iterator<Item = u16>) -> Result<(), Error> {
+        let changed = self.firewall.as_mut().is_some_and(|firewall| firewall.set_judged(stacks));
+        if changed { self.judge() } else { Ok(()) }
+    }
+
+    /// Judges listeners and connections again.
+    fn judge(&mut self) -> Result<(), Error> {
         let places = self.places();
         let Some(firewall) = self.firewall.as_mut() else { return Ok(()) };
-        if !firewall.refresh() {
-            return Ok(());
-        }
         let judged = firewall.judge_places(&mut self.program, &places);
-        judged.and(firewall.judge_connections(&mut self.program, &places, self.connections.keys()))
+        let opened = self.connections.iter().map(|(flow, opened)| (flow, opened.stack));
+        judged.and(firewall.judge_connections(&mut self.program, &places, opened))
     }
 
     /// Says when the rules change; when they are to be looked at again though nothing says so.

@@ -106,6 +106,11 @@ impl Group {
         self.members >> (stack % STACKS_MAX) & 1 != 0
     }
 
+    /// Whether one of these stacks is among them, a bit for each place.
+    pub(crate) const fn has_any(&self, places: u64) -> bool {
+        self.members & places != 0
+    }
+
     pub(crate) fn new(accepting: &[u16]) -> Group {
         let mut stacks = [0; STACKS_MAX as usize];
         let count = accepting.len().min(stacks.len());
@@ -341,15 +346,21 @@ impl Program {
         self.generation = self.generation % generations + 1;
         self.settings.owners[place as usize] = self.generation * u32::from(STACKS_MAX) + place;
         // It has not looked yet, and may never say when it does.
-        Array::<_, [u64; 8]>::try_from(&mut self.pulses)
-            .and_then(|mut pulses| pulses.set(place, [0; 8], 0))
-            .map_err(map_error("pulses"))?;
+        self.clear_pulse(stack)?;
         self.publish()
+    }
+
+    /// Nobody has looked at the place's rings, nor holds anything for connections.
+    fn clear_pulse(&mut self, stack: u16) -> Result<(), Error> {
+        Array::<_, [u64; 8]>::try_from(&mut self.pulses)
+            .and_then(|mut pulses| pulses.set(u32::from(stack % STACKS_MAX), [0; 8], 0))
+            .map_err(map_error("pulses"))
     }
 
     /// Nobody has the place.
     pub(crate) fn dismiss(&mut self, stack: u16) -> Result<(), Error> {
         self.settings.owners[usize::from(stack % STACKS_MAX)] = 0;
+        self.clear_pulse(stack)?;
         self.publish()
     }
 
@@ -409,15 +420,14 @@ impl Program {
         self.publish()
     }
 
-    /// The connections that listeners of stacks have.
-    pub(crate) fn recorded(&self) -> Vec<FlowKey> {
-        let owners = &self.settings.owners;
-        let is_owned = |recorded: u32| {
+    /// The connections that listeners of stacks have, each with the place of its stack.
+    pub(crate) fn recorded(&self) -> Vec<(FlowKey, u16)> {
+        let owned = |(flow, recorded): (FlowKey, u32)| {
             let owner = recorded & !ANSWERED;
-            owner != 0 && owners[(owner % u32::from(STACKS_MAX)) as usize] == owner
+            let place = (owner % u32::from(STACKS_MAX)) as u16;
+            (owner != 0 && self.settings.owners[usize::from(place)] == owner).then_some((flow, place))
         };
-        let all = self.flows.iter().filter_map(Result::ok);
-        all.filter(|(_, owner)| is_owned(*owner)).map(|(flow, _)| flow).collect()
+        self.flows.iter().filter_map(Result::ok).filter_map(owned).collect()
     }
 
     /// Whether a listener of the stack has got this connection.

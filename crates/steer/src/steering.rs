@@ -231,12 +231,13 @@ impl Steering {
         result
     }
 
-    /// The firewall's rules may have changed.
+    /// The firewall's rules may have changed, and so may programs of control groups.
     fn refresh_firewall(&mut self) -> Result<(), Error> {
+        self.news.extend(self.groups.look());
         let mut attachment = lock(&self.attachment);
         let refreshed = attachment.refresh_firewall();
         self.rules_due = attachment.firewall().1;
-        refreshed
+        refreshed.and(attachment.set_judged(self.groups.judged().iter().copied()))
     }
 
     /// Keeps a socket for as long as a connection needs its port.
@@ -390,6 +391,7 @@ impl Carrier for Steering {
     fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error> {
         let peer = asker.peer.ok_or_else(|| Error::Options("a process that nobody sees".to_owned()))?;
         let sockets = lock(&self.attachment).add_stack_for(peer.user)?;
+        self.groups.watch(sockets.stack, peer.process);
         Ok((sockets.stack, give(asker.socket, &sockets)))
     }
 
@@ -400,6 +402,7 @@ impl Carrier for Steering {
 
     fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64 {
         self.grants.remove_stack(stack);
+        self.groups.forget(stack);
         let mut attachment = lock(&self.attachment);
         let detached = attachment.detach_stack(stack);
         let removed = match process {

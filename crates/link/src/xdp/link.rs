@@ -330,6 +330,11 @@ impl XdpLink {
         }
     }
 
+    /// The process holds so many bytes for its connections. Returns what those of the interface's other stacks hold.
+    pub fn hold(&self, bytes: u64) -> u64 {
+        self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))
+    }
+
     #[inline]
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         // Before the rings are looked at: what comes later waits for the next time.

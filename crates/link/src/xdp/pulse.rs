@@ -1,4 +1,5 @@
-//! How the XDP program sees that a stack looks at what has come: a number in memory that both share, for each stack a cache line.
+//! How the XDP program sees that a stack looks at what has come, and other stacks how much memory it holds: numbers in memory that
+//! all share, for each stack a cache line.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::os::fd::BorrowedFd;
@@ -11,6 +12,9 @@ use crate::mapping::Mapping;
 
 /// A stack's place: `struct pulse` of the program.
 const PLACE_LEN: usize = 64;
+/// Its words.
+const LOOKS: usize = 0;
+const HELD: usize = 1;
 
 /// One stack's number. A frame that is older than the last look and was not followed by another one waits.
 pub(crate) struct Pulse {
@@ -40,11 +44,23 @@ impl Pulse {
     #[inline]
     pub(crate) fn beat(&mut self) {
         self.looks += 1;
-        // SAFETY: the mapping is STACKS_MAX places long, and `stack` is one of them; a page's beginning is aligned for it. Whoever
-        // else looks at it goes by atomic operations, too.
-        let place = unsafe {
-            AtomicU64::from_ptr(self.mapping.as_ptr().as_ptr().add(self.stack * PLACE_LEN).cast::<u64>())
-        };
-        place.store(self.looks, Ordering::Relaxed);
+        self.word(self.stack, LOOKS).store(self.looks, Ordering::Relaxed);
+    }
+
+    /// The stack's process holds so many bytes now (0 if another of its stacks says it). Returns what those of all other stacks do, which
+    /// say what they like: they are of the same user.
+    pub(crate) fn hold(&self, bytes: u64) -> u64 {
+        self.word(self.stack, HELD).store(bytes, Ordering::Relaxed);
+        let others = (0..usize::from(STACKS_MAX)).filter(|&stack| stack != self.stack);
+        others.fold(0, |sum, stack| sum.saturating_add(self.word(stack, HELD).load(Ordering::Relaxed)))
+    }
+
+    #[inline]
+    fn word(&self, stack: usize, word: usize) -> &AtomicU64 {
+        debug_assert!(stack < usize::from(STACKS_MAX) && word < PLACE_LEN / size_of::<u64>());
+        let at = stack * PLACE_LEN + word * size_of::<u64>();
+        // SAFETY: the mapping is STACKS_MAX places long, which hold `stack` and `word`, and lives as long as `self`; a page's beginning is
+        // aligned for it. Whoever else looks at it goes by atomic operations, too.
+        unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().as_ptr().add(at).cast::<u64>()) }
     }
 }

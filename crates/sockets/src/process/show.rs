@@ -61,7 +61,20 @@ impl Process {
     /// Shows the counters if they have not been for a while.
     pub(super) fn show_sometimes(&mut self) {
         if self.pumped - self.shown >= PAUSE {
+            self.shown = self.pumped;
+            self.share_memory();
             self.show_at(self.pumped);
+        }
+    }
+
+    /// Tells other processes on the interface what this one holds for its connections, and hears what they do.
+    fn share_memory(&self) {
+        let Some(link) = self.stack.transport(Side::Network) else { return };
+        // One of a process's stacks says it: the others would be counted twice.
+        let says = bound::is_said_by(self.context);
+        let others = link.hold(if says { bound::held() as u64 } else { 0 });
+        if says {
+            bound::set_others(usize::try_from(others).unwrap_or(usize::MAX));
         }
     }
 

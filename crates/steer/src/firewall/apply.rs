@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use overfly_link::broker::Protocol;
 
-use super::Firewall;
+use super::{Firewall, Span};
 use crate::error::Error;
 use crate::groups::Place;
 use crate::program::{FlowKey, Group, Program};
@@ -17,10 +17,10 @@ impl Firewall {
         program: &mut Program,
         places: &BTreeMap<Place, Group>,
     ) -> Result<(), Error> {
-        let judged = if self.is_empty() {
+        let judged = if self.is_empty() && self.judged == 0 {
             BTreeMap::new()
         } else {
-            places.keys().map(|place| (*place, self.listening(place).accepted.clone())).collect()
+            places.iter().map(|(place, group)| (*place, self.admitted(place, group))).collect()
         };
         // Until places are judged, and after they no longer are, nobody must ask of them.
         if judged.is_empty() {
@@ -31,12 +31,20 @@ impl Firewall {
         result
     }
 
-    /// Of the connections that stacks have, says which are refused now.
+    /// Who is let through to a place. Which of the stacks there will have a connection, nobody knows beforehand.
+    fn admitted(&mut self, place: &Place, group: &Group) -> Span {
+        if group.has_any(self.judged) {
+            return Span::none();
+        }
+        self.listening(place).accepted.clone()
+    }
+
+    /// Of the connections that stacks have, says which are refused now. `opened` are those that stacks have opened.
     pub(crate) fn judge_connections<'a>(
         &mut self,
         program: &mut Program,
         places: &BTreeMap<Place, Group>,
-        opened: impl Iterator<Item = &'a FlowKey>,
+        opened: impl Iterator<Item = (&'a FlowKey, u16)>,
     ) -> Result<(), Error> {
         let ends = |flow: &FlowKey| {
             let protocol = if flow.protocol() == Protocol::Tcp as u8 { Protocol::Tcp } else { Protocol::Udp };
@@ -44,16 +52,17 @@ impl Firewall {
             (Place::new(protocol, local), remote)
         };
         let mut refused = HashSet::new();
-        for flow in opened {
+        for (flow, stack) in opened {
             let (local, remote) = ends(flow);
-            if !self.lets_go_on(&local, remote, false) {
+            if self.is_judged(stack) || !self.lets_go_on(&local, remote, false) {
                 refused.insert(*flow);
             }
         }
-        if places.keys().any(|place| place.protocol == Protocol::Tcp && !self.lets_all_go_on(place)) {
-            for flow in program.recorded() {
+        let mut tcp = places.keys().filter(|place| place.protocol == Protocol::Tcp);
+        if self.judged != 0 || tcp.any(|place| !self.lets_all_go_on(place)) {
+            for (flow, stack) in program.recorded() {
                 let (local, remote) = ends(&flow);
-                if !self.lets_go_on(&local, remote, true) {
+                if self.is_judged(stack) || !self.lets_go_on(&local, remote, true) {
                     refused.insert(flow);
                 }
             }

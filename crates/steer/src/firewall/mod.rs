@@ -20,6 +20,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use overfly_link::xdp::STACKS_MAX;
 use rustix::io::Errno;
 
 use crate::error::Error;
@@ -72,6 +73,8 @@ pub(crate) struct Firewall {
     changed: bool,
     /// What they say of places.
     listening: BTreeMap<Place, Listening>,
+    /// Stacks whose packets a program of their process's control group judges, which nobody follows: a bit for each place.
+    judged: u64,
 }
 
 impl Firewall {
@@ -95,7 +98,19 @@ impl Firewall {
             read_at: Instant::now(),
             changed: false,
             listening: BTreeMap::new(),
+            judged: 0,
         })
+    }
+
+    /// Says whose packets are judged by programs of control groups from now on. True if it is news.
+    pub(crate) fn set_judged(&mut self, stacks: impl Iterator<Item = u16>) -> bool {
+        let judged = stacks.fold(0, |judged, stack| judged | 1 << (stack % STACKS_MAX));
+        std::mem::replace(&mut self.judged, judged) != judged
+    }
+
+    /// Whether such a program judges a stack's packets.
+    pub(crate) const fn is_judged(&self, stack: u16) -> bool {
+        self.judged >> (stack % STACKS_MAX) & 1 != 0
     }
 
     /// The interface has gone, and another one of its name has come.

@@ -2,7 +2,7 @@
 //! (systemd's IPAddressDeny).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use overfly_link::broker::message::{Kind, Wish};
 use rustix::fs::{Mode, OFlags, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
-use rustix::process::Pid;
+use rustix::process::{Pid, test_kill_process};
 
 use crate::error::{Error, last_error};
 
@@ -22,8 +22,7 @@ const BPF_PROG_QUERY: libc::c_int = 16;
 /// Programs of all groups above, too.
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
 /// `enum bpf_attach_type`: what a socket's packets go by.
-const INGRESS: u32 = 0;
-const EGRESS: u32 = 1;
+const PACKETS: [u32; 2] = [0, 1];
 const CONNECT: [u32; 2] = [10, 11];
 const SEND_AND_RECEIVE: [u32; 4] = [14, 15, 19, 20];
 /// `CGROUP2_SUPER_MAGIC` of include/uapi/linux/magic.h.
@@ -44,6 +43,10 @@ pub(crate) fn old_tables(ipv4: bool) -> Vec<String> {
 pub(crate) struct ControlGroups {
     /// Without programs, as of then.
     free: RefCell<HashMap<(Pid, bool, bool), Instant>>,
+    /// Who has which stack.
+    stacks: BTreeMap<u16, Pid>,
+    /// Those of them whose packets a program judges.
+    judged: BTreeSet<u16>,
 }
 
 impl ControlGroups {
@@ -59,28 +62,11 @@ impl ControlGroups {
         if free.get(&key).is_some_and(|since| now.duration_since(*since) < TRUST) {
             return Ok(());
         }
-        let (group, name) = match group_of(process) {
-            Ok(Some(found)) => found,
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                return Err(Error::Firewall(format!(
-                    "the control group of process {} cannot be read ({error}), so that nobody knows of its programs",
-                    process.as_raw_nonzero()
-                )));
-            }
-        };
-        let mut hooks = vec![INGRESS, EGRESS];
+        let mut hooks = PACKETS.to_vec();
         hooks.extend(CONNECT.iter().filter(|_| connects));
         hooks.extend(SEND_AND_RECEIVE.iter().filter(|_| datagrams));
-        for hook in hooks {
-            let count = programs(group.as_fd(), hook).map_err(|errno| {
-                Error::Firewall(format!("the programs of the control group {name} cannot be read ({errno})"))
-            })?;
-            if count > 0 {
-                return Err(Error::Firewall(format!(
-                    "{count} BPF programs of the control group {name}, or those above, judge its packets (systemd's IPAddressDeny= and the like; `bpftool cgroup tree` lists them)"
-                )));
-            }
+        if let Some(judge) = judge_of(process, &hooks) {
+            return Err(Error::Firewall(judge));
         }
         if free.len() >= PROCESSES_MAX {
             free.clear();
@@ -88,6 +74,70 @@ impl ControlGroups {
         free.insert(key, now);
         Ok(())
     }
+
+    /// A stack is a process's from now on, whose group is looked at. (If a program judges it already, its listeners say so.)
+    pub(crate) fn watch(&mut self, stack: u16, process: Pid) {
+        self.stacks.insert(stack, process);
+        if judge_of(process, &PACKETS).is_some() {
+            self.judged.insert(stack);
+        }
+    }
+
+    /// A stack is nobody's any more. Its number may be another's soon.
+    pub(crate) fn forget(&mut self, stack: u16) {
+        self.stacks.remove(&stack);
+        self.judged.remove(&stack);
+    }
+
+    /// Looks at the groups of all stacks' processes: nobody tells when a program comes or goes. What there is to say, a line for
+    /// each process with news.
+    pub(crate) fn look(&mut self) -> Vec<String> {
+        let mut news = BTreeMap::new();
+        for (&stack, &process) in &self.stacks {
+            let judge = judge_of(process, &PACKETS);
+            let pid = process.as_raw_nonzero();
+            if judge.is_none() && self.judged.remove(&stack) {
+                news.insert(pid, format!("process {pid} is accelerated again: no BPF program of its control group judges its packets any more"));
+            }
+            if let Some(judge) = judge
+                && self.judged.insert(stack)
+            {
+                self.free.borrow_mut().retain(|(known, ..), _| *known != process);
+                let then =
+                    "the kernel serves its new connections, and those that Overfly carries stand still";
+                news.insert(pid, format!("process {pid}: {judge}: {then}"));
+            }
+        }
+        news.into_values().collect()
+    }
+
+    /// The stacks whose packets a program judges, as of the last look.
+    pub(crate) const fn judged(&self) -> &BTreeSet<u16> {
+        &self.judged
+    }
+}
+
+/// Why the packets of a process are the kernel's: what its control group has at one of these hooks. None for a process that has gone.
+fn judge_of(process: Pid, hooks: &[u32]) -> Option<String> {
+    let (group, name) = match group_of(process) {
+        Ok(found) => found?,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound && test_kill_process(process).is_err() => {
+            return None;
+        }
+        Err(error) => {
+            let pid = process.as_raw_nonzero();
+            return Some(format!(
+                "the control group of process {pid} cannot be read ({error}), so that nobody knows of its programs"
+            ));
+        }
+    };
+    hooks.iter().find_map(|&hook| match programs(group.as_fd(), hook) {
+        Ok(0) => None,
+        Ok(count) => Some(format!(
+            "{count} BPF programs of the control group {name}, or those above, judge its packets (systemd's IPAddressDeny= and the like; `bpftool cgroup tree` lists them)"
+        )),
+        Err(errno) => Some(format!("the programs of the control group {name} cannot be read ({errno})")),
+    })
 }
 
 /// The folder of a process's group in the second hierarchy, and its name; `None` if it is in none.
@@ -201,6 +251,7 @@ mod tests {
     #[test]
     fn a_process_whose_group_has_a_program_is_the_kernels() {
         const BPF_PROG_ATTACH: libc::c_int = 8;
+        const BPF_PROG_DETACH: libc::c_int = 9;
         let root = root().unwrap();
         let name = format!("overfly-test-{}", std::process::id());
         mkdirat(&root, &name, Mode::from_raw_mode(0o755)).unwrap();
@@ -219,14 +270,34 @@ mod tests {
         assert!(ControlGroups::default().check(pid, &listen).is_ok(), "{before:?}");
         let folder =
             openat(&group.root, &group.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let mut groups = ControlGroups::default();
+        groups.watch(5, pid);
+        groups.watch(6, own);
+        assert!(groups.look().is_empty());
         let program = program();
         let mut attributes = [0_u32; 32];
-        attributes[..3].copy_from_slice(&[folder.as_raw_fd() as u32, program.as_raw_fd() as u32, EGRESS]);
+        let numbers = [folder.as_raw_fd() as u32, program.as_raw_fd() as u32, PACKETS[1]];
+        attributes[..3].copy_from_slice(&numbers);
         bpf(BPF_PROG_ATTACH, &mut attributes);
-        let groups = ControlGroups::default();
-        let error = groups.check(pid, &listen).unwrap_err().to_string();
+        let error = ControlGroups::default().check(pid, &listen).unwrap_err().to_string();
         assert!(error.contains(&group.name) && error.contains("1 BPF programs"), "{error}");
-        assert!(groups.check(own, &listen).is_ok());
+        assert!(ControlGroups::default().check(own, &listen).is_ok());
+
+        // Who has a stack already is looked at again.
+        let news = groups.look();
+        assert!(
+            news.len() == 1 && news[0].contains(&group.name) && news[0].contains(&id.to_string()),
+            "{news:?}"
+        );
+        assert_eq!(groups.judged(), &BTreeSet::from([5]));
+        assert!(groups.check(pid, &listen).is_err());
+        assert!(groups.look().is_empty(), "said once");
+        bpf(BPF_PROG_DETACH, &mut attributes);
+        let news = groups.look();
+        assert!(news.len() == 1 && news[0].contains("accelerated again"), "{news:?}");
+        assert!(groups.judged().is_empty());
+        groups.forget(5);
+        assert!(groups.look().is_empty());
     }
 
     #[test]
