@@ -106,7 +106,7 @@ impl Scene {
         let begin = Instant::now();
         let mut seen = None;
         // veth brings a frame before send() returns, or a moment later if its NAPI was at work.
-        while seen.is_none() && begin.elapsed() < Duration::from_millis(20) {
+        while seen.is_none() && begin.elapsed() < Duration::from_millis(100) {
             self.link.receive(64, |received| {
                 if received[14..] == frame[14..] {
                     seen = Some(MacAddr(received[6..12].try_into().unwrap()));

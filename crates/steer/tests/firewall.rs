@@ -94,8 +94,8 @@ impl Site {
     fn knock(&self, wait: Duration) -> BTreeMap<IpAddr, Answer> {
         let (port, peers) = (self.next_port(), &self.peers);
         let open = |&peer| (peer, open(SocketAddr::new(peer, port), SocketAddr::new(own(peer), PORT)));
-        let sockets = self.lab.client.within(|| peers.iter().map(open).collect());
-        let answers = answers(sockets, wait);
+        let sockets: Vec<_> = self.lab.client.within(|| peers.iter().map(open).collect());
+        let answers = answers(&sockets, wait);
         for listener in &self.listeners {
             while listener.accept().is_ok() {}
         }
@@ -106,7 +106,8 @@ impl Site {
     fn visit(&self, wait: Duration) -> BTreeMap<IpAddr, Answer> {
         let (port, peers) = (self.next_port(), &self.peers);
         let open = |&peer| (peer, open(SocketAddr::new(own(peer), port), SocketAddr::new(peer, OUTSIDE)));
-        let answers = answers(self.lab.server.within(|| peers.iter().map(open).collect()), wait);
+        let sockets: Vec<_> = self.lab.server.within(|| peers.iter().map(open).collect());
+        let answers = answers(&sockets, wait);
         while self.outside.accept().is_ok() {}
         answers
     }
@@ -129,14 +130,14 @@ fn own(peer: IpAddr) -> IpAddr {
 }
 
 /// What has become of connections after a while, or as soon as all are answered.
-fn answers(sockets: Vec<(IpAddr, Option<OwnedFd>)>, wait: Duration) -> BTreeMap<IpAddr, Answer> {
+fn answers(sockets: &[(IpAddr, Option<OwnedFd>)], wait: Duration) -> BTreeMap<IpAddr, Answer> {
     let end = Instant::now() + wait;
     // A rule that rejects what goes out is heard at once.
     let begun = |socket: &Option<OwnedFd>| if socket.is_some() { Answer::Silence } else { Answer::Refused };
     let mut answers: BTreeMap<IpAddr, Answer> =
         sockets.iter().map(|(peer, socket)| (*peer, begun(socket))).collect();
     while Instant::now() < end && answers.values().any(|answer| *answer == Answer::Silence) {
-        for (peer, socket) in &sockets {
+        for (peer, socket) in sockets {
             let Some(socket) = socket else { continue };
             let mut set = [PollFd::new(socket, PollFlags::OUT)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
