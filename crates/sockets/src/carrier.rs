@@ -94,6 +94,13 @@ impl Carrier {
         matches!(self, Carrier::Tap(_))
     }
 
+    /// Whether looks are such that draw no new connections to this process, where others could have them.
+    pub(crate) fn look_unseen(&mut self, unseen: bool) {
+        if let Carrier::Xdp(link) = self {
+            link.look_unseen(unseen);
+        }
+    }
+
     /// The process holds so many bytes for its connections. Returns what other processes on the same interface hold; over memif and tap
     /// nobody says.
     pub(crate) fn hold(&self, bytes: u64) -> u64 {

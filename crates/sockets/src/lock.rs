@@ -7,7 +7,7 @@
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
@@ -58,6 +58,8 @@ pub(crate) struct Lock<T> {
     errand: AtomicU32,
     /// Threads that wait for it and have something to do.
     waiting: AtomicU32,
+    /// Who holds it is a visitor.
+    visited: AtomicBool,
     value: UnsafeCell<T>,
 }
 
@@ -72,6 +74,7 @@ impl<T: Guarded> Lock<T> {
             state: AtomicU32::new(FREE),
             errand: AtomicU32::new(IDLE),
             waiting: AtomicU32::new(0),
+            visited: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
     }
@@ -103,6 +106,22 @@ impl<T: Guarded> Lock<T> {
         self.take_if_free().unwrap_or_else(|| self.wait())
     }
 
+    /// The lock if it is free, for a thread of the library's own, in which no handlers run. Who waits for it then does not take it that
+    /// several of the program's threads use it.
+    pub(crate) fn visit(&self) -> Option<Guard<'_, T>> {
+        let guard = self.take_if_free();
+        match &guard {
+            Some(_) => self.visited.store(true, Ordering::Relaxed),
+            None => sys::doze(|doze| doze.holding.store(false, Ordering::Relaxed)),
+        }
+        guard
+    }
+
+    /// The visitor has left.
+    pub(crate) fn visited(&self) {
+        self.visited.store(false, Ordering::Relaxed);
+    }
+
     #[cold]
     fn let_others_go_first(&self) {
         for _ in 0..YIELDS {
@@ -115,6 +134,7 @@ impl<T: Guarded> Lock<T> {
 
     #[cold]
     fn wait(&self) -> Guard<'_, T> {
+        let visited = self.visited.load(Ordering::Relaxed);
         let is_free = || {
             self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
@@ -127,13 +147,16 @@ impl<T: Guarded> Lock<T> {
             let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
         }
         let mut guard = Guard { lock: self };
-        guard.contended();
+        if !visited {
+            guard.contended();
+        }
         guard
     }
 
     /// In the child of a fork nobody waits.
     pub(crate) fn forget_threads(&self) {
         self.waiting.store(0, Ordering::Relaxed);
+        self.visited.store(false, Ordering::Relaxed);
     }
 
     /// Releases the lock without a guard: in the child of a fork, whose parent's thread took it.

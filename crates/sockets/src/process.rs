@@ -1,6 +1,7 @@
 //! The process: its stack behind the lock, or one for each thread ([`contexts`]), how it comes to be, and what a fork and an
 //! exit do to it.
 
+mod background;
 pub(crate) mod contexts;
 mod datagram;
 mod exec;
@@ -595,7 +596,7 @@ impl Process {
         }
         self.stack.start(side, engine, link, self.cache_limit.max(1024));
         self.statistics.stacks += 1;
-        contexts::look_after();
+        self.look_after();
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
@@ -665,6 +666,7 @@ impl Process {
         drop(self.stack.forget(ancestor));
         self.within_host.forget();
         self.stop_showing();
+        self.dismiss_background();
         bound::falls_silent(self.context);
         self.client = None;
         self.interface = None;
@@ -821,11 +823,6 @@ impl Process {
             self.stack.empty_set(set);
             self.sets[set.0 as usize] = KernelSet::NONE;
         }
-    }
-
-    /// There are flows whose timers have to run.
-    fn carries_flows(&self) -> bool {
-        Side::ALL.into_iter().filter_map(|side| self.stack.engine(side)).any(|engine| engine.flows() > 0)
     }
 
     /// The links' descriptors: readable when frames have come.

@@ -138,7 +138,8 @@ fn threads_that_wait_wake_for_their_own_news() {
     let (_, complained) = script_of(&bench, "threads.py", &["many_wait_and_few_wake"], HERE, false, &[]);
     let sleeps = sum(&complained, "sleeps");
     println!("480 answers: {sleeps} sleeps");
-    assert!((480..5 * 480).contains(&sleeps), "{complained}");
+    // Fewer where the answer is there before the thread sleeps.
+    assert!((100..5 * 480).contains(&sleeps), "{complained}");
 }
 
 #[test]
@@ -323,15 +324,19 @@ for _ in range(3):
 
 /// A server that computes, or sleeps in a call that is not ours, has a kernel that takes connections.
 #[test]
-fn a_busy_server_gets_its_connections_through_the_kernel() {
+fn a_busy_server_gets_its_connections_through_the_kernel_where_nobody_answers_for_it() {
     let bench = Bench::new(1);
-    let server = server(&bench, "1", "import time; time.sleep(2)", false);
-    let output = client(&bench, &mut bench.accelerated(PYTHON), 3);
-    let complained = text(&output.stderr);
-    let late =
-        complained.split_once("(late ").and_then(|(_, after)| after.split_once(')')).map(|(late, _)| late);
-    assert_eq!(late, Some("1"), "{complained}");
-    drop(server);
+    for (background, expected) in [("0", "1"), ("1", "0")] {
+        let mut command = python(&bench, false);
+        command.env("EF_BACKGROUND", background);
+        let busy = "import time; time.sleep(2)";
+        let server = start(&bench, command.args(["-c", SERVER_PROGRAM, "1", busy]));
+        let output = client(&bench, &mut bench.accelerated(PYTHON), 3);
+        let complained = text(&output.stderr);
+        let late = complained.split_once("(late ").and_then(|(_, after)| after.split_once(')'));
+        assert_eq!(late.map(|(late, _)| late), Some(expected), "{background}: {complained}");
+        drop(server);
+    }
 }
 
 #[test]

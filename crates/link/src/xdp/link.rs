@@ -197,6 +197,8 @@ pub struct XdpLink {
     asked: u32,
     /// How the XDP program knows that this stack looks for what came.
     pulse: Option<Pulse>,
+    /// Looks are not shown.
+    unseen: bool,
 
     counters: Counters,
 }
@@ -263,6 +265,7 @@ impl XdpLink {
             is_stuck: false,
             asked: 0,
             pulse,
+            unseen: false,
             counters: Counters::default(),
         })
     }
@@ -330,6 +333,11 @@ impl XdpLink {
         }
     }
 
+    /// From now on nobody sees that the receive rings are looked at, or everybody again: new connections go to who is seen to look.
+    pub fn look_unseen(&mut self, unseen: bool) {
+        self.unseen = unseen;
+    }
+
     /// The process holds so many bytes for its connections. Returns what those of the interface's other stacks hold.
     pub fn hold(&self, bytes: u64) -> u64 {
         self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))
@@ -338,7 +346,7 @@ impl XdpLink {
     #[inline]
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         // Before the rings are looked at: what comes later waits for the next time.
-        if let Some(pulse) = &mut self.pulse {
+        if let Some(pulse) = self.pulse.as_mut().filter(|_| !self.unseen) {
             pulse.beat();
         }
         let queues = self.queues.len();

@@ -3,16 +3,12 @@
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use core::time::Duration;
 
-use super::family::ALL_SIGNALS_BUT_LIBCS;
-use super::{Process, rest};
-use crate::kernel::{self, now};
+use super::{Process, background};
 use crate::lock::{Guard, Lock};
 use crate::options::Options;
 use crate::rules::Rules;
 use crate::socket::{CONTEXTS, SocketId};
-use crate::sys;
 
 /// Alone on its cache lines: what threads have of their own they do not share by chance.
 #[repr(align(128))]
@@ -31,8 +27,6 @@ static ALL: [Context; CONTEXTS] = [const {
 
 /// EF_STACK_PER_THREAD.
 static PER_THREAD: AtomicBool = AtomicBool::new(false);
-/// The thread that looks after contexts runs.
-static SWEEPING: AtomicBool = AtomicBool::new(false);
 /// Whose turn it is to be shared, when there are more threads than contexts.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
@@ -77,6 +71,16 @@ pub(crate) fn at(context: usize) -> Guard<'static, Process> {
 #[inline]
 pub(crate) fn at_last(context: usize) -> Guard<'static, Process> {
     ALL[context].process.lock_last()
+}
+
+/// A context for the thread that moves frames in the program's place, if nobody is in it; [`visited`] when it has left.
+pub(super) fn visit(context: usize) -> Option<Guard<'static, Process>> {
+    ALL[context].process.visit()
+}
+
+/// That thread has left a context.
+pub(super) fn visited(context: usize) {
+    ALL[context].process.visited();
 }
 
 /// The first context, and what is the whole process's.
@@ -209,43 +213,9 @@ pub(super) unsafe fn release() {
 
 /// In the child of a fork, the other threads are gone.
 pub(super) fn forget_threads() {
-    SWEEPING.store(false, Ordering::Relaxed);
+    background::forget_thread();
     for context in all() {
         ALL[context].owners.store(u32::from(OWN.get() == context), Ordering::Relaxed);
         ALL[context].process.forget_threads();
-    }
-}
-
-/// A context has a stack. Its timers run while somebody waits for one of its sockets; a thread sees to those that nobody waits
-/// for, as the owner may have ended, or sleep elsewhere.
-pub(super) fn look_after() {
-    if !are_several() || SWEEPING.swap(true, Ordering::Relaxed) {
-        return;
-    }
-    let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
-    let thread = std::thread::Builder::new().name("overfly-sweeper".to_owned()).spawn(sweep);
-    sys::set_signal_mask(mask);
-    if let Err(error) = thread {
-        SWEEPING.store(false, Ordering::Relaxed);
-        kernel::complain(&format!("stacks of threads that do not wait stand still: {error}"));
-    }
-}
-
-/// The thread.
-fn sweep() {
-    const PAUSE: Duration = Duration::from_millis(100);
-    const IDLE_PAUSE: Duration = Duration::from_secs(1);
-    loop {
-        let mut busy = false;
-        each(|process| {
-            if process.carries_flows() {
-                busy = true;
-                if now() - process.pumped >= PAUSE {
-                    process.pump();
-                    process.tell_sleepers();
-                }
-            }
-        });
-        rest((if busy { PAUSE } else { IDLE_PAUSE }).as_micros() as u64);
     }
 }

@@ -12,6 +12,7 @@ use core::time::Duration;
 use overfly_engine::Instant;
 use rustix::thread::futex;
 
+use super::background::Background;
 use super::standby::Alarm;
 use super::{Process, contexts, goes_on, signal};
 use crate::interest::SetId;
@@ -30,6 +31,7 @@ pub(crate) struct Sleepers {
     beside: u32,
     standing_by: u32,
     pub(super) alarm: Alarm,
+    pub(super) background: Background,
     places: Vec<Place>,
     /// Places that nobody sleeps at: without a descriptor, and with one.
     free: [Vec<usize>; 2],
@@ -123,6 +125,7 @@ impl Sleepers {
             beside: 0,
             standing_by: 0,
             alarm: Alarm::new(),
+            background: Background::new(),
             places: Vec::new(),
             free: [Vec::new(), Vec::new()],
             calls: Calls::NONE,
@@ -141,11 +144,19 @@ impl Sleepers {
         self.asleep > 0
     }
 
-    /// Threads sleep, frames wake none of them, and nobody is about to look.
+    /// Whether a thread of the program's sleeps, or is about to look.
+    #[inline]
+    pub(super) const fn anybody(&self) -> bool {
+        self.asleep + self.away > 0
+    }
+
+    /// Threads sleep, frames wake none of them, and nobody is about to look; or nobody is here at all.
     #[inline]
     pub(super) const fn are_forgotten(&self) -> bool {
-        self.asleep > 0
-            && self.away == 0
+        if self.asleep == 0 {
+            return self.away == 0 && self.background.is_called();
+        }
+        self.away == 0
             && if self.watching > 0 {
                 self.disarmed
             } else if self.standing_by > 0 {
@@ -191,6 +202,7 @@ impl Sleepers {
         let before = core::mem::replace(self, Self::new());
         before.places.iter().filter_map(|place| place.signal).for_each(signal::close);
         before.alarm.forget();
+        before.background.forget();
     }
 
     fn wake(&mut self, index: usize) {
@@ -335,7 +347,7 @@ impl Process {
     }
 
     /// The next frame wakes whoever watches the links. False if there are frames already.
-    fn arm(&mut self) -> bool {
+    pub(super) fn arm(&mut self) -> bool {
         self.sleepers.disarmed = false;
         self.stack.arm()
     }
@@ -343,7 +355,9 @@ impl Process {
     /// A thread leaves the library: those who sleep must not depend on its next call.
     #[cold]
     pub(super) fn remember_sleepers(&mut self) {
-        if self.sleepers.watching > 0 {
+        if !self.sleepers.any() {
+            self.call_background();
+        } else if self.sleepers.watching > 0 {
             self.arm_for_others();
         } else if self.sleepers.standing_by > 0 {
             self.set_alarm();
@@ -450,6 +464,7 @@ impl Process {
         deadline: Option<Instant>,
     ) -> (Option<u64>, Slept) {
         self.tell_of_news();
+        self.dismiss_background();
         let set = match what {
             For::Set(set) => Some(set),
             For::Frames | For::News | For::Sockets(_) => None,

@@ -1,0 +1,134 @@
+//! Programs that make no calls for a while: what they sent arrives, who connects is answered, what comes is taken, as on the kernel.
+//! The broker runs in this process. Needs root and python3.
+
+mod bench;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bench::lab::{CLIENT, SERVER};
+use bench::{Bench, Helper, programs, spawn, sum, text, until};
+
+/// How long the program is elsewhere.
+const AWAY: Duration = Duration::from_secs(3);
+const PORT: u16 = 8080;
+
+/// Runs a part of the script on the kernel, and on Overfly, where it has so many `connections`; `other` is the kernel's end of it.
+fn both(what: &str, connections: u64, other: impl Fn(&TcpListener) + Sync) {
+    let bench = Bench::new(1);
+    let listener = bench.lab.client.within(|| TcpListener::bind((CLIENT, PORT)).unwrap());
+    for accelerates in [false, true] {
+        println!("{what}, accelerated: {accelerates}");
+        let mut script = if accelerates { bench.accelerated("python3") } else { Command::new("python3") };
+        script.arg(programs("elsewhere.py")).args([what, &SERVER.to_string(), &CLIENT.to_string()]);
+        script.arg(PORT.to_string()).stderr(Stdio::piped());
+        let mut script = Helper(spawn(&bench.lab.server, &mut script));
+        bench.lab.client.within(|| other(&listener));
+        let mut told = Vec::new();
+        let mut errors = script.0.stderr.take().unwrap();
+        assert!(script.0.wait().unwrap().success());
+        errors.read_to_end(&mut told).unwrap();
+        let told = text(&told);
+        println!("{told}");
+        if accelerates {
+            assert!(sum(&told, "connects") + sum(&told, "accepts") >= connections, "{told}");
+        }
+    }
+}
+
+/// Connects as soon as somebody listens, and says how long it took since.
+fn connect() -> (TcpStream, Duration) {
+    let mut connected = None;
+    until("somebody listens", || {
+        let begin = Instant::now();
+        connected = TcpStream::connect((SERVER, PORT)).ok().map(|stream| (stream, begin.elapsed()));
+        connected.is_some()
+    });
+    connected.unwrap()
+}
+
+/// Reads until the end, or as many bytes as are wanted; returns when the last one came.
+fn read(stream: &mut TcpStream, wanted: usize) -> Duration {
+    let begin = Instant::now();
+    let mut buffer = vec![0; 1 << 16];
+    let mut count = 0;
+    while count < wanted {
+        match stream.read(&mut buffer) {
+            Ok(0) => panic!("the end after {count} bytes"),
+            Ok(more) => count += more,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    begin.elapsed()
+}
+
+#[test]
+fn what_was_written_leaves() {
+    both("sends", 1, |listener| {
+        let took = read(&mut listener.accept().unwrap().0, 300_000);
+        assert!(took < AWAY / 2, "{took:?}");
+    });
+}
+
+#[test]
+fn what_was_closed_is_delivered() {
+    both("closes", 1, |listener| {
+        let (mut stream, _) = listener.accept().unwrap();
+        let took = read(&mut stream, 1_000_000);
+        let begin = Instant::now();
+        assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
+        let end = begin.elapsed();
+        assert!(took + end < AWAY / 2, "{took:?}, {end:?}");
+    });
+}
+
+#[test]
+fn who_connects_is_answered_while_the_program_computes() {
+    for what in ["computes", "loops"] {
+        both(what, 2, |_| {
+            let (mut first, _) = connect();
+            assert_eq!(first.read(&mut [0; 8]).unwrap(), 0);
+            let mut two = [(); 2].map(|()| connect());
+            for (stream, took) in &mut two {
+                assert!(*took < AWAY / 2, "{took:?}");
+                let mut answer = [0; 4];
+                stream.read_exact(&mut answer).unwrap();
+                assert_eq!(&answer, b"late");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_connection_is_made_while_nobody_asks() {
+    both("connects", 1, |listener| {
+        let mut answer = [0; 5];
+        listener.accept().unwrap().0.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"hello");
+    });
+}
+
+#[test]
+fn what_comes_is_counted() {
+    both("looks", 1, |listener| {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_exact(&mut [0]).unwrap();
+        stream.write_all(&[7; 40_000]).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert_eq!(answer, "40000");
+    });
+}
+
+#[test]
+fn a_child_of_a_fork_has_such_a_thread_too() {
+    both("child", 2, |listener| {
+        let mut parents = listener.accept().unwrap().0;
+        parents.read_exact(&mut [0]).unwrap();
+        let took = read(&mut listener.accept().unwrap().0, 300_000);
+        assert!(took < AWAY / 2, "{took:?}");
+    });
+}

@@ -1,0 +1,93 @@
+"""A program that leaves its connections to themselves for a while.
+
+usage: elsewhere.py WHAT OWN PEER PORT
+"""
+import array
+import fcntl
+import select
+import socket
+import sys
+import termios
+import time
+
+what, own, peer, port = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+#: How long it is elsewhere, in seconds.
+AWAY = 3
+
+
+def compute():
+    """Makes no call for a while."""
+    end = time.monotonic() + AWAY
+    while time.monotonic() < end:
+        pass
+
+
+def reached(connection):
+    """Says that it is ready, and lets the other end begin."""
+    connection.sendall(b"!")
+
+
+if what == "sends":
+    connection = socket.create_connection((peer, port))
+    connection.sendall(bytes(300_000))
+    time.sleep(AWAY)
+elif what == "closes":
+    connection = socket.create_connection((peer, port))
+    connection.sendall(bytes(1_000_000))
+    connection.close()
+    time.sleep(AWAY)
+elif what == "computes":
+    listener = socket.create_server((own, port))
+    # It has been served before, so that the stack is there.
+    listener.accept()[0].close()
+    compute()
+    for _ in range(2):
+        connection = listener.accept()[0]
+        connection.sendall(b"late")
+        connection.close()
+elif what == "loops":
+    # As above, by an event loop.
+    listener = socket.create_server((own, port))
+    events = select.epoll()
+    events.register(listener, select.EPOLLIN)
+    events.poll()
+    listener.accept()[0].close()
+    compute()
+    for _ in range(2):
+        events.poll()
+        connection = listener.accept()[0]
+        connection.sendall(b"late")
+        connection.close()
+elif what == "connects":
+    connection = socket.socket()
+    connection.setblocking(False)
+    try:
+        connection.connect((peer, port))
+    except BlockingIOError:
+        pass
+    time.sleep(0.3)
+    # No poll: by now it is connected.
+    connection.send(b"hello")
+    time.sleep(AWAY)
+elif what == "looks":
+    connection = socket.create_connection((peer, port))
+    reached(connection)
+    time.sleep(AWAY)
+    waiting = array.array("i", [0])
+    fcntl.ioctl(connection, termios.FIONREAD, waiting)
+    # What is not read would reset the connection.
+    connection.recv(waiting[0], socket.MSG_WAITALL)
+    connection.sendall(b"%d" % waiting[0])
+elif what == "child":
+    # A child of a fork has no thread of its parent's.
+    import os
+    first = socket.create_connection((peer, port))
+    first.sendall(b"1")
+    child = os.fork()
+    if child == 0:
+        second = socket.create_connection((peer, port))
+        second.sendall(bytes(300_000))
+        time.sleep(AWAY)
+        os._exit(0)
+    first.close()
+    os.waitpid(child, 0)
