@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, Server, descendants, eventually, output, overfly, succeed};
+use overfly_tests::{Nginx, Server, eventually, output, overfly, succeed};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use serde_json::Value;
 
@@ -254,8 +254,10 @@ impl ControlGroup {
         ControlGroup { _root: root, path }
     }
 
-    fn take(&self, process: u32) {
-        fs::write(self.path.join("cgroup.procs"), process.to_string()).expect("move a process");
+    /// A shell's words that bring it into the group: sockets are of the group that their process was in when it made them.
+    fn entry(&self) -> String {
+        let path = self.path.display().to_string().replace("/self/", &format!("/{}/", std::process::id()));
+        format!("echo $$ > {path}/cgroup.procs")
     }
 }
 
@@ -271,7 +273,7 @@ impl Drop for ControlGroup {
 /// A program for a control group that lets no packet in, as systemd's `IPAddressDeny=any` does.
 fn deny() -> aya::Ebpf {
     const SOURCE: &str = "__attribute__((section(\"cgroup/skb\"), used)) int deny(void *packet) { return 0; }\n\
-                          char license[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
+                          char terms[] __attribute__((section(\"license\"), used)) = \"GPL\";\n";
     let folder = tempfile::tempdir().expect("a folder");
     let [source, object] = ["deny.c", "deny.o"].map(|name| folder.path().join(name));
     fs::write(&source, SOURCE).expect("write a program");
@@ -286,12 +288,19 @@ fn deny() -> aya::Ebpf {
 fn a_control_groups_program_that_comes_later_is_heeded_too() {
     let lab = lab();
     let group = ControlGroup::new();
-    let server = Server::nginx(&lab);
-    descendants(server.id()).into_iter().for_each(|process| group.take(process));
-    let mut client = Client::connect(&lab);
+    let mut shell = lab.command("server", "sh");
+    let run = format!(
+        "{}; exec {} run -- nginx -c /dev/shm/nginx/nginx.conf -e stderr",
+        group.entry(),
+        overfly().display()
+    );
+    shell.args(["-c", &run]);
+    let server = Server::spawn(shell);
+    eventually("the stack serves", || get(&lab).is_ok() && accepted(&lab) > 0);
     let before = accepted(&lab);
+    let mut client = Client::connect(&lab);
     assert_eq!((client.ask(), get(&lab)), ("answer".to_owned(), Ok("ok".to_owned())));
-    assert_eq!(accepted(&lab) - before, 1);
+    assert_eq!(accepted(&lab) - before, 2);
 
     let mut loaded = deny();
     let program: &mut CgroupSkb =
