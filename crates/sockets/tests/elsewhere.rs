@@ -103,6 +103,21 @@ fn who_connects_is_answered_while_the_program_computes() {
 }
 
 #[test]
+fn who_was_not_accepted_is_reset_when_the_listener_closes() {
+    both("refuses", 1, |_| {
+        let (mut first, _) = connect();
+        assert_eq!(first.read(&mut [0; 8]).unwrap(), 0);
+        let begin = Instant::now();
+        for (mut stream, _) in [(); 2].map(|()| connect()) {
+            let error = stream.read(&mut [0; 8]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
+        let took = begin.elapsed();
+        assert!(took < AWAY + AWAY / 3, "{took:?}");
+    });
+}
+
+#[test]
 fn a_connection_is_made_while_nobody_asks() {
     both("connects", 1, |listener| {
         let mut answer = [0; 5];

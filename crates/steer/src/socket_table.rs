@@ -101,6 +101,19 @@ impl SocketTable {
         Ok(all)
     }
 
+    /// Whether a socket of the kernel's listens there; yes if the kernel does not say.
+    pub(crate) fn is_listened_at(&mut self, local: SocketAddr, interface: u32) -> bool {
+        let nobody = if local.is_ipv4() {
+            SocketAddr::from(([0_u8; 4], 0))
+        } else {
+            SocketAddr::from(([0_u16; 8], 0))
+        };
+        match self.find(Protocol::Tcp, local, nobody, interface) {
+            Ok(found) => found.is_some_and(|found| found.state == STATE_LISTEN),
+            Err(_) => true,
+        }
+    }
+
     /// Who gets what comes from `remote` to `local` through the interface of that index: a connection's socket, else a
     /// listener's; with UDP a connected socket, else one that is bound there.
     pub(crate) fn find(

@@ -11,6 +11,7 @@ use overfly_link::broker::message::{Gift, Kind, Part, Renewed, StackPart, Wish};
 use overfly_link::broker::{Deferral, Interface, LeftFrames};
 use overfly_link::xdp::StackSockets;
 use rustix::io::fcntl_dupfd_cloexec;
+use rustix::net::sockopt;
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
@@ -26,7 +27,8 @@ use crate::renewal;
 use crate::repair::Room;
 use crate::service::{Asked, Asker, Carrier, Outcome};
 
-/// How long a connection that one listener gave away waits for another to come: a server's new process may still be starting.
+/// How long a connection that one listener gave away waits for another to come, as long as somebody listens in the kernel: a server's
+/// new process may still be starting.
 const GIFT_WAIT: Duration = Duration::from_secs(2);
 /// How often it is tried.
 const GIFT_PAUSE: Duration = Duration::from_millis(5);
@@ -62,6 +64,11 @@ impl Given {
     fn new(from: u16, listener: SocketAddr, remote: SocketAddr, socket: &OwnedFd) -> Result<Given, Error> {
         let socket = fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::system("dup", errno))?;
         Ok(Given { from, listener, remote, socket, until: Instant::now() + GIFT_WAIT })
+    }
+
+    /// Nobody comes for it: its peer hears of it when the broker's descriptor, the last one, is closed (SO_LINGER, socket(7)).
+    fn reset(&self) {
+        let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
     }
 
     /// False if the client does not read.
@@ -517,11 +524,18 @@ impl Carrier for Steering {
             }
         }
         let mut attachment = lock(&self.attachment);
-        // Those that nobody came for are reset.
+        let interface = self.claims.interface();
+        let table = self.claims.table();
         self.gifts.retain(|gift| {
             let heir = attachment.next_listener(gift.listener).and_then(|heir| clients.get(&heir));
-            let brought = heir.is_some_and(|heir| gift.send(heir));
-            !brought && now < gift.until
+            if heir.is_some_and(|heir| gift.send(heir)) {
+                return false;
+            }
+            let may_come = now < gift.until && table.is_listened_at(gift.listener, interface);
+            if !may_come {
+                gift.reset();
+            }
+            may_come
         });
     }
 

@@ -58,6 +58,13 @@ elif what == "loops":
         connection = listener.accept()[0]
         connection.sendall(b"late")
         connection.close()
+elif what == "refuses":
+    listener = socket.create_server((own, port))
+    listener.accept()[0].close()
+    compute()
+    # Those that nobody accepted are reset.
+    listener.close()
+    time.sleep(AWAY)
 elif what == "connects":
     connection = socket.socket()
     connection.setblocking(False)
