@@ -29,7 +29,7 @@ use crate::netlink::{Monitor, Netlink};
 use evaluate::{Packet, judge};
 pub(crate) use outside::ControlGroups;
 use ruleset::{Expression, Ruleset};
-use span::{Span, number};
+pub(crate) use span::{Span, number};
 pub(crate) use verdicts::Verdicts;
 
 const TCP: u8 = 6;

@@ -1,6 +1,7 @@
 //! Frames drawn at random, most of them nearly right, against what the routes and neighbours say of them.
 
 use super::*;
+use crate::firewall::{Span, number};
 use crate::mirror::{RT_TABLE_LOCAL, RT_TABLE_MAIN, RouteLine, Tables, compile};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -195,6 +196,26 @@ fn bench_of(host: &Host) -> Bench {
     bench
 }
 
+/// Whom a firewall lets through to each place: ranges around addresses that frames come from.
+fn drawn_verdicts(draw: &mut Draw) -> BTreeMap<Place, Span> {
+    let mut of = |v4: bool| {
+        let last = if v4 { u128::from(u32::MAX) } else { u128::MAX };
+        let mut ranges = Vec::new();
+        for _ in 0..draw.below(12) {
+            let middle = drawn_address(draw);
+            if middle.is_ipv4() == v4 {
+                let [before, after] = [draw.below(300), draw.below(300)].map(|width| width as u128);
+                let middle = number(middle);
+                ranges.push((middle.saturating_sub(before), middle.saturating_add(after).min(last)));
+            }
+        }
+        let some = Span::of(ranges);
+        let all = Span::all(if v4 { 32 } else { 128 });
+        if draw.below(2) == 0 { all.without(&some) } else { some }
+    };
+    places().map(|(place, _)| (place, of(place.address.is_ipv4()))).into()
+}
+
 /// The verdict, and what the frame is then.
 fn run(bench: &Bench, frame: &[u8]) -> (u32, Vec<u8>) {
     use aya::programs::{TestRun as _, TestRunOptions};
@@ -209,7 +230,7 @@ fn run(bench: &Bench, frame: &[u8]) -> (u32, Vec<u8>) {
 
 /// Well-formed frames from anywhere: a stack gets exactly those that it should, from where its answers must go.
 #[test]
-fn whoever_opens_is_judged_by_routes_and_neighbours() {
+fn whoever_opens_is_judged_by_routes_neighbours_and_firewall() {
     let mut draw = Draw(seed());
     let mut accepted = 0;
     for _ in 0..ROUNDS {
@@ -217,6 +238,10 @@ fn whoever_opens_is_judged_by_routes_and_neighbours() {
         let mut bench = bench_of(&host);
         let served = draw.below(4) as u16;
         bench.serve(&[served]);
+        let verdicts = if draw.below(3) == 0 { BTreeMap::new() } else { drawn_verdicts(&mut draw) };
+        bench.program.verdicts.set_places(&verdicts).unwrap();
+        let judges = bench.program.verdicts.judge();
+        bench.program.set_firewall(judges, false).unwrap();
         for _ in 0..FRAMES {
             let sender = drawn_address(&mut draw);
             let family = if sender.is_ipv4() { V4 } else { V6 };
@@ -233,11 +258,14 @@ fn whoever_opens_is_judged_by_routes_and_neighbours() {
             let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
             let stack =
                 places().into_iter().find(|(place, _)| *place == Place::new(protocol, to)).map(|its| its.1);
-            let is_ours = destination == OURS && stack == Some(served);
+            let verdict_of_rules = verdicts.get(&Place::new(protocol, to));
+            let is_let_in = verdict_of_rules.is_none_or(|accepted| accepted.contains(number(sender)));
+            let is_ours = destination == OURS && stack == Some(served) && is_let_in;
             let expected = host.seen_from(sender, source).filter(|_| is_ours);
             let (verdict, out) = run(&bench, &bytes);
             let way = host.way_to(sender);
-            let what = format!("{from} {source} > {to} {destination}, {protocol:?}, {way:?}");
+            let what =
+                format!("{from} {source} > {to} {destination}, {protocol:?}, {way:?}, let in: {is_let_in}");
             match expected {
                 Some(seen) => {
                     assert_eq!(verdict, XDP_REDIRECT, "{what}");
