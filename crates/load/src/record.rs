@@ -194,6 +194,8 @@ pub struct Record {
     pub bytes_in: u64,
     /// Stream bytes sent.
     pub bytes_out: u64,
+    /// Open connections that the server ended, by a FIN or a RST, before the generator asked for their end.
+    pub closed_by_server: u64,
     /// Largest number of connections that were open at once over all threads.
     pub open_max: u64,
     /// Processor time of the measured part.
@@ -225,6 +227,7 @@ impl Record {
             unsent: 0,
             bytes_in: 0,
             bytes_out: 0,
+            closed_by_server: 0,
             open_max: 0,
             cpu: CpuTime::default(),
             busy_ns: 0,
@@ -243,6 +246,7 @@ impl Record {
         self.unsent = 0;
         self.bytes_in = 0;
         self.bytes_out = 0;
+        self.closed_by_server = 0;
         self.cpu = CpuTime::default();
         self.busy_ns = 0;
     }
@@ -322,6 +326,7 @@ impl Record {
         self.unsent += other.unsent;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
+        self.closed_by_server += other.closed_by_server;
         // Each thread notes the sum over all threads when it opens one: the largest note is exact.
         self.open_max = self.open_max.max(other.open_max);
         self.cpu += other.cpu;
@@ -352,6 +357,7 @@ mod tests {
                     record.fail_malformed(Malformed::ALL[(i / 100 % 10) as usize]);
                 }
                 record.bytes_in += i;
+                record.closed_by_server += i % 5;
                 record.open_max = record.open_max.max(i);
             }
         }
@@ -361,6 +367,7 @@ mod tests {
         assert_eq!(one.malformed, both.malformed);
         assert_eq!(one.histograms(), both.histograms());
         assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
+        assert_eq!(one.closed_by_server, both.closed_by_server);
     }
 
     #[test]

@@ -434,6 +434,13 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// The server ends the connection. Where the generator would have gone on with it, that is worth knowing.
+    fn note_closed_by_server(&mut self, slot: usize) {
+        let place = &self.slots[slot];
+        let is_kept = matches!(place.phase, Phase::Open | Phase::Closing) && place.turns < self.plan.turns;
+        self.tally.record.closed_by_server += u64::from(is_kept);
+    }
+
     /// The first request under way got an answer that is none; those behind it get none at all.
     fn fail_malformed(&mut self, slot: usize, malformed: Malformed) {
         let request = self.take_oldest(slot);
@@ -868,6 +875,7 @@ impl Party for Client<'_> {
     }
 
     fn ended(&mut self, slot: usize) {
+        self.note_closed_by_server(slot);
         match self.slots[slot].phase {
             Phase::Closing => {}
             Phase::Open => {
@@ -888,6 +896,9 @@ impl Party for Client<'_> {
             Phase::Connecting => self.fail_connect(slot, why.of_connect()),
             Phase::Free | Phase::Dying => {}
             _ => {
+                if why == Why::Reset {
+                    self.note_closed_by_server(slot);
+                }
                 self.fail_all(slot, why.of_request());
                 self.leave(slot);
             }

@@ -8,8 +8,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -17,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 use super::party::{Carrier, Party, Servers, Why};
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
+use crate::readiness;
 
 const EVENTS_AT_ONCE: usize = 512;
 const RECEIVE_BUFFER: usize = 128 * 1024;
@@ -217,13 +216,7 @@ impl<'a, P: Party> Shard<'a, P> {
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, now_ns: u64) -> Result<(), Error> {
         let wait_ns = self.party.next_ns().saturating_sub(now_ns).saturating_sub(AWAKE_NS).min(1 << 60);
-        let timeout =
-            Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as _ };
-        events.clear();
-        match epoll::wait(&self.sockets.epoll, spare_capacity(events), Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::machine("waiting for sockets", error)),
-        }
+        readiness::wait(&self.sockets.epoll, events, wait_ns)
     }
 
     /// What the party wants done, and what it has to send.
