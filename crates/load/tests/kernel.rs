@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_load::http::{
-    Arrivals, Ending, Exchange, Hostility, Interest, Next, Rate, Report, Script, Settings, Target, Workload, run,
+    Arrivals, Ending, Exchange, Hostility, Interest, Next, Rate, Report, Script, Settings, Target, Workload,
+    run,
 };
 
 /// Serves each connection with `serve` in a thread of its own; says how many it accepted.
@@ -216,6 +217,8 @@ fn nobody_listens() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = load(address, |settings| settings.requests = Some(20));
     assert_eq!(only(&report, "connect_refused"), 20);
+    let reason = "Connections not made, 20: connection refused (ECONNREFUSED): nothing listens";
+    assert!(report.remarks.iter().any(|remark| remark.starts_with(reason)), "{:?}", report.remarks);
     assert_eq!((report.succeeded, report.connections_open_max), (0, 0));
 }
 

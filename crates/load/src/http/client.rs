@@ -15,6 +15,7 @@ use super::opening::Opening;
 use super::outgoing::{Outgoing, Repeated};
 use super::party::{Carrier, Party, Why};
 use super::plan::Plan;
+use super::reason;
 use super::schedule::{Schedule, lanes};
 use super::script::{Exchange, Interest, Next, Script};
 use super::tally::{Outcome, Tally};
@@ -663,6 +664,7 @@ impl<'a> Client<'a> {
         let slot = match carrier.connect(server) {
             Ok(slot) => slot,
             Err(why) => {
+                self.tally.record.explain(why.of_connect_in_words());
                 match intended_ns {
                     Some(intended_ns) => self.tally.fail(why.of_connect(), intended_ns),
                     None => self.fail_the_next(server, why.of_connect()),
@@ -733,7 +735,10 @@ impl<'a> Client<'a> {
                 continue;
             }
             match place.phase {
-                Phase::Connecting => self.fail_connect(slot, Failure::ConnectTimeout),
+                Phase::Connecting => {
+                    self.tally.record.explain(reason::LATE);
+                    self.fail_connect(slot, Failure::ConnectTimeout);
+                }
                 Phase::Open if place.under_way > 0 => {
                     self.fail_all(slot, Failure::Timeout);
                     self.leave(slot);
@@ -893,7 +898,10 @@ impl Party for Client<'_> {
 
     fn failed(&mut self, slot: usize, why: Why) {
         match self.slots[slot].phase {
-            Phase::Connecting => self.fail_connect(slot, why.of_connect()),
+            Phase::Connecting => {
+                self.tally.record.explain(why.of_connect_in_words());
+                self.fail_connect(slot, why.of_connect());
+            }
             Phase::Free | Phase::Dying => {}
             _ => {
                 if why == Why::Reset {

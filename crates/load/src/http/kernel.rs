@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::party::{Carrier, Party, Servers, Why};
+use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
 use crate::readiness;
@@ -83,7 +84,7 @@ impl Sockets {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(|error| {
             self.failed.get_or_insert(Error::machine("making a socket", error));
-            Why::Other
+            why(error)
         })?;
         if self.servers.no_delay {
             let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
@@ -99,7 +100,7 @@ impl Sockets {
         let data = u64::from(self.places[slot].generation) << 32 | slot as u64;
         epoll::add(&self.epoll, &socket, EventData::new_u64(data), interest).map_err(|error| {
             self.failed.get_or_insert(Error::machine("watching a socket", error));
-            Why::Other
+            why(error)
         })?;
         Ok(socket)
     }
@@ -162,7 +163,7 @@ fn why(error: Errno) -> Why {
         Errno::CONNREFUSED => Why::Refused,
         Errno::CONNRESET => Why::Reset,
         Errno::TIMEDOUT => Why::TimedOut,
-        _ => Why::Other,
+        _ => Why::Other(reason::of_errno(error)),
     }
 }
 

@@ -419,7 +419,11 @@ mod tests {
         let kept = poisson(0);
         assert_eq!((kept.remarks.as_slice(), verdict::short_of_load(&kept)), (&[] as &[String], None));
         let missed = poisson(50);
-        assert!(only(&missed.remarks).contains("missed by 6.25%: 50 of 800 requests"), "{:?}", missed.remarks);
+        assert!(
+            only(&missed.remarks).contains("missed by 6.25%: 50 of 800 requests"),
+            "{:?}",
+            missed.remarks
+        );
         assert_eq!(verdict::short_of_load(&missed).unwrap(), "rate missed by 6.25%");
     }
 
@@ -439,7 +443,10 @@ mod tests {
         assert!(only(&missed).contains("missed by 0.50%") && !missed[0].contains("queue"), "{missed:?}");
         let saturated = remarks(|about, record| (about.asked, record.unsent) = (asked(16_000.0), 80_000));
         let text = only(&saturated);
-        assert!(text.contains("missed by 50.00%: 80,000 of 160,000 requests that were due were never sent"), "{text}");
+        assert!(
+            text.contains("missed by 50.00%: 80,000 of 160,000 requests that were due were never sent"),
+            "{text}"
+        );
         assert!(text.contains("8 connections were not enough") && text.contains("The queue grew"), "{text}");
         let limited = remarks(|about, record| {
             (about.asked, record.unsent) = (asked(16_000.0), 80_000);
@@ -470,8 +477,15 @@ mod tests {
         let text = only(&closed);
         assert!(text.starts_with("The server closed 700 connections, one for every 114 requests"), "{text}");
         let often = remarks(|_, record| record.closed_by_server = 80_000);
-        assert!(only(&often).starts_with("The server closed 80,000 connections, one for each request"), "{often:?}");
-        assert_eq!(remarks(|_, record| record.closed_by_server = 80), [] as [String; 0], "nginx after 1,000 each");
+        assert!(
+            only(&often).starts_with("The server closed 80,000 connections, one for each request"),
+            "{often:?}"
+        );
+        assert_eq!(
+            remarks(|_, record| record.closed_by_server = 80),
+            [] as [String; 0],
+            "nginx after 1,000 each"
+        );
         let nothing = remarks(|_, record| {
             *record = Record::new();
             record.fail(Failure::Timeout);

@@ -24,12 +24,15 @@ pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if report.requests == 0 {
         remarks.push("No request ended: the run was too short, or the server never answered.".to_string());
+        remarks.extend(never_made(report));
         return remarks;
     }
     if report.succeeded == 0 {
         remarks.push("Nothing succeeded: there is no latency to report.".to_string());
+        remarks.extend(never_made(report));
         return remarks;
     }
+    remarks.extend(never_made(report));
     let limited = generator_was_the_limit(report);
     if let Some(open_loop) = &report.open_loop {
         remarks.extend(rate_missed(report, open_loop, limited));
@@ -46,6 +49,14 @@ pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
         remarks.extend(little(report));
     }
     remarks
+}
+
+/// Why connections were not made, the most frequent reason first.
+fn never_made(report: &Report) -> Vec<String> {
+    let mut reasons: Vec<(&str, u64)> = report.record.reasons().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let say = |(reason, count)| format!("Connections not made, {}: {reason}.", units::grouped(count));
+    reasons.into_iter().map(say).collect()
 }
 
 /// Why the run was not the load that was asked for; `None` if it was.

@@ -139,7 +139,7 @@ impl Worker {
             }
             self.accept_again()?;
             let wait_ms = if self.again.is_empty() { NAP_MS } else { 0 };
-            readiness::wait(&self.epoll, &mut events, u64::from(wait_ms) * 1_000_000)?;
+            readiness::wait(&self.epoll, &mut events, wait_ms * 1_000_000)?;
             self.site.now_ns = turn.now_ns();
             for event in &events {
                 match event.data.u64() {
