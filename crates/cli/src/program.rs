@@ -90,11 +90,18 @@ fn valgrind(path: &Path) -> Option<String> {
 /// set-user-ID, set-group-ID (fs/exec.c, bprm_fill_uid), capabilities of the file (security/commoncap.c,
 /// cap_bprm_creds_from_file; for root they add nothing).
 fn privileged(path: &Path) -> Option<String> {
+    use rustix::fs::StatVfsMountFlags;
     use rustix::process::{getegid, geteuid, getgid, getuid};
     const SET_USER: u32 = 0o4000;
     const SET_GROUP: u32 = 0o2000;
     const GROUP_EXECUTES: u32 = 0o010;
     let metadata = path.metadata().ok()?;
+    // Where the kernel ignores all of that: fs/exec.c, mnt_may_suid and task_no_new_privs.
+    let no_set_id =
+        rustix::fs::statvfs(path).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::NOSUID));
+    if no_set_id || rustix::thread::no_new_privs().unwrap_or(false) {
+        return None;
+    }
     let mode = metadata.permissions().mode();
     let user = mode & SET_USER != 0 && ![getuid(), geteuid()].iter().all(|id| id.as_raw() == metadata.uid());
     let both = SET_GROUP | GROUP_EXECUTES;
