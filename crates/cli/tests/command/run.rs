@@ -110,7 +110,7 @@ fn with_no_fail_0_it_does_not_run() {
 fn wrong_options_and_profiles_get_one_line_and_status_2() {
     assert_refused(&mut run(&["-p", "warp", "true"]), 2, &["warp", "balanced, latency, load, performance"]);
     assert_refused(&mut run(&["--speed", "9", "true"]), 2, &["'--speed'"]);
-    assert_refused(&mut run(&[]), 2, &["<PROGRAM>"]);
+    assert_refused(&mut run(&[]), 2, &["no program was given"]);
     assert_refused(
         run(&["true"]).env("EF_POLL_USEC", "soon"),
         2,
