@@ -13,7 +13,8 @@ use crate::profile::{self, Profile};
 
 /// Measure a server on the kernel and on Overfly, as a plan says, and compare
 ///
-/// Prints a table and writes it, with every figure behind it, to results/NAME/. Needs root. The
+/// Prints a table and writes it, with every figure behind it, to results/NAME/. Plans that
+/// measure an interface (AF_XDP) need root, those over memif do not. The
 /// exit status is 1 if a run or a request failed, or a figure is not what the plan's rules require.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {

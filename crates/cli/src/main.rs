@@ -11,6 +11,7 @@ mod doctor;
 mod enter;
 mod interface;
 mod lab;
+mod manual;
 mod one_line;
 /// The same table that the preloaded library reads. Not through the library's crate: linking that
 /// would put its socket hooks into this command.
@@ -52,6 +53,19 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    #[command(flatten)]
+    Visible(Visible),
+    #[command(name = "__broker", hide = true)]
+    Broker(broker::Arguments),
+    #[command(name = "__enter", hide = true)]
+    Enter(enter::Arguments),
+    #[command(name = "__warden", hide = true)]
+    Warden(run::WardenArguments),
+}
+
+/// What people call.
+#[derive(Debug, Subcommand)]
+enum Visible {
     Run(run::Arguments),
     Bench(bench::Arguments),
     Report(report::Arguments),
@@ -64,12 +78,8 @@ enum Command {
     Tune(tune::Arguments),
     #[command(subcommand)]
     Load(Load),
-    #[command(name = "__broker", hide = true)]
-    Broker(broker::Arguments),
-    #[command(name = "__enter", hide = true)]
-    Enter(enter::Arguments),
-    #[command(name = "__warden", hide = true)]
-    Warden(run::WardenArguments),
+    Completions(manual::CompletionsArguments),
+    Man(manual::ManArguments),
 }
 
 /// Load a server, or be one, over a user-level stack of the generator's own or over kernel sockets
@@ -87,33 +97,41 @@ enum Load {
 }
 
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match manual::parse() {
         Ok(arguments) => arguments,
         Err(error) => return one_line::report(&error),
     };
     match arguments.command {
-        Command::Run(arguments) => run::run(&arguments),
-        Command::Bench(arguments) => bench::bench(&arguments),
-        Command::Report(arguments) => report::report(&arguments),
-        Command::Doctor(arguments) => doctor::doctor(&arguments),
-        Command::Profile(arguments) => profile::profile(&arguments),
-        Command::Top(arguments) => watch::top::top(&arguments),
-        Command::Sockets(arguments) => watch::sockets::sockets(&arguments),
-        Command::Dump(arguments) => watch::dump::dump(&arguments),
-        Command::Lab(arguments) => lab::lab(&arguments),
-        Command::Tune(arguments) => tune::tune(&arguments),
-        Command::Load(Load::Http(arguments)) => main_http(&arguments),
-        Command::Load(Load::Serve(arguments)) => main_serve(&arguments),
-        Command::Load(Load::Gather(arguments)) => main_gather(&arguments),
-        Command::Load(Load::Merge(arguments)) => main_merge(&arguments),
-        Command::Load(Load::Wrk(arguments)) => main_wrk(&arguments),
-        Command::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
-        Command::Load(Load::Ab(arguments)) => main_ab(&arguments),
-        Command::Load(Load::Vod(arguments)) => main_vod(&arguments),
-        Command::Load(Load::Astf(arguments)) => main_astf(&arguments),
+        Command::Visible(command) => visible(command),
         Command::Broker(arguments) => broker::broker(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Warden(arguments) => run::warden(&arguments),
+    }
+}
+
+fn visible(command: Visible) -> ExitCode {
+    match command {
+        Visible::Run(arguments) => run::run(&arguments),
+        Visible::Bench(arguments) => bench::bench(&arguments),
+        Visible::Report(arguments) => report::report(&arguments),
+        Visible::Doctor(arguments) => doctor::doctor(&arguments),
+        Visible::Profile(arguments) => profile::profile(&arguments),
+        Visible::Top(arguments) => watch::top::top(&arguments),
+        Visible::Sockets(arguments) => watch::sockets::sockets(&arguments),
+        Visible::Dump(arguments) => watch::dump::dump(&arguments),
+        Visible::Lab(arguments) => lab::lab(&arguments),
+        Visible::Tune(arguments) => tune::tune(&arguments),
+        Visible::Load(Load::Http(arguments)) => main_http(&arguments),
+        Visible::Load(Load::Serve(arguments)) => main_serve(&arguments),
+        Visible::Load(Load::Gather(arguments)) => main_gather(&arguments),
+        Visible::Load(Load::Merge(arguments)) => main_merge(&arguments),
+        Visible::Load(Load::Wrk(arguments)) => main_wrk(&arguments),
+        Visible::Load(Load::Wrk2(arguments)) => main_wrk2(&arguments),
+        Visible::Load(Load::Ab(arguments)) => main_ab(&arguments),
+        Visible::Load(Load::Vod(arguments)) => main_vod(&arguments),
+        Visible::Load(Load::Astf(arguments)) => main_astf(&arguments),
+        Visible::Completions(arguments) => manual::completions(&arguments),
+        Visible::Man(arguments) => manual::man(&arguments),
     }
 }
 

@@ -7,10 +7,17 @@ use clap::error::ErrorKind;
 use overfly_terminal::Unwritten;
 
 /// Prints clap's help as it is, its errors in one line. The exit status is 2 for an error.
+///
+/// Where no command was given at all, the help is what was missing: it goes to standard error, with status 2, so that a
+/// script whose command got lost does not go on.
 pub(crate) fn report(error: &clap::Error) -> ExitCode {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         let written = error.print().and_then(|()| std::io::stdout().flush());
         return crate::written(written.map_err(Unwritten::from));
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        overfly_terminal::tell(error.to_string().trim_end());
+        return ExitCode::from(2);
     }
     crate::complain(message(error));
     ExitCode::from(2)
@@ -23,9 +30,13 @@ fn message(error: &clap::Error) -> String {
     let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let said = words.join(" ").trim_start_matches("error: ").to_owned();
     match error.kind() {
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
-            "no command was given; `overfly --help` lists them".to_owned()
+        ErrorKind::MissingSubcommand => "no command was given; `overfly --help` lists them".to_owned(),
+        ErrorKind::MissingRequiredArgument if said.contains("<PROGRAM>") => {
+            "no program was given: try `overfly run -- nginx -g 'daemon off;'`, or `overfly run --help`; \
+             `overfly doctor` says what this machine can do"
+                .to_owned()
         }
+        ErrorKind::MissingRequiredArgument => format!("{said}; `--help` has examples"),
         ErrorKind::InvalidSubcommand => format!("{said}; `overfly --help` lists the commands"),
         ErrorKind::UnknownArgument => format!("{said}; `--help` lists the options"),
         _ => said,
@@ -47,7 +58,9 @@ mod tests {
         for (arguments, named) in [
             (&["overfly", "fly"][..], "'fly'"),
             (&["overfly", "run", "--interfaces", "eth0", "true"], "'--interfaces'"),
-            (&["overfly", "run"], "<PROGRAM>"),
+            (&["overfly", "run"], "try `overfly run -- nginx"),
+            (&["overfly", "run", "-p", "latency"], "`overfly run --help`"),
+            (&["overfly", "load", "http"], "`--help` has examples"),
             (&["overfly", "lab", "exec", "server"], "<COMMAND>"),
         ] {
             let line = complaint(arguments);

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Why a program was not found.
@@ -42,14 +42,29 @@ fn executable(path: &Path) -> Result<(), Missing> {
     }
 }
 
-/// Why a library cannot be preloaded into the program at `path`, or None if it can as far as one
-/// sees from the file. A script is judged by its interpreter.
+/// Why a library cannot be preloaded into the program at `path`, or would do nothing there; None if it can as far as one sees
+/// from the file. A script is judged by its interpreter.
 pub(crate) fn obstacle(path: &Path) -> Option<String> {
     let mut path = path.to_owned();
     for _ in 0..4 {
+        if let Some(reason) = valgrind(&path) {
+            return Some(reason);
+        }
         match kind(&path) {
-            Ok(Kind::Dynamic) => return None,
+            Ok(Kind::Dynamic) => return privileged(&path),
             Ok(Kind::Static) => return Some(format!("{} is statically linked", path.display())),
+            Ok(Kind::Musl) => {
+                return Some(format!(
+                    "{} is linked with musl, and liboverfly.so with glibc: one process cannot have both",
+                    path.display()
+                ));
+            }
+            Ok(Kind::Go) => {
+                return Some(format!(
+                    "{} is a Go program: it makes its system calls itself, where no library sees them",
+                    path.display()
+                ));
+            }
             Ok(Kind::Foreign) => {
                 return Some(format!("{} is not a program for this machine's architecture", path.display()));
             }
@@ -63,9 +78,53 @@ pub(crate) fn obstacle(path: &Path) -> Option<String> {
     Some(format!("{} is a script of a script of a script", path.display()))
 }
 
+/// Valgrind runs programs on a processor of its own, with its own idea of which calls there are: a library with a signal
+/// handler and memory shared with the kernel does not survive that.
+fn valgrind(path: &Path) -> Option<String> {
+    let name = path.file_name()?.as_bytes();
+    (name == b"valgrind" || name == b"valgrind.bin")
+        .then(|| format!("{} runs programs on a processor of its own, without liboverfly.so", path.display()))
+}
+
+/// The dynamic linker preloads nothing into a program that gets rights which its caller has not (AT_SECURE, ld.so(8)):
+/// set-user-ID, set-group-ID (fs/exec.c, bprm_fill_uid), capabilities of the file (security/commoncap.c,
+/// cap_bprm_creds_from_file; for root they add nothing).
+fn privileged(path: &Path) -> Option<String> {
+    use rustix::fs::StatVfsMountFlags;
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    const SET_USER: u32 = 0o4000;
+    const SET_GROUP: u32 = 0o2000;
+    const GROUP_EXECUTES: u32 = 0o010;
+    let metadata = path.metadata().ok()?;
+    // Where the kernel ignores all of that: fs/exec.c, mnt_may_suid and task_no_new_privs.
+    let no_set_id =
+        rustix::fs::statvfs(path).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::NOSUID));
+    if no_set_id || rustix::thread::no_new_privs().unwrap_or(false) {
+        return None;
+    }
+    let mode = metadata.permissions().mode();
+    let user = mode & SET_USER != 0 && ![getuid(), geteuid()].iter().all(|id| id.as_raw() == metadata.uid());
+    let both = SET_GROUP | GROUP_EXECUTES;
+    let group = mode & both == both && ![getgid(), getegid()].iter().all(|id| id.as_raw() == metadata.gid());
+    let mut value = [0; 64];
+    let capable = !geteuid().is_root()
+        && rustix::fs::getxattr(path, c"security.capability", &mut value).is_ok_and(|length| length > 0);
+    let what = match (user, group, capable) {
+        (true, ..) => "is set-user-ID",
+        (_, true, _) => "is set-group-ID",
+        (_, _, true) => "has capabilities of its own",
+        _ => return None,
+    };
+    Some(format!("{} {what}, and no library is preloaded into such programs", path.display()))
+}
+
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Dynamic,
+    /// Dynamic, but for musl's linker.
+    Musl,
+    /// Dynamic, but made by Go's compiler.
+    Go,
     Static,
     Foreign,
     Script(PathBuf),
@@ -95,10 +154,56 @@ fn kind(path: &Path) -> std::io::Result<Kind> {
     let entries = usize::from(u16::from_le_bytes([head[56], head[57]]));
     let mut headers = Vec::new();
     file.seek(SeekFrom::Start(table))?;
-    file.take((entry_len * entries) as u64).read_to_end(&mut headers)?;
+    file.by_ref().take((entry_len * entries) as u64).read_to_end(&mut headers)?;
     let interpreted =
-        headers.chunks_exact(entry_len.max(4)).any(|header| header[..4] == PT_INTERP.to_le_bytes());
-    Ok(if interpreted { Kind::Dynamic } else { Kind::Static })
+        headers.chunks_exact(entry_len.max(HEADER_LEN)).find(|header| header[..4] == PT_INTERP.to_le_bytes());
+    let Some(header) = interpreted else { return Ok(Kind::Static) };
+    let interpreter = read_at(&mut file, number(header, 8), number(header, 32))?;
+    if Path::new(OsStr::from_bytes(&interpreter))
+        .file_name()
+        .is_some_and(|name| name.as_bytes().starts_with(b"ld-musl"))
+    {
+        return Ok(Kind::Musl);
+    }
+    Ok(if has_section(&mut file, &head, b".go.buildinfo")? { Kind::Go } else { Kind::Dynamic })
+}
+
+/// Size of a program header, and of a section header, of ELF64.
+const HEADER_LEN: usize = 56;
+const SECTION_LEN: usize = 64;
+/// No path and no table of section names that a linker wrote is longer.
+const PART_MAX: u64 = 1 << 20;
+
+/// Eight bytes of a header, little-endian.
+fn number(header: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(header[offset..offset + 8].try_into().expect("eight bytes"))
+}
+
+/// What of these bytes there is.
+fn read_at(file: &mut File, offset: u64, length: u64) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(offset))?;
+    file.by_ref().take(length.min(PART_MAX)).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Whether the file has a section of this name (System V ABI, "Sections"). `head`: its first bytes, 64 at least. A file that
+/// was stripped of its section headers has none.
+fn has_section(file: &mut File, head: &[u8], name: &[u8]) -> std::io::Result<bool> {
+    let half = |offset: usize| usize::from(u16::from_le_bytes([head[offset], head[offset + 1]]));
+    let (entry_len, entries, names) = (half(58), half(60), half(62));
+    if entry_len < SECTION_LEN {
+        return Ok(false);
+    }
+    let table = read_at(file, number(head, 40), (entry_len * entries) as u64)?;
+    let Some(strings) = table.chunks_exact(entry_len).nth(names) else { return Ok(false) };
+    let strings = read_at(file, number(strings, 24), number(strings, 32))?;
+    Ok(table.chunks_exact(entry_len).any(|section| {
+        let at = u32::from_le_bytes(section[..4].try_into().expect("four bytes")) as usize;
+        strings
+            .get(at..)
+            .is_some_and(|rest| rest.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&0)))
+    }))
 }
 
 fn kind_machine(head: &[u8]) -> u16 {
@@ -147,9 +252,75 @@ mod tests {
         }
         std::fs::write(&path, &bytes).unwrap();
         assert!(obstacle(&path).unwrap().contains("statically linked"));
+        // A table that lies about where things are is no reason to fail.
+        bytes[40..48].copy_from_slice(&u64::MAX.to_le_bytes());
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(obstacle(&path).unwrap().contains("statically linked"));
         std::fs::write(&path, &bytes[..40]).unwrap();
         assert!(obstacle(&path).unwrap().contains("architecture"));
         std::fs::write(&path, "plain text").unwrap();
         assert!(obstacle(&path).unwrap().contains("neither"));
+    }
+
+    /// Our own file with one run of bytes in place of another of the same length, wherever it appears.
+    fn altered(folder: &Path, name: &str, from: &[u8], to: &[u8]) -> PathBuf {
+        assert_eq!(from.len(), to.len());
+        let mut bytes = std::fs::read("/proc/self/exe").unwrap();
+        let mut found = 0;
+        for at in 0..bytes.len() - from.len() {
+            if &bytes[at..at + from.len()] == from {
+                bytes[at..at + from.len()].copy_from_slice(to);
+                found += 1;
+            }
+        }
+        assert!(found > 0, "nothing to alter");
+        let path = folder.join(name);
+        std::fs::write(&path, &bytes).unwrap();
+        path
+    }
+
+    #[test]
+    fn programs_of_musl_and_of_go_are_told_apart() {
+        let folder = tempfile::tempdir().unwrap();
+        let interpreter: &[u8] = if cfg!(target_arch = "aarch64") {
+            b"/lib/ld-linux-aarch64.so.1\0"
+        } else {
+            b"/lib64/ld-linux-x86-64.so.2\0"
+        };
+        let mut musl = b"/lib/ld-musl-x86_64.so.1".to_vec();
+        musl.resize(interpreter.len(), 0);
+        let path = altered(folder.path(), "musl", interpreter, &musl);
+        assert!(obstacle(&path).unwrap().contains("is linked with musl"));
+        // A section that every program has becomes Go's; the names are of one length.
+        let path = altered(folder.path(), "go", b"\0.eh_frame_hdr\0", b"\0.go.buildinfo\0");
+        assert!(obstacle(&path).unwrap().contains("is a Go program"));
+    }
+
+    #[test]
+    fn programs_that_get_rights_of_their_own_are_not_preloaded() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("program");
+        std::fs::copy("/proc/self/exe", &path).unwrap();
+        let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o4755);
+        assert_eq!(obstacle(&path), None, "it is ours: nothing is gained");
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        std::os::unix::fs::chown(&path, Some(65534), Some(65534)).unwrap();
+        mode(0o4755);
+        assert!(obstacle(&path).unwrap().contains("is set-user-ID, and no library"));
+        mode(0o2755);
+        assert!(obstacle(&path).unwrap().contains("is set-group-ID"));
+        mode(0o0755);
+        assert_eq!(obstacle(&path), None);
+    }
+
+    #[test]
+    fn valgrind_is_left_to_the_kernel() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("valgrind");
+        std::fs::write(&path, "#!/bin/sh\ntrue\n").unwrap();
+        assert!(obstacle(&path).unwrap().contains("a processor of its own"));
     }
 }

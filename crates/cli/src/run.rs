@@ -24,8 +24,8 @@ use crate::{complain, interface};
 
 /// Run a program, unchanged, on the user-level stack
 ///
-/// Its TCP connections over the interface are carried by Overfly; everything else (other
-/// interfaces, UDP, other programs) stays with the kernel. What cannot be accelerated runs on the
+/// Its TCP connections and UDP sockets on the interface bypass the kernel; everything else (other
+/// interfaces, other programs, packet information of UDP) stays on the kernel's stack. What cannot be accelerated runs on the
 /// kernel after a warning, or not at all with EF_NO_FAIL=0. The exit status is the program's, or
 /// 128 + the signal that ended it.
 #[derive(Debug, clap::Args)]
@@ -127,9 +127,11 @@ impl Arguments {
         let Some(link) = &self.link else { return Ok(Carrier::Xdp(self.interface.clone())) };
         let network = self.address.as_deref().map_or(Ok(Network::SERVER), str::parse);
         let network = network.map_err(|error| error.to_string())?;
-        match Link::parse(link).map_err(|error| error.to_string())? {
-            Link::Memif(place) => Ok(Carrier::Memif(place, network)),
-            Link::Tap(name) => Ok(Carrier::Tap(name, network)),
+        match Link::parse(link) {
+            Ok(Link::Memif(place)) => Ok(Carrier::Memif(place, network)),
+            Ok(Link::Tap(name)) => Ok(Carrier::Tap(name, network)),
+            Err(error) if link.starts_with("memif:") => Err(error.to_string()),
+            // Not what Link::parse expects: a generator has links that a program has not.
             _ => Err(format!(
                 "--link {link}: expected memif:PATH or tap:NAME; interfaces are named with --interface"
             )),

@@ -44,6 +44,13 @@ pub enum Error {
         /// The kernel's answer, if it was the kernel that said so.
         errno: Option<Errno>,
     },
+    /// The administrator: this process may not make the system calls by which one talks to the broker.
+    BrokerForbidden {
+        /// What was tried.
+        operation: &'static str,
+        /// The kernel's answer: EPERM, EACCES or ENOSYS.
+        errno: Errno,
+    },
     /// The broker's answer makes no sense: it is another version of Overfly.
     BrokerProtocol(&'static str),
     /// The administrator: there is no such tap device, or it is down.
@@ -159,6 +166,15 @@ impl fmt::Display for Error {
             Error::BrokerAddress => write!(
                 formatter,
                 "OVERFLY_BROKER must be <name>:<32 hex digits>, as `overfly run` sets it: start the program with `overfly run`"
+            ),
+            // Abstract names belong to a network namespace: unix(7).
+            Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) } => write!(
+                formatter,
+                "no broker of `overfly run` listens in this network namespace: it has ended, or the program has gone to another network namespace than `overfly run`'s"
+            ),
+            Error::BrokerForbidden { operation, errno } => write!(
+                formatter,
+                "this process may not talk to the broker of `overfly run` ({operation}: {errno}): a seccomp filter or a security module forbids it"
             ),
             Error::BrokerGone { operation, errno: Some(errno) } => write!(
                 formatter,

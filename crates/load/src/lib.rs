@@ -20,6 +20,7 @@ mod memory;
 pub mod output;
 mod processors;
 mod random;
+mod readiness;
 pub mod record;
 mod redis;
 pub mod response;

@@ -1,5 +1,7 @@
 //! What a run counts. Each thread has its own [`Record`]; merging them loses nothing.
 
+use std::collections::BTreeMap;
+
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -168,6 +170,8 @@ pub struct Record {
     failures: [u64; Failure::ALL.len()],
     #[serde(with = "ByName::<Malformed>")]
     malformed: [u64; Malformed::ALL.len()],
+    /// Connections that were not made, by the reason in words.
+    reasons: BTreeMap<String, u64>,
     /// Intended start of the request to the last byte of its response, ns. Successes only. In a closed loop a request is
     /// intended when it is begun; with a connection of its own, when that is begun.
     #[serde(with = "histogram")]
@@ -194,6 +198,8 @@ pub struct Record {
     pub bytes_in: u64,
     /// Stream bytes sent.
     pub bytes_out: u64,
+    /// Open connections that the server ended, by a FIN or a RST, before the generator asked for their end.
+    pub closed_by_server: u64,
     /// Largest number of connections that were open at once over all threads.
     pub open_max: u64,
     /// Processor time of the measured part.
@@ -216,6 +222,7 @@ impl Record {
             succeeded: 0,
             failures: [0; Failure::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
+            reasons: BTreeMap::new(),
             latency_ns: histogram::of_times(),
             service_ns: histogram::of_times(),
             first_byte_ns: histogram::of_times(),
@@ -225,6 +232,7 @@ impl Record {
             unsent: 0,
             bytes_in: 0,
             bytes_out: 0,
+            closed_by_server: 0,
             open_max: 0,
             cpu: CpuTime::default(),
             busy_ns: 0,
@@ -236,6 +244,7 @@ impl Record {
         self.succeeded = 0;
         self.failures = [0; Failure::ALL.len()];
         self.malformed = [0; Malformed::ALL.len()];
+        self.reasons.clear();
         for histogram in self.histograms_mut() {
             histogram.reset();
         }
@@ -243,6 +252,7 @@ impl Record {
         self.unsent = 0;
         self.bytes_in = 0;
         self.bytes_out = 0;
+        self.closed_by_server = 0;
         self.cpu = CpuTime::default();
         self.busy_ns = 0;
     }
@@ -282,6 +292,19 @@ impl Record {
         self.malformed[kind as usize] += 1;
     }
 
+    /// One more connection was not made.
+    pub fn explain(&mut self, reason: &str) {
+        match self.reasons.get_mut(reason) {
+            Some(count) => *count += 1,
+            None => drop(self.reasons.insert(reason.to_string(), 1)),
+        }
+    }
+
+    /// Why connections were not made, in words, and how many for each reason.
+    pub fn reasons(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.reasons.iter().map(|(reason, count)| (reason.as_str(), *count))
+    }
+
     /// How many requests failed in this way.
     #[must_use]
     pub fn failures(&self, failure: Failure) -> u64 {
@@ -315,6 +338,12 @@ impl Record {
         for (sum, more) in self.malformed.iter_mut().zip(other.malformed) {
             *sum += more;
         }
+        for (reason, more) in &other.reasons {
+            match self.reasons.get_mut(reason) {
+                Some(sum) => *sum += more,
+                None => drop(self.reasons.insert(reason.clone(), *more)),
+            }
+        }
         for (sum, more) in self.histograms_mut().into_iter().zip(other.histograms()) {
             *sum += more;
         }
@@ -322,6 +351,7 @@ impl Record {
         self.unsent += other.unsent;
         self.bytes_in += other.bytes_in;
         self.bytes_out += other.bytes_out;
+        self.closed_by_server += other.closed_by_server;
         // Each thread notes the sum over all threads when it opens one: the largest note is exact.
         self.open_max = self.open_max.max(other.open_max);
         self.cpu += other.cpu;
@@ -352,6 +382,10 @@ mod tests {
                     record.fail_malformed(Malformed::ALL[(i / 100 % 10) as usize]);
                 }
                 record.bytes_in += i;
+                record.closed_by_server += i % 5;
+                if i % 11 == 0 {
+                    record.explain(["refused", "unreachable"][(i % 2) as usize]);
+                }
                 record.open_max = record.open_max.max(i);
             }
         }
@@ -361,6 +395,8 @@ mod tests {
         assert_eq!(one.malformed, both.malformed);
         assert_eq!(one.histograms(), both.histograms());
         assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
+        assert_eq!(one.reasons, both.reasons);
+        assert_eq!(one.closed_by_server, both.closed_by_server);
     }
 
     #[test]
@@ -370,6 +406,7 @@ mod tests {
         record.connect_ns.saturating_record(u64::MAX);
         record.fail(Failure::Timeout);
         record.fail_malformed(Malformed::Upgrade);
+        record.explain("refused");
         (record.sent, record.bytes_in, record.open_max, record.busy_ns) = (3, 4, 5, 6);
         record.cpu = CpuTime { user_s: 0.5, system_s: 0.25 };
         let text = serde_json::to_string(&record).unwrap();

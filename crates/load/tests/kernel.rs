@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_load::http::{
-    Ending, Exchange, Hostility, Interest, Next, Rate, Report, Script, Settings, Target, Workload, run,
+    Arrivals, Ending, Exchange, Hostility, Interest, Next, Rate, Report, Script, Settings, Target, Workload,
+    run,
 };
 
 /// Serves each connection with `serve` in a thread of its own; says how many it accepted.
@@ -216,6 +217,8 @@ fn nobody_listens() {
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let report = load(address, |settings| settings.requests = Some(20));
     assert_eq!(only(&report, "connect_refused"), 20);
+    let reason = "Connections not made, 20: connection refused (ECONNREFUSED): nothing listens";
+    assert!(report.remarks.iter().any(|remark| remark.starts_with(reason)), "{:?}", report.remarks);
     assert_eq!((report.succeeded, report.connections_open_max), (0, 0));
 }
 
@@ -421,6 +424,34 @@ fn a_rate_with_a_connection_each_and_with_a_server_that_closes() {
         assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (100, 0, 0), "{report}");
         assert!(accepted.load(Ordering::Relaxed) >= 100);
     }
+}
+
+/// Chance decides how many Poisson arrivals there are: a server that answers all of them has not missed the rate.
+#[test]
+fn poisson_arrivals_that_were_all_sent_miss_no_rate() {
+    let (address, _) = server(answer(HELLO));
+    // 100 arrivals are expected; of five seeds some make 5 % fewer.
+    for seed in [1, 2, 3, 4, 5] {
+        let report = load(address, |settings| {
+            settings.requests = None;
+            settings.rate = Some(Rate { arrivals: Arrivals::Poisson, seed, ..Rate::constant(400.0) });
+            settings.duration = Some(Duration::from_millis(250));
+        });
+        assert_eq!((report.failed_total, report.record.unsent), (0, 0), "seed {seed}: {report}");
+        let missed = report.remarks.iter().find(|remark| remark.contains("rate was missed"));
+        assert_eq!(missed, None, "seed {seed}: {report}");
+    }
+}
+
+/// What python3 -m http.server does: HTTP/1.0, one response a connection.
+#[test]
+fn a_server_that_closes_each_connection_is_said_to() {
+    let (address, accepted) = server(answer_once(b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello"));
+    let report = load(address, |_| {});
+    assert_eq!((report.requests, report.succeeded), (100, 100), "{report}");
+    assert_eq!(report.connections_closed_by_server, accepted.load(Ordering::Relaxed), "{report}");
+    let [remark] = report.remarks.as_slice() else { panic!("{report}") };
+    assert!(remark.starts_with("The server closed 100 connections, one for each request"), "{remark}");
 }
 
 #[test]

@@ -70,6 +70,10 @@ fn an_open_loop_over_tls() {
     assert_eq!((report.succeeded, report.failed_total, report.record.unsent), (300, 0, 0), "{report}");
 }
 
+fn said(report: &Report, words: &str) {
+    assert!(report.remarks.iter().any(|remark| remark.contains(words)), "{words}: {report}");
+}
+
 #[test]
 fn who_is_not_to_be_trusted_is_counted() {
     let (address, _) = server("127.0.0.1", 10);
@@ -80,6 +84,7 @@ fn who_is_not_to_be_trusted_is_counted() {
         settings.ca_file = Some(other.path());
     });
     assert_eq!((report.succeeded, report.failed["tls"]), (0, 20), "{report}");
+    said(&report, "--insecure takes any certificate");
     let report = load(address, |settings| settings.insecure = true);
     assert_eq!(report.succeeded, 200, "{report}");
 
@@ -90,6 +95,7 @@ fn who_is_not_to_be_trusted_is_counted() {
         settings.ca_file = Some(pem.path());
     });
     assert_eq!(report.failed["tls"], 20, "another name: {report}");
+    said(&report, "for another name than the URL's");
 }
 
 #[test]
@@ -107,6 +113,7 @@ fn a_server_without_tls() {
     });
     assert_eq!((report.succeeded, report.failed_total), (0, 20), "{report}");
     assert!(report.failed["tls"] > 0);
+    said(&report, "no TLS: does it want http://");
 }
 
 #[test]

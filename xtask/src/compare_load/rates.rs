@@ -1,4 +1,7 @@
 //! How well our generator keeps a rate: from 10/s to 80 % of what it can do, in two seconds.
+//!
+//! At a low rate its threads sleep between requests, and a generator that wakes late reports its own delay as the server's
+//! latency. So latency, from when a request was due, stands beside service, from when it was sent.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -15,13 +18,15 @@ use super::stalls::Stalls;
 
 /// Shares of capacity beside the absolute rates.
 const SHARES: [f64; 2] = [0.5, 0.8];
-const ABSOLUTE: [f64; 2] = [10.0, 1000.0];
+const ABSOLUTE: [f64; 4] = [10.0, 100.0, 300.0, 1000.0];
 
 /// What came of one rate.
 #[derive(Clone, Copy)]
 struct Kept {
     asked_per_s: f64,
     sent_per_s: f64,
+    latency_p50_us: f64,
+    service_p50_us: f64,
     lag_p50_us: f64,
     lag_p99_us: f64,
     /// A percentile that only the core's own stalls would have, just before the run.
@@ -49,8 +54,15 @@ pub(crate) fn rates(
         let most = median(most.into_iter());
         text += &format!(
             "\nA rate over {client}, two seconds each; medians of {rounds}; capacity {most:.0}/s\n\n\
-             {:>14}{:>14}{:>12}{:>16}{:>16}{:>24}\n",
-            "asked /s", "sent /s", "error %", "lag p50 µs", "lag p99 µs", "core's own p99 µs"
+             {:>14}{:>14}{:>12}{:>18}{:>18}{:>16}{:>16}{:>24}\n",
+            "asked /s",
+            "sent /s",
+            "error %",
+            "latency p50 µs",
+            "service p50 µs",
+            "lag p50 µs",
+            "lag p99 µs",
+            "core's own p99 µs"
         );
         for rate in ABSOLUTE.into_iter().chain(SHARES.map(|share| (share * most).round())) {
             let kept = (0..rounds).map(|_| keep(lab, overfly, rate, amount.connections, &words));
@@ -58,10 +70,12 @@ pub(crate) fn rates(
             let value = |each: fn(&Kept) -> f64| median(kept.iter().map(each));
             writeln!(
                 text,
-                "{:>14.1}{:>14.1}{:>12.3}{:>16.1}{:>16.1}{:>24.1}",
+                "{:>14.1}{:>14.1}{:>12.3}{:>18.1}{:>18.1}{:>16.1}{:>16.1}{:>24.1}",
                 value(|kept| kept.asked_per_s),
                 value(|kept| kept.sent_per_s),
                 value(|kept| 100.0 * (kept.sent_per_s - kept.asked_per_s) / kept.asked_per_s),
+                value(|kept| kept.latency_p50_us),
+                value(|kept| kept.service_p50_us),
                 value(|kept| kept.lag_p50_us),
                 value(|kept| kept.lag_p99_us),
                 value(|kept| kept.core_p99_us),
@@ -87,6 +101,8 @@ fn keep(lab: &Lab, overfly: &Path, rate: f64, connections: u32, words: &[String]
     Ok(Kept {
         asked_per_s: number(&open["asked_per_s"]),
         sent_per_s: number(&open["sent_per_s"]),
+        latency_p50_us: number(&report["latency_us"]["p50"]),
+        service_p50_us: number(&report["service_us"]["p50"]),
         lag_p50_us: number(&open["send_lag_us"]["p50"]),
         lag_p99_us: number(&open["send_lag_us"]["p99"]),
         core_p99_us,

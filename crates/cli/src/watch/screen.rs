@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use overfly_terminal::columns;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
+use ratatui::text::Line;
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState, Wrap};
 use ratatui::{DefaultTerminal, Frame};
 
@@ -60,6 +62,11 @@ fn show(
     }
 }
 
+/// Columns, the most important first.
+const IMPORTANCE: [usize; COLUMNS.len()] = [0, 1, 4, 9, 3, 11, 7, 8, 5, 6, 10, 2, 12];
+/// Columns that hold names.
+const NAMES: [usize; 2] = [1, 2];
+
 fn draw(
     frame: &mut Frame<'_>,
     (samples, left): &(Vec<Sample>, Vec<Left>),
@@ -67,14 +74,36 @@ fn draw(
     paused: bool,
 ) {
     let [above, below] = Layout::vertical([Constraint::Min(4), Constraint::Length(9)]).areas(frame.area());
-    let widths = [7, 15, 10, 5, 7, 7, 7, 7, 7, 7, 7, 7, 5].map(Constraint::Length);
-    let bold = Style::new().add_modifier(Modifier::BOLD);
-    let rows = samples.iter().map(|sample| Row::new(cells(sample)));
     let title = if paused { " overfly top (paused) " } else { " overfly top " };
-    let table = Table::new(rows, widths)
-        .header(Row::new(COLUMNS).style(bold))
+    let block = Block::bordered().title(title).title_bottom(" q quit  p pause  ↑↓ choose ");
+    let all: Vec<[String; COLUMNS.len()]> = samples.iter().map(cells).collect();
+    // As wide as what stands in them, and none that would be cut.
+    let width = |column: usize| {
+        let cells = all.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[column].chars().count())
+    };
+    let widths: [usize; COLUMNS.len()] = std::array::from_fn(width);
+    let shown = columns(&widths, &IMPORTANCE, usize::from(block.inner(above).width));
+    let block = match COLUMNS.len() - shown.len() {
+        0 => block,
+        hidden => {
+            let said = format!(" {hidden} columns more on a wider screen ");
+            block.title_bottom(Line::from(said).right_aligned())
+        }
+    };
+    let right = |column: usize, text: &str| {
+        let line = Line::from(text.to_owned());
+        if NAMES.contains(&column) { line } else { line.right_aligned() }
+    };
+    let head = Row::new(shown.iter().map(|&column| right(column, COLUMNS[column])));
+    let row = |cells: &[String; COLUMNS.len()]| {
+        Row::new(shown.iter().map(|&column| right(column, &cells[column])).collect::<Vec<_>>())
+    };
+    let lengths = shown.iter().map(|&column| Constraint::Length(widths[column] as u16));
+    let table = Table::new(all.iter().map(row), lengths)
+        .header(head.style(Style::new().add_modifier(Modifier::BOLD)))
         .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
-        .block(Block::bordered().title(title).title_bottom(" q quit  p pause  ↑↓ choose "));
+        .block(block);
     frame.render_stateful_widget(table, above, chosen);
     let (title, mut lines) = match chosen.selected().and_then(|index| samples.get(index)) {
         Some(sample) => (format!(" {} {} ", sample.process, sample.program), remarks(sample)),
@@ -83,4 +112,87 @@ fn draw(
     lines.extend(left.iter().filter_map(left_line));
     let said = Paragraph::new(lines.join("\n")).wrap(Wrap { trim: true });
     frame.render_widget(said.block(Block::bordered().title(title)), below);
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::watch::top::tests::sample;
+
+    fn screen(samples: Vec<Sample>, width: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, 20)).unwrap();
+        let mut chosen = TableState::default().with_selected(0);
+        let look = (samples, Vec::new());
+        terminal.draw(|frame| draw(frame, &look, &mut chosen, false)).unwrap();
+        terminal.backend().to_string()
+    }
+
+    /// What a busy process on an interface with a long name shows.
+    fn busy() -> Sample {
+        let mut sample = sample();
+        sample.process = 4_194_303;
+        sample.program = "fifteen-letters".into();
+        sample.interface = "enp129s0f1np1.4".into();
+        sample.cpu_percent = Some(1234.0);
+        for (name, value, rate) in [
+            ("now.flows", 1_234_567, 0.0),
+            ("sockets.accepts", 1, 98_765.0),
+            ("link.received_bytes", 1, 15.4321e9),
+            ("engine.rx_frames", 1, 14_880_952.0),
+            ("engine.tx_frames", 1, 87_654.0),
+        ] {
+            let at = sample.counters.iter().position(|(known, _)| known.raw() == name);
+            match at {
+                Some(at) => (sample.counters[at].1, sample.rates[at]) = (value, rate),
+                None => {
+                    sample.counters.push((name.into(), value));
+                    sample.rates.push(rate);
+                }
+            }
+        }
+        sample
+    }
+
+    #[test]
+    fn no_number_is_cut_on_any_screen() {
+        let sample = busy();
+        let all = cells(&sample);
+        for width in [60, 80, 120, 200] {
+            let shown = screen(vec![busy()], width);
+            let lines: Vec<&str> = shown.lines().collect();
+            let words = |line: &str| -> Vec<String> {
+                let line = line.trim_matches('"').trim_matches('│');
+                line.split_ascii_whitespace().map(str::to_owned).collect()
+            };
+            let (heads, values) = (words(lines[1]), words(lines[2]));
+            assert_eq!(heads.len(), values.len(), "{shown}");
+            assert!(heads.len() >= 6, "{width}:\n{shown}");
+            for (head, value) in heads.iter().zip(&values) {
+                let column =
+                    COLUMNS.iter().position(|name| name == head).unwrap_or_else(|| panic!("{head}\n{shown}"));
+                assert_eq!(value, &all[column], "{head} at {width}:\n{shown}");
+            }
+            assert_eq!(width >= 120, heads.len() == COLUMNS.len(), "{width}:\n{shown}");
+            assert_eq!(heads.len() < COLUMNS.len(), shown.contains("more on a wider screen"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn every_column_has_its_place_in_the_order() {
+        let mut order = IMPORTANCE;
+        order.sort_unstable();
+        assert_eq!(order, std::array::from_fn(|column| column));
+        assert!(NAMES.iter().all(|column| ["PROGRAM", "IFACE"].contains(&COLUMNS[*column])));
+    }
+
+    #[test]
+    fn any_size_of_terminal_will_do() {
+        for width in [1, 5, 20] {
+            screen(vec![busy()], width);
+        }
+        assert!(screen(Vec::new(), 80).contains("no program runs"));
+    }
 }

@@ -212,12 +212,12 @@ fn table(samples: &[Sample], left: &[Left]) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use overfly_link::broker::LeftFrames;
 
     use super::*;
 
-    fn sample() -> Sample {
+    pub(in crate::watch) fn sample() -> Sample {
         let counters = [
             ("now.flows", 3, 0.0),
             ("now.receive_ring", 256, 0.0),

@@ -43,6 +43,53 @@ fn what_cannot_be_accelerated_runs_on_the_kernel_after_one_warning() {
 }
 
 #[test]
+fn what_a_first_time_user_types_is_answered_with_what_to_type_next() {
+    let words = ["no program was given", "`overfly run -- nginx", "`overfly run --help`", "`overfly doctor`"];
+    assert_refused(overfly().arg("run"), 2, &words);
+    let expected = ["--link foo: expected memif:PATH or tap:NAME; interfaces are named with --interface"];
+    assert_refused(overfly().args(["run", "--link", "foo", "true"]), 2, &expected);
+    let expected = ["--link tap:: expected memif:PATH or tap:NAME"];
+    assert_refused(overfly().args(["run", "--link", "tap:", "true"]), 2, &expected);
+    for group in [&[][..], &["load"], &["lab"], &["profile"]] {
+        let output = overfly().args(group).output().unwrap();
+        let (code, said) = outcome(&output);
+        assert_eq!(code, Some(2), "{said}");
+        assert!(output.stdout.is_empty());
+        assert!(said.contains("Commands:") && said.contains("Examples:\n  overfly"), "{said}");
+    }
+    let help = overfly().args(["run", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("UDP sockets on the interface bypass the kernel"), "{help}");
+}
+
+#[test]
+fn manual_pages_and_completions_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = overfly().arg("man").arg(folder.path().join("man1")).output().unwrap();
+    assert_eq!(outcome(&output), (Some(0), String::new()));
+    let page = fs::read_to_string(folder.path().join("man1/overfly-run.1")).unwrap();
+    assert!(page.contains("overfly run \\-\\- nginx \\-g"), "{page}");
+    let output = overfly().args(["completions", "bash"]).output().unwrap();
+    assert_eq!(outcome(&output), (Some(0), String::new()));
+    let mut shell = Command::new("bash").arg("-n").stdin(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut shell.stdin.take().unwrap(), &output.stdout).unwrap();
+    assert!(shell.wait().unwrap().success(), "bash reads it");
+    assert_refused(overfly().args(["man", "/proc/nowhere"]), 1, &["/proc/nowhere"]);
+}
+
+/// What no library can be preloaded into runs on the kernel's stack, and its exit status is its own.
+#[test]
+fn valgrind_runs_on_the_kernel() {
+    let folder = tempfile::tempdir().unwrap();
+    let valgrind = folder.path().join("valgrind");
+    super::write_script(&valgrind, "#!/bin/sh\nexit 3\n");
+    let output = overfly().arg("run").arg(&valgrind).output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(3), "{said}");
+    assert!(said.contains("runs on the kernel") && said.contains("a processor of its own"), "{said}");
+}
+
+#[test]
 fn with_no_fail_0_it_does_not_run() {
     assert_refused(
         run(&["--", "echo", "it ran"]).env("EF_NO_FAIL", "0"),
@@ -63,7 +110,7 @@ fn with_no_fail_0_it_does_not_run() {
 fn wrong_options_and_profiles_get_one_line_and_status_2() {
     assert_refused(&mut run(&["-p", "warp", "true"]), 2, &["warp", "balanced, latency, load, performance"]);
     assert_refused(&mut run(&["--speed", "9", "true"]), 2, &["'--speed'"]);
-    assert_refused(&mut run(&[]), 2, &["<PROGRAM>"]);
+    assert_refused(&mut run(&[]), 2, &["no program was given"]);
     assert_refused(
         run(&["true"]).env("EF_POLL_USEC", "soon"),
         2,

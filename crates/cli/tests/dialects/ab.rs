@@ -159,7 +159,21 @@ fn failures_end_the_run_as_in_ab_unless_told_otherwise() {
         );
     }
     let closed = "http://127.0.0.1:1/";
+    let refused = "apr_socket_recv: Connection refused (111)";
     let ours = overfly("ab", &["-n", "50", closed]);
+    assert_eq!(ours.status.code(), Some(1));
+    assert!(text(&ours.stderr).contains(refused), "{}", text(&ours.stderr));
+    let theirs = real("ab", &["-n", "50", closed]);
+    assert!(text(&theirs.stderr).contains(refused), "{}", text(&theirs.stderr));
+    for words in [&["-n", "50", "-r", closed], &["-n", "50", "-k", "-r", closed]] as [&[&str]; 2] {
+        let ours = overfly("ab", words);
+        assert_eq!(ours.status.code(), Some(1));
+        assert!(text(&ours.stdout).contains("(Connect: 50, Receive: 0,"), "{}", text(&ours.stdout));
+        assert!(real("ab", words).status.success());
+    }
+    // No connection for another reason: nobody speaks TLS there.
+    let secure = server.url("/").replace("http:", "https:");
+    let ours = overfly("ab", &["-n", "50", "-c", "20", "-s", "1", &secure]);
     assert_eq!(ours.status.code(), Some(1));
     assert!(text(&ours.stderr).contains("Test aborted after 10 failures"), "{}", text(&ours.stderr));
     let ours = overfly("ab", &["-q", "-n", "30", "--keep-going", closed]);

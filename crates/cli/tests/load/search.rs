@@ -43,6 +43,18 @@ fn the_highest_rate() {
     assert_eq!(asked.as_f64().map(f64::round), Some(25.0), "{said}");
 }
 
+/// Poisson arrivals are now more, now fewer than the rate: that is no load missed.
+#[test]
+fn a_rate_that_chance_makes_smaller_holds() {
+    let server = Server::new(64, Duration::from_millis(1));
+    let url = format!("http://{}/", server.address);
+    let search = "http -R 50:800 -c 64 -d 250ms --arrivals poisson --find-max p50<5s --find-repeats 1";
+    let output = succeed(load(search).args(["--json", &url]));
+    let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(found["holds"]["load"], 800, "{said}");
+}
+
 #[test]
 fn nothing_holds_and_everything_holds() {
     let server = Server::new(4, Duration::from_millis(20));

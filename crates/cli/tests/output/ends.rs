@@ -166,6 +166,8 @@ cpu = 0
             prints("tune check --json --root root"),
             quiet("tune apply --root root", 0),
             quiet("tune revert --root root", 0),
+            prints("completions bash"),
+            prints("man man1"),
             prints("--help"),
             prints("--version"),
             prints("run --help"),

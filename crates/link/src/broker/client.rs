@@ -490,7 +490,8 @@ impl Leash {
         // It may have ended in between.
         match rustix::net::recv(descriptor, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
             Err(Errno::AGAIN) => Ok(Leash(socket)),
-            result => Err(Error::BrokerGone { operation: "leash", errno: result.err() }),
+            Ok(_) => Err(Error::BrokerGone { operation: "leash", errno: None }),
+            Err(errno) => Err(gone("leash")(errno)),
         }
     }
 
@@ -531,7 +532,11 @@ fn control(
 }
 
 fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| Error::BrokerGone { operation, errno: Some(errno) }
+    move |errno| match errno {
+        // The broker says none of these: seccomp(2) filters and security modules do.
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => Error::BrokerForbidden { operation, errno },
+        _ => Error::BrokerGone { operation, errno: Some(errno) },
+    }
 }
 
 fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
@@ -599,4 +604,28 @@ pub(super) fn hear_with_descriptors<T>(
     }
     let mut descriptors = descriptors.into_iter();
     Ok((parse(&bytes[..length])?, core::array::from_fn(|_| descriptors.next())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_forbids_is_not_said_to_be_gone() {
+        for errno in [Errno::PERM, Errno::ACCESS, Errno::NOSYS] {
+            let error = gone("send")(errno);
+            assert!(!error.is_end_of_broker());
+            let said = error.to_string();
+            assert!(said.contains("may not talk to the broker") && said.contains("seccomp"), "{said}");
+        }
+        assert!(gone("send")(Errno::PIPE).is_end_of_broker());
+    }
+
+    #[test]
+    fn nobody_at_the_name_may_be_another_network_namespace() {
+        let error = dial("overfly-nobody-has-this-name").unwrap_err();
+        assert!(error.is_end_of_broker());
+        let said = error.to_string();
+        assert!(said.contains("listens in this network namespace: it has ended, or"), "{said}");
+    }
 }

@@ -15,6 +15,7 @@ use super::opening::Opening;
 use super::outgoing::{Outgoing, Repeated};
 use super::party::{Carrier, Party, Why};
 use super::plan::Plan;
+use super::reason;
 use super::schedule::{Schedule, lanes};
 use super::script::{Exchange, Interest, Next, Script};
 use super::tally::{Outcome, Tally};
@@ -434,6 +435,13 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// The server ends the connection. Where the generator would have gone on with it, that is worth knowing.
+    fn note_closed_by_server(&mut self, slot: usize) {
+        let place = &self.slots[slot];
+        let is_kept = matches!(place.phase, Phase::Open | Phase::Closing) && place.turns < self.plan.turns;
+        self.tally.record.closed_by_server += u64::from(is_kept);
+    }
+
     /// The first request under way got an answer that is none; those behind it get none at all.
     fn fail_malformed(&mut self, slot: usize, malformed: Malformed) {
         let request = self.take_oldest(slot);
@@ -656,6 +664,7 @@ impl<'a> Client<'a> {
         let slot = match carrier.connect(server) {
             Ok(slot) => slot,
             Err(why) => {
+                self.tally.record.explain(why.of_connect_in_words());
                 match intended_ns {
                     Some(intended_ns) => self.tally.fail(why.of_connect(), intended_ns),
                     None => self.fail_the_next(server, why.of_connect()),
@@ -726,7 +735,10 @@ impl<'a> Client<'a> {
                 continue;
             }
             match place.phase {
-                Phase::Connecting => self.fail_connect(slot, Failure::ConnectTimeout),
+                Phase::Connecting => {
+                    self.tally.record.explain(reason::LATE);
+                    self.fail_connect(slot, Failure::ConnectTimeout);
+                }
                 Phase::Open if place.under_way > 0 => {
                     self.fail_all(slot, Failure::Timeout);
                     self.leave(slot);
@@ -868,6 +880,7 @@ impl Party for Client<'_> {
     }
 
     fn ended(&mut self, slot: usize) {
+        self.note_closed_by_server(slot);
         match self.slots[slot].phase {
             Phase::Closing => {}
             Phase::Open => {
@@ -885,9 +898,15 @@ impl Party for Client<'_> {
 
     fn failed(&mut self, slot: usize, why: Why) {
         match self.slots[slot].phase {
-            Phase::Connecting => self.fail_connect(slot, why.of_connect()),
+            Phase::Connecting => {
+                self.tally.record.explain(why.of_connect_in_words());
+                self.fail_connect(slot, why.of_connect());
+            }
             Phase::Free | Phase::Dying => {}
             _ => {
+                if why == Why::Reset {
+                    self.note_closed_by_server(slot);
+                }
                 self.fail_all(slot, why.of_request());
                 self.leave(slot);
             }

@@ -8,15 +8,15 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::party::{Carrier, Party, Servers, Why};
+use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
+use crate::readiness;
 
 const EVENTS_AT_ONCE: usize = 512;
 const RECEIVE_BUFFER: usize = 128 * 1024;
@@ -84,7 +84,7 @@ impl Sockets {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(|error| {
             self.failed.get_or_insert(Error::machine("making a socket", error));
-            Why::Other
+            why(error)
         })?;
         if self.servers.no_delay {
             let _ = rustix::net::sockopt::set_tcp_nodelay(&socket, true);
@@ -100,7 +100,7 @@ impl Sockets {
         let data = u64::from(self.places[slot].generation) << 32 | slot as u64;
         epoll::add(&self.epoll, &socket, EventData::new_u64(data), interest).map_err(|error| {
             self.failed.get_or_insert(Error::machine("watching a socket", error));
-            Why::Other
+            why(error)
         })?;
         Ok(socket)
     }
@@ -163,7 +163,7 @@ fn why(error: Errno) -> Why {
         Errno::CONNREFUSED => Why::Refused,
         Errno::CONNRESET => Why::Reset,
         Errno::TIMEDOUT => Why::TimedOut,
-        _ => Why::Other,
+        _ => Why::Other(reason::of_errno(error)),
     }
 }
 
@@ -217,13 +217,7 @@ impl<'a, P: Party> Shard<'a, P> {
 
     fn wait(&mut self, events: &mut Vec<epoll::Event>, now_ns: u64) -> Result<(), Error> {
         let wait_ns = self.party.next_ns().saturating_sub(now_ns).saturating_sub(AWAKE_NS).min(1 << 60);
-        let timeout =
-            Timespec { tv_sec: (wait_ns / 1_000_000_000) as i64, tv_nsec: (wait_ns % 1_000_000_000) as _ };
-        events.clear();
-        match epoll::wait(&self.sockets.epoll, spare_capacity(events), Some(&timeout)) {
-            Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(Error::machine("waiting for sockets", error)),
-        }
+        readiness::wait(&self.sockets.epoll, events, wait_ns)
     }
 
     /// What the party wants done, and what it has to send.

@@ -14,6 +14,7 @@ mod opening;
 mod outgoing;
 mod party;
 mod plan;
+mod reason;
 mod report;
 mod run;
 mod schedule;

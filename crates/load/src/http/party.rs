@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+use super::reason;
 use super::tally::Outcome;
 use crate::error::Error;
 use crate::link::sources::Sources;
@@ -25,10 +26,10 @@ pub(crate) enum Why {
     TimedOut,
     /// Our side could not send.
     Write,
-    /// No TLS connection with it: the handshake failed, or its certificate is not to be trusted.
-    Untrusted,
-    /// Something else: unreachable, no port free.
-    Other,
+    /// No TLS connection with it: the handshake failed, or its certificate is not to be trusted; why, in words.
+    Untrusted(&'static str),
+    /// Something else: unreachable, no port free; what, in words.
+    Other(&'static str),
 }
 
 impl Why {
@@ -38,8 +39,8 @@ impl Why {
             Why::Refused => Failure::ConnectRefused,
             Why::Reset => Failure::ConnectReset,
             Why::TimedOut => Failure::ConnectTimeout,
-            Why::Untrusted => Failure::Tls,
-            Why::Write | Why::Other => Failure::ConnectOther,
+            Why::Untrusted(_) => Failure::Tls,
+            Why::Write | Why::Other(_) => Failure::ConnectOther,
         }
     }
 
@@ -48,8 +49,19 @@ impl Why {
         match self {
             Why::TimedOut => Failure::Timeout,
             Why::Write => Failure::Write,
-            Why::Untrusted => Failure::Tls,
-            Why::Refused | Why::Reset | Why::Other => Failure::Read,
+            Why::Untrusted(_) => Failure::Tls,
+            Why::Refused | Why::Reset | Why::Other(_) => Failure::Read,
+        }
+    }
+
+    /// Why there is no connection, for people.
+    pub(crate) fn of_connect_in_words(self) -> &'static str {
+        match self {
+            Why::Refused => reason::REFUSED,
+            Why::Reset => reason::RESET,
+            Why::TimedOut => reason::UNANSWERED,
+            Why::Untrusted(words) | Why::Other(words) => words,
+            Why::Write => reason::NOT_BEGUN,
         }
     }
 }

@@ -126,6 +126,9 @@ pub struct Report {
     pub connect_us: Latency,
     /// Connections made in the measured part.
     pub connections_made: u64,
+    /// Open connections that the server ended, by a FIN or a RST, while the generator would have gone on with them.
+    #[serde(default)]
+    pub connections_closed_by_server: u64,
     /// Stream bytes received.
     pub bytes_in: u64,
     /// Stream bytes sent.
@@ -237,6 +240,7 @@ impl Report {
             remarks: Vec::new(),
             connect_us: Latency::of(&record.connect_ns),
             connections_made: record.connect_ns.len(),
+            connections_closed_by_server: record.closed_by_server,
             bytes_in: record.bytes_in,
             bytes_out: record.bytes_out,
             cpu_s,
@@ -399,6 +403,30 @@ mod tests {
         Report::of(about, record, BTreeMap::new()).remarks
     }
 
+    /// Poisson arrivals are as many as chance has it: a rate is missed by what was due and never sent, by nothing else.
+    #[test]
+    fn a_rate_is_judged_by_what_was_never_sent() {
+        let poisson = |unsent: u64| {
+            let mut about = report("http://a/", 1.0, 1..2).about();
+            about.asked = Some(Asked { requests: 800.0, arrivals: "poisson".to_string(), seed: 3 });
+            let mut record = Record::new();
+            (record.open_max, record.sent, record.unsent) = (8, 750, unsent);
+            for _ in 0..750 {
+                record.succeed(Times { intended_ns: 0, sent_ns: 0, first_byte_ns: 1, ended_ns: 1_000_000 });
+            }
+            Report::of(about, record, BTreeMap::new())
+        };
+        let kept = poisson(0);
+        assert_eq!((kept.remarks.as_slice(), verdict::short_of_load(&kept)), (&[] as &[String], None));
+        let missed = poisson(50);
+        assert!(
+            only(&missed.remarks).contains("missed by 6.25%: 50 of 800 requests"),
+            "{:?}",
+            missed.remarks
+        );
+        assert_eq!(verdict::short_of_load(&missed).unwrap(), "rate missed by 6.25%");
+    }
+
     fn only(remarks: &[String]) -> &str {
         assert_eq!(remarks.len(), 1, "{remarks:?}");
         &remarks[0]
@@ -411,14 +439,17 @@ mod tests {
             |per_s: f64| Some(Asked { requests: 10.0 * per_s, arrivals: "even".to_string(), seed: 0 });
         assert_eq!(remarks(|about, _| about.asked = asked(8000.0)), [] as [String; 0]);
 
-        let missed = remarks(|about, _| about.asked = asked(8040.0));
+        let missed = remarks(|about, record| (about.asked, record.unsent) = (asked(8040.0), 400));
         assert!(only(&missed).contains("missed by 0.50%") && !missed[0].contains("queue"), "{missed:?}");
-        let saturated = remarks(|about, _| about.asked = asked(16_000.0));
+        let saturated = remarks(|about, record| (about.asked, record.unsent) = (asked(16_000.0), 80_000));
         let text = only(&saturated);
-        assert!(text.contains("missed by 50.00%: 8000.0/s sent of 16000.0/s"), "{text}");
+        assert!(
+            text.contains("missed by 50.00%: 80,000 of 160,000 requests that were due were never sent"),
+            "{text}"
+        );
         assert!(text.contains("8 connections were not enough") && text.contains("The queue grew"), "{text}");
         let limited = remarks(|about, record| {
-            about.asked = asked(16_000.0);
+            (about.asked, record.unsent) = (asked(16_000.0), 80_000);
             record.busy_ns = 9_900_000_000;
         });
         assert!(
@@ -439,6 +470,22 @@ mod tests {
             (about.steady, about.connections, record.open_max) = (true, 16, 16);
         });
         assert!(only(&idle).contains("8.0 requests were under way, with 16 connections"), "{idle:?}");
+        let closed = remarks(|about, record| {
+            (about.steady, about.connections, record.open_max) = (true, 16, 16);
+            record.closed_by_server = 700;
+        });
+        let text = only(&closed);
+        assert!(text.starts_with("The server closed 700 connections, one for every 114 requests"), "{text}");
+        let often = remarks(|_, record| record.closed_by_server = 80_000);
+        assert!(
+            only(&often).starts_with("The server closed 80,000 connections, one for each request"),
+            "{often:?}"
+        );
+        assert_eq!(
+            remarks(|_, record| record.closed_by_server = 80),
+            [] as [String; 0],
+            "nginx after 1,000 each"
+        );
         let nothing = remarks(|_, record| {
             *record = Record::new();
             record.fail(Failure::Timeout);

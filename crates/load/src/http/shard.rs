@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use overfly_engine::{Event, Failure, FlowId, Instant, Owner};
 
 use super::party::{Carrier, Party, Servers, Why};
+use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
 use crate::link::sources::Sources;
@@ -66,7 +67,7 @@ fn why(failure: Failure) -> Why {
         Failure::Refused => Why::Refused,
         Failure::Reset => Why::Reset,
         Failure::TimedOut => Why::TimedOut,
-        Failure::Unreachable(_) => Why::Other,
+        Failure::Unreachable(_) => Why::Other(reason::UNREACHABLE),
     }
 }
 
@@ -110,10 +111,10 @@ impl<W> Carrier for Asked<'_, W> {
                     return Ok(flow.index());
                 }
                 Err(overfly_engine::Error::TupleInUse) => {}
-                Err(_) => return Err(Why::Other),
+                Err(_) => return Err(Why::Other(reason::NOT_BEGUN)),
             }
         }
-        Err(Why::Other)
+        Err(Why::Other(reason::NO_PORT))
     }
 
     #[inline]

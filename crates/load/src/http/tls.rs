@@ -19,6 +19,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStor
 use super::Settings;
 use super::outgoing::Pieces;
 use super::party::{Carrier, Party, Why};
+use super::reason;
 use super::tally::Outcome;
 use crate::error::Error;
 
@@ -187,8 +188,12 @@ impl<P: Party> Tls<P> {
             let taken = channel.tls.read_tls(&mut data).unwrap_or(0);
             let processed = channel.tls.process_new_packets();
             let is_open = !channel.tls.is_handshaking();
-            if taken == 0 || processed.is_err() {
-                self.break_off(slot, is_open);
+            if let Err(error) = &processed {
+                self.break_off(slot, is_open, reason::of_tls(error));
+                return;
+            }
+            if taken == 0 {
+                self.break_off(slot, is_open, reason::of_tls(&rustls::Error::HandshakeNotComplete));
                 return;
             }
             if is_open && !channel.opened {
@@ -212,11 +217,11 @@ impl<P: Party> Tls<P> {
     }
 
     /// What came is no TLS that we could go on with: a reset follows.
-    fn break_off(&mut self, slot: usize, was_open: bool) {
+    fn break_off(&mut self, slot: usize, was_open: bool, words: &'static str) {
         if let Some(channel) = self.channels[slot].as_deref_mut() {
             channel.broken = true;
         }
-        self.party.failed(slot, if was_open { Why::Other } else { Why::Untrusted });
+        self.party.failed(slot, if was_open { Why::Other(words) } else { Why::Untrusted(words) });
         self.note(slot);
     }
 
@@ -280,7 +285,7 @@ impl<C: Carrier> Carrier for Between<'_, C> {
         let tls = match &self.security.names[server] {
             Some(name) => {
                 let made = ClientConnection::new(self.security.config.clone(), name.clone());
-                Some(made.map_err(|_| Why::Untrusted)?)
+                Some(made.map_err(|error| Why::Untrusted(reason::of_tls(&error)))?)
             }
             None => None,
         };
@@ -367,7 +372,11 @@ impl<P: Party> Party for Tls<P> {
     fn ended(&mut self, slot: usize) {
         let is_handshaking =
             self.channels.get(slot).and_then(Option::as_ref).is_some_and(|channel| !channel.opened);
-        if is_handshaking { self.break_off(slot, false) } else { self.party.ended(slot) }
+        if is_handshaking {
+            self.break_off(slot, false, reason::CLOSED_IN_HANDSHAKE);
+        } else {
+            self.party.ended(slot);
+        }
     }
 
     fn failed(&mut self, slot: usize, why: Why) {

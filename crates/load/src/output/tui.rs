@@ -21,6 +21,8 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, LineGauge, Paragraph, Row, Sparkline, Table};
 use ratatui::{Frame, Terminal};
 
+use overfly_terminal::{columns, parts};
+
 use super::board::Board;
 use super::units;
 use crate::error::Error;
@@ -132,19 +134,27 @@ fn draw_clock(frame: &mut Frame<'_>, board: &Board, area: Rect) {
 fn draw_rate(frame: &mut Frame<'_>, board: &Board, area: Rect) {
     let now = board.rates.back().copied().unwrap_or(0);
     let most = board.rates.iter().copied().max().unwrap_or(0);
-    let text = format!(
-        " {}/s now, {}/s at most; {} requests; {} open; {}/s in ",
-        units::grouped(now),
-        units::grouped(most),
-        units::grouped(board.requests),
-        units::grouped(board.open),
-        units::size(board.per_s(board.last.bytes_in)),
-    );
-    let block = Block::bordered().title(text);
+    let said = [
+        format!("{}/s now", units::grouped(now)),
+        format!("{} requests", units::grouped(board.requests)),
+        format!("{} open", units::grouped(board.open)),
+        format!("{}/s at most", units::grouped(most)),
+        format!("{}/s in", units::size(board.per_s(board.last.bytes_in))),
+    ];
+    // A border and a space at each end.
+    let text = parts(&said, ", ", usize::from(area.width).saturating_sub(4));
+    let block = Block::bordered().title(format!(" {text} "));
     let width = usize::from(block.inner(area).width);
     let shown = board.rates.iter().skip(board.rates.len().saturating_sub(width)).copied();
     frame.render_widget(Sparkline::default().block(block).data(shown).style(Style::new().cyan()), area);
 }
+
+/// Columns of the table of times: a name, two of the last second, five of all.
+const COLUMNS: usize = 8;
+/// The most important first.
+const IMPORTANCE: [usize; COLUMNS] = [0, 3, 5, 2, 7, 1, 6, 4];
+/// `999.99us`.
+const TIME: usize = 8;
 
 fn draw_latency(frame: &mut Frame<'_>, board: &Board, area: Rect) {
     let row = |name: &'static str, now: &Histogram<u64>, all: &Histogram<u64>| {
@@ -154,10 +164,9 @@ fn draw_latency(frame: &mut Frame<'_>, board: &Board, area: Rect) {
             }
             units::time(histogram.value_at_quantile(quantile) as f64 / 1e3)
         };
-        let now = [0.5, 0.99].map(|quantile| at(now, quantile));
-        let all = [0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| at(all, quantile));
-        let cells = now.into_iter().chain(all).map(|text| Cell::from(Line::from(text).right_aligned()));
-        Row::new(std::iter::once(Cell::from(name)).chain(cells))
+        let [now_p50, now_p99] = [0.5, 0.99].map(|quantile| at(now, quantile));
+        let [p50, p90, p99, p99_9, max] = [0.5, 0.9, 0.99, 0.999, 1.0].map(|quantile| at(all, quantile));
+        [name.to_string(), now_p50, now_p99, p50, p90, p99, p99_9, max]
     };
     let (last, total) = (&board.last, &board.total);
     let rows = [
@@ -167,10 +176,24 @@ fn draw_latency(frame: &mut Frame<'_>, board: &Board, area: Rect) {
         row("connect", &last.connect_ns, &total.connect_ns),
     ];
     let heads = ["", "p50 now", "p99 now", "p50", "p90", "p99", "p99.9", "max"];
-    let head = Row::new(heads.map(|text| Line::from(text).right_aligned())).bold();
-    let widths = std::iter::once(Constraint::Length(10)).chain([Constraint::Length(9); 7]);
-    frame
-        .render_widget(Table::new(rows, widths).header(head).block(Block::bordered().title(" Times ")), area);
+    let block = Block::bordered().title(" Times ");
+    // As wide as what stands in them, and at least so that they do not move with every digit; none that would be cut.
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].len());
+        cells.max().unwrap_or(0).max(heads[column].len()).max(TIME)
+    };
+    let widths: [usize; COLUMNS] = std::array::from_fn(width);
+    let shown = columns(&widths, &IMPORTANCE, usize::from(block.inner(area).width));
+    let line = |cells: &[&str; COLUMNS]| {
+        let cell = |&column: &usize| {
+            let line = Line::from(cells[column].to_string());
+            Cell::from(if column == 0 { line } else { line.right_aligned() })
+        };
+        Row::new(shown.iter().map(cell).collect::<Vec<_>>())
+    };
+    let lines = rows.iter().map(|row| line(&row.each_ref().map(String::as_str)));
+    let lengths = shown.iter().map(|&column| Constraint::Length(widths[column] as u16));
+    frame.render_widget(Table::new(lines, lengths).header(line(&heads).bold()).block(block), area);
 }
 
 fn draw_failures(frame: &mut Frame<'_>, board: &Board, area: Rect) {
@@ -217,6 +240,45 @@ mod tests {
             assert!(shown.contains(part), "{part} in\n{shown}");
         }
         assert!(board.line().contains("15,005 requests, 5,000/s, p50 5.00ms, p99 5.00ms, 0 open, 5 failed"));
+    }
+
+    #[test]
+    fn no_number_is_cut_on_any_screen() {
+        let mut board = Board::new("http://a/ over xdp".to_string(), Some(Duration::from_secs(10)));
+        let mut record = Record::new();
+        for ns in [123_456_000, 987_654_000, 999_990_000, 3_600_000_000_000] {
+            record.latency_ns.record(ns).unwrap();
+            record.service_ns.record(ns).unwrap();
+        }
+        (record.succeeded, record.bytes_in) = (12_345_678, 9_876_543_210);
+        board.add(&record, Duration::from_secs(1));
+        (board.warming_up, board.requests, board.open) = (false, 1_234_567_890, 1_000_000);
+        for width in [60, 80, 120] {
+            let shown = screen(&board, width, 24);
+            let line = |word: &str| {
+                shown.lines().find(|line| line.contains(word)).unwrap_or_else(|| panic!("{word}\n{shown}"))
+            };
+            let words = |line: &str| line.split(['│', '"']).collect::<String>();
+            let (heads, latency) = (words(line("p50")).replace(" now", "-now"), words(line("latency")));
+            let (heads, latency): (Vec<&str>, Vec<&str>) =
+                (heads.split_ascii_whitespace().collect(), latency.split_ascii_whitespace().collect());
+            assert_eq!(latency.len(), heads.len() + 1, "{shown}");
+            assert!(heads.len() >= 4 && (width < 80 || heads.len() == 7), "{width}:\n{shown}");
+            for (head, value) in heads.iter().zip(&latency[1..]) {
+                let whole =
+                    ["ms", "us", "s"].iter().find_map(|unit| value.strip_suffix(unit)).unwrap_or_default();
+                assert_eq!(
+                    whole.rsplit_once('.').map(|(_, rest)| rest.len()),
+                    Some(2),
+                    "{head} {value}:\n{shown}"
+                );
+            }
+            let rate = line("/s now");
+            assert!(rate.contains("12,345,678/s now, 1,234,567,890 requests"), "{shown}");
+            let open = rate.contains("1,000,000 open ") || rate.contains("1,000,000 open, ");
+            assert_eq!(open, rate.contains("open"), "{shown}");
+            assert_eq!(rate.contains("GB/s in"), width == 120, "{shown}");
+        }
     }
 
     #[test]

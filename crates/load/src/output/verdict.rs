@@ -15,6 +15,8 @@ const LAG_SHARE: f64 = 0.5;
 /// do not count.
 const REQUESTS_FOR_EACH: u64 = 20;
 const LITTLE_TOLERANCE: f64 = 0.1;
+/// A server that closes more than one connection in so many requests is no server of kept connections.
+const CLOSED_OFTEN: u64 = 100;
 
 /// Sentences, the gravest first. Empty where there is nothing to say. `steady`: each connection has exactly one request under
 /// way, from the beginning to the end.
@@ -22,12 +24,15 @@ pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
     let mut remarks = Vec::new();
     if report.requests == 0 {
         remarks.push("No request ended: the run was too short, or the server never answered.".to_string());
+        remarks.extend(never_made(report));
         return remarks;
     }
     if report.succeeded == 0 {
         remarks.push("Nothing succeeded: there is no latency to report.".to_string());
+        remarks.extend(never_made(report));
         return remarks;
     }
+    remarks.extend(never_made(report));
     let limited = generator_was_the_limit(report);
     if let Some(open_loop) = &report.open_loop {
         remarks.extend(rate_missed(report, open_loop, limited));
@@ -39,15 +44,25 @@ pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
         ));
     }
     remarks.extend(never_all_open(report));
+    remarks.extend(closed_by_server(report, steady));
     if steady {
         remarks.extend(little(report));
     }
     remarks
 }
 
+/// Why connections were not made, the most frequent reason first.
+fn never_made(report: &Report) -> Vec<String> {
+    let mut reasons: Vec<(&str, u64)> = report.record.reasons().collect();
+    reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
+    let say = |(reason, count)| format!("Connections not made, {}: {reason}.", units::grouped(count));
+    reasons.into_iter().map(say).collect()
+}
+
 /// Why the run was not the load that was asked for; `None` if it was.
 pub(crate) fn short_of_load(report: &Report) -> Option<String> {
-    let missed = report.open_loop.as_ref().map(missed_share).filter(|missed| *missed > SATURATED);
+    let missed = report.open_loop.as_ref().map(|open_loop| missed_share(report, open_loop));
+    let missed = missed.filter(|missed| *missed > SATURATED);
     let missed = missed.map(|missed| format!("rate missed by {}", units::percent(missed)));
     missed.or_else(|| {
         (!report.close
@@ -57,15 +72,20 @@ pub(crate) fn short_of_load(report: &Report) -> Option<String> {
     })
 }
 
-fn missed_share(open_loop: &OpenLoop) -> f64 {
-    if open_loop.asked_per_s > 0.0 { 1.0 - open_loop.sent_per_s / open_loop.asked_per_s } else { 0.0 }
+/// What was due in the measured part: it succeeded, failed, or was never sent. Not the rate times the length, since Poisson
+/// arrivals are as many as chance has it.
+fn due(report: &Report, open_loop: &OpenLoop) -> u64 {
+    report.requests + open_loop.unsent
+}
+
+fn missed_share(report: &Report, open_loop: &OpenLoop) -> f64 {
+    open_loop.unsent as f64 / due(report, open_loop).max(1) as f64
 }
 
 fn rate_missed(report: &Report, open_loop: &OpenLoop, limited: bool) -> Option<String> {
-    let missed = missed_share(open_loop);
+    let missed = missed_share(report, open_loop);
     // One request more or less is within any rate.
-    let short = (open_loop.asked_per_s - open_loop.sent_per_s) * report.duration_s;
-    if missed <= RATE_TOLERANCE || short <= 1.0 {
+    if missed <= RATE_TOLERANCE || open_loop.unsent <= 1 {
         return None;
     }
     let why = if limited {
@@ -85,10 +105,10 @@ fn rate_missed(report: &Report, open_loop: &OpenLoop, limited: bool) -> Option<S
         ""
     };
     Some(format!(
-        "The rate was missed by {}: {:.1}/s sent of {:.1}/s asked for; {why}.{saturated}",
+        "The rate was missed by {}: {} of {} requests that were due were never sent; {why}.{saturated}",
         units::percent(missed),
-        open_loop.sent_per_s,
-        open_loop.asked_per_s
+        units::grouped(open_loop.unsent),
+        units::grouped(due(report, open_loop))
     ))
 }
 
@@ -113,19 +133,47 @@ fn never_all_open(report: &Report) -> Option<String> {
     })
 }
 
+/// A server that does not keep connections open is measured with a new one for many requests, whatever was asked for. Said
+/// where it is so often, or where it is why rate and latency do not add up: latency begins when a connection is open.
+fn closed_by_server(report: &Report, steady: bool) -> Option<String> {
+    let closed = report.connections_closed_by_server;
+    let matters = closed * CLOSED_OFTEN > report.requests || steady && is_off(report);
+    (!report.close && closed > 0 && matters).then(|| {
+        let each = match report.requests / closed {
+            0 | 1 => "one for each request".to_string(),
+            many => format!("one for every {} requests", units::grouped(many)),
+        };
+        let latency = match report.open_loop {
+            Some(_) => "requests that waited for new ones were served later",
+            None => "the time to make new ones is not in the latencies",
+        };
+        format!(
+            "The server closed {} connections, {each}, that the generator would have kept: {latency}. Measure it with --close, or let the server keep connections open.",
+            units::grouped(closed)
+        )
+    })
+}
+
 /// Rate × mean time should be the number of connections.
 fn little(report: &Report) -> Option<String> {
-    let connections = report.connections as f64;
+    // Connections that the server closes have nothing under way until others take their place, and that is said.
+    (report.connections_closed_by_server == 0 && is_off(report)).then(|| {
+        format!(
+            "Rate and latency do not add up: by Little's law {:.1} requests were under way, with {} connections that have one each. The generator was too busy to send, or its clock is wrong.",
+            report.under_way(),
+            report.connections
+        )
+    })
+}
+
+/// Whether Little's law says other than that each connection had a request under way. Not asked of runs in which much failed,
+/// nor of short ones.
+fn is_off(report: &Report) -> bool {
     let clean = report.failed_total * 100 < report.requests
         && report.requests >= REQUESTS_FOR_EACH * report.connections as u64
         && report.connections_open_max == report.connections as u64;
-    let off = report.under_way() / connections - 1.0;
-    (clean && off.abs() > LITTLE_TOLERANCE).then(|| {
-        format!(
-            "Rate and latency do not add up: by Little's law {:.1} requests were under way, with {connections} connections that have one each. The generator was too busy to send, or its clock is wrong.",
-            report.under_way()
-        )
-    })
+    let off = report.under_way() / report.connections as f64 - 1.0;
+    clean && off.abs() > LITTLE_TOLERANCE
 }
 
 /// How much of the run the generator's threads had something to do; over kernel sockets their processor time says so too.

@@ -8,8 +8,6 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, sockopt};
@@ -17,6 +15,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, So
 use super::run::{Outcome, Turn};
 use super::session::{Ending, Session, Site};
 use crate::error::Error;
+use crate::readiness;
 
 const EVENTS_AT_ONCE: usize = 512;
 const BUFFER: usize = 128 * 1024;
@@ -140,12 +139,7 @@ impl Worker {
             }
             self.accept_again()?;
             let wait_ms = if self.again.is_empty() { NAP_MS } else { 0 };
-            let timeout = Timespec { tv_sec: 0, tv_nsec: (wait_ms * 1_000_000) as _ };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::machine("waiting for sockets", error)),
-            }
+            readiness::wait(&self.epoll, &mut events, wait_ms * 1_000_000)?;
             self.site.now_ns = turn.now_ns();
             for event in &events {
                 match event.data.u64() {

@@ -9,8 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -20,6 +18,7 @@ use super::player::{Order, Player};
 use super::shard::{CONNECTING_AT_ONCE, Route};
 use crate::crew::{Outcome, Turn};
 use crate::error::Error;
+use crate::readiness;
 
 const EVENTS_AT_ONCE: usize = 512;
 const BUFFER: usize = 128 * 1024;
@@ -88,12 +87,7 @@ impl Carrier {
             } else {
                 0
             };
-            let timeout = Timespec { tv_sec: 0, tv_nsec: wait_ns as _ };
-            events.clear();
-            match epoll::wait(&self.epoll, spare_capacity(&mut events), Some(&timeout)) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(error) => return Err(Error::machine("waiting for sockets", error)),
-            }
+            readiness::wait(&self.epoll, &mut events, wait_ns)?;
             self.player.tell(turn.now_ns());
             for event in &events {
                 let (index, flags) = (event.data.u64() as usize, event.flags);

@@ -8,6 +8,7 @@ use super::request::Request;
 use crate::error::Error;
 use crate::http::{Exchange, Interest, Next, Script, Workload};
 use crate::output::print;
+use crate::record::Failure;
 
 /// No response has come yet.
 const UNKNOWN: u64 = u64::MAX;
@@ -135,6 +136,17 @@ impl Script for Thread {
         counts.count(exchange, length);
         if common.tolerance.all {
             return Ok(Next::Continue);
+        }
+        if exchange.failure == Some(Failure::ConnectRefused) {
+            // ab notices a refused connection when it reads (ab.c, read_connection): it ends at the first one, or with -r
+            // goes on however many there are.
+            if common.tolerance.receive {
+                return Ok(Next::Continue);
+            }
+            return Err(Error::machine(
+                "apr_socket_recv",
+                "Connection refused (111); go on in spite of it with -r",
+            ));
         }
         if counts.receive_errors > 0 && !common.tolerance.receive {
             let why = format!(

@@ -26,7 +26,7 @@ pub(super) struct Both {
     #[arg(short = 'H', long = "header", value_name = "H", allow_hyphen_values = true)]
     pub(super) headers: Vec<String>,
     /// Socket/request timeout
-    #[arg(long, value_name = "T", default_value = "2s", allow_hyphen_values = true)]
+    #[arg(short = 'T', long, value_name = "T", default_value = "2s", allow_hyphen_values = true)]
     pub(super) timeout: String,
     /// Print version details
     #[arg(short = 'v', long)]
@@ -46,7 +46,7 @@ pub(super) struct Both {
 )]
 pub struct WrkArgs {
     /// Print latency statistics
-    #[arg(long)]
+    #[arg(short = 'L', long)]
     pub(super) latency: bool,
     #[command(flatten)]
     pub(super) both: Both,
@@ -102,5 +102,26 @@ impl Both {
         }
         words.extend(self.url.clone());
         words
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Args, FromArgMatches};
+
+    use super::*;
+
+    /// wrk's and wrk2's getopt strings have both letters (`src/wrk.c`, parse_args).
+    #[test]
+    fn short_flags_are_the_tools_own() {
+        let line = ["wrk", "-L", "-T", "7s", "-t1", "-c3", "-d1s", "http://a/"];
+        let wrk = WrkArgs::augment_args(clap::Command::new("wrk")).try_get_matches_from(line).unwrap();
+        let wrk = WrkArgs::from_arg_matches(&wrk).unwrap();
+        assert!(wrk.latency);
+        assert_eq!((wrk.both.timeout.as_str(), wrk.both.threads.as_str()), ("7s", "1"));
+        let line = ["wrk2", "-R", "10", "-L", "-T", "7s", "http://a/"];
+        let wrk2 = Wrk2Args::augment_args(clap::Command::new("wrk2")).try_get_matches_from(line).unwrap();
+        let wrk2 = Wrk2Args::from_arg_matches(&wrk2).unwrap();
+        assert!(wrk2.latency && wrk2.both.timeout == "7s");
     }
 }
