@@ -224,7 +224,7 @@ macro_rules! options {
 
 options! {
     numbers {
-        acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 1, [0..=65535], "least backlog of a listener, in connections";
+        acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 0, [0..=65535], "least backlog of a listener, in connections";
         cluster_ignore: "EF_CLUSTER_IGNORE" = 1, [0..=1], "1: EF_CLUSTER_NAME counts only where EF_CLUSTER_SIZE is set; 0: it always does";
         cluster_size: "EF_CLUSTER_SIZE" = 0, [0..=4294967295], "stacks that share one address and port at most, the rest of the listeners being the kernel's; 0: as many as there are processes";
         dynamic_ack_thresh: "EF_DYNAMIC_ACK_THRESH" = 16, [0..=65535], "segments that arrive without an acknowledgment at most, while they come one after the other; 0 and 1: each is acknowledged";

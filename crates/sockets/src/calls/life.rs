@@ -138,8 +138,7 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
     let backlog = u32::try_from(backlog)
         .unwrap_or(most)
         .min(most)
-        .max(process.options.acceptq_min_backlog as u32)
-        .max(1);
+        .max(process.options.acceptq_min_backlog as u32);
     process.stack.listening(id, backlog);
     let mut registered = Vec::new();
     process
