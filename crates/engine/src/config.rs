@@ -83,6 +83,9 @@ pub struct Config {
     pub delayed_ack: Duration,
     /// Segments that may arrive one after the other without an acknowledgment; 0 and 1: each is acknowledged.
     pub ack_stretch: u16,
+    /// A connection's first segments, and what comes while its owner answers nothing, are acknowledged at once, as on Linux; else
+    /// each waits for [`Config::delayed_ack`].
+    pub quick_acks: bool,
     /// How long TIME-WAIT lasts: 2 MSL (RFC 9293 section 3.4.2).
     pub time_wait: Duration,
     /// How long a flow without an owner may stay in FIN-WAIT-2.
@@ -201,6 +204,7 @@ impl Config {
             max_burst: 64,
             delayed_ack: Duration::from_millis(40),
             ack_stretch: 8,
+            quick_acks: true,
             time_wait: Duration::from_secs(50),
             fin_timeout: Duration::from_secs(60),
             initial_window: 0,

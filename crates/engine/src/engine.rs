@@ -698,7 +698,9 @@ impl Engine {
     /// Runs the timers that are due.
     pub fn advance<O: Owner>(&mut self, now: Instant, owner: &mut O) {
         self.tell(now);
-        self.acknowledge_quickly(now);
+        if !self.shared.quick.is_empty() {
+            self.acknowledge_quickly(now);
+        }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);

@@ -303,8 +303,7 @@ impl<O: Owner> Turn<'_, O> {
         if segment.payload().is_empty() && !flags.contains(TcpFlags::FIN) {
             return Verdict::Keep;
         }
-        // RFC 9293 section 3.10.7.3: other controls or text in the segment are processed.
-        self.text(arrival)
+        self.text_of_answer(arrival)
     }
 
     /// What the answer to our SYN says of Fast Open (RFC 7413 section 4.2.1).

@@ -193,7 +193,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         // Seventh and eighth: the text, then FIN. Urgent data is in-band (RFC 6093 section 6).
         if length > 0 {
-            return self.text(arrival);
+            return self.text(arrival, sequence);
         }
         Verdict::Keep
     }
@@ -244,12 +244,17 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// The text and the FIN of an acceptable segment.
-    pub(crate) fn text(&mut self, arrival: &Arrival<'_>) -> Verdict {
+    /// The text and the FIN that the answer to our SYN brings behind its own SYN (RFC 9293 section 3.10.7.3).
+    #[cold]
+    pub(crate) fn text_of_answer(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        self.text(arrival, arrival.segment.sequence().wrapping_add(1))
+    }
+
+    /// The text and the FIN of an acceptable segment, from `sequence` on.
+    // Always: it has a second caller that is seldom there.
+    #[inline(always)]
+    fn text(&mut self, arrival: &Arrival<'_>, mut sequence: u32) -> Verdict {
         let segment = &arrival.segment;
-        // An answer to our SYN may bring some: behind its own SYN.
-        let is_syn = segment.flags().contains(TcpFlags::SYN);
-        let mut sequence = segment.sequence().wrapping_add(u32::from(is_syn));
         let mut data = segment.payload();
         let mut fin = segment.flags().contains(TcpFlags::FIN);
         let flow = &mut *self.flow;
@@ -328,8 +333,9 @@ impl<O: Owner> Turn<'_, O> {
         flow.received = flow.received.wrapping_add(data.len() as u32);
         flow.held += (data.len() - consumed) as u32;
         self.shared.counters.rx_bytes += data.len() as u64;
-        let largest = flow.largest_window(self.shared.config.receive_window);
-        if flow.received >= flow.receive_limit / 2 && flow.receive_limit < largest {
+        if flow.received >= flow.receive_limit / 2
+            && flow.receive_limit < flow.largest_window(self.shared.config.receive_window)
+        {
             self.tune(consumed as u32);
         }
         true
@@ -464,12 +470,12 @@ impl<O: Owner> Turn<'_, O> {
         } else {
             self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
         };
-        let is_first = flow.received < QUICK_SEGMENTS * mss;
-        // In SYN-RECEIVED (data of a Fast Open) the answer to the SYN is on its way.
-        if (push || is_first)
-            && !flow.flags.has(Flags::PINGPONG)
-            && flow.state.is_synchronized()
+        if !flow.flags.has(Flags::PINGPONG)
             && !flow.ack_at.is_set()
+            && (push || flow.received < QUICK_SEGMENTS * mss)
+            // In SYN-RECEIVED (data of a Fast Open) the answer to the SYN is on its way.
+            && flow.state.is_synchronized()
+            && self.shared.config.quick_acks
         {
             self.shared.quick.push_back((self.now, self.id.0));
         }

@@ -148,6 +148,7 @@ impl<O: Owner> Turn<'_, O> {
 
     /// What was promised, as far as the windows let it go, then RST. Linux has sent that much by the time tcp_close() resets
     /// (net/ipv4/tcp.c); here it may have waited for company.
+    #[cold]
     fn send_last<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {
         let flow = &mut *self.flow;
         if flow.state.is_synchronized() && !flow.flags.has(Flags::NO_NEXT_HOP) && flow.unsent() > 0 {
@@ -988,6 +989,6 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
 /// back. What is in flight begins where a segment did, so that it is full segments exactly if their length divides it. After
 /// `mss` has changed it seldom does: then Nagle's own rule holds until all is acknowledged.
 fn has_small_in_flight(flow: &Flow, syn: u32, mss: u32) -> bool {
-    let flight = flow.flight() - syn;
+    let flight = flow.flight().saturating_sub(syn);
     flight != 0 && !flight.is_multiple_of(mss)
 }

@@ -10,7 +10,6 @@ use harness::{SERVER, config, pattern};
 use overfly_engine::{Config, Failure, State, Unreachable};
 use overfly_wire::checksum::Sum;
 use overfly_wire::ipv4;
-use overfly_wire::tcp::Options;
 
 const MSS: usize = 1460;
 const FULL: u32 = MSS as u32;
@@ -152,6 +151,16 @@ fn a_segment_that_nobody_answers_is_acknowledged_at_once() {
     s.received(flow, 30);
     s.wait_ms(500);
     s.expect(&[]);
+}
+
+#[test]
+fn without_quick_acknowledgments_each_waits_for_company() {
+    let mut s = Script::with(Config { quick_acks: false, ..config(SERVER) });
+    s.passive_open();
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.expect_after(40, &[(ACK, 1, 11, 0)]);
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    s.expect_after(40, &[(ACK, 1, 21, 0)]);
 }
 
 #[test]
