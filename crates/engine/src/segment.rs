@@ -251,8 +251,6 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// The text and the FIN of an acceptable segment, from `sequence` on.
-    // Always: it has a second caller that is seldom there.
-    #[inline(always)]
     fn text(&mut self, arrival: &Arrival<'_>, mut sequence: u32) -> Verdict {
         let segment = &arrival.segment;
         let mut data = segment.payload();

@@ -261,7 +261,9 @@ impl<O: Owner> Turn<'_, O> {
                 break;
             };
             self.send_data(self.flow.send_next, length, fin, sink)?;
-            if length < u32::from(self.flow.mss) || self.flow.unsent() == 0 {
+            if self.flow.flags.has(Flags::FORCE)
+                && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
+            {
                 self.flow.flags.clear(Flags::FORCE);
             }
         }
