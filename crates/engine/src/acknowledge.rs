@@ -7,7 +7,7 @@ use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Event, Owner};
 use crate::receive::Arrival;
-use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES};
+use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES, Recovery};
 use crate::sequence::{at_or_before, before};
 use crate::time::Deadline;
 
@@ -64,6 +64,10 @@ impl<O: Owner> Turn<'_, O> {
             flow.retries = 0;
             flow.backoff = 0;
             flow.flags.clear_all(&[Flags::PERSIST, Flags::LOSS_PROBE_WANTED]);
+            if let Some(extra) = &mut flow.extra {
+                // The path carries something after all. Whoever set it made the box, which goes when it is next trimmed.
+                extra.soft_error = None;
+            }
             if flow.flags.has(Flags::TIMED) && at_or_before(flow.timed_sequence, acknowledgment) {
                 flow.flags.clear(Flags::TIMED);
                 sample_us = self.now.micros32().wrapping_sub(flow.timed_at_us).max(1);
@@ -285,7 +289,10 @@ impl<O: Owner> Turn<'_, O> {
         self.shared.counters.lost_bytes += u64::from(losses.bytes);
         if losses.bytes > 0 && recovery.state() < CongestionState::Recovery {
             self.recover();
-            self.govern(0, una, 0, false);
+            let sacked = self.flow.recovery().map_or(0, Recovery::sacked);
+            // What the peer has already has left the network, and let nothing go yet that was waited for (RFC 6937 section 3.1's
+            // DeliveredData): the holes need not wait for acknowledgments of each other.
+            self.govern(sacked, una, 0, false);
         }
         self.flow.flags.set(Flags::SEND_WANTED);
         self.watch(losses.again_after_us);

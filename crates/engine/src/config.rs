@@ -61,6 +61,9 @@ pub struct Config {
     /// The receive window that a flow begins with: it grows as the owner consumes. 1,024 to 2^30; more than
     /// [`Config::receive_window`] means no more than that.
     pub initial_receive_window: u32,
+    /// Window scale that SYNs offer at least (RFC 7323 section 2.2); more if [`Config::receive_window`] needs it. Linux's follows
+    /// from all of the largest receive buffer, of which the window is a part. 0 to 14.
+    pub window_scale: u8,
     /// Bytes of out-of-order data held over all flows at most, with what keeps them.
     pub reassembly_budget: usize,
     /// Pieces that one flow's out-of-order data may lie in, with gaps between them: each segment that arrives out of order is
@@ -80,6 +83,9 @@ pub struct Config {
     pub delayed_ack: Duration,
     /// Segments that may arrive one after the other without an acknowledgment; 0 and 1: each is acknowledged.
     pub ack_stretch: u16,
+    /// A connection's first segments, and what comes while its owner answers nothing, are acknowledged at once, as on Linux; else
+    /// each waits for [`Config::delayed_ack`].
+    pub quick_acks: bool,
     /// How long TIME-WAIT lasts: 2 MSL (RFC 9293 section 3.4.2).
     pub time_wait: Duration,
     /// How long a flow without an owner may stay in FIN-WAIT-2.
@@ -189,6 +195,7 @@ impl Config {
             max_answers: 1024,
             receive_window: 256 * 1024,
             initial_receive_window: 64 * 1024,
+            window_scale: 0,
             reassembly_budget: 64 << 20,
             max_reassembly_blocks: 256,
             max_sack_ranges: 2048,
@@ -197,6 +204,7 @@ impl Config {
             max_burst: 64,
             delayed_ack: Duration::from_millis(40),
             ack_stretch: 8,
+            quick_acks: true,
             time_wait: Duration::from_secs(50),
             fin_timeout: Duration::from_secs(60),
             initial_window: 0,
@@ -266,6 +274,7 @@ impl Config {
                 if self.checksum_offload { 65_435 } else { 0 },
             ),
             ("initial_receive_window", u64::from(self.initial_receive_window), 1024, 1 << 30),
+            ("window_scale", u64::from(self.window_scale), 0, 14),
             ("max_neighbors", u64::from(self.max_neighbors), 1, 1 << 24),
             ("max_answers", u64::from(self.max_answers), 1, 1 << 20),
             ("max_flows", u64::from(self.max_flows), 1, (1 << 31) - 1),

@@ -63,6 +63,9 @@ pub(crate) struct Shared {
     pub(crate) resolution: Resolution,
     /// Answers that belong to no flow.
     pub(crate) answers: VecDeque<Answer>,
+    /// Flows whose data came at a time and is acknowledged as soon as it has passed, unless an answer takes the acknowledgment
+    /// along ([`Turn::schedule_ack`]). One that has gone, or acknowledged since, may still stand here.
+    pub(crate) quick: VecDeque<(Instant, u32)>,
     pub(crate) reassembly_bytes: usize,
     /// Ranges of all flows' scoreboards.
     pub(crate) sack_ranges: usize,
@@ -204,6 +207,7 @@ impl Engine {
                 neighbors: Neighbors::default(),
                 resolution: Resolution::default(),
                 answers: VecDeque::new(),
+                quick: VecDeque::new(),
                 reassembly_bytes: 0,
                 sack_ranges: 0,
                 time_wait: 0,
@@ -342,8 +346,9 @@ impl Engine {
 
     /// The owner is done with `bytes` of the delivered bytes it held: the window may open.
     pub fn consumed(&mut self, flow: FlowId, bytes: usize) {
-        let (now, limit) = (self.now, self.shared.config.receive_window);
+        let now = self.now;
         let block = self.flows.at_mut(flow.0);
+        let limit = block.largest_window(self.shared.config.receive_window);
         block.held = block.held.saturating_sub(bytes as u32);
         if let Some(tuning) = block.extra.as_mut().and_then(|extra| extra.tuning.as_mut())
             && tuning.consumed(now, bytes as u32, limit)
@@ -370,15 +375,14 @@ impl Engine {
         // Nobody will accept it any more.
         self.accepted(flow);
         let block = self.flows.at_mut(flow.0);
-        block.flags.set(Flags::FIN_WANTED);
         block.flags.set(Flags::DETACHED);
-        if block.held > 0 && !matches!(block.state, State::Closed | State::TimeWait) {
-            block.flags.set(Flags::RESET_WANTED);
-        }
+        let resets = block.held > 0 && !matches!(block.state, State::Closed | State::TimeWait);
+        block.flags.set(if resets { Flags::RESET_WANTED } else { Flags::FIN_WANTED });
         self.enqueue(flow.0);
     }
 
-    /// Ends the flow with a RST. [`Event::Released`] comes out of the next [`Engine::transmit`].
+    /// Ends the flow with a RST, after what was promised and the windows let go: `fill` goes on until [`Event::Released`], which
+    /// comes out of the next [`Engine::transmit`].
     pub fn abort(&mut self, flow: FlowId) {
         self.accepted(flow);
         let block = self.flows.at_mut(flow.0);
@@ -387,9 +391,15 @@ impl Engine {
         self.enqueue(flow.0);
     }
 
-    /// Turns Nagle's algorithm (RFC 9293 section 3.7.4) off or on.
+    /// Turns Nagle's algorithm (RFC 9293 section 3.7.4) off or on, in Minshall's form: a small segment waits while another is in
+    /// flight. Off, and off again, also lets go what [`Engine::set_cork`] holds back (TCP_NAGLE_PUSH in Linux's
+    /// net/ipv4/tcp.c); what is promised later waits as before.
     pub fn set_no_delay(&mut self, flow: FlowId, on: bool) {
-        self.flows.at_mut(flow.0).flags.put(Flags::NO_DELAY, on);
+        let block = self.flows.at_mut(flow.0);
+        block.flags.put(Flags::NO_DELAY, on);
+        if on && block.state.is_synchronized() && block.unsent() > 0 {
+            block.flags.set(Flags::FORCE);
+        }
         self.enqueue(flow.0);
     }
 
@@ -458,10 +468,13 @@ impl Engine {
         self.shared.fast_open.rotate(key);
     }
 
-    /// Acknowledges every segment at once, or waits for company as usual (TCP_QUICKACK).
+    /// Acknowledges every segment at once, or waits for company from now on (TCP_QUICKACK).
     pub fn set_quick_ack(&mut self, flow: FlowId, on: bool) {
         let block = self.flows.at_mut(flow.0);
         block.flags.put(Flags::QUICK_ACK, on);
+        if block.state.is_synchronized() {
+            block.flags.put(Flags::PINGPONG, !on);
+        }
         if on && block.ack_at.is_set() {
             block.flags.set(Flags::ACK_NOW);
             self.enqueue(flow.0);
@@ -471,8 +484,8 @@ impl Engine {
     /// The owner holds `bytes` at most for this flow: its receive window from now on, without auto-tuning (SO_RCVBUF).
     /// Within 1,024 bytes and [`Config::receive_window`]; at least a 32,767th of the latter, which window scaling can tell.
     pub fn set_receive_window(&mut self, flow: FlowId, bytes: u32) {
-        let limit = self.shared.config.receive_window;
         let block = self.flows.at_mut(flow.0);
+        let limit = block.largest_window(self.shared.config.receive_window);
         block.receive_limit = bytes.max(least_window(block.receive_shift)).clamp(1024, limit);
         block.flags.set(Flags::FIXED_WINDOW);
         if let Some(extra) = &mut block.extra {
@@ -660,13 +673,15 @@ impl Engine {
     /// When [`Engine::advance`] should be called next.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
+        // What was not answered when time has gone on is acknowledged.
+        let quick = self.shared.quick.front().map(|&(since, _)| since + Duration::from_micros(1));
         let timers = self.wheel.next().map(|tick| {
             // Ticks wrap; instants do not.
             let ticks = tick.since(self.now.tick());
             let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
-        timers.into_iter().chain(self.shared.resolution.next_deadline()).min()
+        timers.into_iter().chain(quick).chain(self.shared.resolution.next_deadline()).min()
     }
 
     /// The time last told.
@@ -683,11 +698,26 @@ impl Engine {
     /// Runs the timers that are due.
     pub fn advance<O: Owner>(&mut self, now: Instant, owner: &mut O) {
         self.tell(now);
+        if !self.shared.quick.is_empty() {
+            self.acknowledge_quickly(now);
+        }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);
         }
         self.advance_resolution(now, owner);
+    }
+
+    /// What arrived before `now` on flows that answer nothing is acknowledged now: their owners have had their chance.
+    fn acknowledge_quickly(&mut self, now: Instant) {
+        while let Some((_, index)) = self.shared.quick.pop_front_if(|(since, _)| *since < now) {
+            let flow = self.flows.at_mut(index);
+            let answers = flow.flags.has(Flags::PINGPONG) || !flow.flags.has(Flags::IN_TABLE);
+            if flow.ack_at.is_set() && !answers {
+                flow.flags.set(Flags::ACK_NOW);
+                self.enqueue(index);
+            }
+        }
     }
 
     /// Sends what is due. Returns false when the link is full and there may be more: call again when it has room.
@@ -885,7 +915,7 @@ impl Shared {
     /// A control block in its first state.
     pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
         let mss = self.largest_segment(&tuple);
-        let receive_shift = window_shift(self.config.receive_window);
+        let receive_shift = window_shift(&self.config);
         let receive_limit = self
             .config
             .initial_receive_window
@@ -981,11 +1011,11 @@ fn least_window(shift: u8) -> u32 {
     2 << shift
 }
 
-/// The least shift that lets 16 bits tell `window` (RFC 7323 section 2.2). At least 1: a flow with 0 is one whose peer does not
-/// scale, and to which the option is not sent.
-pub(crate) fn window_shift(window: u32) -> u8 {
-    let mut shift = 1;
-    while window >> shift > 0xffff {
+/// The shift that we offer: the least that lets 16 bits tell the receive window (RFC 7323 section 2.2), or what the configuration
+/// says. At least 1: a flow with 0 is one whose peer does not scale, and to which the option is not sent.
+pub(crate) fn window_shift(config: &Config) -> u8 {
+    let mut shift = config.window_scale.max(1);
+    while config.receive_window >> shift > 0xffff {
         shift += 1;
     }
     shift

@@ -11,6 +11,7 @@ use crate::rtt::Rtt;
 use crate::sequence::{distance, later};
 use crate::time::{Deadline, Tick};
 use crate::tuple::Tuple;
+use crate::udp::Unreachable;
 use crate::wheel::Link;
 
 /// The states of RFC 9293 section 3.3.2, LISTEN apart: listeners are not flows.
@@ -90,7 +91,7 @@ flags! {
     TIMED = 10;
     /// The retransmission timer runs as the persist timer.
     PERSIST = 11;
-    /// A persist timer found an open but small window: send what fits.
+    /// A persist timer found an open but small window, or Nagle's algorithm was turned off: send what fits.
     FORCE = 12;
     /// Counts as half-open at its listener.
     HALF_OPEN = 13;
@@ -128,8 +129,11 @@ flags! {
     FAST_OPEN = 29;
     /// The owner limits the receive window: no auto-tuning.
     FIXED_WINDOW = 30;
-    /// The SYN's answer brings a Fast Open cookie.
+    /// In SYN-RECEIVED: the SYN's answer brings a Fast Open cookie.
     FAST_OPEN_COOKIE = 31;
+    /// Past the handshake: the exchange is interactive, answers carry the acknowledgments (inet_csk_in_pingpong_mode() in Linux's
+    /// include/net/inet_connection_sock.h).
+    PINGPONG = 31;
 }
 
 impl Flags {
@@ -255,6 +259,9 @@ pub(crate) struct Flow {
     pub(crate) extra: Option<Box<Extra>>,
 }
 
+/// What a window field tells that is not scaled.
+const UNSCALED_WINDOW: u32 = 0xffff;
+
 /// What few flows need at a time: a flow whose peer and path behave has none of it.
 #[derive(Debug, Default)]
 pub(crate) struct Extra {
@@ -270,6 +277,8 @@ pub(crate) struct Extra {
     pub(crate) tuning: Option<Autotune>,
     /// A duplicate that the next acknowledgment reports (RFC 2883).
     pub(crate) duplicate: Option<(u32, u32)>,
+    /// What ICMP said last since something was acknowledged (Linux's sk_err_soft).
+    pub(crate) soft_error: Option<Unreachable>,
 }
 
 /// What an owner sets for one flow.
@@ -407,6 +416,21 @@ impl Flow {
         ])
     }
 
+    /// Takes the peer's window scale; none, and ours is not used either (RFC 7323 section 2.2).
+    pub(crate) fn take_scale(&mut self, scale: Option<u8>) {
+        self.send_shift = scale.unwrap_or(0);
+        if scale.is_none() {
+            self.receive_shift = 0;
+            self.receive_limit = self.receive_limit.min(UNSCALED_WINDOW);
+        }
+    }
+
+    /// The largest receive window that the flow can tell, of `configured` bytes at most.
+    #[inline]
+    pub(crate) fn largest_window(&self, configured: u32) -> u32 {
+        if self.receive_shift == 0 { configured.min(UNSCALED_WINDOW) } else { configured }
+    }
+
     /// The window field of a segment sent now (RFC 9293 section 3.8.6.2.2): the right edge moves by worthwhile steps.
     pub(crate) fn advertise(&mut self) -> u16 {
         let possible = self.possible_edge();
@@ -477,6 +501,7 @@ impl Extra {
             && self.path.is_none()
             && self.tuning.is_none()
             && self.duplicate.is_none()
+            && self.soft_error.is_none()
     }
 }
 

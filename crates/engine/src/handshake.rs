@@ -149,7 +149,7 @@ impl Shared {
             answer.timestamps =
                 Some(Timestamps { value: cookies::encode_timestamp(clock, offer), echo: timestamps.value });
             answer.sack_permitted = offer.sack_permitted;
-            answer.window_scale = options.window_scale.map(|_| window_shift(self.config.receive_window));
+            answer.window_scale = options.window_scale.map(|_| window_shift(&self.config));
             if offer.ecn {
                 flags |= TcpFlags::ECE;
             }
@@ -192,10 +192,7 @@ impl Shared {
         flow.mss = mss;
         flow.flags.put(Flags::SACK, offer.sack_permitted);
         flow.flags.put(Flags::ECN, offer.ecn);
-        flow.send_shift = offer.window_scale.unwrap_or(0);
-        if offer.window_scale.is_none() {
-            flow.receive_shift = 0;
-        }
+        flow.take_scale(offer.window_scale);
         flow.congestion.set_window(self.initial_window(u32::from(mss)));
         Some(flow)
     }
@@ -223,10 +220,7 @@ impl Shared {
         path_mtu::hold_to_segment(flow);
         // RFC 2018 section 2.
         flow.flags.put(Flags::SACK, self.config.sack && options.sack_permitted);
-        flow.send_shift = options.window_scale.unwrap_or(0);
-        if options.window_scale.is_none() {
-            flow.receive_shift = 0;
-        }
+        flow.take_scale(options.window_scale);
         // RFC 3168 section 6.1.1: a SYN asks with ECE and CWR, its answer agrees with ECE alone.
         let flags = segment.flags();
         let asked = flags.contains(TcpFlags::ECE | TcpFlags::CWR) && self.config.ecn != Ecn::Off;
@@ -306,8 +300,10 @@ impl<O: Owner> Turn<'_, O> {
             self.owner.event(self.id, Event::Connected);
         }
         self.fast_open_answered(arrival);
-        // Data or FIN on the SYN and ACK come again: the ACK just sent does not cover them.
-        Verdict::Keep
+        if segment.payload().is_empty() && !flags.contains(TcpFlags::FIN) {
+            return Verdict::Keep;
+        }
+        self.text_of_answer(arrival)
     }
 
     /// What the answer to our SYN says of Fast Open (RFC 7413 section 4.2.1).
@@ -375,7 +371,8 @@ impl<O: Owner> Turn<'_, O> {
         flow.retries = 0;
         flow.backoff = 0;
         flow.retransmit_at = Deadline::NEVER;
-        flow.flags.clear(Flags::SYN_WANTED);
+        // FAST_OPEN_COOKIE was the same bit.
+        flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::PINGPONG]);
         if let Some(settings) = flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()) {
             settings.unanswered_since = Deadline::NEVER;
         }
@@ -403,6 +400,14 @@ impl<O: Owner> Turn<'_, O> {
         }
         if !self.flow.flags.has(Flags::FAST_OPEN) && !self.shared.listeners.is_open(self.flow.listener) {
             self.flow.flags.set(Flags::RESET_WANTED);
+            return Some(Verdict::Keep);
+        }
+        if !self.flow.flags.has(Flags::FAST_OPEN)
+            && self.shared.listeners.accept_queue_is_full(self.flow.listener)
+        {
+            // The acknowledgment never came: the SYN's answer goes again, and by the peer's next one there may be room
+            // (tcp_v4_syn_recv_sock() in Linux's net/ipv4/tcp_ipv4.c).
+            self.shared.counters.drop_backlog += 1;
             return Some(Verdict::Keep);
         }
         if self.flow.flags.take(Flags::HALF_OPEN) {

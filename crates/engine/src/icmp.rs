@@ -183,6 +183,10 @@ impl Engine {
                 self.turn(now, index, owner).packet_too_big(mtu);
                 self.conclude(now, index, Verdict::Keep, owner);
             }
+            // As tcp_v4_err() in Linux's net/ipv4/tcp_ipv4.c: kept for the day on which it times out.
+            Trouble::Lost(why) if flow.state.is_synchronized() && flow.state != State::TimeWait => {
+                flow.extra.get_or_insert_default().soft_error = Some(why);
+            }
             Trouble::Lost(_) => {}
         }
     }

@@ -51,7 +51,7 @@ impl Listeners {
             id,
             Listener {
                 local,
-                backlog: backlog.max(1),
+                backlog,
                 inherited: Inherited::NONE,
                 half_open: 0,
                 unaccepted: 0,
@@ -101,9 +101,10 @@ impl Listeners {
         self.by_address.contains_key(&local)
     }
 
-    /// As many connections wait for the owner as its backlog allows.
+    /// As many connections wait for the owner as its backlog allows: one more than it says, as sk_acceptq_is_full() in Linux's
+    /// include/net/sock.h has it.
     pub(crate) fn accept_queue_is_full(&self, id: u32) -> bool {
-        self.by_id.get(&id).is_none_or(|listener| listener.unaccepted >= listener.backlog)
+        self.by_id.get(&id).is_none_or(|listener| listener.unaccepted > listener.backlog)
     }
 
     /// As many connections are half-open as the listener holds.

@@ -131,7 +131,8 @@ pub enum Failure {
     Reset,
     /// The peer did not acknowledge in time.
     TimedOut,
-    /// Before the connection was established a router or the peer's host said why it cannot be, or no neighbour answered.
+    /// A router or the peer's host said why: before the connection was established, or before the peer was given up that did not
+    /// acknowledge in time. Or no neighbour answered.
     Unreachable(Unreachable),
 }
 

@@ -116,6 +116,13 @@ impl Reassembly {
         }
     }
 
+    /// The first bytes of `[sequence, end)` that are held already, as RFC 2883 section 4.2 reports them.
+    pub(crate) fn overlap(&self, sequence: u32, end: u32) -> Option<(u32, u32)> {
+        let block = self.blocks.iter().find(|block| before(sequence, block.end))?;
+        before(block.sequence, end)
+            .then(|| (later(sequence, block.sequence), if before(block.end, end) { block.end } else { end }))
+    }
+
     /// Makes the block at `position` one with the next if they touch.
     fn join(&mut self, position: usize) {
         let touches =

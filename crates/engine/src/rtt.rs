@@ -15,8 +15,9 @@ pub(crate) struct Rtt {
 const INITIAL_RTO: u32 = 1_000_000;
 /// RFC 6298 section 5.7: when the SYN's timer expired.
 const RTO_AFTER_SYN_TIMEOUT: u32 = 3_000_000;
-/// Below RFC 6298's one second, as Linux has it: the granularity of delayed ACKs bounds it from below.
-const MIN_RTO: u32 = 200_000;
+/// What stands for four times the variation where that is less: as Linux's tcp_rto_min, which keeps the timeout above a round
+/// trip and a delayed acknowledgment, below RFC 6298 section 2.4's one second (__tcp_set_rto() in net/ipv4/tcp_input.c).
+const MIN_VARIATION: u32 = 200_000;
 /// RFC 6298 section 2.5.
 const MAX_RTO: u32 = 60_000_000;
 
@@ -51,7 +52,7 @@ impl Rtt {
         let timeout = if self.smoothed == 0 {
             self.variation
         } else {
-            (self.smoothed + (4 * self.variation).max(1024)).clamp(MIN_RTO, MAX_RTO)
+            (self.smoothed + (4 * self.variation).max(MIN_VARIATION)).min(MAX_RTO)
         };
         (u64::from(timeout) << backoff.min(10)).min(u64::from(MAX_RTO))
     }
@@ -87,9 +88,18 @@ mod tests {
     fn timeout_doubles_up_to_a_minute() {
         let mut rtt = Rtt::new();
         rtt.sample(50);
-        assert_eq!(rtt.timeout_us(0), 200_000);
-        assert_eq!(rtt.timeout_us(1), 400_000);
+        assert_eq!(rtt.timeout_us(0), 200_050);
+        assert_eq!(rtt.timeout_us(1), 400_100);
         assert_eq!(rtt.timeout_us(200), 60_000_000);
+    }
+
+    #[test]
+    fn the_least_timeout_is_a_round_trip_and_a_fifth_of_a_second() {
+        let mut rtt = Rtt::new();
+        for _ in 0..100 {
+            rtt.sample(80_000);
+        }
+        assert_eq!(rtt.timeout_us(0), 280_000, "a delayed acknowledgment comes before it");
     }
 
     #[test]

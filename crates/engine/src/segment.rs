@@ -14,6 +14,9 @@ use crate::time::{Deadline, ticks};
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
 const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
 
+/// Segments of a connection's beginning that are acknowledged at once (TCP_MAX_QUICKACKS in Linux's include/net/tcp.h).
+const QUICK_SEGMENTS: u32 = 16;
+
 /// An echo that is younger than this was read lately.
 const ECHO_FRESH_TICKS: u32 = ticks(16_000_000);
 
@@ -87,8 +90,9 @@ impl<O: Owner> Turn<'_, O> {
             {
                 flow.flags.set(Flags::SYN_WANTED);
             } else if !flags.contains(TcpFlags::RST) {
-                if length > 0 {
+                if length > 0 && !flags.contains(TcpFlags::SYN) {
                     flow.flags.set(Flags::ACK_NOW);
+                    flow.flags.clear(Flags::PINGPONG);
                     self.report_old(sequence, end);
                     self.asked_again(arrival);
                 } else {
@@ -189,7 +193,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         // Seventh and eighth: the text, then FIN. Urgent data is in-band (RFC 6093 section 6).
         if length > 0 {
-            return self.text(arrival);
+            return self.text(arrival, sequence);
         }
         Verdict::Keep
     }
@@ -240,10 +244,15 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// The text and the FIN of an acceptable segment.
-    fn text(&mut self, arrival: &Arrival<'_>) -> Verdict {
+    /// The text and the FIN that the answer to our SYN brings behind its own SYN (RFC 9293 section 3.10.7.3).
+    #[cold]
+    pub(crate) fn text_of_answer(&mut self, arrival: &Arrival<'_>) -> Verdict {
+        self.text(arrival, arrival.segment.sequence().wrapping_add(1))
+    }
+
+    /// The text and the FIN of an acceptable segment, from `sequence` on.
+    fn text(&mut self, arrival: &Arrival<'_>, mut sequence: u32) -> Verdict {
         let segment = &arrival.segment;
-        let mut sequence = segment.sequence();
         let mut data = segment.payload();
         let mut fin = segment.flags().contains(TcpFlags::FIN);
         let flow = &mut *self.flow;
@@ -258,6 +267,8 @@ impl<O: Owner> Turn<'_, O> {
         let known = distance(sequence, flow.receive_next) as usize;
         if known > 0 {
             flow.flags.set(Flags::ACK_NOW);
+            // The peer has waited for an acknowledgment in vain (tcp_enter_quickack_mode() in tcp_data_queue()).
+            flow.flags.clear(Flags::PINGPONG);
             let bytes = known.min(data.len());
             let end = sequence.wrapping_add(bytes as u32);
             self.report_duplicate(sequence, end);
@@ -320,7 +331,9 @@ impl<O: Owner> Turn<'_, O> {
         flow.received = flow.received.wrapping_add(data.len() as u32);
         flow.held += (data.len() - consumed) as u32;
         self.shared.counters.rx_bytes += data.len() as u64;
-        if flow.received >= flow.receive_limit / 2 && flow.receive_limit < self.shared.config.receive_window {
+        if flow.received >= flow.receive_limit / 2
+            && flow.receive_limit < flow.largest_window(self.shared.config.receive_window)
+        {
             self.tune(consumed as u32);
         }
         true
@@ -343,6 +356,7 @@ impl<O: Owner> Turn<'_, O> {
         if flow.flags.has(Flags::FIXED_WINDOW) {
             return;
         }
+        let largest = flow.largest_window(self.shared.config.receive_window);
         let (next, window, rtt_us) = (flow.receive_next, flow.receive_limit, flow.rtt.smoothed_us());
         let tuning = flow
             .extra
@@ -350,7 +364,7 @@ impl<O: Owner> Turn<'_, O> {
             .tuning
             .get_or_insert_with(|| Autotune::new(now, window, rtt_us));
         tuning.received(now, next);
-        if tuning.consumed(now, consumed, self.shared.config.receive_window) {
+        if tuning.consumed(now, consumed, largest) {
             flow.receive_limit = tuning.window();
         }
     }
@@ -377,12 +391,16 @@ impl<O: Owner> Turn<'_, O> {
         let reassembly =
             self.flow.extra.get_or_insert_default().reassembly.get_or_insert_with(Reassembly::default);
         let most_blocks = self.shared.config.max_reassembly_blocks.into();
+        let overlap = reassembly.overlap(sequence, end);
         match reassembly.insert(sequence, data, room, most_blocks) {
             Held::Added { before } => {
                 self.shared.counters.out_of_order += 1;
                 self.owner.acted(self.id, Act::OutOfOrder { bytes: data.len() as u32 });
                 self.shared.reassembly_bytes += reassembly.cost();
                 self.shared.reassembly_bytes -= before;
+                if let Some((left, right)) = overlap {
+                    self.report_duplicate(left, right);
+                }
             }
             Held::Known if !data.is_empty() => {
                 self.shared.counters.drop_duplicate += 1;
@@ -431,6 +449,9 @@ impl<O: Owner> Turn<'_, O> {
     /// RFC 9293 section 3.8.6.3, stretched as by a kernel that merges segments before it looks at them: two or more
     /// segments that end with PSH, or many, are acknowledged at once; a burst that seems to go on, after a tick; one
     /// segment, after a while.
+    ///
+    /// While the exchange is not interactive, its first segments and the end of what the peer writes are acknowledged as soon as
+    /// the owner has not answered when it comes back: tcp_incr_quickack() and tcp_cleanup_rbuf() of Linux.
     fn schedule_ack(&mut self, push: bool) {
         let flow = &mut *self.flow;
         let waiting = flow.receive_next.wrapping_sub(flow.acked_next);
@@ -447,6 +468,15 @@ impl<O: Owner> Turn<'_, O> {
         } else {
             self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
         };
+        if !flow.flags.has(Flags::PINGPONG)
+            && !flow.ack_at.is_set()
+            && (push || flow.received < QUICK_SEGMENTS * mss)
+            // In SYN-RECEIVED (data of a Fast Open) the answer to the SYN is on its way.
+            && flow.state.is_synchronized()
+            && self.shared.config.quick_acks
+        {
+            self.shared.quick.push_back((self.now, self.id.0));
+        }
         flow.ack_at = flow.ack_at.earlier(Deadline::at(at));
     }
 

@@ -19,6 +19,8 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.ack_at.is_due(tick) {
             self.flow.ack_at = Deadline::NEVER;
             self.flow.flags.set(Flags::ACK_NOW);
+            // As tcp_delack_timer_handler() in Linux's net/ipv4/tcp_timer.c: nothing answers, after all.
+            self.flow.flags.clear(Flags::PINGPONG);
             self.owner.acted(self.id, Act::DelayedAck);
         }
         if self.flow.retransmit_at.is_due(tick) {
@@ -62,7 +64,7 @@ impl<O: Owner> Turn<'_, O> {
             None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
         };
         if over || (orphan_probe && flow.backoff >= self.shared.config.orphan_probes) {
-            return Verdict::End(Some(Failure::TimedOut));
+            return self.timed_out();
         }
         if !flow.flags.has(Flags::HALF_OPEN) {
             let persists = flow.flags.has(Flags::PERSIST);
@@ -99,6 +101,13 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
+    /// The peer has been silent for too long: what ICMP said of the path says more, if it said something (tcp_write_err() in
+    /// Linux's net/ipv4/tcp_timer.c).
+    fn timed_out(&self) -> Verdict {
+        let why = self.flow.extra.as_ref().and_then(|extra| extra.soft_error);
+        Verdict::End(Some(why.map_or(Failure::TimedOut, Failure::Unreachable)))
+    }
+
     fn linger_timeout(&mut self, tick: Tick) -> Verdict {
         match self.flow.state {
             State::TimeWait => Verdict::End(None),
@@ -111,7 +120,7 @@ impl<O: Owner> Turn<'_, O> {
                     return Verdict::Keep;
                 }
                 if self.flow.retries >= settings.keep_alive.probes {
-                    return Verdict::End(Some(Failure::TimedOut));
+                    return self.timed_out();
                 }
                 self.flow.retries += 1;
                 self.shared.counters.keep_alive_probes += 1;

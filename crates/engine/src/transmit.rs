@@ -126,14 +126,7 @@ impl<O: Owner> Turn<'_, O> {
     /// Sends what the flow has to send.
     pub(crate) fn send<S: FrameSink>(&mut self, sink: &mut S) -> Sent {
         let result = if self.flow.flags.has(Flags::RESET_WANTED) {
-            let sent = self.shared.send_reset(self.flow, sink);
-            if let Ok(true) = sent {
-                self.owner.acted(
-                    self.id,
-                    Act::Sent { payload: 0, control: true, acknowledges: false, again: false },
-                );
-            }
-            sent.map(|_| Sent::Done(Verdict::End(None)))
+            self.send_last(sink)
         } else {
             match self.flow.state {
                 State::SynReceived if self.flow.flags.has(Flags::FAST_OPEN) => {
@@ -151,6 +144,25 @@ impl<O: Owner> Turn<'_, O> {
             }
         };
         result.unwrap_or(Sent::Full)
+    }
+
+    /// What was promised, as far as the windows let it go, then RST. Linux has sent that much by the time tcp_close() resets
+    /// (net/ipv4/tcp.c); here it may have waited for company.
+    #[cold]
+    fn send_last<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {
+        let flow = &mut *self.flow;
+        if flow.state.is_synchronized() && !flow.flags.has(Flags::NO_NEXT_HOP) && flow.unsent() > 0 {
+            // RST acknowledges, too.
+            flow.flags.clear_all(&[Flags::ACK_NOW, Flags::PROBE_WANTED, Flags::LOSS_PROBE_WANTED]);
+            if self.send_stream(sink)? == Sent::More {
+                return Ok(Sent::More);
+            }
+        }
+        if self.shared.send_reset(self.now, self.flow, sink)? {
+            let act = Act::Sent { payload: 0, control: true, acknowledges: false, again: false };
+            self.owner.acted(self.id, act);
+        }
+        Ok(Sent::Done(Verdict::End(None)))
     }
 
     /// What there is to send is for a peer that has gone ([`crate::Engine::peer_gone`]).
@@ -173,6 +185,12 @@ impl<O: Owner> Turn<'_, O> {
             // RFC 9293 section 3.10.4.
             return Ok(Sent::Done(Verdict::End(None)));
         }
+        let answers = flow.flags.has_any(&[Flags::SYN_WANTED, Flags::NO_NEXT_HOP]);
+        if flow.state == State::SynReceived && flow.flags.has(Flags::ACK_NOW) && !answers {
+            // A challenge (RFC 5961 section 3.2).
+            self.send_ack(self.flow.send_next, sink)?;
+        }
+        let flow = &mut *self.flow;
         if !flow.flags.has(Flags::SYN_WANTED) || flow.flags.has(Flags::NO_NEXT_HOP) {
             flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
             return Ok(Sent::Done(Verdict::Keep));
@@ -243,7 +261,11 @@ impl<O: Owner> Turn<'_, O> {
                 break;
             };
             self.send_data(self.flow.send_next, length, fin, sink)?;
-            self.flow.flags.clear(Flags::FORCE);
+            if self.flow.flags.has(Flags::FORCE)
+                && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
+            {
+                self.flow.flags.clear(Flags::FORCE);
+            }
         }
         if self.flow.flags.has(Flags::PROBE_WANTED) {
             // An old sequence number makes the peer answer with its window (RFC 9293 sections 3.8.4 and 3.8.6.1).
@@ -350,6 +372,10 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         if new {
             flow.send_next = end;
+            if length > 0 && flow.received > 0 && flow.state.is_synchronized() {
+                // inet_csk_inc_pingpong_cnt(), without its look at the clock.
+                flow.flags.set(Flags::PINGPONG);
+            }
             if !flow.flags.has(Flags::TIMED) && flow.state.is_synchronized() {
                 flow.flags.set(Flags::TIMED);
                 flow.timed_sequence = end;
@@ -509,7 +535,9 @@ impl<O: Owner> Turn<'_, O> {
         self.shared.counters.tx_frames += 1;
         let flow = &*self.flow;
         if flow.flags.has(Flags::HALF_OPEN) {
-            self.owner.acted(self.id, Act::Answered { again: !flow.all_acknowledged() });
+            if outgoing.flags.contains(TcpFlags::SYN) {
+                self.owner.acted(self.id, Act::Answered { again: !flow.all_acknowledged() });
+            }
         } else {
             self.owner.acted(
                 self.id,
@@ -527,7 +555,7 @@ impl<O: Owner> Turn<'_, O> {
 
 impl Shared {
     /// False if the flow's state wants none.
-    fn send_reset<S: FrameSink>(&mut self, flow: &Flow, sink: &mut S) -> Result<bool, Full> {
+    fn send_reset<S: FrameSink>(&mut self, now: Instant, flow: &Flow, sink: &mut S) -> Result<bool, Full> {
         // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
         if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
             return Ok(false);
@@ -539,7 +567,8 @@ impl Shared {
             acknowledgment: flow.receive_next,
             flags: TcpFlags::RST | TcpFlags::ACK,
             window: 0,
-            options: Options::NONE,
+            // RFC 7323 section 3.2: SHOULD.
+            options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
         };
         self.write_answer(&answer, sink)?;
         self.counters.resets_sent += 1;
@@ -952,8 +981,16 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
         || (last && fin_pending)
         || (last
             && !flow.flags.has(Flags::CORK)
-            && (flow.flags.has(Flags::NO_DELAY) || flow.flight() == syn))
+            && (flow.flags.has(Flags::NO_DELAY) || !has_small_in_flight(flow, syn, mss)))
         || (!last && length >= flow.send_window_max / 2)
-        || flow.flags.has(Flags::FORCE);
+        || (flow.flags.has(Flags::FORCE) && (last || flow.flight() == syn));
     send.then_some((length, last && fin_pending))
+}
+
+/// Minshall's rule, as tcp_minshall_check() in Linux's net/ipv4/tcp_output.c: only a small segment in flight holds the next one
+/// back. What is in flight begins where a segment did, so that it is full segments exactly if their length divides it. After
+/// `mss` has changed it seldom does: then Nagle's own rule holds until all is acknowledged.
+fn has_small_in_flight(flow: &Flow, syn: u32, mss: u32) -> bool {
+    let flight = flow.flight().saturating_sub(syn);
+    flight != 0 && !flight.is_multiple_of(mss)
 }

@@ -70,6 +70,14 @@ pub enum Unreachable {
     Host,
     /// A router has no route.
     Network,
+    /// The network is not known, or closed to us: Linux's ENETUNREACH too, but for good.
+    NetworkUnknown,
+    /// The host is not known (Linux's EHOSTDOWN).
+    HostUnknown,
+    /// The host is cut off from its network (Linux's ENONET).
+    HostIsolated,
+    /// The way that its source prescribed cannot be gone.
+    SourceRoute,
     /// A filter forbids it.
     Prohibited,
     /// It went in circles.
@@ -81,13 +89,18 @@ pub enum Unreachable {
 }
 
 impl Unreachable {
-    /// What a code of "destination unreachable" means (RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1).
+    /// What a code of "destination unreachable" means (RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1), told apart
+    /// as icmp_err_convert[] in Linux's net/ipv4/icmp.c does.
     pub(crate) const fn of_icmpv4(code: u8) -> Self {
         match code {
-            0 | 6 | 11 => Self::Network,
+            0 | 11 => Self::Network,
+            6 | 9 => Self::NetworkUnknown,
             2 => Self::Protocol,
+            5 => Self::SourceRoute,
+            7 => Self::HostUnknown,
+            8 => Self::HostIsolated,
             icmpv4::CODE_PORT_UNREACHABLE => Self::Port,
-            9 | 10 | 13..=15 => Self::Prohibited,
+            10 | 13..=15 => Self::Prohibited,
             _ => Self::Host,
         }
     }

@@ -55,10 +55,24 @@ fn cites(text: &str, rfc: &str, section: &str) -> bool {
 
 #[test]
 fn every_row_names_what_is_there() {
-    let table = fs::read_to_string(root().join("docs/tcp.md")).expect("docs/tcp.md");
+    let text = fs::read_to_string(root().join("docs/tcp.md")).expect("docs/tcp.md");
+    let (table, different) = text.split_once("\n## Different from Linux by choice\n").expect("both tables");
     let tests = tests();
     let mut wrong = Vec::new();
     let mut rows = 0;
+    for row in different.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| what |")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, what, _, _, why, named, _] = cells[..] else {
+            wrong.push(format!("not five cells: {row}"));
+            continue;
+        };
+        if why.is_empty() {
+            wrong.push(format!("{what}: no reason"));
+        }
+        for test in named.split(',').map(str::trim).filter(|test| !tests.contains(*test)) {
+            wrong.push(format!("{what}: no test {test}"));
+        }
+    }
     for row in table.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| RFC")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, rfc, section, _, file, item, named, _] = cells[..] else {

@@ -375,10 +375,14 @@ fn errors_end_an_attempt_and_say_why_and_no_connection() {
         let frame = s.frames[0].clone();
         unreachable(&mut s, code, &frame);
         let why = match code {
-            0 | 6 | 11 => Unreachable::Network,
+            0 | 11 => Unreachable::Network,
+            6 | 9 => Unreachable::NetworkUnknown,
             2 => Unreachable::Protocol,
             3 => Unreachable::Port,
-            9 | 10 | 13..=15 => Unreachable::Prohibited,
+            5 => Unreachable::SourceRoute,
+            7 => Unreachable::HostUnknown,
+            8 => Unreachable::HostIsolated,
+            10 | 13..=15 => Unreachable::Prohibited,
             _ => Unreachable::Host,
         };
         assert_eq!(s.host.owner.past[0].failed, Some(Failure::Unreachable(why)), "code {code}");

@@ -517,7 +517,8 @@ fn quick_acknowledgments_wait_for_nothing() {
 fn no_acknowledgment_waits_longer_than_half_a_second() {
     // RFC 9293 section 3.8.6.3: MUST.
     let mut s = Script::with(Config { delayed_ack: Duration::from_millis(500), ..config(SERVER) });
-    s.passive_open();
+    let flow = s.passive_open();
+    s.host.engine.set_quick_ack(flow, false);
     s.inject(PSH | ACK, 1, 1, 10, 65_535);
     s.wait_ms(490);
     s.expect(&[]);

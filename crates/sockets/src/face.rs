@@ -363,7 +363,8 @@ impl Face {
         let socket = self.at_mut(id);
         socket.error = Some(match failure {
             Failure::Refused => Errno::CONNREFUSED,
-            Failure::Reset if socket.remote_closed => Errno::PIPE,
+            // tcp_reset() in net/ipv4/tcp_input.c: in CLOSE-WAIT only, not once the program has closed its direction too.
+            Failure::Reset if socket.remote_closed && !socket.write_shut => Errno::PIPE,
             Failure::Reset => Errno::CONNRESET,
             Failure::TimedOut => Errno::TIMEDOUT,
             Failure::Unreachable(why) => unreachable(why, socket.remote),
@@ -559,13 +560,16 @@ impl Owner for Face {
     }
 }
 
-/// What connect() says of a destination that cannot be reached: icmp_err_convert[] in net/ipv4/icmp.c, icmpv6_err_convert() in
+/// What connect() says of a destination that cannot be reached, and a connection that timed out of why: icmp_err_convert[] in net/ipv4/icmp.c, icmpv6_err_convert() in
 /// net/ipv6/icmp.c.
 fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
     match why {
         Unreachable::Port => Errno::CONNREFUSED,
         Unreachable::Protocol => Errno::NOPROTOOPT,
-        Unreachable::Network => Errno::NETUNREACH,
+        Unreachable::Network | Unreachable::NetworkUnknown => Errno::NETUNREACH,
+        Unreachable::HostUnknown => Errno::HOSTDOWN,
+        Unreachable::HostIsolated => Errno::NONET,
+        Unreachable::SourceRoute => Errno::OPNOTSUPP,
         Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
         Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
         Unreachable::Header => Errno::PROTO,

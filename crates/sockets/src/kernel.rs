@@ -474,6 +474,18 @@ pub(crate) fn receive_window_max() -> u32 {
     (buffer.min(memory / 128) / 2).clamp(LEAST, 1 << 30) as u32
 }
 
+/// The window scale that Linux offers: that of the largest receive buffer, without what packets take beside their payload
+/// (tcp_select_initial_window() in net/ipv4/tcp_output.c).
+pub(crate) fn window_scale() -> u8 {
+    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
+    scale_of(buffer.max(receive_buffer_max().into()))
+}
+
+/// As window_scale(), for a buffer of so many bytes.
+fn scale_of(buffer: u64) -> u8 {
+    (buffer.max(1).ilog2().saturating_sub(15)).min(14) as u8
+}
+
 /// Messages go to the system log.
 static LOGS: AtomicBool = AtomicBool::new(false);
 
@@ -489,4 +501,19 @@ pub(crate) fn complain(message: &str) {
     }
     let line = format!("overfly: {message}\n");
     let _ = rustix::io::write(borrow(2), line.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scale_of;
+
+    #[test]
+    fn the_window_scale_is_linuxs() {
+        // 6 MB is net.ipv4.tcp_rmem's last number unless the machine is small.
+        for (buffer, scale) in
+            [(6 << 20, 7), (4 << 20, 7), (212_992, 2), (65_536, 1), (1000, 0), (0, 0), (u64::MAX, 14)]
+        {
+            assert_eq!(scale_of(buffer), scale, "{buffer}");
+        }
+    }
 }

@@ -224,7 +224,7 @@ macro_rules! options {
 
 options! {
     numbers {
-        acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 1, [0..=65535], "least backlog of a listener, in connections";
+        acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 0, [0..=65535], "least backlog of a listener, in connections";
         cluster_ignore: "EF_CLUSTER_IGNORE" = 1, [0..=1], "1: EF_CLUSTER_NAME counts only where EF_CLUSTER_SIZE is set; 0: it always does";
         background: "EF_BACKGROUND" = 1, [0..=1], "1: when a program has made no call for 2 ms, a thread moves its frames, timers and output in its place, as always with EF_STACK_PER_THREAD; 0: they wait for the next call";
         cluster_size: "EF_CLUSTER_SIZE" = 0, [0..=4294967295], "stacks that share one address and port at most, the rest of the listeners being the kernel's; 0: as many as there are processes";

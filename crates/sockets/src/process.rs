@@ -579,6 +579,7 @@ impl Process {
         config.loss_probes = self.options.tail_drop_probe != 0;
         config.initial_window = self.options.tcp_initial_cwnd as u32;
         config.receive_window = kernel::receive_window_max();
+        config.window_scale = kernel::window_scale();
         config.initial_receive_window =
             if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());

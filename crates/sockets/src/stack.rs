@@ -824,6 +824,15 @@ impl<T: Transport> Stack<T> {
         }
     }
 
+    /// TCP_NODELAY is set, perhaps again: what waits for company goes (tcp_push_pending_frames() in net/ipv4/tcp.c).
+    pub(crate) fn no_delay(&mut self, id: SocketId) {
+        self.change(id, |settings| settings.no_delay = true);
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.set_no_delay(flow, true);
+        }
+    }
+
     /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
     pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
         let socket = self.face.at_mut(id);

@@ -328,6 +328,41 @@ fn hang_up_is_reported_without_being_asked_for() {
 }
 
 #[test]
+fn a_reset_after_both_ends_is_no_broken_pipe() {
+    // tcp_reset() in Linux's net/ipv4/tcp_input.c: EPIPE in CLOSE-WAIT, ECONNRESET in LAST-ACK.
+    for (ends, error) in [(false, Errno::PIPE), (true, Errno::CONNRESET)] {
+        let mut bench = Bench::new();
+        let (client, server) = bench.pair();
+        bench.client.shutdown(client, false, true).unwrap();
+        bench.settle();
+        assert_eq!(read(&mut bench.server, server, 10), Ok(vec![]));
+        if ends {
+            bench.server.shutdown(server, false, true).unwrap();
+        }
+        bench.client.change(client, |settings| settings.linger = Some(Duration::ZERO));
+        bench.client.close(client);
+        bench.client.transmit(bench.now);
+        bench.settle();
+        assert_eq!(bench.server.take_error(server), Some(error));
+    }
+}
+
+#[test]
+fn no_delay_lets_a_corked_tail_go_each_time() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    bench.client.change(client, |settings| settings.cork = true);
+    for _ in 0..2 {
+        write(&mut bench.client, client, b"hello").unwrap();
+        bench.settle();
+        assert_eq!(read(&mut bench.server, server, 10), Err(Errno::AGAIN));
+        bench.client.no_delay(client);
+        bench.settle();
+        assert_eq!(read(&mut bench.server, server, 10), Ok(b"hello".to_vec()));
+    }
+}
+
+#[test]
 fn reset_is_an_error_once_and_then_the_end() {
     let mut bench = Bench::new();
     let (client, server) = bench.pair();

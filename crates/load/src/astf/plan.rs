@@ -292,6 +292,8 @@ impl Plan {
             // Each try waits twice as long as the one before, the first for a second (RFC 6298 section 2).
             syn_retries: (32 - tcp.keepinit.leading_zeros()) as u8,
             delayed_ack: Duration::from_millis(tcp.delay_ack_msec.min(DELAYED_ACK_MOST_MS).into()),
+            // As TRex's stack, in which delay_ack_msec holds from the first segment on.
+            quick_acks: false,
             hop_limit: ttl.unwrap_or(config.hop_limit),
             // The test's own peers: nobody guesses, and no SYN is one too many.
             syn_cookies: overfly_engine::SynCookies::Off,

@@ -135,11 +135,8 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
     }
     // Linux takes a negative backlog as the largest.
     let most = 65_535;
-    let backlog = u32::try_from(backlog)
-        .unwrap_or(most)
-        .min(most)
-        .max(process.options.acceptq_min_backlog as u32)
-        .max(1);
+    let backlog =
+        u32::try_from(backlog).unwrap_or(most).min(most).max(process.options.acceptq_min_backlog as u32);
     process.stack.listening(id, backlog);
     let mut registered = Vec::new();
     process

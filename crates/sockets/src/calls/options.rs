@@ -263,9 +263,10 @@ fn set_locked(
                 }
             });
         }
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY, &Value::Number(on)) => {
-            change(&|settings| settings.no_delay = on != 0);
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, &Value::Number(0)) => {
+            change(&|settings| settings.no_delay = false);
         }
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY, Value::Number(_)) => process.stack.no_delay(id),
         (libc::IPPROTO_TCP, libc::TCP_CORK, &Value::Number(on)) => {
             change(&|settings| settings.cork = on != 0);
         }

@@ -112,6 +112,9 @@ impl Face {
         socket.error = Some(match why {
             Unreachable::Port => Errno::CONNREFUSED,
             Unreachable::Protocol => Errno::NOPROTOOPT,
+            Unreachable::NetworkUnknown => Errno::NETUNREACH,
+            Unreachable::HostUnknown => Errno::HOSTDOWN,
+            Unreachable::HostIsolated => Errno::NONET,
             Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
             Unreachable::Prohibited => Errno::HOSTUNREACH,
             Unreachable::Header => Errno::PROTO,
