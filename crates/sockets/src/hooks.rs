@@ -26,6 +26,12 @@ fn set_errno(error: c_int) {
     unsafe { *libc::__errno_location() = error };
 }
 
+/// What a function of libc's that failed has said.
+fn last_error() -> Errno {
+    // SAFETY: the location is this thread's own.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
+}
+
 /// -1, and errno. What interrupted the call may have been the thread's cancellation.
 fn fail(error: Errno) -> c_int {
     if error == Errno::INTR {

@@ -3,6 +3,7 @@
 
 use core::net::SocketAddr;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 
 use overfly_engine::SendError;
 use rustix::io::Errno;
@@ -57,7 +58,15 @@ pub(crate) fn is_ours(descriptor: i32) -> bool {
 }
 
 /// A datagram that was read.
-pub(crate) struct Received {
+pub(crate) enum Received {
+    /// At user level.
+    Here(Datagram),
+    /// By the kernel's socket, with its name and ancillary data: what the call returns.
+    InKernel(usize),
+}
+
+/// A datagram that was read at user level.
+pub(crate) struct Datagram {
     /// What the call returns: with MSG_TRUNC the datagram's whole length.
     pub(crate) length: usize,
     pub(crate) source: Option<SocketAddr>,
@@ -65,15 +74,14 @@ pub(crate) struct Received {
     pub(crate) truncated: bool,
 }
 
-/// Whether the kernel's socket has something to say.
-fn kernel_has(descriptor: i32) -> bool {
-    let mut one = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
-    sys::poll(&mut one, Some(0), sys::seen()).is_ok_and(|count| count > 0)
-}
-
-/// recvmsg() without ancillary data. `Kernel`: the kernel's socket has a datagram or an error, or the socket is the kernel's
-/// alone.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<Received> {
+/// recvmsg() without ancillary data. `in_kernel` reads from the kernel's socket, without waiting: whether a datagram is there
+/// when it is read nobody can say before (another thread, another process). `Kernel`: the socket is the kernel's alone.
+pub(crate) fn receive(
+    descriptor: i32,
+    target: Target<'_>,
+    flags: i32,
+    mut in_kernel: impl FnMut(i32) -> Result<usize, Errno>,
+) -> Answer<Received> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
         return Answer::Kernel;
@@ -99,23 +107,27 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         }
         if let Some((copied, source, length)) = guard.stack.read_datagram(id, target.pieces(0), peek) {
             let (v6, interface) = (guard.stack.socket(id).v6, guard.interface_index);
-            return Answer::ok(Received {
+            return Answer::ok(Received::Here(Datagram {
                 length: if flags & libc::MSG_TRUNC != 0 { length } else { copied },
                 source: Some(presented(source, v6, interface)),
                 truncated: copied < length,
-            });
+            }));
         }
         if guard.stack.socket(id).read_shut {
-            return Answer::ok(Received { length: 0, source: None, truncated: false });
+            return Answer::ok(Received::Here(Datagram { length: 0, source: None, truncated: false }));
         }
         // An epoll set that the program waits for says when the kernel's socket is ready.
         let watched = guard.event_loop && guard.stack.socket(id).interests != NONE;
         if !watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready) {
-            if kernel_has(descriptor) {
-                return Answer::Kernel;
-            }
+            let outcome = in_kernel(flags);
+            let watched = guard.stack.socket(id).interests != NONE;
             if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.kernel_ready = false;
+                // With nothing more there no set must say that there is, or a read that waits would do so.
+                part.kernel_ready = watched && outcome.is_ok() && kernel::is_readable(descriptor);
+            }
+            match outcome {
+                Err(Errno::AGAIN) => {}
+                outcome => return Answer::Done(outcome.map(Received::InKernel)),
             }
         }
         if !pumped {
@@ -127,8 +139,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
             return Answer::error(Errno::AGAIN);
         }
         let started = *started.get_or_insert_with(now);
-        let timeout =
-            sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None);
+        let timeout = match guard.stack.socket(id).never_waits {
+            [true, _] => Some(Duration::ZERO),
+            _ => sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None),
+        };
         guard.event_loop = false;
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
+use crate::calls::datagram::Received;
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Source, Target, is_plausible};
@@ -38,7 +39,7 @@ unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, fla
 pub unsafe extern "C-unwind" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
     cancel::point();
     // Unlike recv(), read() of nothing asks for nothing (sock_read_iter() in net/socket.c).
-    if length == 0 && is_connection(descriptor) {
+    if length == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return 0;
     }
     // SAFETY: the program's arguments, handed on.
@@ -117,14 +118,24 @@ pub unsafe extern "C-unwind" fn recvfrom(
         let vector = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: the program lends the buffer for the call.
         let target = unsafe { Target::new(&raw const vector, 1) };
-        let answer = match datagram::receive(descriptor, target, flags) {
+        let in_kernel = |flags: c_int| {
+            let flags = (flags | libc::MSG_DONTWAIT) as usize;
+            let arguments =
+                [descriptor as usize, buffer as usize, length, flags, address as usize, address_length as usize];
+            // SAFETY: the program's arguments, handed on.
+            unsafe { crate::sys::call(libc::SYS_recvfrom, arguments) }
+        };
+        let answer = match datagram::receive(descriptor, target, flags, in_kernel) {
             Answer::Kernel => Answer::Kernel,
-            Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
-                if let Some(source) = received.source {
-                    // SAFETY: the program lends the address and its length for the call.
-                    unsafe { put_address(source, address, address_length) };
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
+                Received::InKernel(length) => length,
+                Received::Here(datagram) => {
+                    if let Some(source) = datagram.source {
+                        // SAFETY: the program lends the address and its length for the call.
+                        unsafe { put_address(source, address, address_length) };
+                    }
+                    datagram.length
                 }
-                received.length
             })),
         };
         // SAFETY: the program's arguments, handed on.
@@ -200,7 +211,7 @@ unsafe fn receive_vectors(
     };
     // SAFETY: the program lends the vectors and their buffers for the call.
     let target = unsafe { Target::new(vectors, number) };
-    if target.length() == 0 && is_connection(descriptor) {
+    if target.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
     data::receive(descriptor, target, flags)
@@ -268,10 +279,19 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the vectors and their buffers for the call.
         let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
-        return match datagram::receive(descriptor, target, flags) {
+        let whole = &raw mut *message;
+        // SAFETY: the program's own record.
+        let in_kernel = |flags| unsafe { crate::kernel::receive(descriptor, whole, flags) };
+        return match datagram::receive(descriptor, target, flags, in_kernel) {
             Answer::Kernel => Answer::Kernel,
             Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
-                match received.source {
+                let datagram = match received {
+                    Received::InKernel(length) => return length,
+                    Received::Here(datagram) => datagram,
+                };
+                // SAFETY: the record that the program lends for the call; nothing else refers to it now.
+                let message = unsafe { &mut *whole };
+                match datagram.source {
                     // SAFETY: the program lends the address and its length for the call.
                     Some(source) => unsafe {
                         put_address(source, message.msg_name.cast(), &raw mut message.msg_namelen);
@@ -279,8 +299,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
                     None => message.msg_namelen = 0,
                 }
                 message.msg_controllen = 0;
-                message.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
-                received.length
+                message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
+                datagram.length
             })),
         };
     }
@@ -316,47 +336,75 @@ pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr,
     }
 }
 
-/// recvmmsg() on a UDP socket. As in Linux the timeout is looked at after each datagram, and only then.
+/// A record after another, as do_recvmmsg() in net/socket.c takes them: also on a stream. The timeout is looked at after each
+/// record, and only then. What fails after the first one is the next call's.
 ///
 /// # Safety
 /// As for recvmmsg(2), with at least one record.
-unsafe fn receive_datagrams(
+unsafe fn receive_several(
     descriptor: c_int,
     messages: *mut mmsghdr,
     number: c_uint,
     flags: c_int,
     timeout: *mut timespec,
-) -> c_int {
+) -> Result<usize, Errno> {
     // SAFETY: the program lends the timeout for the call if it is not null.
-    let timeout = unsafe { timeout.as_ref() };
-    let deadline = timeout.map(|timeout| {
-        let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
-        let nanoseconds = u32::try_from(timeout.tv_nsec).unwrap_or(0).min(999_999_999);
-        crate::kernel::now() + core::time::Duration::new(seconds.min(1 << 32), nanoseconds)
-    });
+    let mut timeout = unsafe { timeout.as_mut() };
+    let mut deadline = None;
+    if let Some(time) = &timeout {
+        let (Ok(seconds), Ok(nanoseconds @ 0..1_000_000_000)) =
+            (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec))
+        else {
+            return Err(Errno::INVAL);
+        };
+        let time = core::time::Duration::new(seconds.min(1 << 32), nanoseconds);
+        deadline = Some(crate::kernel::now() + time);
+    }
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = data::take_error(descriptor)
+    {
+        return Err(error);
+    }
     let mut flags_of_one = flags & !libc::MSG_WAITFORONE;
-    for index in 0..number.min(VECTORS_MAX as c_uint) {
+    let most = number.min(VECTORS_MAX as c_uint) as usize;
+    let mut done = 0;
+    while done < most {
         // SAFETY: the program lends `number` records for the call.
-        let record = unsafe { &mut *messages.add(index as usize) };
+        let record = unsafe { &mut *messages.add(done) };
         // SAFETY: as above; the next function gets the program's own record.
         let outcome = unsafe {
             match receive_message(descriptor, &raw mut record.msg_hdr, flags_of_one) {
-                Answer::Kernel => next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one),
-                Answer::Done(outcome) => count(outcome),
+                Answer::Kernel => {
+                    let outcome = next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one);
+                    usize::try_from(outcome).map_err(|_| super::last_error())
+                }
+                Answer::Done(outcome) => outcome,
             }
         };
-        let Ok(length) = c_uint::try_from(outcome) else {
-            return if index > 0 { index as c_int } else { -1 };
-        };
-        record.msg_len = length;
+        match outcome {
+            Ok(length) => record.msg_len = length as c_uint,
+            Err(error) if done == 0 => return Err(error),
+            Err(error) => {
+                if !matches!(error, Errno::AGAIN | Errno::INTR) {
+                    data::put_back_error(descriptor, error);
+                }
+                break;
+            }
+        }
+        done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
             flags_of_one |= libc::MSG_DONTWAIT;
         }
-        if deadline.is_some_and(|deadline| crate::kernel::now() >= deadline) {
-            return index as c_int + 1;
+        if let (Some(deadline), Some(timeout)) = (deadline, &mut timeout) {
+            let left_us = deadline.as_micros().saturating_sub(crate::kernel::now().as_micros());
+            timeout.tv_sec = (left_us / 1_000_000) as i64;
+            timeout.tv_nsec = (left_us % 1_000_000 * 1000) as i64;
+            if left_us == 0 {
+                break;
+            }
         }
     }
-    number.min(VECTORS_MAX as c_uint) as c_int
+    Ok(done)
 }
 
 /// # Safety
@@ -380,23 +428,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         }
         return outcome;
     }
-    if datagram::is_ours(descriptor) {
-        // SAFETY: the program's arguments, handed on.
-        return unsafe { receive_datagrams(descriptor, messages, number, flags, timeout) };
-    }
-    // A stream has no message boundaries: one record takes what there is.
-    // SAFETY: the program lends `number` records for the call.
-    let first = unsafe { &mut *messages };
-    // SAFETY: as above.
-    match unsafe { receive_message(descriptor, &raw mut first.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
-        // SAFETY: the program's arguments, handed on.
-        Answer::Kernel => unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) },
-        Answer::Done(Ok(length)) => {
-            first.msg_len = length as c_uint;
-            1
-        }
-        Answer::Done(Err(error)) => super::fail(error),
-    }
+    // SAFETY: the program's arguments, handed on.
+    count(unsafe { receive_several(descriptor, messages, number, flags, timeout) }) as c_int
 }
 
 /// # Safety
@@ -746,62 +779,117 @@ pub unsafe extern "C-unwind" fn splice(
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
     }
+    if length == 0 {
+        return 0;
+    }
     if (connections.0 && !from_offset.is_null()) || (connections.1 && !to_offset.is_null()) {
         return count(Err(Errno::SPIPE));
     }
-    let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let at_once = flags & libc::SPLICE_F_NONBLOCK != 0;
+    // SAFETY: the program's arguments, handed on.
+    let in_kernel = || unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
     if connections.1 {
-        // SAFETY: no offsets; the pipe's end is the program's.
-        return unsafe { splice_to_connection(from, to, length, nonblocking) };
+        return splice_to_connection(from, to, length, at_once, in_kernel);
     }
-    // SAFETY: as above.
-    unsafe { splice_from_connection(from, to, length, nonblocking) }
+    splice_from_connection(from, to, length, at_once, in_kernel)
 }
 
 fn is_connection(descriptor: c_int) -> bool {
     is_ours(descriptor) && matches!(crate::calls::options::connection(descriptor), Answer::Done(Ok(_)))
 }
 
-/// Moves bytes from a pipe. What the connection does not take would be lost, so no more is taken out of the pipe than it
-/// has room for.
-///
-/// # Safety
-/// As for splice(2).
-unsafe fn splice_to_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
-    if flags != 0 || crate::kernel::is_nonblocking(from) {
-        let mut waiting: c_int = 0;
-        // SAFETY: FIONREAD writes an int.
-        if unsafe { next::ioctl(from, libc::FIONREAD, &raw mut waiting as libc::c_ulong) } == 0
-            && waiting == 0
+/// Waits, with no lock held, until a pipe's end is ready. `Ok(false)`: it is not, and nothing more will come.
+fn wait_for_pipe(end: c_int, events: i16, at_once: bool) -> Result<bool, Errno> {
+    let since = crate::sys::seen();
+    let at_once = at_once || crate::kernel::is_nonblocking(end);
+    before_kernel_wait();
+    loop {
+        let mut polled = [libc::pollfd { fd: end, events, revents: 0 }];
+        let outcome = crate::sys::poll(&mut polled, if at_once { Some(0) } else { None }, since);
+        let found = polled[0].revents;
+        if found & (events | libc::POLLERR) != 0 {
+            return Ok(true);
+        }
+        if found & libc::POLLHUP != 0 {
+            return Ok(false);
+        }
+        if at_once {
+            return Err(Errno::AGAIN);
+        }
+        if crate::sys::interrupted(since, true) {
+            return Err(Errno::INTR);
+        }
+        if let Err(error) = outcome
+            && error != Errno::INTR
         {
-            let mut end = [libc::pollfd { fd: from, events: 0, revents: 0 }];
-            let _ = crate::sys::poll(&mut end, Some(0), crate::sys::seen());
-            return if end[0].revents & libc::POLLHUP != 0 { 0 } else { count(Err(Errno::AGAIN)) };
+            return Err(error);
         }
     }
-    match data::send_file(to, from, None, length) {
-        Answer::Kernel => count(Err(Errno::INVAL)),
-        Answer::Done(outcome) => count(outcome),
+}
+
+/// Moves bytes from a pipe, as many as are there. What the connection does not take would be lost, so no more is taken out of the
+/// pipe than it has room for.
+fn splice_to_connection(
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    at_once: bool,
+    in_kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if crate::kernel::pipe_size(from).is_err() {
+        // Neither end is a pipe: the kernel says so.
+        return in_kernel();
+    }
+    loop {
+        match wait_for_pipe(from, libc::POLLIN, at_once) {
+            Ok(true) => {}
+            Ok(false) => return 0,
+            Err(error) => return count(Err(error)),
+        }
+        match data::send_from_pipe(to, from, length, at_once) {
+            Answer::Kernel => return in_kernel(),
+            // Somebody else has read it.
+            Answer::Done(Ok(0)) if length > 0 => {}
+            Answer::Done(outcome) => return count(outcome),
+        }
     }
 }
 
 /// Moves bytes into a pipe: looks at them first, and takes only those that the pipe took.
-///
-/// # Safety
-/// As for splice(2).
-unsafe fn splice_from_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
+fn splice_from_connection(
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    at_once: bool,
+    in_kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if crate::kernel::pipe_size(to).is_err() {
+        return in_kernel();
+    }
+    // As in Linux, where a full pipe is waited for before the socket is looked at (splice_file_to_pipe() in fs/splice.c).
+    if let Err(error) = wait_for_pipe(to, libc::POLLOUT, at_once) {
+        return count(Err(error));
+    }
+    let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
     let mut buffer = [0u8; 16 * 1024];
     let wanted = length.min(buffer.len());
     // SAFETY: the buffer is ours.
     let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, flags | libc::MSG_PEEK) };
-    let Answer::Done(Ok(available @ 1..)) = looked else {
-        return count_or(looked, || count(Err(Errno::INVAL)));
+    let available = match looked {
+        Answer::Kernel => return in_kernel(),
+        Answer::Done(Ok(available @ 1..)) => available,
+        Answer::Done(outcome) => return count(outcome),
     };
-    // SAFETY: `available` bytes of the buffer were written.
-    let written = unsafe { next::write(to, buffer.as_ptr().cast(), available) };
-    if let Ok(taken @ 1..) = usize::try_from(written) {
-        // SAFETY: the buffer is ours.
-        let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
+    match crate::kernel::write_at_once(to, &buffer[..available]) {
+        Ok(taken) => {
+            // SAFETY: the buffer is ours.
+            let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
+            taken as ssize_t
+        }
+        Err(Errno::PIPE) => {
+            crate::sys::raise_signal(libc::SIGPIPE);
+            count(Err(Errno::PIPE))
+        }
+        Err(error) => count(Err(error)),
     }
-    written
 }
