@@ -94,7 +94,11 @@ pub(crate) fn is_readable(descriptor: i32) -> bool {
 ///
 /// # Safety
 /// As for recvmsg(2).
-pub(crate) unsafe fn receive(descriptor: i32, message: *mut libc::msghdr, flags: i32) -> Result<usize, Errno> {
+pub(crate) unsafe fn receive(
+    descriptor: i32,
+    message: *mut libc::msghdr,
+    flags: i32,
+) -> Result<usize, Errno> {
     let arguments = [descriptor as usize, message as usize, (flags | libc::MSG_DONTWAIT) as usize, 0, 0, 0];
     // SAFETY: the caller's promise.
     unsafe { crate::sys::call(libc::SYS_recvmsg, arguments) }
@@ -226,6 +230,14 @@ pub(crate) fn backlog(descriptor: i32) -> i32 {
         Ok(32) => i32::try_from(info[7]).unwrap_or(i32::MAX),
         _ => libc::SOMAXCONN,
     }
+}
+
+/// Neither connected, nor about to be, nor listening.
+pub(crate) fn is_unconnected(descriptor: i32) -> bool {
+    // include/net/tcp_states.h
+    const TCP_CLOSE: u8 = 7;
+    let mut state = 0_u8;
+    option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1) && state == TCP_CLOSE
 }
 
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {

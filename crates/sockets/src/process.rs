@@ -1276,8 +1276,9 @@ impl Process {
         if ip.is_unspecified() {
             return Ok(self.left(Why::Loopback));
         }
-        if self.stack.socket(id).wants_kernel {
-            return Ok(self.left(Why::SocketOption));
+        let socket = self.stack.socket(id);
+        if socket.wants_kernel || socket.shared {
+            return Ok(self.left(if socket.shared { Why::Shared } else { Why::SocketOption }));
         }
         if !self.rules.accelerate(Direction::Connect, remote) {
             return Ok(self.left(Why::Rule));

@@ -234,6 +234,8 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     /// SO_RCVTIMEO, and SO_SNDTIMEO, were set below zero, which the kernel's socket says nothing of.
     pub(crate) never_waits: [bool; 2],
+    /// Other processes may have it as well: it may listen, and not connect.
+    pub(crate) shared: bool,
     /// The program changed the kernel's socket: it cannot serve another connection.
     pub(crate) customized: bool,
     /// The stack cannot follow what the program does with it: the kernel takes the connection over at the next call.
@@ -307,6 +309,7 @@ impl Socket {
             close_on_exec: false,
             v6: false,
             never_waits: [false; 2],
+            shared: false,
             customized: false,
             wants_kernel: false,
             later: None,

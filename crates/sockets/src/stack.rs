@@ -535,6 +535,11 @@ impl<T: Transport> Stack<T> {
         self.face.at(id).listening.as_ref().is_some_and(|listening| !listening.joined.is_empty())
     }
 
+    /// Whether it has on that side.
+    pub(crate) fn is_member(&self, side: Side, id: SocketId) -> bool {
+        self.face.ports.iter().any(|port| port.side == side && port.members.contains(&id))
+    }
+
     /// Where a listener has joined.
     pub(crate) fn joined(&self, id: SocketId) -> Vec<SocketAddr> {
         self.face.at(id).listening.as_ref().map_or_else(Vec::new, |listening| listening.joined.clone())

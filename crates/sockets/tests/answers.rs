@@ -25,7 +25,11 @@ fn told(accelerates: bool, options: &[(&str, &str)]) -> String {
     let (told, complained) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success() && told.ends_with("done\n"), "{options:?}: {told}\n{complained}");
     // What fails in the script, and not the counters of each of its processes.
-    let failures: String = complained.lines().filter(|line| !line.starts_with("overfly: process")).map(|line| format!("{line}\n")).collect();
+    let failures: String = complained
+        .lines()
+        .filter(|line| !line.starts_with("overfly: process"))
+        .map(|line| format!("{line}\n"))
+        .collect();
     println!("{failures}");
     if accelerates && cases.is_empty() {
         assert!(sum(&complained, "accepts") > 20, "not accelerated: {complained}");

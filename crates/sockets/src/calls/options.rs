@@ -150,7 +150,7 @@ fn wants_identifiers(level: i32, name: i32, number: Option<i32>) -> bool {
 pub(crate) fn hands_over_first(id: SocketId, level: i32, name: i32, number: Option<i32>) -> bool {
     (match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_ULP) => true,
-        (libc::IPPROTO_TCP, libc::TCP_LINGER2) => number.is_some_and(|number| number != 0),
+        (libc::IPPROTO_TCP, libc::TCP_LINGER2 | libc::TCP_REPAIR) => number.is_some_and(|number| number != 0),
         _ => wants_identifiers(level, name, number),
     }) && of(id).stack.socket(id).state == State::Connected
 }
@@ -176,8 +176,7 @@ pub(crate) fn leave_with_option(descriptor: i32, level: i32, name: i32) {
     let mut process = of(id);
     match process.stack.socket(id).state {
         // It says how often a SYN is sent, and that is over.
-        State::Connecting | State::Connected
-            if (level, name) == (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {}
+        State::Connecting | State::Connected if (level, name) == (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {}
         // The next connect() of one that has ended is the kernel's, too.
         State::Connecting | State::Connected | State::Ended => {
             process.stack.socket_mut(id).wants_kernel = true;

@@ -196,7 +196,9 @@ fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descripto
         watched(process, id, -1);
     }
     if listening || in_kernel {
-        return Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null()));
+        let outcome = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+        process.leave_to_children(id, descriptor);
+        return Answer::Done(outcome);
     }
     Answer::ok(())
 }

@@ -120,8 +120,14 @@ pub unsafe extern "C-unwind" fn recvfrom(
         let target = unsafe { Target::new(&raw const vector, 1) };
         let in_kernel = |flags: c_int| {
             let flags = (flags | libc::MSG_DONTWAIT) as usize;
-            let arguments =
-                [descriptor as usize, buffer as usize, length, flags, address as usize, address_length as usize];
+            let arguments = [
+                descriptor as usize,
+                buffer as usize,
+                length,
+                flags,
+                address as usize,
+                address_length as usize,
+            ];
             // SAFETY: the program's arguments, handed on.
             unsafe { crate::sys::call(libc::SYS_recvfrom, arguments) }
         };
