@@ -4,6 +4,7 @@
 //! Every hook is unsafe in the way that the function it stands for is: its pointers must be what that function's manual
 //! page asks for. Where a hook only hands its arguments on, that is the whole argument for its soundness.
 
+mod ancillary;
 mod data;
 mod descriptors;
 mod events;

@@ -67,6 +67,12 @@ pub(crate) fn now() -> overfly_engine::Instant {
     overfly_engine::Instant::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
 }
 
+/// What the wall clock said so long ago, since 1970.
+pub(crate) fn time_before(age: Duration) -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32).saturating_sub(age)
+}
+
 /// What all connections hold together, in bytes: when there is no more pressure, from when on there is some, and at most
 /// (net.ipv4.tcp_mem).
 pub(crate) fn connections_memory() -> [usize; 3] {

@@ -17,6 +17,8 @@ use overfly_link::watch::Show;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
+#[cfg(not(test))]
+pub(crate) use self::datagram::wants;
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
@@ -203,7 +205,8 @@ impl<T: Transport> Stack<T> {
                 State::Datagram => {
                     socket.receive.recycle();
                     if let Some(part) = &mut socket.datagrams {
-                        **part = Datagrams { connected: part.connected, ..Datagrams::default() };
+                        let Datagrams { connected, wants, pieces_above, .. } = **part;
+                        **part = Datagrams { connected, wants, pieces_above, ..Datagrams::default() };
                     }
                 }
                 State::Connecting | State::Connected | State::Ended => {

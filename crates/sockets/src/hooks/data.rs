@@ -5,6 +5,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
 
+use super::ancillary;
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
 use crate::calls::datagram::Received;
@@ -304,8 +305,12 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
                     },
                     None => message.msg_namelen = 0,
                 }
-                message.msg_controllen = 0;
                 message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
+                match &datagram.about {
+                    // SAFETY: the program lends the room for control messages for the call.
+                    Some(about) => message.msg_flags |= unsafe { ancillary::put_about(message, about) },
+                    None => message.msg_controllen = 0,
+                }
                 datagram.length
             })),
         };
@@ -484,7 +489,7 @@ pub unsafe extern "C-unwind" fn sendto(
         // SAFETY: the program lends the buffer for the call.
         let source = unsafe { Source::new(&raw const vector, 1) };
         let answer = if destination.is_some() || address.is_null() {
-            datagram::send(descriptor, source, destination, flags)
+            datagram::send(descriptor, source, destination, None, flags)
         } else {
             Answer::Kernel
         };
@@ -599,12 +604,14 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
         let destination = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
-        if message.msg_controllen > 0 || (destination.is_none() && !message.msg_name.is_null()) {
+        if destination.is_none() && !message.msg_name.is_null() {
             return Answer::Kernel;
         }
+        // SAFETY: the program lends the control messages for the call.
+        let Some(from) = (unsafe { ancillary::origin(message) }) else { return Answer::Kernel };
         // SAFETY: the program lends the vectors and their buffers for the call.
         let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
-        return datagram::send(descriptor, source, destination, flags);
+        return datagram::send(descriptor, source, destination, from, flags);
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
     let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };

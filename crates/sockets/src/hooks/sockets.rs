@@ -397,7 +397,9 @@ pub unsafe extern "C" fn setsockopt(
         if result == 0 {
             // SAFETY: the kernel took the value: the program lends `length` bytes.
             unsafe { note_timeout(descriptor, level, name, pointer, length) };
-            datagram::option_was_set(descriptor, level, name);
+            // SAFETY: as above.
+            let number = unsafe { value::<c_int>(pointer, length) }.ok();
+            datagram::option_was_set(descriptor, level, name, number);
         }
         return result;
     }
