@@ -30,16 +30,19 @@ fn wait_for(
     let (mut guard, woken) =
         wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
     let is_open = table::lookup(descriptor) == Entry::Socket(id);
-    if !hold.resume(&guard, id, is_open) {
-        // Another thread has handed the connection over.
-        return Err(Answer::Kernel);
-    }
+    let is_there = hold.resume(&guard, id, is_open);
     if is_open {
         hold.end(&mut guard);
     }
     match woken {
         Woken::Interrupted => Err(Answer::error(Errno::INTR)),
         Woken::TimedOut => Err(Answer::error(Errno::AGAIN)),
+        // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
+        Woken::Look if !is_there && sys::interrupted(since, timeout.is_none()) => {
+            Err(Answer::error(Errno::INTR))
+        }
+        // Another thread has handed the connection over.
+        Woken::Look if !is_there => Err(Answer::Kernel),
         Woken::Look => Ok(guard),
     }
 }
@@ -247,9 +250,14 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
             Err(_) => return Answer::error(Errno::INVAL),
         },
         // What has no position, as a pipe, might be waited for (splice_direct_to_actor() in fs/splice.c).
-        None if rustix::fs::tell(kernel::borrow(file)).is_err() => return Answer::error(Errno::INVAL),
+        None if rustix::fs::tell(kernel::borrow(file)) == Err(Errno::SPIPE) => {
+            return Answer::error(Errno::INVAL);
+        }
         None => None,
     };
+    if file < 0 {
+        return Answer::error(Errno::BADF);
+    }
     let answer = send_from(descriptor, count, false, |space| match &mut position {
         Some(position) => {
             let read = rustix::io::pread(kernel::borrow(file), space, *position)?;

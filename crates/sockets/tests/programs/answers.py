@@ -170,6 +170,7 @@ def splice_with_more_than_the_pipe_has():
     os.write(writing, b"late")
     waiting.join(3)
     say(trying(os.sendfile, end.socket.fileno(), reading, None, 10), trying(os.sendfile, end.socket.fileno(), reading, 0, 10))
+    say([raw(LIBC.sendfile(end.socket.fileno(), number, None, 10)) for number in (-1, 999)])
     os.write(writing, b"end")
     os.close(writing)
     say(os.splice(reading, end.socket.fileno(), 1 << 30), os.splice(reading, end.socket.fileno(), 10), end.told())
@@ -262,6 +263,26 @@ def close_while_another_thread_reads():
         reader.join(3)
         say(got, end.told())
         end.socket.detach()
+
+
+@case
+def a_descriptor_is_replaced_and_its_reader_interrupted():
+    """As Java's channels close."""
+    end = End("tell(s.recv(1) + b'end')", False)
+    marker, other = socket.socketpair()
+    other.close()
+    signal.signal(signal.SIGUSR1, lambda *_: None)
+    number, got = end.socket.detach(), []
+    LIBC.read.restype = ctypes.c_long
+    # Python would read again.
+    reader = thread(lambda: got.extend((raw(LIBC.read(number, ctypes.create_string_buffer(4), 4)), trying(os.read, number, 4))))
+    time.sleep(0.1)
+    os.dup2(marker.fileno(), number)
+    time.sleep(0.1)
+    say(got)
+    signal.pthread_kill(reader.ident, signal.SIGUSR1)
+    reader.join(3)
+    say(got, end.told())
 
 
 @case
@@ -481,6 +502,13 @@ def what_has_come_is_counted():
     end.socket.send(b"x")
     time.sleep(0.1)
     say(end.socket.recv(100, socket.MSG_PEEK), waiting())
+
+
+@case
+def what_is_known_of_the_path():
+    for passive in True, False:
+        end = End("hold()", passive)
+        say(struct.unpack_from("I", end.socket.getsockopt(T, socket.TCP_INFO, 256), 60)[0])
 
 
 def main():
