@@ -13,6 +13,7 @@ mod next;
 mod print;
 mod processes;
 mod sockets;
+mod splice;
 mod syscall;
 
 use core::ffi::c_int;

@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{data, descriptors, events, exec, fail, processes, sockets};
+use super::{data, descriptors, events, exec, fail, processes, sockets, splice};
 use crate::cancel;
 use crate::process::{is_active, process};
 
@@ -71,7 +71,7 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_sendmsg => data::sendmsg(one, b as _, three) as c_long,
             libc::SYS_sendmmsg => data::sendmmsg(one, b as _, c as c_uint, four).into(),
             libc::SYS_sendfile => data::sendfile(one, two, c as _, d) as c_long,
-            libc::SYS_splice => data::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
+            libc::SYS_splice => splice::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
             libc::SYS_close => descriptors::close(one).into(),
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, three).into(),
             libc::SYS_dup => descriptors::dup(one).into(),
