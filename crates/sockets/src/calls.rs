@@ -2,6 +2,7 @@
 
 pub(crate) mod data;
 pub(crate) mod datagram;
+pub(crate) mod hold;
 pub(crate) mod life;
 pub(crate) mod options;
 mod several;

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{INDEX_BITS, Side, Socket, SocketId, State};
-use crate::stack::DatagramFace;
+use crate::stack::{DatagramFace, Datagrams};
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
 /// has left, and stays until the handshakes that it began are done.
@@ -70,6 +70,8 @@ pub(crate) struct Face {
     pub(crate) now: Instant,
     /// Connections that wait for data before they may be accepted: until when in microseconds, and the socket's number.
     deferred: BTreeSet<(u64, u32)>,
+    /// The last connection to come, as long as its ends' addresses have not been noted.
+    pub(crate) unnamed: Option<SocketId>,
     /// Connections to listeners that have left, with where those were: somebody else is to have them.
     pub(crate) leaving: Vec<(SocketId, SocketAddr)>,
     /// Something became ready since this was last cleared: threads that sleep should look.
@@ -96,6 +98,7 @@ impl Face {
             urgent: Vec::new(),
             now: Instant::from_micros(0),
             deferred: BTreeSet::new(),
+            unnamed: None,
             leaving: Vec::new(),
             news: false,
             noted: false,
@@ -144,11 +147,13 @@ impl Face {
         self.note(id);
         let keeps_buffers = self.free.len() < self.cache_limit;
         let socket = &mut self.sockets[id.index()];
+        let generation = socket.generation.wrapping_add(1);
         if keeps_buffers {
             socket.recycle();
         } else {
             *socket = Socket::new();
         }
+        socket.generation = generation;
         self.free.push(id.0);
     }
 
@@ -187,6 +192,12 @@ impl Face {
     /// The state of a socket in epoll's bits (tcp_poll() in Linux).
     pub(crate) fn level(&self, id: SocketId) -> u32 {
         level(&self.sockets[id.index()])
+    }
+
+    /// As [`Face::level`], without what the kernel's socket of a listener, or of a UDP socket, has: who asks that socket as well
+    /// hears from it what there is now.
+    pub(crate) fn level_here(&self, id: SocketId) -> u32 {
+        level_with(&self.sockets[id.index()], false)
     }
 
     /// As [`Face::level`], for somebody who waits for `wanted`.
@@ -253,6 +264,7 @@ impl Face {
             return;
         };
         self.bind_flow(flow, id);
+        self.unnamed = Some(id);
         let (settings, v6) = (self.at(member).settings, self.at(member).v6);
         let socket = self.at_mut(id);
         socket.v6 = v6;
@@ -312,7 +324,8 @@ impl Face {
         self.wake(listener, bits::IN | bits::RDNORM);
     }
 
-    /// A connection died while it waited for accept(). The engine bounds the living; the dead go when they are many.
+    /// A connection died while it waited for accept(), which returns it all the same, as in Linux. The engine bounds the living;
+    /// of the dead only so many wait, too.
     fn bury(&mut self, id: SocketId) {
         if let Some(until) = self.at(id).deferred_until {
             self.deferred.remove(&(until.as_micros(), id.0));
@@ -325,15 +338,13 @@ impl Face {
         }
         let Some(mut listening) = self.at_mut(listener).listening.take() else { return };
         listening.dead += 1;
-        if listening.dead > 64 && listening.dead > listening.queue.len() / 2 {
-            listening.dead = 0;
-            listening.queue.retain(|&queued| {
-                let alive = self.at(queued).flow.is_some();
-                if !alive {
-                    self.release(queued);
-                }
-                alive
-            });
+        if listening.dead > listening.backlog as usize {
+            // The oldest.
+            let place = listening.queue.iter().position(|&queued| self.at(queued).flow.is_none());
+            if let Some(oldest) = place.and_then(|place| listening.queue.remove(place)) {
+                listening.dead -= 1;
+                self.release(oldest);
+            }
         }
         self.at_mut(listener).listening = Some(listening);
     }
@@ -408,8 +419,12 @@ fn asked(socket: &mut Socket, wanted: u32) -> u32 {
     events
 }
 
-/// tcp_poll() in Linux, net/ipv4/tcp.c.
 fn level(socket: &Socket) -> u32 {
+    level_with(socket, true)
+}
+
+/// tcp_poll() in Linux, net/ipv4/tcp.c. With `kernel` what the kernel's socket is known to have counts.
+fn level_with(socket: &Socket, kernel: bool) -> u32 {
     let mut events = 0;
     match socket.state {
         State::Free | State::Candidate => return 0,
@@ -417,10 +432,10 @@ fn level(socket: &Socket) -> u32 {
             let ready = socket
                 .listening
                 .as_ref()
-                .is_some_and(|listening| listening.has_connections() || listening.kernel_ready);
+                .is_some_and(|listening| listening.has_connections() || kernel && listening.kernel_ready);
             return if ready { bits::IN | bits::RDNORM } else { 0 };
         }
-        State::Datagram => events |= datagram_level(socket),
+        State::Datagram => events |= datagram_level(socket, kernel),
         State::Connecting => {}
         State::Connected => {
             if socket.receive.len() >= socket.low_water() {
@@ -453,9 +468,10 @@ fn level(socket: &Socket) -> u32 {
 }
 
 /// datagram_poll() in Linux, net/core/datagram.c. There is always room to send: a full link drops.
-fn datagram_level(socket: &Socket) -> u32 {
+fn datagram_level(socket: &Socket, kernel: bool) -> u32 {
     let mut events = bits::OUT | bits::WRNORM;
-    let waits = socket.datagrams.as_ref().is_some_and(|part| !part.queue.is_empty() || part.kernel_ready);
+    let has_some = |part: &Datagrams| !part.queue.is_empty() || kernel && part.kernel_ready;
+    let waits = socket.datagrams.as_deref().is_some_and(has_some);
     if waits || socket.read_shut {
         events |= bits::IN | bits::RDNORM;
     }

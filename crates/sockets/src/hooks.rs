@@ -4,6 +4,7 @@
 //! Every hook is unsafe in the way that the function it stands for is: its pointers must be what that function's manual
 //! page asks for. Where a hook only hands its arguments on, that is the whole argument for its soundness.
 
+mod ancillary;
 mod data;
 mod descriptors;
 mod events;
@@ -12,6 +13,7 @@ mod next;
 mod print;
 mod processes;
 mod sockets;
+mod splice;
 mod syscall;
 
 use core::ffi::c_int;
@@ -24,6 +26,12 @@ use crate::cancel;
 fn set_errno(error: c_int) {
     // SAFETY: the location is this thread's own.
     unsafe { *libc::__errno_location() = error };
+}
+
+/// What a function of libc's that failed has said.
+fn last_error() -> Errno {
+    // SAFETY: the location is this thread's own.
+    Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
 /// -1, and errno. What interrupted the call may have been the thread's cancellation.

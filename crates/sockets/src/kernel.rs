@@ -11,7 +11,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
-use crate::socket::{SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
 use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
@@ -67,6 +67,12 @@ pub(crate) fn now() -> overfly_engine::Instant {
     overfly_engine::Instant::from_micros(time.tv_sec as u64 * 1_000_000 + time.tv_nsec as u64 / 1000)
 }
 
+/// What the wall clock said so long ago, since 1970.
+pub(crate) fn time_before(age: Duration) -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32).saturating_sub(age)
+}
+
 /// What all connections hold together, in bytes: when there is no more pressure, from when on there is some, and at most
 /// (net.ipv4.tcp_mem).
 pub(crate) fn connections_memory() -> [usize; 3] {
@@ -88,6 +94,53 @@ pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
 pub(crate) fn is_readable(descriptor: i32) -> bool {
     let mut descriptors = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
     crate::sys::poll(&mut descriptors, Some(0), crate::sys::seen()).is_ok_and(|ready| ready > 0)
+}
+
+/// recvmsg() of the kernel's socket, which never waits.
+///
+/// # Safety
+/// As for recvmsg(2).
+pub(crate) unsafe fn receive(
+    descriptor: i32,
+    message: *mut libc::msghdr,
+    flags: i32,
+) -> Result<usize, Errno> {
+    let arguments = [descriptor as usize, message as usize, (flags | libc::MSG_DONTWAIT) as usize, 0, 0, 0];
+    // SAFETY: the caller's promise.
+    unsafe { crate::sys::call(libc::SYS_recvmsg, arguments) }
+}
+
+/// How much a pipe takes; an error if it is none.
+pub(crate) fn pipe_size(pipe: i32) -> Result<usize, Errno> {
+    rustix::pipe::fcntl_getpipe_size(borrow(pipe))
+}
+
+/// Bytes in a pipe.
+pub(crate) fn waiting_in_pipe(pipe: i32) -> Result<usize, Errno> {
+    rustix::io::ioctl_fionread(borrow(pipe)).map(|bytes| bytes as usize)
+}
+
+/// Reads what is in a pipe; EAGAIN if there is nothing, whatever its O_NONBLOCK.
+pub(crate) fn read_at_once(pipe: i32, space: &mut [u8]) -> Result<usize, Errno> {
+    let mut vectors = [std::io::IoSliceMut::new(space)];
+    // The offset stands for the current one.
+    match rustix::io::preadv2(borrow(pipe), &mut vectors, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT) {
+        // Pipes of older kernels cannot.
+        Err(Errno::OPNOTSUPP) if waiting_in_pipe(pipe)? == 0 => Err(Errno::AGAIN),
+        Err(Errno::OPNOTSUPP) => rustix::io::read(borrow(pipe), space),
+        outcome => outcome,
+    }
+}
+
+/// Writes to a pipe that has room what there is room for; EAGAIN if there is none, whatever its O_NONBLOCK.
+pub(crate) fn write_at_once(pipe: i32, bytes: &[u8]) -> Result<usize, Errno> {
+    // What is not longer than this never waits in a pipe that poll() says has room (PIPE_BUF, pipe(7)).
+    const AT_ONCE: usize = 4096;
+    let vectors = [std::io::IoSlice::new(bytes)];
+    match rustix::io::pwritev2(borrow(pipe), &vectors, u64::MAX, rustix::io::ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP) => rustix::io::write(borrow(pipe), &bytes[..bytes.len().min(AT_ONCE)]),
+        outcome => outcome,
+    }
 }
 
 /// The broker is making a connection of the socket: calls say EPERM.
@@ -185,6 +238,14 @@ pub(crate) fn backlog(descriptor: i32) -> i32 {
     }
 }
 
+/// Neither connected, nor about to be, nor listening.
+pub(crate) fn is_unconnected(descriptor: i32) -> bool {
+    // include/net/tcp_states.h
+    const TCP_CLOSE: u8 = 7;
+    let mut state = 0_u8;
+    option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1) && state == TCP_CLOSE
+}
+
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }
@@ -241,6 +302,10 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
         Ok(size) if size != fresh.receive_buffer => u32::try_from(size / 2).ok(),
         _ => None,
     };
+    // `struct linger`; a negative time is a very long one.
+    let mut linger = [0_i32; 2];
+    let _ = option(descriptor, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
+    let linger_time = Duration::from_secs(u64::from(linger[1] as u32));
     let max_segment = match number(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
         Ok(bytes) if bytes != fresh.max_segment => u16::try_from(bytes).unwrap_or(0),
         _ => 0,
@@ -265,7 +330,8 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
             .ok()
             .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes()))
             .unwrap_or(default.congestion),
-        linger: sockopt::socket_linger(socket).unwrap_or(None),
+        linger: (linger[0] != 0).then_some(linger_time),
+        linger_time,
         receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
         send_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Send).unwrap_or(None),
         send_limit,
@@ -293,9 +359,10 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
         socket,
         u32::try_from(settings.user_timeout.as_millis()).unwrap_or(u32::MAX),
     );
+    let _ = sockopt::set_socket_linger(socket, Some(settings.linger_time));
     let _ = sockopt::set_socket_linger(socket, settings.linger);
-    let _ = sockopt::set_socket_timeout(socket, sockopt::Timeout::Recv, settings.receive_timeout);
-    let _ = sockopt::set_socket_timeout(socket, sockopt::Timeout::Send, settings.send_timeout);
+    set_timeout(descriptor, libc::SO_RCVTIMEO, settings.receive_timeout);
+    set_timeout(descriptor, libc::SO_SNDTIMEO, settings.send_timeout);
     if let Some(on) = settings.quick_ack {
         let _ = sockopt::set_tcp_quickack(socket, on);
     }
@@ -320,6 +387,19 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
         let _ = sockopt::set_ip_tos(socket, settings.traffic_class);
         let _ = sockopt::set_ipv6_tclass(socket, u32::from(settings.traffic_class));
     }
+}
+
+/// SO_RCVTIMEO or SO_SNDTIMEO: zero, which means for ever, stands for one below zero.
+fn set_timeout(descriptor: i32, name: i32, timeout: Option<Duration>) {
+    let time = match timeout {
+        Some(Duration::ZERO) => [-1, 0],
+        Some(time) => [time.as_secs() as i64, i64::from(time.subsec_micros())],
+        None => [0, 0],
+    };
+    let arguments =
+        [descriptor as usize, libc::SOL_SOCKET as usize, name as usize, time.as_ptr() as usize, 16, 0];
+    // SAFETY: the kernel reads `struct timeval`, which is two of these.
+    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
 }
 
 /// IPV6_TCLASS, where it is set, else IP_TOS, which a socket of IPv6 has for peers of IPv4.
@@ -356,6 +436,14 @@ fn set_number(descriptor: i32, level: i32, name: i32, number: i32) -> Result<(),
     let arguments = [descriptor as usize, level as usize, name as usize, value, size_of::<i32>(), 0];
     // SAFETY: the kernel reads the four bytes of `number`.
     unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) }.map(drop)
+}
+
+/// SO_TIMESTAMPING of a connection.
+pub(crate) fn stamp(descriptor: i32, later: &Later) {
+    let (value, length) = (later.value.as_ptr() as usize, later.length as usize);
+    let arguments = [descriptor as usize, libc::SOL_SOCKET as usize, later.name as usize, value, length, 0];
+    // SAFETY: the kernel reads `length` bytes of `value`, which has as many.
+    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
 }
 
 /// TCP_DEFER_ACCEPT of a listener, as it was rounded by the kernel.
@@ -414,7 +502,11 @@ fn option<T: Copy>(descriptor: i32, level: i32, name: i32, value: &mut T) -> Res
 pub(crate) fn send_limit(size: i32) -> (usize, u32) {
     let most =
         numbers("/proc/sys/net/core/wmem_max").first().map_or(212_992, |&bytes| bytes.min(1 << 30) as u32);
-    let size = (size as u32).min(most);
+    send_limit_within((size as u32).min(most))
+}
+
+/// The same, whatever the administrator says.
+pub(crate) fn send_limit_within(size: u32) -> (usize, u32) {
     ((size as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1), size.saturating_mul(2).max(4608))
 }
 

@@ -63,6 +63,15 @@ impl<'a> Target<'a> {
         length(self.vectors, self.count)
     }
 
+    /// As recvmsg(2) takes it, without room for a name or ancillary data.
+    pub(crate) fn message(&self) -> libc::msghdr {
+        // SAFETY: a plain C record, for which zeros are valid.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        message.msg_iov = self.vectors.cast_mut();
+        message.msg_iovlen = self.count;
+        message
+    }
+
     /// No piece lies where no program has memory.
     pub(crate) fn is_plausible(&self) -> bool {
         are_all(self.vectors, self.count, is_plausible)

@@ -731,7 +731,16 @@ impl Process {
     /// A call that need not wait, in a program that perhaps never waits: it must hear all the same that its peer is gone.
     pub(crate) fn keep_up(&mut self) {
         const PAUSE: Duration = Duration::from_millis(1);
-        if !self.event_loop && self.stack.is_running() && now() - self.pumped >= PAUSE {
+        let hears_in_its_loop = self.event_loop && spin::loops();
+        if !hears_in_its_loop && self.stack.is_running() && now() - self.pumped >= PAUSE {
+            self.pump();
+        }
+    }
+
+    /// A call asks what has come and takes nothing: if the last look for frames is a while ago, there may be more.
+    pub(crate) fn look_again(&mut self) {
+        const PAUSE: Duration = Duration::from_millis(1);
+        if self.stack.is_running() && now() - self.pumped >= PAUSE {
             self.pump();
         }
     }
@@ -741,6 +750,12 @@ impl Process {
         self.heed_kick();
         self.stack.transmit(now());
         self.after_output();
+    }
+
+    /// The calling thread waits for events, in epoll_wait, poll or select: what it sends before that can wait.
+    pub(crate) fn waits_for_events(&mut self) {
+        self.event_loop = true;
+        spin::begins_to_loop();
     }
 
     /// Another thread may be kicking the device for this one, too.
@@ -1185,6 +1200,13 @@ impl Process {
         } else {
             fresh.settings
         };
+        let [never_receives, never_sends] = socket.never_waits;
+        if never_receives {
+            settings.receive_timeout = Some(Duration::ZERO);
+        }
+        if never_sends {
+            settings.send_timeout = Some(Duration::ZERO);
+        }
         let Options { keepalive_time, keepalive_intvl, keepalive_probes, .. } = self.options;
         if keepalive_time != 0 && settings.keep_idle == fresh.settings.keep_idle {
             settings.keep_idle = Duration::from_millis(keepalive_time);
@@ -1252,6 +1274,10 @@ impl Process {
         let ip = remote.ip().to_canonical();
         if ip.is_unspecified() {
             return Ok(self.left(Why::Loopback));
+        }
+        let socket = self.stack.socket(id);
+        if socket.wants_kernel || socket.shared {
+            return Ok(self.left(if socket.shared { Why::Shared } else { Why::SocketOption }));
         }
         if !self.rules.accelerate(Direction::Connect, remote) {
             return Ok(self.left(Why::Rule));

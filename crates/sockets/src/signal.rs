@@ -77,6 +77,8 @@ extern "C" fn run(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_
     } else {
         #[cfg(not(test))]
         crate::process::stops_waiting();
+        #[cfg(not(test))]
+        crate::calls::hold::interrupted();
     }
     if let Some(slot) = queue_slot(signal) {
         // SAFETY: as above.

@@ -125,9 +125,11 @@ pub struct Settings {
     pub v6only: bool,
     /// SO_LINGER: `Some(0)` makes close() send RST.
     pub linger: Option<Duration>,
-    /// SO_RCVTIMEO.
+    /// What SO_LINGER says of the time, whether or not it is on.
+    pub linger_time: Duration,
+    /// SO_RCVTIMEO; zero, for one below zero, does not wait.
     pub receive_timeout: Option<Duration>,
-    /// SO_SNDTIMEO.
+    /// SO_SNDTIMEO, as above.
     pub send_timeout: Option<Duration>,
     /// SO_SNDBUF as asked for, in bytes.
     pub send_limit: usize,
@@ -157,6 +159,7 @@ impl Settings {
         receive_limit: None,
         v6only: false,
         linger: None,
+        linger_time: Duration::ZERO,
         receive_timeout: None,
         send_timeout: None,
         send_limit: SEND_LIMIT,
@@ -175,7 +178,7 @@ pub(crate) struct Arrival {
 /// A listener's part.
 #[derive(Default)]
 pub(crate) struct Listening {
-    /// Established connections that accept() has not returned yet, oldest first.
+    /// Connections that accept() has not returned yet, oldest first.
     pub(crate) queue: VecDeque<SocketId>,
     /// How many of them have died meanwhile.
     pub(crate) dead: usize,
@@ -199,8 +202,17 @@ pub(crate) struct Listening {
 impl Listening {
     /// accept() has something to return.
     pub(crate) fn has_connections(&self) -> bool {
-        self.queue.len() > self.dead || !self.arrivals.is_empty()
+        !self.queue.is_empty() || !self.arrivals.is_empty()
     }
+}
+
+/// SO_TIMESTAMPING, under one of its two names, which the kernel's socket gets with the connection: `struct so_timestamping`,
+/// or as much of it as was given.
+#[derive(Clone, Copy)]
+pub(crate) struct Later {
+    pub(crate) name: i32,
+    pub(crate) value: [i32; 2],
+    pub(crate) length: u32,
 }
 
 /// One socket.
@@ -208,6 +220,10 @@ pub(crate) struct Socket {
     pub(crate) state: State,
     /// The program holds this many descriptors of it. Zero while it waits to be accepted, and after close().
     pub(crate) references: u32,
+    /// Calls that wait and keep it, though its last descriptor be closed.
+    pub(crate) holders: u32,
+    /// How many sockets have been this one before.
+    pub(crate) generation: u32,
     /// One of the program's descriptors for it, or -1.
     pub(crate) descriptor: i32,
     /// O_NONBLOCK.
@@ -216,10 +232,16 @@ pub(crate) struct Socket {
     pub(crate) close_on_exec: bool,
     /// An AF_INET6 socket: it speaks of IPv4 addresses in their mapped form (RFC 3493 section 3.7).
     pub(crate) v6: bool,
+    /// SO_RCVTIMEO, and SO_SNDTIMEO, were set below zero, which the kernel's socket says nothing of.
+    pub(crate) never_waits: [bool; 2],
+    /// Other processes may have it as well: it may listen, and not connect.
+    pub(crate) shared: bool,
     /// The program changed the kernel's socket: it cannot serve another connection.
     pub(crate) customized: bool,
     /// The stack cannot follow what the program does with it: the kernel takes the connection over at the next call.
     pub(crate) wants_kernel: bool,
+    /// What it is asked for then.
+    pub(crate) later: Option<Box<Later>>,
     /// The kernel could not.
     pub(crate) stays: bool,
     /// First of its interests.
@@ -280,12 +302,17 @@ impl Socket {
         Self {
             state: State::Free,
             references: 0,
+            holders: 0,
+            generation: 0,
             descriptor: -1,
             nonblocking: false,
             close_on_exec: false,
             v6: false,
+            never_waits: [false; 2],
+            shared: false,
             customized: false,
             wants_kernel: false,
+            later: None,
             stays: false,
             interests: NONE,
             awaited: false,
@@ -412,6 +439,6 @@ impl Socket {
 
     /// The program let go, and only the engine still knows the flow.
     pub(crate) fn is_orphan(&self) -> bool {
-        self.references == 0 && !self.queued
+        self.references == 0 && self.holders == 0 && !self.queued
     }
 }

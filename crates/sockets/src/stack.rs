@@ -17,6 +17,8 @@ use overfly_link::watch::Show;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
+#[cfg(not(test))]
+pub(crate) use self::datagram::wants;
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
@@ -190,6 +192,8 @@ impl<T: Transport> Stack<T> {
         let drives = core::mem::take(&mut self.drives);
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
+            // The threads that hold any are the parent's.
+            socket.holders = 0;
             match socket.state {
                 State::Listening => {
                     if let Some(listening) = &mut socket.listening {
@@ -201,7 +205,8 @@ impl<T: Transport> Stack<T> {
                 State::Datagram => {
                     socket.receive.recycle();
                     if let Some(part) = &mut socket.datagrams {
-                        **part = Datagrams { connected: part.connected, ..Datagrams::default() };
+                        let Datagrams { connected, wants, pieces_above, .. } = **part;
+                        **part = Datagrams { connected, wants, pieces_above, ..Datagrams::default() };
                     }
                 }
                 State::Connecting | State::Connected | State::Ended => {
@@ -247,6 +252,12 @@ impl<T: Transport> Stack<T> {
                 show.frame(now.as_micros(), false, frame);
             }
             engine.receive(now, frame, face);
+            if let Some(id) = face.unnamed.take() {
+                let socket = face.at_mut(id);
+                if let Some(flow) = socket.flow {
+                    (socket.local, socket.remote) = engine.tuple(flow);
+                }
+            }
         });
         let gone = transport.take_gone();
         if !gone.is_empty() {
@@ -527,6 +538,11 @@ impl<T: Transport> Stack<T> {
         self.face.at(id).listening.as_ref().is_some_and(|listening| !listening.joined.is_empty())
     }
 
+    /// Whether it has on that side.
+    pub(crate) fn is_member(&self, side: Side, id: SocketId) -> bool {
+        self.face.ports.iter().any(|port| port.side == side && port.members.contains(&id))
+    }
+
     /// Where a listener has joined.
     pub(crate) fn joined(&self, id: SocketId) -> Vec<SocketAddr> {
         self.face.at(id).listening.as_ref().map_or_else(Vec::new, |listening| listening.joined.clone())
@@ -681,29 +697,25 @@ impl<T: Transport> Stack<T> {
 
     /// The oldest connection that waits at the listener, now held by `descriptor`.
     pub fn accept(&mut self, listener: SocketId, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-        loop {
-            let id = self.face.at_mut(listener).listening.as_mut()?.queue.pop_front()?;
-            let socket = self.face.at_mut(id);
-            socket.queued = false;
-            let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
-                if let Some(listening) = &mut self.face.at_mut(listener).listening {
-                    listening.dead = listening.dead.saturating_sub(1);
-                }
-                self.face.release(id);
-                continue;
-            };
-            socket.references = 1;
-            socket.descriptor = descriptor;
-            socket.nonblocking = nonblocking;
-            socket.forks = self.forks;
+        let id = self.face.at_mut(listener).listening.as_mut()?.queue.pop_front()?;
+        self.accepts += 1;
+        let socket = self.face.at_mut(id);
+        socket.queued = false;
+        socket.references = 1;
+        socket.descriptor = descriptor;
+        socket.nonblocking = nonblocking;
+        socket.forks = self.forks;
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             (socket.local, socket.remote) = drive.engine.tuple(flow);
             drive.engine.accepted(flow);
             let settings = socket.settings;
             self.accepts_within_host += u64::from(socket.side == Side::Loopback);
             self.settle(id, &Settings::DEFAULT, settings);
-            self.accepts += 1;
-            return Some(id);
+        } else if let Some(listening) = &mut self.face.at_mut(listener).listening {
+            // It was reset meanwhile. The program gets it, and what had come (inet_csk_accept() in Linux).
+            listening.dead = listening.dead.saturating_sub(1);
         }
+        Some(id)
     }
 
     /// Begins an active open from a socket that is neither listening nor connected.
@@ -1089,6 +1101,33 @@ impl<T: Transport> Stack<T> {
             return Closed::StillOpen;
         }
         self.face.drop_interests(id);
+        if self.face.at(id).holders > 0 {
+            self.face.at_mut(id).descriptor = -1;
+            return Closed::Done;
+        }
+        self.end(id)
+    }
+
+    /// A call that waits keeps the socket. Returns which one it is, of those that have had its number.
+    pub(crate) fn hold(&mut self, id: SocketId) -> u32 {
+        let socket = self.face.at_mut(id);
+        socket.holders += 1;
+        socket.generation
+    }
+
+    /// Such a call is over. Returns whether the socket was closed by it.
+    pub(crate) fn release_hold(&mut self, id: SocketId) -> bool {
+        let socket = self.face.at_mut(id);
+        socket.holders = socket.holders.saturating_sub(1);
+        let ends = socket.holders == 0 && socket.references == 0;
+        if ends {
+            self.end(id);
+        }
+        ends
+    }
+
+    /// Nobody has the socket any more.
+    fn end(&mut self, id: SocketId) -> Closed {
         self.face.note(id);
         let socket = self.face.at_mut(id);
         let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
@@ -1110,8 +1149,8 @@ impl<T: Transport> Stack<T> {
     pub fn close_all(&mut self) {
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
-            if socket.references > 0 && socket.flow.is_some() {
-                socket.references = 1;
+            if socket.references + socket.holders > 0 && socket.flow.is_some() {
+                (socket.references, socket.holders) = (1, 0);
                 self.close(id);
             }
         }
@@ -1140,6 +1179,11 @@ impl<T: Transport> Stack<T> {
     #[must_use]
     pub fn level(&self, id: SocketId) -> u32 {
         self.face.level(id)
+    }
+
+    /// The same without what the kernel's socket has.
+    pub(crate) fn level_here(&self, id: SocketId) -> u32 {
+        self.face.level_here(id)
     }
 
     /// The same for somebody who waits for `wanted`.

@@ -27,6 +27,8 @@ pub(crate) enum Why {
     SocketOption,
     /// The host's firewall does not let its peers through for certain.
     Firewall,
+    /// It connects, and came from another process, which may have it still.
+    Shared,
 }
 
 /// What the broker or the engine refused, and why.
@@ -49,7 +51,7 @@ impl Refused {
 }
 
 impl Why {
-    const ALL: [(Self, &'static str); 8] = [
+    const ALL: [(Self, &'static str); 9] = [
         (Self::Loopback, "loopback"),
         (Self::OtherAddress, "other_address"),
         (Self::Rule, "rule"),
@@ -58,6 +60,7 @@ impl Why {
         (Self::KernelEpoll, "kernel_epoll"),
         (Self::SocketOption, "socket_option"),
         (Self::Firewall, "firewall"),
+        (Self::Shared, "shared"),
     ];
 }
 

@@ -151,6 +151,26 @@ fn datagram_calls_answer_as_the_kernel_does_over_ipv6() {
     calls(SERVER_V6.into(), CLIENT_V6.into());
 }
 
+/// Sockets that are told where each datagram came to, its class, its hops and its time, and that say where theirs come from:
+/// as DNS servers do.
+#[test]
+fn packet_information_is_told_at_user_level() {
+    let pairs: [(IpAddr, IpAddr); 2] = [(SERVER.into(), CLIENT.into()), (SERVER_V6.into(), CLIENT_V6.into())];
+    for (own, other) in pairs {
+        let bench = Bench::new();
+        let Lab { server: ours, client: theirs, .. } = &bench.lab;
+        let server = Server::start(&bench, theirs, false, other);
+        let mut command = bench.python(true);
+        command.args(["information", &own.to_string(), &other.to_string()]);
+        let output = ours.within(|| command.output().unwrap());
+        let statistics = text(&output.stderr);
+        assert!(output.status.success(), "{statistics}");
+        assert_eq!(counter(&statistics, "rx_datagrams"), 100, "{statistics}");
+        assert_eq!(counter(&statistics, "tx_datagrams"), 100, "{statistics}");
+        server.quit(ours);
+    }
+}
+
 /// The broker spreads peers over the processes of a group (SO_REUSEPORT), and each peer stays where it is.
 #[test]
 fn two_processes_share_a_port() {

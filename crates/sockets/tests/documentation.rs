@@ -85,6 +85,14 @@ fn options_make_a_socket_the_kernels_as_the_table_says() {
 }
 
 #[test]
+fn options_leave_udp_sockets_as_the_table_says() {
+    let mut kept = code("src/calls/datagram.rs", "pub(crate) fn option_was_set(", "\n}\n");
+    kept.extend(code("src/stack/datagram.rs", "pub(crate) mod wants {", "\n}\n"));
+    assert!(kept.len() > 20, "{kept:?}");
+    assert_eq!(first_column("| option of a UDP socket |"), kept);
+}
+
+#[test]
 fn options_of_listeners_are_those_of_the_table() {
     let mut read = code("src/kernel.rs", "pub(crate) fn defer_accept(", "\n}\n");
     read.extend(code("src/kernel.rs", "pub(crate) fn fast_open_max(", "\n}\n"));

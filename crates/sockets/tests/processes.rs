@@ -47,6 +47,21 @@ fn a_snapshot_costs_no_connection_its_speed() {
     assert_eq!((sum(&complained, "accepts"), sum(&complained, "handed over")), (10, 0), "{complained}");
 }
 
+/// uvicorn's workers listen at a socket that their master has bound: it is accelerated from the first connection on.
+#[test]
+fn a_socket_bound_before_exec_is_accelerated() {
+    let bench = Bench::new(1);
+    let _peer = peer(&bench, &CLIENT.to_string());
+    let mut script = bench.accelerated(PYTHON);
+    script.arg(programs("forks.py")).args([SERVER.to_string(), CLIENT.to_string()]);
+    script.arg("a_socket_that_another_image_listens_at");
+    let output = run(&bench.lab.server, &mut script);
+    let complained = text(&output.stderr);
+    assert!(output.status.success(), "{complained}");
+    // Up to its first look the kernel serves.
+    assert!(sum(&complained, "accepts") >= 19, "{complained}");
+}
+
 /// Sessions of a real server that forks, execs itself and gives its connections away, with and without a terminal.
 #[test]
 fn sshd_serves() {

@@ -80,6 +80,42 @@ fn script_of(
     (told, complained)
 }
 
+/// A program that listens, connects and accepts, in this order, in one thread; prints what came.
+const ITSELF: &str = "
+import socket
+for address, own in ('127.0.0.1', '127.0.0.1'), ('0.0.0.0', '127.0.0.1'), ('::1', '::1'), ('::', '::1'), ('::', '127.0.0.1'):
+    family = socket.AF_INET6 if ':' in address else socket.AF_INET
+    server = socket.socket(family)
+    if address == '::':
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    server.bind((address, 0))
+    server.listen()
+    client = socket.create_connection((own, server.getsockname()[1]))
+    client.sendall(b'to itself')
+    accepted, _ = server.accept()
+    print(accepted.recv(20))
+";
+
+/// The usual order of test suites.
+#[test]
+fn a_listener_that_nobody_has_looked_at_is_found_by_its_own_process() {
+    let bench = Bench::new(1);
+    for options in [&[], PER_THREAD] {
+        let mut command = bench.accelerated(PYTHON);
+        command.args(["-c", ITSELF]).envs(options.iter().copied());
+        let output = run(&bench.lab.server, &mut command);
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success() && told == "b'to itself'\n".repeat(5), "{told}\n{complained}");
+        assert_eq!(within_host(&complained), (5, 5), "{complained}");
+    }
+    // A listener of a process that has forked is perhaps its children's.
+    let forks = "import os, socket; server = socket.create_server(('127.0.0.1', 7401)); child = os.fork()
+if child == 0: server.accept()[0].sendall(b'child'); os._exit(0)
+print(socket.create_connection(('127.0.0.1', 7401)).recv(9)); os.waitpid(child, 0)";
+    let output = run(&bench.lab.server, bench.accelerated(PYTHON).args(["-c", forks]));
+    assert_eq!(text(&output.stdout), "b'child'\n", "{}", text(&output.stderr));
+}
+
 /// How many connections within the host a program has accepted, and begun.
 fn within_host(complained: &str) -> (u64, u64) {
     let lines = complained.lines().filter_map(|line| Some(line.split_once("within the host: ")?.1));

@@ -2,7 +2,8 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, datagram, is_connection, lock_socket};
+use super::hold::Hold;
+use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::options::Waiting;
@@ -14,8 +15,8 @@ use crate::table::{self, Entry};
 /// Waits until a connection may have moved on. `Err` ends the call with that answer.
 fn wait_for(
     mut guard: crate::lock::Guard<'static, Process>,
-    id: SocketId,
-    descriptor: i32,
+    (id, descriptor): (SocketId, i32),
+    hold: &mut Hold,
     reading: bool,
     started: overfly_engine::Instant,
     since: Seen,
@@ -25,18 +26,31 @@ fn wait_for(
     guard.event_loop = false;
     let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
-    let (guard, woken) = wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
+    hold.begin(&mut guard, id);
+    let (mut guard, woken) =
+        wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
+    let is_open = table::lookup(descriptor) == Entry::Socket(id);
+    let is_there = hold.resume(&guard, id, is_open);
+    if is_open {
+        hold.end(&mut guard);
+    }
     match woken {
         Woken::Interrupted => Err(Answer::error(Errno::INTR)),
         Woken::TimedOut => Err(Answer::error(Errno::AGAIN)),
-        // Another thread may have closed the descriptor, or handed the connection over.
-        Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => Err(Answer::Kernel),
+        // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
+        Woken::Look if !is_there && sys::interrupted(since, timeout.is_none()) => {
+            Err(Answer::error(Errno::INTR))
+        }
+        // Another thread has handed the connection over.
+        Woken::Look if !is_there => Err(Answer::Kernel),
         Woken::Look => Ok(guard),
     }
 }
 
 /// recv() with MSG_* `flags`; read() has none.
 pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+    // Before the guard: it goes after it.
+    let mut hold = Hold::new();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => {
@@ -46,9 +60,17 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     };
     if !is_connection(&guard, id) {
         drop(guard);
-        return match datagram::receive(descriptor, target, flags) {
+        let in_kernel = |flags| {
+            let mut message = target.message();
+            // SAFETY: no name, no ancillary data, and the buffers that the program lends.
+            unsafe { kernel::receive(descriptor, &raw mut message, flags) }
+        };
+        return match datagram::receive(descriptor, target, flags, in_kernel) {
             Answer::Kernel => Answer::Kernel,
-            Answer::Done(outcome) => Answer::Done(outcome.map(|received| received.length)),
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
+                datagram::Received::Here(datagram) => datagram.length,
+                datagram::Received::InKernel(length) => length,
+            })),
         };
     }
     if flags & libc::MSG_OOB != 0 {
@@ -64,6 +86,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         return Answer::error(Errno::FAULT);
     }
     let peek = flags & libc::MSG_PEEK != 0;
+    if peek {
+        guard.look_again();
+    }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
     let enough = match flags & libc::MSG_WAITALL {
@@ -101,7 +126,11 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
             }
             Err(Errno::AGAIN) => {
                 if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id) {
-                    return if done > 0 { Answer::ok(done) } else { Answer::Kernel };
+                    return match done {
+                        0 if hold.is_last() => Answer::error(CLOSED),
+                        0 => Answer::Kernel,
+                        done => Answer::ok(done),
+                    };
                 }
                 if !pumped {
                     pumped = true;
@@ -112,7 +141,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                     return Answer::error(Errno::AGAIN);
                 }
                 let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, id, descriptor, true, started, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, true, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     Err(answer) => return answer,
@@ -137,13 +166,14 @@ fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answe
 
 /// send() with MSG_* `flags`; write() has none.
 pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
+    let mut hold = Hold::new();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
     if !is_connection(&guard, id) {
         drop(guard);
-        return datagram::send(descriptor, source, None, flags);
+        return datagram::send(descriptor, source, None, None, flags);
     }
     let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
     if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {
@@ -197,7 +227,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                     continue;
                 }
                 let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, id, descriptor, false, started, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     Err(answer) => return answer,
@@ -214,6 +244,51 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
 /// sendfile() from the file at `offset`, or from its position if there is none. The bytes go from the file straight into
 /// the send queue.
 pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, count: usize) -> Answer<usize> {
+    let mut position = match &offset {
+        Some(offset) => match u64::try_from(**offset) {
+            Ok(position) => Some(position),
+            Err(_) => return Answer::error(Errno::INVAL),
+        },
+        // What has no position, as a pipe, might be waited for (splice_direct_to_actor() in fs/splice.c).
+        None if rustix::fs::tell(kernel::borrow(file)) == Err(Errno::SPIPE) => {
+            return Answer::error(Errno::INVAL);
+        }
+        None => None,
+    };
+    if file < 0 {
+        return Answer::error(Errno::BADF);
+    }
+    let answer = send_from(descriptor, count, false, |space| match &mut position {
+        Some(position) => {
+            let read = rustix::io::pread(kernel::borrow(file), space, *position)?;
+            *position += read as u64;
+            Ok(read)
+        }
+        None => rustix::io::read(kernel::borrow(file), space),
+    });
+    if let (Some(offset), Some(position)) = (offset, position) {
+        *offset = position as i64;
+    }
+    answer
+}
+
+/// splice() from a pipe that has something: what is there goes, and no more is waited for. With nothing there, since somebody
+/// else has read it, 0.
+pub(crate) fn send_from_pipe(descriptor: i32, pipe: i32, count: usize, nonblocking: bool) -> Answer<usize> {
+    send_from(descriptor, count, nonblocking, |space| match kernel::read_at_once(pipe, space) {
+        Err(Errno::AGAIN) => Ok(0),
+        outcome => outcome,
+    })
+}
+
+/// Sends what `produce` writes into the space that it is given, until it has no more. It must not wait: the lock is held.
+fn send_from(
+    descriptor: i32,
+    count: usize,
+    dont_wait: bool,
+    mut produce: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+) -> Answer<usize> {
+    let mut hold = Hold::new();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
@@ -222,29 +297,11 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
         return Answer::Kernel;
     }
     let since = sys::seen();
-    let nonblocking = guard.stack.socket(id).nonblocking;
-    let mut position = match &offset {
-        Some(offset) => match u64::try_from(**offset) {
-            Ok(position) => Some(position),
-            Err(_) => return Answer::error(Errno::INVAL),
-        },
-        None => None,
-    };
+    let nonblocking = dont_wait || guard.stack.socket(id).nonblocking;
     let mut done = 0;
     let mut started = None;
     let outcome = loop {
-        let outcome = guard.stack.write_with(id, count - done, |space| {
-            let read = match &mut position {
-                Some(position) => {
-                    let read = rustix::io::pread(kernel::borrow(file), &mut *space, *position)?;
-                    *position += read as u64;
-                    read
-                }
-                None => rustix::io::read(kernel::borrow(file), &mut *space)?,
-            };
-            Ok(read)
-        });
-        match outcome {
+        match guard.stack.write_with(id, count - done, &mut produce) {
             Ok(0) => break Ok(()),
             Ok(sent) => {
                 done += sent;
@@ -259,7 +316,7 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
                     continue;
                 }
                 let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, id, descriptor, false, started, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
                     Err(answer) => return if done > 0 { Answer::ok(done) } else { answer },
                 };
@@ -268,13 +325,24 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
             Err(error) => break Err(error),
         }
     };
-    if let (Some(offset), Some(position)) = (offset, position) {
-        *offset = position as i64;
-    }
     match outcome {
         Err(Errno::PIPE) if done == 0 => broken_pipe(guard, 0),
         Err(error) if done == 0 => Answer::error(error),
         _ => Answer::ok(done),
+    }
+}
+
+/// The error that a connection, or a UDP socket, has to tell, taken (sock_error() in include/net/sock.h).
+pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
+    let (mut guard, id) = lock_socket::<()>(descriptor).ok()?;
+    guard.pump_before_waiting();
+    guard.stack.take_error(id)
+}
+
+/// The error is told once more: nobody has heard it.
+pub(crate) fn put_back_error(descriptor: i32, error: Errno) {
+    if let Ok((mut guard, id)) = lock_socket::<()>(descriptor) {
+        guard.stack.socket_mut(id).error = Some(error);
     }
 }
 
@@ -310,8 +378,11 @@ pub(crate) fn queued(descriptor: i32, queue: Queue) -> Answer<usize> {
         }
         _ if queue == Queue::Unsent => Answer::ok(process.stack.waiting(id).1),
         _ => {
+            // Who looks again and again without reading must see what comes.
             if socket.receive.is_empty() {
                 process.pump_before_waiting();
+            } else {
+                process.look_again();
             }
             Answer::ok(process.stack.socket(id).receive.len())
         }

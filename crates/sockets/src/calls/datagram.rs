@@ -1,8 +1,9 @@
 //! The calls on UDP sockets. The kernel's socket holds the port, takes what is not steered to this process (loopback, other
 //! interfaces, multicast, fragments) and sends what the stack does not: a read looks at both.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 
 use overfly_engine::SendError;
 use rustix::io::Errno;
@@ -18,12 +19,16 @@ use crate::options::Waiting;
 use crate::process::contexts::of;
 use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
+use crate::stack::wants;
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
 
 /// The process has had a UDP socket of ours: before that no call need look for one.
 static ANY: AtomicBool = AtomicBool::new(false);
+
+/// IPv6's header and UDP's.
+const PIECE_HEADERS: usize = 48;
 
 /// Most payload that UDP over IPv4 carries.
 const MOST_PAYLOAD: usize = 65_507;
@@ -57,23 +62,54 @@ pub(crate) fn is_ours(descriptor: i32) -> bool {
 }
 
 /// A datagram that was read.
-pub(crate) struct Received {
+pub(crate) enum Received {
+    /// At user level.
+    Here(Datagram),
+    /// By the kernel's socket, with its name and ancillary data: what the call returns.
+    InKernel(usize),
+}
+
+/// A datagram that was read at user level.
+pub(crate) struct Datagram {
     /// What the call returns: with MSG_TRUNC the datagram's whole length.
     pub(crate) length: usize,
     pub(crate) source: Option<SocketAddr>,
     /// MSG_TRUNC: the rest did not fit and is lost.
     pub(crate) truncated: bool,
+    /// `None` where nothing came: the socket was shut.
+    pub(crate) about: Option<About>,
 }
 
-/// Whether the kernel's socket has something to say.
-fn kernel_has(descriptor: i32) -> bool {
-    let mut one = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
-    sys::poll(&mut one, Some(0), sys::seen()).is_ok_and(|count| count > 0)
+/// What may be told of a datagram.
+pub(crate) struct About {
+    /// What is to be ([`wants`]).
+    pub(crate) wants: u16,
+    /// The socket is an AF_INET6 one.
+    pub(crate) v6: bool,
+    /// The interface that it came by.
+    pub(crate) interface: u32,
+    pub(crate) destination: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    /// How long ago it came.
+    pub(crate) age: Duration,
 }
 
-/// recvmsg() without ancillary data. `Kernel`: the kernel's socket has a datagram or an error, or the socket is the kernel's
-/// alone.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<Received> {
+/// Where a datagram is to be sent from; an address that is none, and interface 0, leave it open.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) address: IpAddr,
+    pub(crate) interface: u32,
+}
+
+/// recvmsg(). `in_kernel` reads from the kernel's socket, without waiting: whether a datagram is there
+/// when it is read nobody can say before (another thread, another process). `Kernel`: the socket is the kernel's alone.
+pub(crate) fn receive(
+    descriptor: i32,
+    target: Target<'_>,
+    flags: i32,
+    mut in_kernel: impl FnMut(i32) -> Result<usize, Errno>,
+) -> Answer<Received> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
         return Answer::Kernel;
@@ -97,25 +133,40 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         if let Some(error) = guard.stack.take_error(id) {
             return Answer::error(error);
         }
-        if let Some((copied, source, length)) = guard.stack.read_datagram(id, target.pieces(0), peek) {
+        if let Some((copied, record)) = guard.stack.read_datagram(id, target.pieces(0), peek) {
+            let wants = guard.stack.datagrams(id).map_or(0, |part| part.wants);
             let (v6, interface) = (guard.stack.socket(id).v6, guard.interface_index);
-            return Answer::ok(Received {
-                length: if flags & libc::MSG_TRUNC != 0 { length } else { copied },
-                source: Some(presented(source, v6, interface)),
-                truncated: copied < length,
-            });
+            return Answer::ok(Received::Here(Datagram {
+                length: if flags & libc::MSG_TRUNC != 0 { record.length } else { copied },
+                source: Some(presented(record.source, v6, interface)),
+                truncated: copied < record.length,
+                about: (wants != 0).then(|| About {
+                    wants,
+                    v6,
+                    interface,
+                    destination: record.destination,
+                    traffic_class: record.traffic_class,
+                    hop_limit: record.hop_limit,
+                    age: now() - record.arrived,
+                }),
+            }));
         }
         if guard.stack.socket(id).read_shut {
-            return Answer::ok(Received { length: 0, source: None, truncated: false });
+            let nothing = Datagram { length: 0, source: None, truncated: false, about: None };
+            return Answer::ok(Received::Here(nothing));
         }
         // An epoll set that the program waits for says when the kernel's socket is ready.
         let watched = guard.event_loop && guard.stack.socket(id).interests != NONE;
         if !watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready) {
-            if kernel_has(descriptor) {
-                return Answer::Kernel;
-            }
+            let outcome = in_kernel(flags);
+            let watched = guard.stack.socket(id).interests != NONE;
             if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.kernel_ready = false;
+                // With nothing more there no set must say that there is, or a read that waits would do so.
+                part.kernel_ready = watched && outcome.is_ok() && kernel::is_readable(descriptor);
+            }
+            match outcome {
+                Err(Errno::AGAIN) => {}
+                outcome => return Answer::Done(outcome.map(Received::InKernel)),
             }
         }
         if !pumped {
@@ -127,8 +178,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
             return Answer::error(Errno::AGAIN);
         }
         let started = *started.get_or_insert_with(now);
-        let timeout =
-            sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None);
+        let timeout = match guard.stack.socket(id).never_waits {
+            [true, _] => Some(Duration::ZERO),
+            _ => sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None),
+        };
         guard.event_loop = false;
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
@@ -153,12 +206,12 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     }
 }
 
-/// sendmsg() without ancillary data, to `destination` or to where the socket is connected. `Kernel`: the kernel's socket
-/// sends it.
+/// sendmsg() to `destination` or to where the socket is connected. `Kernel`: the kernel's socket sends it.
 pub(crate) fn send(
     descriptor: i32,
     source: Source<'_>,
     destination: Option<SocketAddr>,
+    from: Option<Origin>,
     flags: i32,
 ) -> Answer<usize> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
@@ -171,7 +224,7 @@ pub(crate) fn send(
     let socket = process.stack.socket(id);
     let (v6, write_shut) = (socket.v6, socket.write_shut);
     let Some(part) = &socket.datagrams else { return Answer::Kernel };
-    let connected = part.connected;
+    let (connected, pieces_above) = (part.connected, part.pieces_above);
     let to = match destination {
         _ if write_shut => return Answer::Kernel,
         // Neither an address of another family nor a mapped one where there are none.
@@ -185,7 +238,8 @@ pub(crate) fn send(
             None => return Answer::Kernel,
         },
     };
-    if !process.is_beyond(to) {
+    let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && length + PIECE_HEADERS > pieces_above;
+    if !process.is_beyond(to) || goes_in_pieces {
         return Answer::Kernel;
     }
     let mut placed = process.place_datagram(id, descriptor);
@@ -199,6 +253,11 @@ pub(crate) fn send(
         leave_to_kernel(process, id);
         return Answer::Kernel;
     }
+    // Which addresses are the stack's is known once it runs.
+    if from.is_some_and(|from| !process.is_from(from)) {
+        return Answer::Kernel;
+    }
+    let from = from.map(|from| from.address).filter(|address| !address.is_unspecified());
     if let Some(error) = process.stack.take_error(id) {
         return Answer::error(error);
     }
@@ -211,9 +270,9 @@ pub(crate) fn send(
         gathered = source.pieces(0).flatten().copied().collect();
         &gathered
     };
-    let mut outcome = process.stack.send_datagram(now(), id, to, payload);
+    let mut outcome = process.stack.send_datagram(now(), id, from, to, payload);
     if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
-        outcome = process.stack.send_datagram(now(), id, to, payload);
+        outcome = process.stack.send_datagram(now(), id, from, to, payload);
     }
     match outcome {
         Ok(()) => {
@@ -276,9 +335,18 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     Answer::ok(())
 }
 
-/// The kernel's socket was given an option. What changes how datagrams are sent, received or described makes the socket the
-/// kernel's, unless datagrams wait here.
-pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
+/// What the kernel's socket is asked to tell of each datagram.
+fn wanted(descriptor: i32) -> u16 {
+    let is_on = |level, name| kernel::number(descriptor, level, name).is_ok_and(|on| on != 0);
+    let times =
+        wants::TIMES.iter().filter(|&&(_, name, _)| is_on(libc::SOL_SOCKET, name)).map(|&(bit, ..)| bit);
+    let others = wants::OTHERS.iter().filter(|&&(_, level, name)| is_on(level, name)).map(|&(bit, ..)| bit);
+    times.chain(others).fold(0, |sum, bit| sum | bit)
+}
+
+/// The kernel's socket was given an option, whose value begins with `number`. What changes how datagrams are sent, or received,
+/// makes the socket the kernel's, unless datagrams wait here.
+pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32, number: Option<i32>) {
     let Some((mut guard, id)) = ours(descriptor) else { return };
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
@@ -296,9 +364,23 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
             | libc::SO_RCVTIMEO
             | libc::SO_SNDTIMEO
             | libc::SO_KEEPALIVE
+            | libc::SO_INCOMING_CPU
             | libc::SO_LINGER,
         )
-        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {}
+        // How the kernel sends what is too long for the path, which is all that it sends in the stack's stead.
+        | (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT)
+        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY | libc::IPV6_MTU_DISCOVER | libc::IPV6_FREEBIND) => {}
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU) => {
+            if let Some(part) = guard.stack.datagrams_mut(id) {
+                part.pieces_above = number.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+            }
+        }
+        _ if tells_more(level, name) => {
+            let wants = wanted(descriptor);
+            if let Some(part) = guard.stack.datagrams_mut(id) {
+                part.wants = wants;
+            }
+        }
         _ => {
             if guard.stack.datagrams(id).is_none_or(|part| part.queue.is_empty()) {
                 guard.left(Why::SocketOption);
@@ -306,6 +388,12 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32) {
             }
         }
     }
+}
+
+/// An option that has something told with each datagram.
+fn tells_more(level: i32, name: i32) -> bool {
+    let is_time = level == libc::SOL_SOCKET && wants::TIMES.iter().any(|&(_, time, _)| time == name);
+    is_time || wants::OTHERS.iter().any(|&(_, at, other)| (at, other) == (level, name))
 }
 
 /// SO_ERROR, where it is ours.

@@ -397,7 +397,9 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     if is_misfit(&guard, id, descriptor, remote) {
         return Answer::Kernel;
     }
-    match guard.connect(id, descriptor, remote, None) {
+    // A thread that sleeps must not sleep past the time when the SYN is to be sent again.
+    let begun = Told(&mut guard).0.connect(id, descriptor, remote, None);
+    match begun {
         Ok(Some(_)) => finish_connecting(guard, id, descriptor, since, false),
         Ok(None) => {
             connects_in_kernel(&mut guard, id);
@@ -447,7 +449,8 @@ pub(crate) fn open_fast(
     if !source.is_plausible() || !kernel::opens_fast() || is_misfit(&guard, id, descriptor, remote) {
         return Answer::Kernel;
     }
-    let written = match guard.connect(id, descriptor, remote, Some(source)) {
+    let begun = Told(&mut guard).0.connect(id, descriptor, remote, Some(source));
+    let written = match begun {
         Ok(Some(written)) => written,
         Ok(None) => {
             connects_in_kernel(&mut guard, id);
@@ -806,8 +809,8 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         return Answer::Kernel;
     }
     let socket = process.stack.socket(id);
-    if socket.state == State::Connecting || socket.write_shut {
-        // Some ask for the peer's name to learn whether there is one.
+    if remote || socket.state == State::Connecting {
+        // Some ask for the peer's name to learn whether there is one still.
         process.pump_before_waiting();
     }
     let over = process.stack.is_over(id);

@@ -9,13 +9,15 @@ use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::process::contexts::of;
 use crate::process::{Process, Told};
-use crate::socket::{Settings, Socket, SocketId, State};
+use crate::socket::{Later, Settings, Socket, SocketId, State};
 use crate::stack::rows::state_number;
 use crate::statistics::Why;
 use crate::table::{self, Entry};
 
 /// Longest `struct tcp_info` that is given: up to tcpi_rcv_wnd, and what newer kernels have behind it as zeros.
 const TCP_INFO_LEN: usize = 320;
+/// Half of the least SO_RCVBUF, as Linux keeps twice what is asked for (SOCK_MIN_RCVBUF in include/net/sock.h).
+const RECEIVE_LEAST: u32 = 2304 / 2;
 /// TCP_CA_NAME_MAX (include/net/tcp.h).
 pub(crate) const NAME_LEN: usize = 16;
 
@@ -85,7 +87,7 @@ pub(crate) const fn shape(level: i32, name: i32) -> Shape {
 
 /// Options that the stack cannot follow: who sets one of them to anything but zero has the kernel's TCP. Those that only
 /// change how the kernel's socket does its work (SO_PRIORITY, SO_BUSY_POLL, SO_MAX_PACING_RATE) are not among them.
-const FOR_THE_KERNEL: [(i32, i32); 25] = [
+const FOR_THE_KERNEL: [(i32, i32); 28] = [
     (libc::SOL_SOCKET, libc::SO_MARK),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS),
@@ -107,6 +109,9 @@ const FOR_THE_KERNEL: [(i32, i32); 25] = [
     (libc::IPPROTO_TCP, TCP_MD5SIG_EXT),
     (libc::IPPROTO_TCP, libc::TCP_REPAIR),
     (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT),
     (libc::IPPROTO_TCP, libc::TCP_ULP),
     (libc::IPPROTO_TCP, TCP_INQ),
     (libc::IPPROTO_TCP, TCP_TX_DELAY),
@@ -116,6 +121,9 @@ const FOR_THE_KERNEL: [(i32, i32); 25] = [
 const SO_TIMESTAMP_NEW: i32 = 63;
 const SO_TIMESTAMPNS_NEW: i32 = 64;
 const SO_TIMESTAMPING_NEW: i32 = 65;
+/// include/uapi/linux/net_tstamp.h
+const SOF_TIMESTAMPING_OPT_ID: i32 = 1 << 7;
+const SOF_TIMESTAMPING_OPT_ID_TCP: i32 = 1 << 16;
 const TCP_INQ: i32 = 36;
 const TCP_TX_DELAY: i32 = 37;
 const TCP_MD5SIG_EXT: i32 = 38;
@@ -130,17 +138,49 @@ pub(crate) fn is_for_the_kernel(level: i32, name: i32, number: i32) -> bool {
     number != 0 && FOR_THE_KERNEL.contains(&option) && !(number == -1 && HOP_LIMITS.contains(&option))
 }
 
-/// The connection is the kernel's before it is given an option that needs a connection.
-pub(crate) fn hands_over_first(level: i32, name: i32) -> bool {
-    (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP)
+/// What only a socket that is connected may be asked for: identifiers with its time stamps (sock_set_timestamping() in
+/// net/core/sock.c).
+fn wants_identifiers(level: i32, name: i32, number: Option<i32>) -> bool {
+    let stamps = matches!((level, name), (libc::SOL_SOCKET, libc::SO_TIMESTAMPING | SO_TIMESTAMPING_NEW));
+    stamps && number.is_some_and(|number| number & SOF_TIMESTAMPING_OPT_ID != 0)
+}
+
+/// The connection is the kernel's before it is given an option that needs a connection, or one that a close() right behind it
+/// must heed. `number` is the first number of its value.
+pub(crate) fn hands_over_first(id: SocketId, level: i32, name: i32, number: Option<i32>) -> bool {
+    (match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_ULP) => true,
+        (libc::IPPROTO_TCP, libc::TCP_LINGER2 | libc::TCP_REPAIR) => number.is_some_and(|number| number != 0),
+        _ => wants_identifiers(level, name, number),
+    }) && of(id).stack.socket(id).state == State::Connected
+}
+
+/// Time stamps with identifiers of a connection that is being opened: the kernel gets them with the connection. Returns what
+/// its socket may be asked for before.
+pub(crate) fn stamps_later(id: SocketId, level: i32, name: i32, value: [i32; 2], length: u32) -> Option<i32> {
+    if !wants_identifiers(level, name, Some(value[0])) {
+        return None;
+    }
+    let mut process = of(id);
+    let socket = process.stack.socket_mut(id);
+    if socket.state != State::Connecting {
+        return None;
+    }
+    socket.later = Some(Box::new(Later { name, value, length }));
+    Some(value[0] & !(SOF_TIMESTAMPING_OPT_ID | SOF_TIMESTAMPING_OPT_ID_TCP))
 }
 
 /// The kernel's socket has got such an option.
-pub(crate) fn leave_with_option(descriptor: i32) {
+pub(crate) fn leave_with_option(descriptor: i32, level: i32, name: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
     let mut process = of(id);
     match process.stack.socket(id).state {
-        State::Connecting | State::Connected => process.stack.socket_mut(id).wants_kernel = true,
+        // It says how often a SYN is sent, and that is over.
+        State::Connecting | State::Connected if (level, name) == (libc::IPPROTO_TCP, libc::TCP_SYNCNT) => {}
+        // The next connect() of one that has ended is the kernel's, too.
+        State::Connecting | State::Connected | State::Ended => {
+            process.stack.socket_mut(id).wants_kernel = true;
+        }
         State::Candidate | State::Listening => {
             process.part(id);
             process.left(Why::SocketOption);
@@ -186,9 +226,49 @@ pub(crate) fn comes_too_late(id: SocketId, level: i32, name: i32) -> bool {
     !process.stack.is_over(id)
 }
 
+/// Of a connection, Linux refuses a window of no bytes (tcp_set_window_clamp() in net/ipv4/tcp.c).
+pub(crate) fn is_no_window(id: SocketId, level: i32, name: i32, number: Option<i32>) -> bool {
+    if (level, name, number) != (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, Some(0)) {
+        return false;
+    }
+    let mut process = of(id);
+    process.pump_before_waiting();
+    !process.stack.is_over(id)
+}
+
+/// The kernel's socket took a buffer's size that is beyond what the administrator allows to others (SO_RCVBUFFORCE,
+/// SO_SNDBUFFORCE): the connection follows.
+pub(crate) fn follow_forced(id: SocketId, level: i32, name: i32, bytes: i32) {
+    let bytes = u32::try_from(bytes).unwrap_or(0);
+    let change = |settings: &mut Settings| match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVBUFFORCE) => {
+            settings.receive_limit = Some(bytes.min(i32::MAX as u32 / 2).max(RECEIVE_LEAST));
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDBUFFORCE) => {
+            (settings.send_limit, settings.send_buffer) = kernel::send_limit_within(bytes);
+        }
+        _ => {}
+    };
+    of(id).stack.change(id, change);
+}
+
+/// SO_RCVTIMEO or SO_SNDTIMEO of a socket that is no connection yet: whether it was below zero.
+pub(crate) fn timeout_was_set(descriptor: i32, name: i32, below_zero: bool) {
+    if let Entry::Socket(id) = table::lookup(descriptor) {
+        of(id).stack.socket_mut(id).never_waits[usize::from(name == libc::SO_SNDTIMEO)] = below_zero;
+    }
+}
+
+/// Whether the kernel takes a connection over that has asked for it.
+fn takes_over(id: SocketId) -> bool {
+    let mut process = of(id);
+    process.stack.socket(id).wants_kernel && process.hand_over_as_wanted(id)
+}
+
 /// Whether `descriptor` is a connection of ours.
 pub(crate) fn connection(descriptor: i32) -> Answer<SocketId> {
     match used(descriptor) {
+        Entry::Socket(id) if takes_over(id) => Answer::Kernel,
         Entry::Socket(id) if is_connection(&of(id), id) => Answer::ok(id),
         Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
         Entry::Socket(_) | Entry::Kernel | Entry::Set(_) => Answer::Kernel,
@@ -244,17 +324,24 @@ fn set_locked(
         (libc::SOL_SOCKET, libc::SO_LINGER, &Value::Linger(linger)) => {
             // A negative time is a very long one (sk_setsockopt() in net/core/sock.c).
             let time = Duration::from_secs(u64::from(linger.l_linger as u32));
-            change(&|settings| settings.linger = (linger.l_onoff != 0).then_some(time));
+            // What is off keeps its time.
+            change(&|settings| {
+                settings.linger = (linger.l_onoff != 0).then_some(time);
+                settings.linger_time = settings.linger.unwrap_or(settings.linger_time);
+            });
         }
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO, &Value::Time(time)) => {
             if !(0..1_000_000).contains(&time.tv_usec) {
                 return Err(Errno::DOM);
             }
-            let micros = u64::try_from(time.tv_sec)
-                .unwrap_or(0)
-                .saturating_mul(1_000_000)
-                .saturating_add(time.tv_usec as u64);
-            let timeout = (micros != 0).then(|| Duration::from_micros(micros.min(u64::MAX / 4)));
+            // Below zero a call does not wait, and zero is for ever (sock_set_timeout() in net/core/sock.c).
+            let timeout = match u64::try_from(time.tv_sec) {
+                Err(_) => Some(Duration::ZERO),
+                Ok(0) if time.tv_usec == 0 => None,
+                Ok(seconds) => Some(Duration::from_micros(
+                    seconds.saturating_mul(1_000_000).saturating_add(time.tv_usec as u64).min(u64::MAX / 4),
+                )),
+            };
             change(&|settings| {
                 if name == libc::SO_RCVTIMEO {
                     settings.receive_timeout = timeout;
@@ -330,8 +417,8 @@ fn set_locked(
             change(&|settings| settings.congestion = algorithm);
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF, &Value::Number(size)) => {
-            // Linux keeps twice this, SOCK_MIN_RCVBUF at least (include/net/sock.h); a negative size is a very large one.
-            let limit = (size as u32).min(receive_buffer_max).max(2304 / 2);
+            // A negative size is a very large one.
+            let limit = (size as u32).min(receive_buffer_max).max(RECEIVE_LEAST);
             change(&|settings| settings.receive_limit = Some(limit));
         }
         // ipv6_setsockopt(): not once the socket has a port.
@@ -390,7 +477,7 @@ fn get_locked(
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => Value::Linger(libc::linger {
             l_onoff: i32::from(settings.linger.is_some()),
-            l_linger: settings.linger.map_or(0, |time| time.as_secs() as i32),
+            l_linger: settings.linger_time.as_secs() as i32,
         }),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => time(settings.receive_timeout),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => time(settings.send_timeout),
@@ -422,7 +509,8 @@ fn get_locked(
         (libc::IPPROTO_TCP, libc::TCP_INFO) => {
             process.pump_before_waiting();
             let length = kernel::tcp_info_len(descriptor).min(TCP_INFO_LEN);
-            Value::TcpInfo(tcp_info(process.stack.info(id))[..length].to_vec())
+            let path_mtu = process.stack.path_mtu(id);
+            Value::TcpInfo(tcp_info(process.stack.info(id), path_mtu)[..length].to_vec())
         }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if v6 => {
             flag(if passive { settings.v6only } else { kernel::is_v6only(descriptor) })
@@ -434,7 +522,7 @@ fn get_locked(
 }
 
 /// `struct tcp_info` (include/uapi/linux/tcp.h; tcp_get_info() in net/ipv4/tcp.c). What the engine does not know is zero.
-fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
+fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; TCP_INFO_LEN] {
     let mut bytes = [0; TCP_INFO_LEN];
     let Some(info) = info else {
         bytes[0] = 7;
@@ -464,7 +552,7 @@ fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
         bytes => bytes / segment,
     };
     let waiting = info.unacknowledged.saturating_sub(info.flight.into());
-    let fields: [(usize, u32); 18] = [
+    let fields: [(usize, u32); 19] = [
         (8, u32::try_from(info.rto_us).unwrap_or(u32::MAX)),
         // tcpi_snd_mss, tcpi_rcv_mss
         (16, segment),
@@ -473,6 +561,8 @@ fn tcp_info(info: Option<overfly_engine::Info>) -> [u8; TCP_INFO_LEN] {
         (24, segments(info.flight)),
         (28, segments(info.sacked)),
         (32, segments(info.lost)),
+        // tcpi_pmtu
+        (60, path_mtu.unwrap_or(0).into()),
         // tcpi_rtt, tcpi_rttvar, tcpi_snd_ssthresh, tcpi_snd_cwnd, tcpi_advmss
         (68, info.rtt_us),
         (72, info.rtt_variation_us),

@@ -180,7 +180,7 @@ pub(super) unsafe fn epoll_wait(
                 process.claim_watched(set);
             }
             process.attend(set, epoll);
-            process.event_loop = true;
+            process.waits_for_events();
             process.pump();
             process.hand_over_urgent();
             time = process.pumped;
@@ -325,7 +325,7 @@ fn look(
     let sockets = if sleeper.is_some() { polled_sockets(descriptors) } else { None };
     for context in contexts.iter() {
         let mut process = at(context);
-        process.event_loop = true;
+        process.waits_for_events();
         process.pump();
         process.hand_over_urgent();
         for (descriptor, for_kernel) in descriptors.iter_mut().zip(&mut look.for_kernel) {

@@ -196,7 +196,9 @@ fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descripto
         watched(process, id, -1);
     }
     if listening || in_kernel {
-        return Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null()));
+        let outcome = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+        process.leave_to_children(id, descriptor);
+        return Answer::Done(outcome);
     }
     Answer::ok(())
 }
@@ -257,7 +259,7 @@ pub(crate) unsafe fn epoll_wait(
         return Answer::error(Errno::FAULT);
     }
     prepare(&mut guard, set);
-    guard.event_loop = true;
+    guard.waits_for_events();
     let mut found = Found { records, room, count: 0 };
     let mut started = None;
     let looks_alone = if guard.options.epoll_mt_safe == 0 { 1 } else { LOOKS_ALONE };
@@ -478,7 +480,7 @@ pub(crate) fn poll(
             _ => {}
         }
     }
-    guard.event_loop = true;
+    guard.waits_for_events();
     let started = now();
     let deadline = timeout.map(|timeout| started + timeout);
     let mut for_kernel = Vec::new();
@@ -569,9 +571,11 @@ pub(super) fn user_level(process: &mut Process, descriptor: &libc::pollfd) -> (i
         }
         Entry::Socket(id) => match process.stack.socket(id).state {
             State::Free | State::Candidate => (0, descriptor.fd),
-            // The kernel's socket may have a datagram, or a connection, too.
-            State::Datagram => (process.stack.level(id) as i16 & (descriptor.events | always), descriptor.fd),
-            State::Listening => (process.stack.level(id) as i16 & descriptor.events, descriptor.fd),
+            // The kernel's socket may have a datagram, or a connection, too. What it had once somebody else may have taken.
+            State::Datagram => {
+                (process.stack.level_here(id) as i16 & (descriptor.events | always), descriptor.fd)
+            }
+            State::Listening => (process.stack.level_here(id) as i16 & descriptor.events, descriptor.fd),
             _ => {
                 let level = process.stack.asked(id, u32::from(descriptor.events as u16));
                 (level as i16 & (descriptor.events | always), -1)

@@ -5,8 +5,10 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::io::Errno;
 
+use super::ancillary;
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
+use crate::calls::datagram::Received;
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Source, Target, is_plausible};
@@ -18,7 +20,12 @@ const VECTORS_MAX: usize = 1024;
 
 /// # Safety
 /// As for recv(2).
-unsafe fn receive_one(descriptor: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Answer<usize> {
+pub(super) unsafe fn receive_one(
+    descriptor: c_int,
+    buffer: *mut c_void,
+    length: size_t,
+    flags: c_int,
+) -> Answer<usize> {
     let vector = iovec { iov_base: buffer, iov_len: length };
     // SAFETY: the program lends the buffer for the call.
     data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags)
@@ -38,7 +45,7 @@ unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, fla
 pub unsafe extern "C-unwind" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
     cancel::point();
     // Unlike recv(), read() of nothing asks for nothing (sock_read_iter() in net/socket.c).
-    if length == 0 && is_connection(descriptor) {
+    if length == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return 0;
     }
     // SAFETY: the program's arguments, handed on.
@@ -117,14 +124,30 @@ pub unsafe extern "C-unwind" fn recvfrom(
         let vector = iovec { iov_base: buffer, iov_len: length };
         // SAFETY: the program lends the buffer for the call.
         let target = unsafe { Target::new(&raw const vector, 1) };
-        let answer = match datagram::receive(descriptor, target, flags) {
+        let in_kernel = |flags: c_int| {
+            let flags = (flags | libc::MSG_DONTWAIT) as usize;
+            let arguments = [
+                descriptor as usize,
+                buffer as usize,
+                length,
+                flags,
+                address as usize,
+                address_length as usize,
+            ];
+            // SAFETY: the program's arguments, handed on.
+            unsafe { crate::sys::call(libc::SYS_recvfrom, arguments) }
+        };
+        let answer = match datagram::receive(descriptor, target, flags, in_kernel) {
             Answer::Kernel => Answer::Kernel,
-            Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
-                if let Some(source) = received.source {
-                    // SAFETY: the program lends the address and its length for the call.
-                    unsafe { put_address(source, address, address_length) };
+            Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
+                Received::InKernel(length) => length,
+                Received::Here(datagram) => {
+                    if let Some(source) = datagram.source {
+                        // SAFETY: the program lends the address and its length for the call.
+                        unsafe { put_address(source, address, address_length) };
+                    }
+                    datagram.length
                 }
-                received.length
             })),
         };
         // SAFETY: the program's arguments, handed on.
@@ -200,7 +223,7 @@ unsafe fn receive_vectors(
     };
     // SAFETY: the program lends the vectors and their buffers for the call.
     let target = unsafe { Target::new(vectors, number) };
-    if target.length() == 0 && is_connection(descriptor) {
+    if target.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
     data::receive(descriptor, target, flags)
@@ -268,19 +291,32 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the vectors and their buffers for the call.
         let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
-        return match datagram::receive(descriptor, target, flags) {
+        let whole = &raw mut *message;
+        // SAFETY: the program's own record.
+        let in_kernel = |flags| unsafe { crate::kernel::receive(descriptor, whole, flags) };
+        return match datagram::receive(descriptor, target, flags, in_kernel) {
             Answer::Kernel => Answer::Kernel,
             Answer::Done(outcome) => Answer::Done(outcome.map(|received| {
-                match received.source {
+                let datagram = match received {
+                    Received::InKernel(length) => return length,
+                    Received::Here(datagram) => datagram,
+                };
+                // SAFETY: the record that the program lends for the call; nothing else refers to it now.
+                let message = unsafe { &mut *whole };
+                match datagram.source {
                     // SAFETY: the program lends the address and its length for the call.
                     Some(source) => unsafe {
                         put_address(source, message.msg_name.cast(), &raw mut message.msg_namelen);
                     },
                     None => message.msg_namelen = 0,
                 }
-                message.msg_controllen = 0;
-                message.msg_flags = if received.truncated { libc::MSG_TRUNC } else { 0 };
-                received.length
+                message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
+                match &datagram.about {
+                    // SAFETY: the program lends the room for control messages for the call.
+                    Some(about) => message.msg_flags |= unsafe { ancillary::put_about(message, about) },
+                    None => message.msg_controllen = 0,
+                }
+                datagram.length
             })),
         };
     }
@@ -316,47 +352,75 @@ pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr,
     }
 }
 
-/// recvmmsg() on a UDP socket. As in Linux the timeout is looked at after each datagram, and only then.
+/// A record after another, as do_recvmmsg() in net/socket.c takes them: also on a stream. The timeout is looked at after each
+/// record, and only then. What fails after the first one is the next call's.
 ///
 /// # Safety
 /// As for recvmmsg(2), with at least one record.
-unsafe fn receive_datagrams(
+unsafe fn receive_several(
     descriptor: c_int,
     messages: *mut mmsghdr,
     number: c_uint,
     flags: c_int,
     timeout: *mut timespec,
-) -> c_int {
+) -> Result<usize, Errno> {
     // SAFETY: the program lends the timeout for the call if it is not null.
-    let timeout = unsafe { timeout.as_ref() };
-    let deadline = timeout.map(|timeout| {
-        let seconds = u64::try_from(timeout.tv_sec).unwrap_or(0);
-        let nanoseconds = u32::try_from(timeout.tv_nsec).unwrap_or(0).min(999_999_999);
-        crate::kernel::now() + core::time::Duration::new(seconds.min(1 << 32), nanoseconds)
-    });
+    let mut timeout = unsafe { timeout.as_mut() };
+    let mut deadline = None;
+    if let Some(time) = &timeout {
+        let (Ok(seconds), Ok(nanoseconds @ 0..1_000_000_000)) =
+            (u64::try_from(time.tv_sec), u32::try_from(time.tv_nsec))
+        else {
+            return Err(Errno::INVAL);
+        };
+        let time = core::time::Duration::new(seconds.min(1 << 32), nanoseconds);
+        deadline = Some(crate::kernel::now() + time);
+    }
+    if flags & libc::MSG_ERRQUEUE == 0
+        && let Some(error) = data::take_error(descriptor)
+    {
+        return Err(error);
+    }
     let mut flags_of_one = flags & !libc::MSG_WAITFORONE;
-    for index in 0..number.min(VECTORS_MAX as c_uint) {
+    let most = number.min(VECTORS_MAX as c_uint) as usize;
+    let mut done = 0;
+    while done < most {
         // SAFETY: the program lends `number` records for the call.
-        let record = unsafe { &mut *messages.add(index as usize) };
+        let record = unsafe { &mut *messages.add(done) };
         // SAFETY: as above; the next function gets the program's own record.
         let outcome = unsafe {
             match receive_message(descriptor, &raw mut record.msg_hdr, flags_of_one) {
-                Answer::Kernel => next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one),
-                Answer::Done(outcome) => count(outcome),
+                Answer::Kernel => {
+                    let outcome = next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one);
+                    usize::try_from(outcome).map_err(|_| super::last_error())
+                }
+                Answer::Done(outcome) => outcome,
             }
         };
-        let Ok(length) = c_uint::try_from(outcome) else {
-            return if index > 0 { index as c_int } else { -1 };
-        };
-        record.msg_len = length;
+        match outcome {
+            Ok(length) => record.msg_len = length as c_uint,
+            Err(error) if done == 0 => return Err(error),
+            Err(error) => {
+                if !matches!(error, Errno::AGAIN | Errno::INTR) {
+                    data::put_back_error(descriptor, error);
+                }
+                break;
+            }
+        }
+        done += 1;
         if flags & libc::MSG_WAITFORONE != 0 {
             flags_of_one |= libc::MSG_DONTWAIT;
         }
-        if deadline.is_some_and(|deadline| crate::kernel::now() >= deadline) {
-            return index as c_int + 1;
+        if let (Some(deadline), Some(timeout)) = (deadline, &mut timeout) {
+            let left_us = deadline.as_micros().saturating_sub(crate::kernel::now().as_micros());
+            timeout.tv_sec = (left_us / 1_000_000) as i64;
+            timeout.tv_nsec = (left_us % 1_000_000 * 1000) as i64;
+            if left_us == 0 {
+                break;
+            }
         }
     }
-    number.min(VECTORS_MAX as c_uint) as c_int
+    Ok(done)
 }
 
 /// # Safety
@@ -380,23 +444,8 @@ pub unsafe extern "C-unwind" fn recvmmsg(
         }
         return outcome;
     }
-    if datagram::is_ours(descriptor) {
-        // SAFETY: the program's arguments, handed on.
-        return unsafe { receive_datagrams(descriptor, messages, number, flags, timeout) };
-    }
-    // A stream has no message boundaries: one record takes what there is.
-    // SAFETY: the program lends `number` records for the call.
-    let first = unsafe { &mut *messages };
-    // SAFETY: as above.
-    match unsafe { receive_message(descriptor, &raw mut first.msg_hdr, flags & !libc::MSG_WAITFORONE) } {
-        // SAFETY: the program's arguments, handed on.
-        Answer::Kernel => unsafe { next::recvmmsg(descriptor, messages, number, flags, timeout) },
-        Answer::Done(Ok(length)) => {
-            first.msg_len = length as c_uint;
-            1
-        }
-        Answer::Done(Err(error)) => super::fail(error),
-    }
+    // SAFETY: the program's arguments, handed on.
+    count(unsafe { receive_several(descriptor, messages, number, flags, timeout) }) as c_int
 }
 
 /// # Safety
@@ -445,7 +494,7 @@ pub unsafe extern "C-unwind" fn sendto(
         // SAFETY: the program lends the buffer for the call.
         let source = unsafe { Source::new(&raw const vector, 1) };
         let answer = if destination.is_some() || address.is_null() {
-            datagram::send(descriptor, source, destination, flags)
+            datagram::send(descriptor, source, destination, None, flags)
         } else {
             Answer::Kernel
         };
@@ -560,12 +609,14 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     if datagram::is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
         let destination = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
-        if message.msg_controllen > 0 || (destination.is_none() && !message.msg_name.is_null()) {
+        if destination.is_none() && !message.msg_name.is_null() {
             return Answer::Kernel;
         }
+        // SAFETY: the program lends the control messages for the call.
+        let Some(from) = (unsafe { ancillary::origin(message) }) else { return Answer::Kernel };
         // SAFETY: the program lends the vectors and their buffers for the call.
         let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
-        return datagram::send(descriptor, source, destination, flags);
+        return datagram::send(descriptor, source, destination, from, flags);
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
     let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
@@ -729,79 +780,6 @@ pub unsafe extern "C-unwind" fn sendfile64(
     unsafe { sendfile(descriptor, file, offset, length) }
 }
 
-/// # Safety
-/// As for splice(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn splice(
-    from: c_int,
-    from_offset: *mut i64,
-    to: c_int,
-    to_offset: *mut i64,
-    length: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    cancel::point();
-    let connections = (is_connection(from), is_connection(to));
-    if connections == (false, false) {
-        // SAFETY: the program's arguments, handed on.
-        return unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
-    }
-    if (connections.0 && !from_offset.is_null()) || (connections.1 && !to_offset.is_null()) {
-        return count(Err(Errno::SPIPE));
-    }
-    let nonblocking = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
-    if connections.1 {
-        // SAFETY: no offsets; the pipe's end is the program's.
-        return unsafe { splice_to_connection(from, to, length, nonblocking) };
-    }
-    // SAFETY: as above.
-    unsafe { splice_from_connection(from, to, length, nonblocking) }
-}
-
-fn is_connection(descriptor: c_int) -> bool {
+pub(super) fn is_connection(descriptor: c_int) -> bool {
     is_ours(descriptor) && matches!(crate::calls::options::connection(descriptor), Answer::Done(Ok(_)))
-}
-
-/// Moves bytes from a pipe. What the connection does not take would be lost, so no more is taken out of the pipe than it
-/// has room for.
-///
-/// # Safety
-/// As for splice(2).
-unsafe fn splice_to_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
-    if flags != 0 || crate::kernel::is_nonblocking(from) {
-        let mut waiting: c_int = 0;
-        // SAFETY: FIONREAD writes an int.
-        if unsafe { next::ioctl(from, libc::FIONREAD, &raw mut waiting as libc::c_ulong) } == 0
-            && waiting == 0
-        {
-            let mut end = [libc::pollfd { fd: from, events: 0, revents: 0 }];
-            let _ = crate::sys::poll(&mut end, Some(0), crate::sys::seen());
-            return if end[0].revents & libc::POLLHUP != 0 { 0 } else { count(Err(Errno::AGAIN)) };
-        }
-    }
-    match data::send_file(to, from, None, length) {
-        Answer::Kernel => count(Err(Errno::INVAL)),
-        Answer::Done(outcome) => count(outcome),
-    }
-}
-
-/// Moves bytes into a pipe: looks at them first, and takes only those that the pipe took.
-///
-/// # Safety
-/// As for splice(2).
-unsafe fn splice_from_connection(from: c_int, to: c_int, length: size_t, flags: c_int) -> ssize_t {
-    let mut buffer = [0u8; 16 * 1024];
-    let wanted = length.min(buffer.len());
-    // SAFETY: the buffer is ours.
-    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, flags | libc::MSG_PEEK) };
-    let Answer::Done(Ok(available @ 1..)) = looked else {
-        return count_or(looked, || count(Err(Errno::INVAL)));
-    };
-    // SAFETY: `available` bytes of the buffer were written.
-    let written = unsafe { next::write(to, buffer.as_ptr().cast(), available) };
-    if let Ok(taken @ 1..) = usize::try_from(written) {
-        // SAFETY: the buffer is ours.
-        let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
-    }
-    written
 }

@@ -86,7 +86,8 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 /// As for dup3(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    if old == new {
+    // Before `new` is closed (ksys_dup3() in fs/file.c).
+    if old == new || flags & !libc::O_CLOEXEC != 0 {
         return fail(Errno::INVAL);
     }
     // SAFETY: the program's arguments, handed on.

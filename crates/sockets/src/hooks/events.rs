@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{count, done, fail, next};
 use crate::calls::{Answer, life, wait};
 use crate::cancel;
+use crate::kernel::now;
 use crate::options::Waiting;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -157,6 +158,33 @@ pub unsafe extern "C-unwind" fn epoll_pwait2(
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
     unsafe { next::epoll_pwait2(epoll, events, most, timeout, mask) }
+}
+
+/// A signal mask of another length than the kernel's (set_user_sigmask() in kernel/signal.c).
+pub(super) const fn is_no_mask(mask: usize, length: usize) -> bool {
+    mask != 0 && length != 8
+}
+
+/// A wait by its system call's number: what is left of its time is said, as the kernel does and libc's functions do not
+/// (poll_select_finish() in fs/select.c).
+///
+/// # Safety
+/// `timeout` must be null, or the program lends it for the call.
+pub(super) unsafe fn saying_what_is_left(timeout: *mut timespec, wait: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let given = unsafe { duration(timeout) };
+    let started = now();
+    let result = wait();
+    if let Ok(Some(given)) = given
+        && !given.is_zero()
+    {
+        let left = given.saturating_sub(now() - started);
+        // SAFETY: as above.
+        unsafe { (*timeout).tv_sec = left.as_secs() as i64 };
+        // SAFETY: as above.
+        unsafe { (*timeout).tv_nsec = left.subsec_nanos().into() };
+    }
+    result
 }
 
 /// # Safety
@@ -331,9 +359,21 @@ pub unsafe extern "C-unwind" fn select(
                 + u64::try_from(time.tv_usec).unwrap_or(0),
         )
     });
+    let started = now();
     // SAFETY: the program's arguments, handed on.
     match unsafe { select_ours(number, read, write, except, time, None) } {
-        Answer::Done(outcome) => count(outcome) as c_int,
+        Answer::Done(outcome) => {
+            if let Some(time) = time.filter(|time| !time.is_zero()) {
+                // As libc's says what is left (select(2), NOTES).
+                let left = time.saturating_sub(now() - started);
+                // SAFETY: as above; a time that is not null.
+                unsafe {
+                    (*timeout).tv_sec = left.as_secs() as i64;
+                    (*timeout).tv_usec = left.subsec_micros().into();
+                }
+            }
+            count(outcome) as c_int
+        }
         Answer::Kernel => {
             before_kernel_wait();
             // SAFETY: the program's arguments, handed on.

@@ -321,6 +321,26 @@ unsafe fn name_from(pointer: *const c_void, length: socklen_t) -> Result<[u8; NA
     Ok(name)
 }
 
+/// The kernel's socket does not say whether its time-outs are below zero.
+///
+/// # Safety
+/// As for setsockopt(2).
+unsafe fn note_timeout(
+    descriptor: c_int,
+    level: c_int,
+    name: c_int,
+    pointer: *const c_void,
+    length: socklen_t,
+) {
+    if level == libc::SOL_SOCKET
+        && matches!(name, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO)
+        // SAFETY: the caller's promise.
+        && let Ok(time) = unsafe { value::<libc::timeval>(pointer, length) }
+    {
+        options::timeout_was_set(descriptor, name, time.tv_sec < 0);
+    }
+}
+
 /// setsockopt() of an option that the kernel's socket keeps, and what follows from it.
 ///
 /// # Safety
@@ -337,6 +357,8 @@ unsafe fn set_in_kernel(
     if result != 0 {
         return result;
     }
+    // SAFETY: the kernel took the value: the program lends `length` bytes.
+    unsafe { note_timeout(descriptor, level, name, pointer, length) };
     if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE)
         || (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX)
     {
@@ -352,7 +374,7 @@ unsafe fn set_in_kernel(
         }
     };
     if options::is_for_the_kernel(level, name, number) {
-        options::leave_with_option(descriptor);
+        options::leave_with_option(descriptor, level, name);
     } else {
         options::listener_was_given_option(descriptor);
     }
@@ -373,7 +395,11 @@ pub unsafe extern "C" fn setsockopt(
         // SAFETY: the program's arguments, handed on.
         let result = unsafe { next::setsockopt(descriptor, level, name, pointer, length) };
         if result == 0 {
-            datagram::option_was_set(descriptor, level, name);
+            // SAFETY: the kernel took the value: the program lends `length` bytes.
+            unsafe { note_timeout(descriptor, level, name, pointer, length) };
+            // SAFETY: as above.
+            let number = unsafe { value::<c_int>(pointer, length) }.ok();
+            datagram::option_was_set(descriptor, level, name, number);
         }
         return result;
     }
@@ -385,7 +411,10 @@ pub unsafe extern "C" fn setsockopt(
                 return unsafe { set_in_kernel(descriptor, level, name, pointer, length) };
             }
             Answer::Done(Err(error)) => return fail(error),
-            Answer::Done(Ok(_)) if options::hands_over_first(level, name) => {
+            Answer::Done(Ok(id))
+                // SAFETY: the program lends the value for the call.
+                if options::hands_over_first(id, level, name, unsafe { value(pointer, length) }.ok()) =>
+            {
                 // If it cannot be, the kernel's answer is that of a socket that is not connected.
                 let _ = life::share(descriptor);
             }
@@ -406,8 +435,24 @@ pub unsafe extern "C" fn setsockopt(
                         Shape::Name => name_from(pointer, length).map(Value::Name),
                         Shape::Kernel if options::comes_too_late(id, level, name) => Err(Errno::INVAL),
                         Shape::Kernel => {
+                            let number = value::<c_int>(pointer, length).ok();
+                            if options::is_no_window(id, level, name, number) {
+                                return fail(Errno::INVAL);
+                            }
                             options::customized(id);
-                            return set_in_kernel(descriptor, level, name, pointer, length);
+                            let both = value::<[c_int; 2]>(pointer, length);
+                            let both = both.or(value::<c_int>(pointer, length).map(|number| [number, 0]));
+                            if let Ok(both) = both
+                                && let Some(first) = options::stamps_later(id, level, name, both, length.min(8))
+                            {
+                                let both = [first, both[1]];
+                                return set_in_kernel(descriptor, level, name, both.as_ptr().cast(), length);
+                            }
+                            let result = set_in_kernel(descriptor, level, name, pointer, length);
+                            if let (0, Some(number)) = (result, number) {
+                                options::follow_forced(id, level, name, number);
+                            }
+                            return result;
                         }
                     }
                 };
@@ -465,7 +510,7 @@ pub unsafe extern "C" fn getsockopt(
                 };
                 // SAFETY: the program lends the length.
                 let asked = unsafe { *length };
-                if asked as c_int <= 0 {
+                if (asked as c_int) < 0 {
                     return fail(Errno::INVAL);
                 }
                 if !is_plausible(pointer, asked as usize) {

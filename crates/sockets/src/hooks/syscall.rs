@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{data, descriptors, events, exec, fail, processes, sockets};
+use super::{data, descriptors, events, exec, fail, processes, sockets, splice};
 use crate::cancel;
 use crate::process::{is_active, process};
 
@@ -71,7 +71,7 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_sendmsg => data::sendmsg(one, b as _, three) as c_long,
             libc::SYS_sendmmsg => data::sendmmsg(one, b as _, c as c_uint, four).into(),
             libc::SYS_sendfile => data::sendfile(one, two, c as _, d) as c_long,
-            libc::SYS_splice => data::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
+            libc::SYS_splice => splice::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
             libc::SYS_close => descriptors::close(one).into(),
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, three).into(),
             libc::SYS_dup => descriptors::dup(one).into(),
@@ -79,13 +79,26 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_ioctl => descriptors::ioctl(one, b as c_ulong, c as c_ulong).into(),
             libc::SYS_epoll_create1 => events::epoll_create1(one).into(),
             libc::SYS_epoll_ctl => events::epoll_ctl(one, two, three, d as _).into(),
+            libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 if events::is_no_mask(e, f) => {
+                fail(Errno::INVAL).into()
+            }
             libc::SYS_epoll_pwait => events::epoll_pwait(one, b as _, three, four, e as _).into(),
             libc::SYS_epoll_pwait2 => events::epoll_pwait2(one, b as _, three, d as _, e as _).into(),
-            libc::SYS_ppoll => events::ppoll(a as _, b as _, c as _, d as _).into(),
+            libc::SYS_ppoll if events::is_no_mask(d, e) => fail(Errno::INVAL).into(),
+            libc::SYS_ppoll => {
+                events::saying_what_is_left(c as _, || events::ppoll(a as _, b as _, c as _, d as _)).into()
+            }
             libc::SYS_pselect6 => {
                 // The kernel's sixth argument is the address of the mask and of its length (select(2)).
-                let mask = (f as *const usize).as_ref().map_or(0, |mask| *mask);
-                events::pselect(one, b as _, c as _, d as _, e as _, mask as _).into()
+                let [mask, size] = (f as *const [usize; 2]).as_ref().copied().unwrap_or_default();
+                if events::is_no_mask(mask, size) {
+                    fail(Errno::INVAL).into()
+                } else {
+                    events::saying_what_is_left(e as _, || {
+                        events::pselect(one, b as _, c as _, d as _, e as _, mask as _)
+                    })
+                    .into()
+                }
             }
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(one, b as _, c as _, d as _, e as c_int).into(),

@@ -6,6 +6,7 @@ use overfly_link::broker::Protocol;
 use rustix::net::sockopt;
 
 use super::Process;
+use crate::calls::datagram::Origin;
 use crate::kernel::{self, now};
 use crate::rules::Direction;
 use crate::socket::{SocketId, canonical};
@@ -138,6 +139,12 @@ impl Process {
         };
         self.stack.next_hop(now(), destination, route.next_hop);
         true
+    }
+
+    /// Whether the stack may send from there: one of the interface's addresses, and that interface.
+    pub(crate) fn is_from(&self, from: Origin) -> bool {
+        (from.interface == 0 || from.interface == self.interface_index)
+            && (from.address.is_unspecified() || self.is_own(from.address))
     }
 
     /// Whether a datagram to `destination` could leave by the stack's interface at all.

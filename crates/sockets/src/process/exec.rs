@@ -80,7 +80,8 @@ impl Process {
         }
     }
 
-    /// A descriptor that came from elsewhere: a listener may be accelerated.
+    /// A descriptor that came from elsewhere: a listener may be accelerated, and so may what is to listen yet. Should it connect,
+    /// whoever else has it must have the connection, too: that is the kernel's.
     pub(crate) fn adopt(&mut self, descriptor: i32) {
         let socket = kernel::borrow(descriptor);
         let v6 = match sockopt::socket_domain(socket) {
@@ -88,9 +89,11 @@ impl Process {
             Ok(AddressFamily::INET6) => true,
             _ => return,
         };
-        let listens = sockopt::socket_protocol(socket) == Ok(Some(ipproto::TCP))
-            && sockopt::socket_acceptconn(socket) == Ok(true);
-        if !listens {
+        if sockopt::socket_protocol(socket) != Ok(Some(ipproto::TCP)) {
+            return;
+        }
+        let listens = sockopt::socket_acceptconn(socket) == Ok(true);
+        if !listens && !kernel::is_unconnected(descriptor) {
             return;
         }
         let Some(id) = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor)) else { return };
@@ -98,7 +101,12 @@ impl Process {
             return self.stack.leave_to_kernel(id);
         }
         // Options may have been set that only the kernel's socket knows.
-        self.stack.socket_mut(id).customized = true;
-        listens_now(self, id, descriptor, kernel::backlog(descriptor));
+        let socket = self.stack.socket_mut(id);
+        socket.customized = true;
+        if listens {
+            listens_now(self, id, descriptor, kernel::backlog(descriptor));
+        } else {
+            socket.shared = true;
+        }
     }
 }

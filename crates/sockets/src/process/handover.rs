@@ -95,6 +95,9 @@ impl Process {
         let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
         kernel::set_nonblocking(descriptor, nonblocking);
         self.apply(descriptor, &settings);
+        if let Some(later) = self.stack.socket_mut(id).later.take() {
+            kernel::stamp(descriptor, &later);
+        }
         if read_shut {
             let _ = rustix::net::shutdown(kernel::borrow(descriptor), rustix::net::Shutdown::Read);
         }

@@ -7,6 +7,7 @@ use overfly_link::broker::{Client, Gift, Protocol, Sockets};
 
 use super::Process;
 use crate::calls::wait::watch_links_again;
+use crate::interest::NONE;
 use crate::kernel;
 use crate::socket::{Arrival, Side, SocketId};
 use crate::sys;
@@ -47,6 +48,19 @@ impl Process {
             sys::close(arrival.descriptor);
         }
         self.pump();
+    }
+
+    /// A set watches a socket no more. A process that has forked, and does not wait for its listener any longer, leaves it to
+    /// its children (Dovecot's master watches until a connection comes, and has a child accept it), until it waits again.
+    pub(crate) fn leave_to_children(&mut self, id: SocketId, descriptor: i32) {
+        let socket = self.stack.socket(id);
+        let watches = socket.interests != NONE || socket.awaited;
+        // The broker brings nothing to those who listen at a loopback address.
+        let would_be_lost = self.stack.can_accept(id) && !self.stack.is_member(Side::Network, id);
+        if self.sets_shared && !watches && !would_be_lost && self.stack.has_joined(id) {
+            self.part(id);
+            self.restore_blocking(id, descriptor);
+        }
     }
 
     /// What waits for listeners that have left goes to who listens now.

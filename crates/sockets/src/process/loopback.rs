@@ -183,6 +183,7 @@ impl Process {
         if self.kernel_reaches(remote.ip()) && !self.within_host.relieves_kernel {
             return Ok(self.left(why));
         }
+        self.join_own_listeners(remote);
         let Some(next_hop) = self.loopback().and_then(|loopback| loopback.reach(remote, only_own)) else {
             return Ok(self.left(why));
         };
@@ -208,6 +209,28 @@ impl Process {
             self.within_host.openings.push_back((now() + PATIENCE, id, flow));
         }
         Ok(true)
+    }
+
+    /// Who connects to a listener of its own will accept there, though it has not looked yet: not so a process that has forked,
+    /// which perhaps leaves that to its children.
+    fn join_own_listeners(&mut self, remote: SocketAddr) {
+        if self.sets_shared || self.options.tcp_server_loopback == 0 {
+            return;
+        }
+        let listeners: Vec<_> = self.stack.listeners().filter(|&id| !self.stack.has_joined(id)).collect();
+        for id in listeners {
+            let descriptor = self.stack.socket(id).descriptor;
+            let covers = |bound: SocketAddr| {
+                let ip = bound.ip().to_canonical();
+                let both = ip.is_unspecified() && (ip.is_ipv6() && !kernel::is_v6only(descriptor));
+                bound.port() == remote.port()
+                    && (ip == remote.ip() || both || ip.is_unspecified() && ip.is_ipv4() == remote.is_ipv4())
+            };
+            if kernel::local_address(descriptor).is_some_and(covers) {
+                // If it cannot, it is the kernel's, as this connection will be.
+                let _ = self.join(id, descriptor);
+            }
+        }
     }
 
     /// What there is to do besides moving frames.

@@ -13,6 +13,19 @@ use crate::spins::Spins;
 
 thread_local! {
     static SPINS: Cell<Spins> = const { Cell::new(Spins::NONE) };
+    static LOOPS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is one that waits for events.
+#[inline]
+pub(super) fn begins_to_loop() {
+    LOOPS.set(true);
+}
+
+/// Whether the calling thread has waited for events before: others may never look for what has come.
+#[inline]
+pub(super) fn loops() -> bool {
+    LOOPS.get()
 }
 
 /// Until when a call that began to wait at `started` spins.

@@ -23,11 +23,46 @@ const NEXT_HOP_VALID: Duration = Duration::from_secs(30);
 /// For how long the kernel sends to a destination that no way was found to: asking may take a second.
 const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
 
+/// What a program wants to be told with each datagram, as bits.
+pub(crate) mod wants {
+    /// IP_PKTINFO, and IPV6_RECVPKTINFO: where it came to.
+    pub(crate) const PACKET_INFO: u16 = 1;
+    pub(crate) const PACKET_INFO_6: u16 = 1 << 1;
+    /// IP_RECVTTL, and IPV6_RECVHOPLIMIT.
+    pub(crate) const HOPS: u16 = 1 << 2;
+    pub(crate) const HOPS_6: u16 = 1 << 3;
+    /// IP_RECVTOS, and IPV6_RECVTCLASS.
+    pub(crate) const CLASS: u16 = 1 << 4;
+    pub(crate) const CLASS_6: u16 = 1 << 5;
+    /// When it came, by the options' names (include/uapi/asm-generic/socket.h), each with the parts of a second that it tells:
+    /// SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPNS_NEW, SO_TIMESTAMP_NEW. The last one is said to be on with the one before it.
+    pub(crate) const TIMES: [(u16, i32, i64); 4] = [
+        (1 << 6, libc::SO_TIMESTAMP, 1_000_000),
+        (1 << 7, libc::SO_TIMESTAMPNS, 1_000_000_000),
+        (1 << 8, 64, 1_000_000_000),
+        (1 << 9, 63, 1_000_000),
+    ];
+    /// Those that are no times, with their level and name.
+    pub(crate) const OTHERS: [(u16, i32, i32); 6] = [
+        (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
+        (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+        (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
+        (HOPS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
+        (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
+        (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    ];
+}
+
 /// One datagram that waits to be read; its payload stands in the socket's receive ring.
 #[derive(Clone, Copy)]
 pub(crate) struct Record {
     pub(crate) source: SocketAddr,
     pub(crate) length: usize,
+    /// Which of our addresses it came to.
+    pub(crate) destination: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) arrived: Instant,
 }
 
 /// Where a UDP socket stands in the engine, and so in the broker's books.
@@ -42,6 +77,10 @@ pub(crate) struct Place {
 #[derive(Default)]
 pub(crate) struct Datagrams {
     pub(crate) queue: VecDeque<Record>,
+    /// What is told with each datagram ([`wants`]).
+    pub(crate) wants: u16,
+    /// IPV6_MTU in bytes: the kernel sends larger packets in pieces. Zero if it was not set.
+    pub(crate) pieces_above: usize,
     /// SO_RCVBUF, as the kernel says it.
     pub(crate) limit: usize,
     /// Two where it takes datagrams of both families.
@@ -85,6 +124,7 @@ impl DatagramFace {
 impl Face {
     pub(crate) fn datagram_arrived(&mut self, id: UdpId, datagram: &Datagram<'_>) {
         let Some(id) = self.datagrams.socket(id) else { return };
+        let arrived = self.now;
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         // Linux, too, takes one more where there is any room left (__udp_enqueue_schedule_skb()).
@@ -96,7 +136,14 @@ impl Face {
             self.datagrams.overflows += 1;
             return;
         }
-        part.queue.push_back(Record { source: datagram.source, length: datagram.payload.len() });
+        part.queue.push_back(Record {
+            source: datagram.source,
+            length: datagram.payload.len(),
+            destination: datagram.destination.ip(),
+            traffic_class: datagram.traffic_class,
+            hop_limit: datagram.hop_limit,
+            arrived,
+        });
         self.wake(id, bits::IN | bits::RDNORM);
     }
 
@@ -197,12 +244,12 @@ impl<T: Transport> Stack<T> {
 
     /// Reads the oldest datagram into `target`, and drops what does not fit. `peek` leaves it in the queue. Returns how many
     /// bytes were written.
-    pub fn read_datagram<'b>(
+    pub(crate) fn read_datagram<'b>(
         &mut self,
         id: SocketId,
         target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
         peek: bool,
-    ) -> Option<(usize, SocketAddr, usize)> {
+    ) -> Option<(usize, Record)> {
         let socket = self.face.at_mut(id);
         let part = socket.datagrams.as_mut()?;
         let record = *part.queue.front()?;
@@ -215,10 +262,11 @@ impl<T: Transport> Stack<T> {
             part.queue.pop_front();
             socket.receive.discard(record.length);
         }
-        Some((copied, record.source, record.length))
+        Some((copied, record))
     }
 
-    /// Writes a datagram into the link's frame. It goes with the next [`Stack::transmit`].
+    /// Writes a datagram into the link's frame, from `source` or from the socket's own address. It goes with the next
+    /// [`Stack::transmit`].
     ///
     /// # Errors
     /// [`SendError`]; nothing was sent.
@@ -226,6 +274,7 @@ impl<T: Transport> Stack<T> {
         &mut self,
         now: Instant,
         id: SocketId,
+        source: Option<IpAddr>,
         destination: SocketAddr,
         payload: &[u8],
     ) -> Result<(), SendError> {
@@ -238,6 +287,12 @@ impl<T: Transport> Stack<T> {
         let is_v4 = destination.is_ipv4();
         let place =
             part.places.iter().find(|place| place.local.is_ipv4() == is_v4).ok_or(SendError::Family)?;
+        let bound = place.local.ip();
+        if source
+            .is_some_and(|source| source.is_ipv4() != is_v4 || !bound.is_unspecified() && source != bound)
+        {
+            return Err(SendError::Family);
+        }
         // The kernel knows best how to get there, and may change its mind.
         if let Some(&asked) = self.face.datagrams.next_hops.get(&destination.ip())
             && now - asked >= NEXT_HOP_VALID
@@ -246,10 +301,10 @@ impl<T: Transport> Stack<T> {
             return Err(SendError::NoNeighbor);
         }
         let to = Some(destination);
-        match drive.engine.udp_send(now, place.id, &mut drive.transport, None, to, payload) {
+        match drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload) {
             Err(SendError::Full) => {
                 drive.transport.flush();
-                drive.engine.udp_send(now, place.id, &mut drive.transport, None, to, payload)
+                drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload)
             }
             outcome => outcome,
         }

@@ -35,6 +35,10 @@ def serve(own):
             for number in range(int(data[6:])):
                 server.sendto(b"%04d" % number + bytes(996), source)
             continue
+        if data.startswith(b"class "):
+            level, name = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if ":" in own else (socket.IPPROTO_IP, socket.IP_TOS)
+            server.sendmsg([data], [(level, name, struct.pack("i", int(data[6:])))], 0, source)
+            continue
         server.sendto(data, source)
 
 
@@ -164,6 +168,7 @@ def calls(own, peer):
         six.setsockopt(socket.IPPROTO_IP, 8, 1)
     six.sendto(b"where to?", (peer, PORT))
     say("packet info", len(six.recvmsg(100, 200)[1]))
+    packet_information(own, peer)
 
     seven = fresh()
     seven.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -188,7 +193,125 @@ def calls(own, peer):
     failing("shutdown unconnected", lambda: unconnected.shutdown(socket.SHUT_RDWR))
 
 
+# IP_PKTINFO, IP_RECVTTL, IP_RECVTOS; IPV6_RECVPKTINFO, IPV6_RECVHOPLIMIT, IPV6_RECVTCLASS.
+TOLD = {socket.AF_INET: [(socket.IPPROTO_IP, name) for name in (8, 12, 13)],
+        socket.AF_INET6: [(socket.IPPROTO_IPV6, name) for name in (49, 51, 66)]}
+
+
+def readable(control):
+    """Control messages, with what is the same at both ends and at all times."""
+    told = []
+    for level, kind, data in control:
+        if level == socket.SOL_SOCKET:
+            fraction = 1e9 if kind in (35, 64) else 1e6
+            seconds, parts = struct.unpack("qq", data)
+            told.append((level, kind, abs(time.time() - seconds - parts / fraction) < 5))
+        elif (level, kind) == (socket.IPPROTO_IP, 8):
+            index, own, to = struct.unpack("i4s4s", data)
+            told.append((level, kind, index in dict(socket.if_nameindex()), socket.inet_ntoa(own), socket.inet_ntoa(to)))
+        elif (level, kind) == (socket.IPPROTO_IPV6, 50):
+            to, index = struct.unpack("16si", data)
+            told.append((level, kind, index in dict(socket.if_nameindex()), socket.inet_ntop(socket.AF_INET6, to)))
+        else:
+            told.append((level, kind, data.hex()))
+    return told
+
+
+def packet_information(own, peer):
+    kind = family(peer)
+    v6 = kind == socket.AF_INET6
+    one = socket.socket(kind, socket.SOCK_DGRAM)
+    one.settimeout(5)
+    one.bind(("::" if v6 else "0.0.0.0", 0))
+
+    def asked(data, room=500, flags=0):
+        one.sendto(data, (peer, PORT))
+        answer, control, flags, _ = one.recvmsg(100, room, flags)
+        return answer, readable(control), flags
+
+    say("told nothing", asked(b"x"))
+    for level, name in TOLD[kind]:
+        one.setsockopt(level, name, 1)
+        say("told", name, asked(b"class 184"))
+    for name in 29, 35, 63, 64:
+        one.setsockopt(socket.SOL_SOCKET, name, 1)
+        say("time", name, asked(b"x"))
+        one.setsockopt(socket.SOL_SOCKET, name, 0)
+    say("no time", asked(b"class 3"))
+    one.setsockopt(socket.SOL_SOCKET, 29, 1)
+    for room in 0, 8, 16, 20, 32, 40, 48, 64, 70, 80, 96:
+        one.sendto(b"class 5", (peer, PORT))
+        answer, control, flags, _ = one.recvmsg(3, room)
+        say("room", room, answer, [(level, kind, len(data)) for level, kind, data in control], flags)
+    one.setsockopt(socket.SOL_SOCKET, 29, 0)
+    say("peek", asked(b"x", 500, socket.MSG_PEEK), one.recvmsg(100, 500)[0])
+    one.sendto(b"x", (peer, PORT))
+    say("without room", one.recv(10))
+    for level, name in TOLD[kind]:
+        one.setsockopt(level, name, 0)
+    say("told nothing again", asked(b"class 184"))
+
+    # Where an answer comes from.
+    def pack(address, index=0):
+        if v6:
+            return [(socket.IPPROTO_IPV6, 50, socket.inet_pton(kind, address) + struct.pack("i", index))]
+        return [(socket.IPPROTO_IP, 8, struct.pack("i4s4s", index, socket.inet_aton(address), bytes(4)))]
+
+    def sent(control):
+        one.sendmsg([b"from"], control, 0, (peer, PORT))
+        return one.recvfrom(10)[0]
+
+    failing("from own", lambda: sent(pack(own)))
+    failing("from anywhere", lambda: sent(pack("::" if v6 else "0.0.0.0")))
+    failing("from nobody's", lambda: sent(pack("fd00::99" if v6 else "10.250.250.250")))
+    failing("by no interface", lambda: sent(pack(own, 9999)))
+    failing("class", lambda: sent([(socket.IPPROTO_IPV6, 67, struct.pack("i", 8)) if v6 else (socket.IPPROTO_IP, 1, struct.pack("i", 8))]))
+    bound = socket.socket(kind, socket.SOCK_DGRAM)
+    bound.bind((own, 0))
+    failing("from what it is bound to", lambda: bound.sendmsg([b"x"], pack(own), 0, (peer, PORT)))
+    say("answer", bound.recv(10))
+    # What DNS servers set besides.
+    bound.setsockopt(socket.IPPROTO_IPV6 if v6 else socket.IPPROTO_IP, 23 if v6 else 10, 5)
+    if v6:
+        bound.setsockopt(socket.IPPROTO_IPV6, 24, 1280)
+    for size in 100, 1232, 1233, 1400, 4000:
+        bound.sendto(payload(size), (peer, PORT))
+        say("size", size, bound.recv(5000) == payload(size))
+    if v6:
+        both_families(own)
+
+
+def both_families(own):
+    """A socket of IPv6 that hears its own host's IPv4 as well: all that is told."""
+    both = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    both.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+    both.bind(("::", 0))
+    for level, name in TOLD[socket.AF_INET] + TOLD[socket.AF_INET6]:
+        both.setsockopt(level, name, 1)
+    near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    near.sendto(b"near", ("127.0.0.1", both.getsockname()[1]))
+    data, control, flags, _ = both.recvmsg(100, 500)
+    say("both", data, readable(control), flags)
+
+
+def information(own, peer, times):
+    """Asks again and again with a socket that is told everything, and answers from its own address."""
+    one = socket.socket(family(peer), socket.SOCK_DGRAM)
+    one.bind(("::" if ":" in own else "0.0.0.0", 0))
+    for level, name in TOLD[family(peer)]:
+        one.setsockopt(level, name, 1)
+    one.setsockopt(socket.SOL_SOCKET, 35, 1)
+    packed = socket.inet_pton(family(own), own)
+    control = [(socket.IPPROTO_IPV6, 50, packed + bytes(4))] if ":" in own else [(socket.IPPROTO_IP, 8, bytes(4) + packed + bytes(4))]
+    for _ in range(times):
+        one.sendmsg([b"hello"], control, 0, (peer, PORT))
+        data, told, _, _ = one.recvmsg(100, 500)
+        assert data == b"hello" and len(told) == 4, told
+
+
 if sys.argv[1] == "serve":
     serve(sys.argv[2])
+elif sys.argv[1] == "information":
+    information(sys.argv[2], sys.argv[3], 100)
 else:
     calls(sys.argv[2], sys.argv[3])

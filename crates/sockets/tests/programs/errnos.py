@@ -457,7 +457,7 @@ def options():
         "SO_REUSEADDR": (S, 2), "SO_TYPE": (S, 3), "SO_ERROR": (S, 4), "SO_DONTROUTE": (S, 5), "SO_BROADCAST": (S, 6), "SO_KEEPALIVE": (S, 9),
         "SO_OOBINLINE": (S, 10), "SO_PRIORITY": (S, 12), "SO_REUSEPORT": (S, 15), "SO_RCVLOWAT": (S, 18), "SO_SNDLOWAT": (S, 19),
         "SO_TIMESTAMP": (S, 29), "SO_ACCEPTCONN": (S, 30), "SO_MARK": (S, 36), "SO_PROTOCOL": (S, 38), "SO_DOMAIN": (S, 39),
-        "SO_BUSY_POLL": (S, 46), "SO_ZEROCOPY": (S, 60), "SO_TIMESTAMPING": (S, 37), "SO_BINDTOIFINDEX": (S, 62),
+        "SO_RCVBUFFORCE": (S, 33), "SO_SNDBUFFORCE": (S, 32), "SO_BUSY_POLL": (S, 46), "SO_ZEROCOPY": (S, 60), "SO_TIMESTAMPING": (S, 37), "SO_BINDTOIFINDEX": (S, 62),
         "TCP_NODELAY": (T, 1), "TCP_CORK": (T, 3), "TCP_KEEPIDLE": (T, 4), "TCP_KEEPINTVL": (T, 5), "TCP_KEEPCNT": (T, 6),
         "TCP_SYNCNT": (T, 7), "TCP_LINGER2": (T, 8), "TCP_DEFER_ACCEPT": (T, 9), "TCP_WINDOW_CLAMP": (T, 10), "TCP_QUICKACK": (T, 12),
         "TCP_THIN_LINEAR_TIMEOUTS": (T, 16), "TCP_THIN_DUPACK": (T, 17), "TCP_USER_TIMEOUT": (T, 18), "TCP_REPAIR": (T, 19), "TCP_FASTOPEN": (T, 23),
@@ -497,6 +497,13 @@ def options():
     CALLS["get TCP_MAXSEG"] = read_option(T, 2, 16, False)
     CALLS["get TCP_INFO"] = read_option(T, 11, 300, False)
     CALLS["get TCP_INFO short"] = read_option(T, 11, 4, False)
+    for name, option in ("TCP_INFO", (T, 11)), ("TCP_NODELAY", (T, 1)), ("SO_KEEPALIVE", (S, 9)), ("IP_TOS", (I, 1)), ("TCP_CONGESTION", (T, 13)):
+        CALLS[f"get {name} into nothing"] = read_option(*option, 0)
+    CALLS["set TCP_WINDOW_CLAMP 0"] = set_option(T, 10, 0, False)
+    CALLS["set SO_RCVBUFFORCE 100000"] = lambda fd: set_option(S, 33, 100_000, False)(fd) + " " + read_option(S, 8)(fd)
+    CALLS["set SO_RCVBUFFORCE -1"] = lambda fd: set_option(S, 33, -1, False)(fd) + " " + read_option(S, 8)(fd)
+    CALLS["set SO_SNDBUFFORCE 100000"] = lambda fd: set_option(S, 32, 100_000, False)(fd) + " " + read_option(S, 7)(fd)
+    CALLS["set SO_SNDBUFFORCE -1"] = lambda fd: set_option(S, 32, -1, False)(fd) + " " + read_option(S, 7)(fd)
     CALLS["get TCP_CONGESTION"] = read_option(T, 13, 64)
     CALLS["get TCP_CONGESTION short"] = read_option(T, 13, 3)
     CALLS["set TCP_CONGESTION"] = set_option(T, 13, b"reno")
@@ -506,6 +513,7 @@ def options():
     CALLS["get TCP_ULP"] = read_option(T, 31, 16)
     CALLS["set SO_LINGER"] = set_option(S, 13, struct.pack("ii", 1, 5))
     CALLS["set SO_LINGER off"] = set_option(S, 13, struct.pack("ii", 0, 5))
+    CALLS["set SO_LINGER on and off"] = lambda fd: set_option(S, 13, struct.pack("ii", 1, 5))(fd) + set_option(S, 13, struct.pack("ii", 0, 9))(fd)
     CALLS["set SO_LINGER negative"] = set_option(S, 13, struct.pack("ii", 1, -1))
     CALLS["set SO_LINGER short"] = set_option(S, 13, struct.pack("i", 1))
     CALLS["get SO_LINGER short"] = read_option(S, 13, 4)

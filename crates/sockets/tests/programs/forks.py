@@ -409,6 +409,89 @@ def a_child_closes_a_listener_that_its_parent_watches():
     server.close()
 
 
+SERVES = '''
+import select, socket, sys
+server = socket.socket(fileno=int(sys.argv[1]))
+if len(sys.argv) > 3:
+    server.listen(20)
+epoll = select.epoll()
+epoll.register(server, select.EPOLLIN)
+for _ in range(int(sys.argv[2])):
+    assert epoll.poll(10)
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(100).upper())
+    connection.close()
+'''
+
+
+def image_that_serves(server, times, *more):
+    server.set_inheritable(True)
+    arguments = [sys.executable, "-c", SERVES, str(server.fileno()), str(times), *more]
+    return subprocess.Popen(arguments, close_fds=False)
+
+
+@test
+def a_socket_that_another_image_listens_at():
+    """As uvicorn's workers do: their master binds, and each of them listens."""
+    next_port[0] += 1
+    server = socket.socket()
+    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    server.bind((OWN, next_port[0]))
+    image = image_that_serves(server, 20, "listens")
+    for _ in range(20):
+        while True:
+            control = order("connect", next_port[0], "s.sendall(b'hello'); tell(take(5))")
+            if control.recv(5) == b"HELLO":
+                break
+            time.sleep(0.05)
+    assert image.wait() == 0
+    server.close()
+
+
+@test
+def a_socket_that_another_image_connects():
+    """Whoever else has it has the connection."""
+    next_port[0] += 1
+    order("listen", next_port[0], "assert take(5) == b'image'; s.sendall(b'parent')")
+    connection = socket.socket()
+    connection.set_inheritable(True)
+    program = f"import socket; s = socket.socket(fileno={connection.fileno()}); s.connect(({PEER!r}, {next_port[0]})); s.sendall(b'image')"
+    assert subprocess.run([sys.executable, "-c", program], close_fds=False).returncode == 0
+    assert connection.recv(10) == b"parent"
+    connection.close()
+
+
+@test
+def who_watched_a_listener_leaves_it_to_another_image():
+    """As Dovecot's master does: it watches, and has a child accept. At a loopback address nobody brings what waits already."""
+    waits_already = OWN != "127.0.0.1"
+    server = listener()
+    server.setblocking(False)
+    epoll = select.epoll()
+    for _ in range(2):
+        epoll.register(server, select.EPOLLIN)
+        controls = []
+        if waits_already:
+            controls = [order("connect", next_port[0], f"s.sendall(b'hello {index}'); tell(take(7))") for index in range(3)]
+            assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+            time.sleep(0.1)
+        image = image_that_serves(server, 6)
+        epoll.unregister(server)
+        controls += [order("connect", next_port[0], f"s.sendall(b'hello {index}'); tell(take(7))") for index in range(len(controls), 6)]
+        answers = [control.recv(7) for control in controls]
+        assert answers == [b"HELLO %d" % index for index in range(6)], answers
+        assert image.wait() == 0
+    # And then serves itself.
+    epoll.register(server, select.EPOLLIN)
+    control = order("connect", next_port[0], "s.sendall(b'hello'); tell(take(5))")
+    assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(5))
+    assert control.recv(5) == b"hello"
+    connection.close()
+    server.close()
+
+
 @test
 def a_server_that_forks():
     next_port[0] += 1

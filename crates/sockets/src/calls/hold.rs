@@ -1,0 +1,78 @@
+//! A call that waits keeps its connection, whatever becomes of the descriptor: as in Linux, where such a call holds the file, a
+//! close() by another thread takes effect when the call is over (fdget() in include/linux/file.h).
+
+use core::cell::Cell;
+
+use crate::process::contexts::of;
+use crate::process::{Process, Told};
+use crate::socket::SocketId;
+
+thread_local! {
+    /// What the thread keeps while it waits, for a handler that perhaps never comes back.
+    static HELD: Cell<Option<(SocketId, u32)>> = const { Cell::new(None) };
+}
+
+/// What one call keeps.
+pub(super) struct Hold {
+    held: Option<(SocketId, u32)>,
+}
+
+impl Hold {
+    pub(super) const fn new() -> Self {
+        Self { held: None }
+    }
+
+    /// Before a wait.
+    pub(super) fn begin(&mut self, process: &mut Process, id: SocketId) {
+        if self.held.is_none() {
+            self.held = Some((id, process.stack.hold(id)));
+        }
+        HELD.set(self.held);
+    }
+
+    /// After it. False if the connection has gone elsewhere (a handover), or a handler ran and it was closed meanwhile.
+    pub(super) fn resume(&mut self, process: &Process, id: SocketId, still_open: bool) -> bool {
+        self.held = HELD.take();
+        match self.held {
+            None => still_open,
+            Some((_, generation)) if process.stack.socket(id).generation == generation => true,
+            Some(_) => {
+                self.held = None;
+                false
+            }
+        }
+    }
+
+    /// The descriptor is still there: it keeps the connection.
+    pub(super) fn end(&mut self, process: &mut Process) {
+        if let Some(held) = self.held.take() {
+            release(process, held);
+        }
+    }
+
+    /// The call goes on with what its descriptor is not any more.
+    pub(super) const fn is_last(&self) -> bool {
+        self.held.is_some()
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if let Some(held) = self.held.take() {
+            release(&mut of(held.0), held);
+        }
+    }
+}
+
+fn release(process: &mut Process, (id, generation): (SocketId, u32)) {
+    if process.stack.socket(id).generation == generation && process.stack.release_hold(id) {
+        Told(process).0.output();
+    }
+}
+
+/// A handler is about to run in this thread: what it interrupts keeps nothing.
+pub(crate) fn interrupted() {
+    if let Some(held) = HELD.take() {
+        release(&mut of(held.0), held);
+    }
+}

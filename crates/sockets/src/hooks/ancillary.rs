@@ -1,0 +1,165 @@
+//! Control messages of datagrams (cmsg(3)): what is told of one that was read, and where one that is sent is to come from.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
+
+use crate::calls::datagram::{About, Origin};
+use crate::memory::is_plausible;
+use crate::stack::wants;
+
+/// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.
+const HEADER: usize = size_of::<cmsghdr>();
+
+/// Room for control messages, which is filled as the kernel fills it (put_cmsg() in net/core/scm.c).
+struct Room {
+    at: *mut u8,
+    left: usize,
+    used: usize,
+    truncated: bool,
+}
+
+impl Room {
+    /// What does not fit is cut, or left out.
+    fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
+        if self.left < HEADER {
+            self.truncated = true;
+            return;
+        }
+        let whole = HEADER + data.len();
+        let length = whole.min(self.left);
+        self.truncated |= length < whole;
+        let header = cmsghdr { cmsg_len: length as _, cmsg_level: level, cmsg_type: kind };
+        let step = (HEADER + data.len().next_multiple_of(size_of::<usize>())).min(self.left);
+        // SAFETY: `put_about`'s caller lends `left` bytes there, and neither `length` nor `step` is more.
+        unsafe {
+            self.at.cast::<cmsghdr>().write_unaligned(header);
+            core::ptr::copy_nonoverlapping(data.as_ptr(), self.at.add(HEADER), length - HEADER);
+            self.at = self.at.add(step);
+        }
+        self.left -= step;
+        self.used += step;
+    }
+}
+
+/// Tells of a datagram what its socket wants to be told, in the kernel's order: udp_recvmsg() in net/ipv4/udp.c and
+/// ip_cmsg_recv_offset(); udpv6_recvmsg() in net/ipv6/udp.c, ip6_datagram_recv_common_ctl() and ip6_datagram_recv_specific_ctl().
+/// Returns MSG_CTRUNC if there was not enough room.
+///
+/// # Safety
+/// As for recvmsg(2).
+pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
+    let length = message.msg_controllen;
+    let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
+    let mut room = Room {
+        at: message.msg_control.cast(),
+        left: if there { length } else { 0 },
+        used: 0,
+        truncated: false,
+    };
+    let wanted = |what: u16| about.wants & what != 0;
+    put_time(&mut room, about);
+    let v4 = match about.destination {
+        IpAddr::V4(address) => Some(address),
+        IpAddr::V6(_) => None,
+    };
+    if about.v6 && wanted(wants::PACKET_INFO_6) {
+        let address = match about.destination {
+            IpAddr::V4(address) => address.to_ipv6_mapped(),
+            IpAddr::V6(address) => address,
+        };
+        // `struct in6_pktinfo`.
+        let mut data = [0; 20];
+        data[..16].copy_from_slice(&address.octets());
+        data[16..].copy_from_slice(&about.interface.to_ne_bytes());
+        room.put(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &data);
+    }
+    if let Some(address) = v4 {
+        if wanted(wants::PACKET_INFO) {
+            // `struct in_pktinfo`: the interface, our address there, the one that it was sent to.
+            let mut data = [0; 12];
+            data[..4].copy_from_slice(&about.interface.to_ne_bytes());
+            data[4..8].copy_from_slice(&address.octets());
+            data[8..].copy_from_slice(&address.octets());
+            room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &data);
+        }
+        if wanted(wants::HOPS) {
+            room.put(libc::IPPROTO_IP, libc::IP_TTL, &c_int::from(about.hop_limit).to_ne_bytes());
+        }
+        if wanted(wants::CLASS) {
+            room.put(libc::IPPROTO_IP, libc::IP_TOS, &[about.traffic_class]);
+        }
+    } else {
+        if wanted(wants::HOPS_6) {
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_HOPLIMIT, &c_int::from(about.hop_limit).to_ne_bytes());
+        }
+        if wanted(wants::CLASS_6) {
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &c_int::from(about.traffic_class).to_ne_bytes());
+        }
+    }
+    message.msg_controllen = room.used as _;
+    if room.truncated { libc::MSG_CTRUNC } else { 0 }
+}
+
+/// When it came: `struct timeval` or `struct timespec`, which are both two words, under the name that it was asked for by.
+fn put_time(room: &mut Room, about: &About) {
+    let Some((kind, per_second)) = wants::TIMES
+        .iter()
+        .find(|(what, ..)| about.wants & what != 0)
+        .map(|&(_, kind, per_second)| (kind, per_second))
+    else {
+        return;
+    };
+    let time = crate::kernel::time_before(about.age);
+    let mut data = [0; 16];
+    data[..8].copy_from_slice(&(time.as_secs() as i64).to_ne_bytes());
+    let fraction = i64::from(time.subsec_nanos()) / (1_000_000_000 / per_second);
+    data[8..].copy_from_slice(&fraction.to_ne_bytes());
+    room.put(libc::SOL_SOCKET, kind, &data);
+}
+
+/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO). `None`: it wants something else too, or is not well formed:
+/// the kernel does it.
+///
+/// # Safety
+/// As for sendmsg(2).
+pub(super) unsafe fn origin(message: &msghdr) -> Option<Option<Origin>> {
+    if message.msg_controllen == 0 {
+        return Some(None);
+    }
+    if message.msg_control.is_null() || !is_plausible(message.msg_control, message.msg_controllen) {
+        return None;
+    }
+    let end = message.msg_control.addr() + message.msg_controllen;
+    let mut from = None;
+    // SAFETY: the program lends `msg_controllen` bytes of control messages; the macros stay within them.
+    let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while !header.is_null() {
+        // SAFETY: as above; a header that is not aligned is read all the same.
+        let control = unsafe { header.read_unaligned() };
+        let length = control.cmsg_len;
+        if length < HEADER || length > end - header.addr() {
+            return None;
+        }
+        // SAFETY: as above.
+        let data = unsafe { libc::CMSG_DATA(header) };
+        from = Some(match (control.cmsg_level, control.cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) if length == HEADER + size_of::<in_pktinfo>() => {
+                // SAFETY: the message is long enough.
+                let info = unsafe { data.cast::<in_pktinfo>().read_unaligned() };
+                let address = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
+                Origin { address: address.into(), interface: info.ipi_ifindex as u32 }
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if length >= HEADER + size_of::<in6_pktinfo>() => {
+                // SAFETY: as above.
+                let info = unsafe { data.cast::<in6_pktinfo>().read_unaligned() };
+                let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
+                Origin { address: IpAddr::V6(address).to_canonical(), interface: info.ipi6_ifindex as u32 }
+            }
+            _ => return None,
+        });
+        // SAFETY: as above.
+        header = unsafe { libc::CMSG_NXTHDR(message, header) };
+    }
+    Some(from)
+}

@@ -1,0 +1,140 @@
+//! splice() between pipes and connections: by copying, and nobody waits for a pipe with the lock held.
+
+use core::ffi::{c_int, c_uint};
+
+use libc::{size_t, ssize_t};
+use rustix::io::Errno;
+
+use super::data::{is_connection, receive_one};
+use super::{count, next};
+use crate::calls::{Answer, data};
+use crate::cancel;
+use crate::process::before_kernel_wait;
+
+/// # Safety
+/// As for splice(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn splice(
+    from: c_int,
+    from_offset: *mut i64,
+    to: c_int,
+    to_offset: *mut i64,
+    length: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    cancel::point();
+    let connections = (is_connection(from), is_connection(to));
+    if connections == (false, false) {
+        // SAFETY: the program's arguments, handed on.
+        return unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
+    }
+    if length == 0 {
+        return 0;
+    }
+    if (connections.0 && !from_offset.is_null()) || (connections.1 && !to_offset.is_null()) {
+        return count(Err(Errno::SPIPE));
+    }
+    let at_once = flags & libc::SPLICE_F_NONBLOCK != 0;
+    // SAFETY: the program's arguments, handed on.
+    let in_kernel = || unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
+    if connections.1 {
+        return splice_to_connection(from, to, length, at_once, in_kernel);
+    }
+    splice_from_connection(from, to, length, at_once, in_kernel)
+}
+
+/// Waits, with no lock held, until a pipe's end is ready. `Ok(false)`: it is not, and nothing more will come.
+fn wait_for_pipe(end: c_int, events: i16, at_once: bool) -> Result<bool, Errno> {
+    let since = crate::sys::seen();
+    let at_once = at_once || crate::kernel::is_nonblocking(end);
+    before_kernel_wait();
+    loop {
+        let mut polled = [libc::pollfd { fd: end, events, revents: 0 }];
+        let outcome = crate::sys::poll(&mut polled, if at_once { Some(0) } else { None }, since);
+        let found = polled[0].revents;
+        if found & (events | libc::POLLERR) != 0 {
+            return Ok(true);
+        }
+        if found & libc::POLLHUP != 0 {
+            return Ok(false);
+        }
+        if at_once {
+            return Err(Errno::AGAIN);
+        }
+        if crate::sys::interrupted(since, true) {
+            return Err(Errno::INTR);
+        }
+        if let Err(error) = outcome
+            && error != Errno::INTR
+        {
+            return Err(error);
+        }
+    }
+}
+
+/// Moves bytes from a pipe, as many as are there. What the connection does not take would be lost, so no more is taken out of the
+/// pipe than it has room for.
+fn splice_to_connection(
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    at_once: bool,
+    in_kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if crate::kernel::pipe_size(from).is_err() {
+        // Neither end is a pipe: the kernel says so.
+        return in_kernel();
+    }
+    loop {
+        match wait_for_pipe(from, libc::POLLIN, at_once) {
+            Ok(true) => {}
+            Ok(false) => return 0,
+            Err(error) => return count(Err(error)),
+        }
+        match data::send_from_pipe(to, from, length, at_once) {
+            Answer::Kernel => return in_kernel(),
+            // Somebody else has read it.
+            Answer::Done(Ok(0)) if length > 0 => {}
+            Answer::Done(outcome) => return count(outcome),
+        }
+    }
+}
+
+/// Moves bytes into a pipe: looks at them first, and takes only those that the pipe took.
+fn splice_from_connection(
+    from: c_int,
+    to: c_int,
+    length: size_t,
+    at_once: bool,
+    in_kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if crate::kernel::pipe_size(to).is_err() {
+        return in_kernel();
+    }
+    // As in Linux, where a full pipe is waited for before the socket is looked at (splice_file_to_pipe() in fs/splice.c).
+    if let Err(error) = wait_for_pipe(to, libc::POLLOUT, at_once) {
+        return count(Err(error));
+    }
+    let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
+    let mut buffer = [0u8; 16 * 1024];
+    let wanted = length.min(buffer.len());
+    // SAFETY: the buffer is ours.
+    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, flags | libc::MSG_PEEK) };
+    let available = match looked {
+        Answer::Kernel => return in_kernel(),
+        Answer::Done(Ok(available @ 1..)) => available,
+        Answer::Done(outcome) => return count(outcome),
+    };
+    match crate::kernel::write_at_once(to, &buffer[..available]) {
+        Ok(taken) => {
+            // SAFETY: the buffer is ours.
+            let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
+            taken as ssize_t
+        }
+        Err(Errno::PIPE) => {
+            crate::sys::raise_signal(libc::SIGPIPE);
+            count(Err(Errno::PIPE))
+        }
+        Err(error) => count(Err(error)),
+    }
+}
