@@ -106,16 +106,25 @@ def full_queue(number, then):
 @case
 def a_lost_syn_is_sent_again_while_another_thread_sleeps():
     idle = End("hold()")
-    thread(lambda: idle.socket.recv(1))
+    # The other one runs only when this one sleeps: or it might wake for what the library asks of others meanwhile.
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    def waits():
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        idle.socket.recv(1)
+
+    thread(waits)
     for fast in False, True:
         number = port()
         full_queue(number, "take(1); h.accept(); hold()").socket.send(b"x") if fast else None
-        other = full_queue(number + 100, "time.sleep(0.4); h.accept(); hold()")
+        other = full_queue(number + 100, "time.sleep(0.9); h.accept(); hold()")
         opening = socket.socket()
         opening.setblocking(False)
+        # Until no acknowledgment is due, nor anything else that would wake the other thread.
+        time.sleep(0.4)
         to = (PEER, number + 100)
         say("connect", trying(opening.sendto, b"", socket.MSG_FASTOPEN, to) if fast else opening.connect_ex(to))
-        time.sleep(2)
+        time.sleep(2.6)
         say(events(opening, 0, select.POLLOUT))
         opening.close()
         other.socket.close()
