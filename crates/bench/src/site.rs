@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
-use crate::lab::{Lab, SCRATCH, SERVER, list};
+use crate::lab::{CLIENT, DEVICE, Lab, SCRATCH, SERVER, list, tool};
 use crate::plan::Link;
 use crate::process_time::tree;
 
@@ -96,7 +96,7 @@ impl Site {
     /// The server's address over a link.
     pub(crate) fn address(&self, link: Link) -> Ipv4Addr {
         match (&self.lab, link) {
-            (None, Link::Kernel) => Ipv4Addr::LOCALHOST,
+            (None, Link::Kernel | Link::Host) => Ipv4Addr::LOCALHOST,
             _ => SERVER,
         }
     }
@@ -104,6 +104,30 @@ impl Site {
     /// `--link` for both sides.
     pub(crate) fn memif(&self) -> String {
         format!("memif:{}", self.root.join("memif").display())
+    }
+
+    /// `--link` for a program that meets another one of its host: nobody comes by it.
+    pub(crate) fn own_memif(&self, whose: &str) -> String {
+        format!("memif:{}", self.root.with_extension(whose).display())
+    }
+
+    /// What `look` sees where the server is; nothing if it cannot be entered.
+    pub(crate) fn within_server<T: Default + Send>(&self, look: impl FnOnce() -> T + Send) -> T {
+        match &self.lab {
+            Some(lab) => lab.within("server", look).unwrap_or_default(),
+            None => look(),
+        }
+    }
+
+    /// Gives the generator's side so many addresses, from the one after its own on.
+    pub(crate) fn add_clients(&self, count: u8) -> Result<(), Error> {
+        let Some(lab) = &self.lab else { return Ok(()) };
+        let [a, b, c, own] = CLIENT.octets();
+        let lines: String =
+            (1..count).map(|more| format!("addr add {a}.{b}.{c}.{}/16 dev {DEVICE}\n", own + more)).collect();
+        let path = Path::new(SCRATCH).join("clients");
+        lab.write("client", &path, lines.as_bytes())?;
+        lab.within("client", || tool("ip", ["-batch".as_ref(), path.as_os_str()]))?
     }
 
     /// Writes a file of the server's.
