@@ -10,6 +10,7 @@ class Web():
         parser.add_argument("--server", default="10.77.0.1", help="its address")
         parser.add_argument("--port", type=int, default=80, help="its port")
         parser.add_argument("--size", type=int, default=32768, help="bytes of the response's content")
+        parser.add_argument("--delay", type=int, default=100, help="how long acknowledgements may wait, ms")
         parser.add_argument("--flows", type=int, default=64, help="connections at once")
         args = parser.parse_args(tunables)
         request = "GET /{} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".format(args.size)
@@ -21,7 +22,7 @@ class Web():
         server.send("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n".format(args.size) + "x" * args.size)
         info = ASTFGlobalInfo()
         info.tcp.initwnd = 2
-        info.tcp.delay_ack_msec = 100
+        info.tcp.delay_ack_msec = args.delay
         # One network, so that they are reached over shared memory as well as over an interface that has these addresses.
         ip_gen = ASTFIPGen(dist_client=ASTFIPGenDist(["10.77.0.2", "10.77.0.201"]),
                            dist_server=ASTFIPGenDist([args.server, args.server]))

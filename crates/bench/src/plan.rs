@@ -138,6 +138,8 @@ pub enum Stop {
     Quit,
     /// SIGTERM.
     Term,
+    /// SIGINT.
+    Int,
 }
 
 /// `[client]`

@@ -23,6 +23,8 @@ pub(crate) struct Site {
     overfly: PathBuf,
     lab: Option<Lab>,
     root: PathBuf,
+    /// Where both sides and this process meet, whatever folders they see.
+    meeting: PathBuf,
     /// Several servers are to run at once. Processes of one another's process namespaces do not know each other, and a broker
     /// serves only whom it knows: each has a warden instead.
     several: bool,
@@ -36,6 +38,7 @@ impl Site {
             overfly: overfly.to_owned(),
             lab,
             root: Path::new(SCRATCH).join("overfly"),
+            meeting: std::env::temp_dir().join(unique()),
             several: false,
         })
     }
@@ -58,20 +61,20 @@ impl Site {
             overfly: overfly.to_owned(),
             lab,
             root: Path::new(SCRATCH).join("overfly"),
+            meeting: std::env::temp_dir().join(unique()),
             several: false,
         })
     }
 
     /// This machine, with a fresh folder in memory.
     pub(crate) fn machine(overfly: &Path) -> Result<Site, Error> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let shared = Path::new(SCRATCH);
         let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let root = place.join(format!("overfly-bench-{}-{number}", std::process::id()));
+        let name = unique();
+        let (root, meeting) = (place.join(&name), std::env::temp_dir().join(name));
         // It must not be there yet: the folder that it is made in is everybody's.
         fs::create_dir(&root).map_err(Error::kernel(format!("make {}", root.display())))?;
-        Ok(Site { overfly: overfly.to_owned(), lab: None, root, several: false })
+        Ok(Site { overfly: overfly.to_owned(), lab: None, root, meeting, several: false })
     }
 
     pub(crate) fn as_lab(&self) -> Option<&Lab> {
@@ -109,6 +112,11 @@ impl Site {
     /// `--link` for a program that meets another one of its host: nobody comes by it.
     pub(crate) fn own_memif(&self, whose: &str) -> String {
         format!("memif:{}", self.root.with_extension(whose).display())
+    }
+
+    /// Where an end of a profile takes orders: it is there once that end runs.
+    pub(crate) fn control(&self, whose: &str) -> PathBuf {
+        self.meeting.with_extension(whose)
     }
 
     /// What `look` sees where the server is; nothing if it cannot be entered.
@@ -203,8 +211,18 @@ impl Site {
     }
 }
 
+/// A name that no other run has.
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("overfly-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
+        for whose in ["client", "server"] {
+            // Of an end that was killed.
+            let _ = fs::remove_file(self.control(whose));
+        }
         if self.lab.is_none() {
             let _ = fs::remove_dir_all(&self.root);
         }

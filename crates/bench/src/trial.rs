@@ -3,9 +3,9 @@
 mod child;
 mod clocks;
 mod generator;
+mod memory;
 mod server;
 
-use std::fs;
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -120,9 +120,12 @@ fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Tr
     }
     let lines: Vec<&str> = servers.iter().map(|server| server.line.as_str()).collect();
     trial.server_command = lines.join(" & ");
-    let result = result.and_then(|()| measure(plan, tools, case, cell, &servers, trial));
-    // It explains whatever else went wrong.
-    let result = servers.iter_mut().try_for_each(Server::is_alive).and(result);
+    let result = result.and_then(|()| {
+        let generator = Generator { plan, tools, site: &site, case, cell, servers: &servers };
+        let measured = measure(generator, trial);
+        // What is no more explains whatever else went wrong, and has no figure.
+        servers.iter_mut().try_for_each(Server::is_alive).inspect_err(|_| trial.value = 0.0).and(measured)
+    });
     // All are told before any is waited for: one that has the others' broker ends with the last of them.
     for server in &servers {
         server.tell(plan.server.stop);
@@ -155,15 +158,8 @@ fn site_of(plan: &Plan, overfly: &Path, case: Case, cell: Cell) -> Result<Site, 
     Ok(if cell.instances > 1 { site.for_several() } else { site })
 }
 
-fn measure(
-    plan: &Plan,
-    tools: Tools<'_>,
-    case: Case,
-    cell: Cell,
-    servers: &[Server<'_>],
-    trial: &mut Trial,
-) -> Result<(), String> {
-    let generator = Generator { plan, tools, case, cell, servers };
+fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
+    let Generator { plan, cell, servers, .. } = generator;
     let (warmup, duration) =
         (Duration::from_secs_f64(plan.warmup_s), Duration::from_secs_f64(plan.duration_s));
     if generator.warms_up_apart() {
@@ -175,6 +171,7 @@ fn measure(
     trial.client_command = line(&arguments);
     let mut running = start(&generator, plan.duration_s, cell.connections)?;
     let generator_id = running.id();
+    generator.await_start(&mut running);
     let started = Instant::now();
     let from = started + if generator.warms_up() { warmup } else { Duration::ZERO };
     // A search is as long as it is: what is measured of cores and processes says nothing of its answer.
@@ -192,13 +189,22 @@ fn measure(
     // The middle of the measured time, so that nothing of the generator's start and end is in it.
     // It may itself take a moment to start: its own clock says when it was measuring.
     let clocks = if plan.client.find_max.is_none() { look(0.2).zip(look(0.9)) } else { None };
-    let together = memory_used();
+    let together = match alone {
+        Some(_) => memory::in_use(&both_sides(servers, generator_id)),
+        None => 0,
+    };
     let output = output_of(running, until + LOAD_SLACK);
     trial.conditions.speeds = watch.end();
     let told = generator.told(&output?)?;
     trial.take(plan, told, clocks)?;
     if let Some(alone) = alone {
-        trial.value = (together.saturating_sub(alone)) as f64 / f64::from(cell.connections - 1);
+        trial.value = together.saturating_sub(alone) as f64 / f64::from(cell.connections - 1);
+        if together <= alone {
+            return Err(
+                "the machine used less memory with all connections than with one: others gave theirs back"
+                    .to_owned(),
+            );
+        }
     }
     Ok(())
 }
@@ -209,18 +215,15 @@ fn start(generator: &Generator<'_>, seconds: f64, connections: u32) -> Result<Ch
     let Some((program, arguments)) = words.split_first() else {
         return Err("there is no generator".to_owned());
     };
-    let nowhere;
-    let site = match generator.servers.first() {
-        Some(server) => server.site,
-        None => {
-            nowhere = Site::machine(generator.tools.overfly).map_err(|error| error.to_string())?;
-            &nowhere
-        }
-    };
-    let mut command = site.generator(program, generator.plan.client.cpu);
+    let mut command = generator.site.generator(program, generator.plan.client.cpu);
     command.args(arguments).env("EF_NO_FAIL", "0");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().map_err(|error| format!("the generator could not be started: {error}"))
+}
+
+/// The processes that those of both sides are under.
+fn both_sides(servers: &[Server<'_>], generator: u32) -> Vec<u32> {
+    servers.iter().map(|server| server.guardian.id()).chain([generator]).collect()
 }
 
 /// Of the machine, with a generator of one connection: what many more are compared with. Bytes.
@@ -229,21 +232,10 @@ fn memory_with_one(generator: &Generator<'_>) -> Result<u64, String> {
     let whole = Duration::from_secs_f64(generator.plan.warmup_s + seconds);
     let mut running = start(generator, seconds, 1)?;
     let started = Instant::now();
-    let used = wait_until(&mut running, started + whole.mul_f64(0.8), memory_used);
+    let ours = both_sides(generator.servers, running.id());
+    let used = wait_until(&mut running, started + whole.mul_f64(0.8), || memory::in_use(&ours));
     output_of(running, started + whole + LOAD_SLACK)?;
     used.ok_or_else(|| "the generator with one connection ended before its time".to_owned())
-}
-
-/// What the whole machine has in use, the kernel's slabs and memory that programs share included, what it keeps of files not, bytes.
-fn memory_used() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let kib = |name: &str| -> u64 {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-    };
-    // Shared memory is a part of Cached.
-    let files = kib("Buffers") + kib("Cached") - kib("Shmem").min(kib("Cached"));
-    kib("MemTotal").saturating_sub(kib("MemFree") + files) * 1024
 }
 
 impl Trial {

@@ -78,7 +78,7 @@ pub enum Limit {
     Generator,
     /// Both had time left, and waited for each other.
     Neither,
-    /// It was not looked at: a search is many runs.
+    /// Nobody looked at the server: a search is many runs, and one of streams may end at once.
     Unknown,
 }
 
@@ -87,10 +87,10 @@ impl Limit {
     const BUSY_PERCENT: f64 = 95.0;
 
     pub(super) fn of(server_percent: f64, generator_percent: f64) -> Limit {
-        if server_percent <= 0.0 && generator_percent <= 0.0 {
-            Limit::Unknown
-        } else if generator_percent > Limit::BUSY_PERCENT {
+        if generator_percent > Limit::BUSY_PERCENT {
             Limit::Generator
+        } else if server_percent <= 0.0 {
+            Limit::Unknown
         } else if server_percent > Limit::BUSY_PERCENT {
             Limit::Server
         } else {

@@ -2,6 +2,9 @@
 
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::Child;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -10,17 +13,23 @@ use super::Tools;
 use super::child::Output;
 use super::server::Server;
 use crate::foreign::{self, Told};
+use crate::interruption::interrupted;
 use crate::lab::DEVICE;
 use crate::plan::{A_FILE, Astf, Case, Cell, Connection, Link, Mode, Over, Plan, Tool};
+use crate::site::Site;
 
 /// What sockets that poll are told to, µs: what the kernel's documentation of busy polling names.
 const BUSY_POLL_US: &str = "50";
+
+/// A profile that has not been read by then is none.
+const PROFILE_DEADLINE: Duration = Duration::from_secs(30);
 
 /// A run's generator, before it is started.
 #[derive(Clone, Copy)]
 pub(super) struct Generator<'a> {
     pub(super) plan: &'a Plan,
     pub(super) tools: Tools<'a>,
+    pub(super) site: &'a Site,
     pub(super) case: Case,
     pub(super) cell: Cell,
     pub(super) servers: &'a [Server<'a>],
@@ -43,6 +52,19 @@ impl Generator<'_> {
     /// Whether it spends its warm-up itself, before it counts.
     pub(super) fn warms_up(&self) -> bool {
         !self.tool().is_foreign()
+    }
+
+    /// Waits until a profile has been read and its flows begin: that takes Python a moment, in which nothing happens.
+    pub(super) fn await_start(&self, running: &mut Child) {
+        let (path, began) = (self.site.control("client"), Instant::now());
+        while self.tool() == Tool::Astf
+            && !path.exists()
+            && matches!(running.try_wait(), Ok(None))
+            && began.elapsed() < PROFILE_DEADLINE
+            && !interrupted()
+        {
+            thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Program and arguments, for so many seconds and connections.
@@ -96,7 +118,7 @@ impl Generator<'_> {
     fn link(&self, words: &mut Words) {
         match self.case.generator {
             Link::Xdp => words.add(["--link", "xdp", "--interface", DEVICE]),
-            Link::Memif => words.add(["--link", &self.servers[0].site.memif()]),
+            Link::Memif => words.add(["--link", &self.site.memif()]),
             Link::Kernel | Link::Host => words.add(["--link", "kernel"]),
             Link::Memory => {}
         }
@@ -123,7 +145,7 @@ impl Generator<'_> {
         words.add([self.tools.overfly.as_os_str()]);
         words.add(["run", "--profile", self.plan.profile_of(&self.cell)]);
         match self.cell.link {
-            Link::Host => words.add(["--link", &self.servers[0].site.own_memif("client")]),
+            Link::Host => words.add(["--link", &self.site.own_memif("client")]),
             _ => words.add(["--interface", DEVICE]),
         }
         words.add(["--"]);
@@ -163,6 +185,7 @@ impl Generator<'_> {
         ));
         words.add(["--json", "--side", if case.generator == Link::Memory { "both" } else { "client" }]);
         words.add(["--cpus", &client.cpu.to_string(), "-d", &format!("{}s", plan.warmup_s + seconds)]);
+        words.add(["--control".into(), self.site.control("client").into_os_string()]);
         if let Some(rate) = cell.rate_per_s {
             words.add(["-m", &rate.to_string()]);
         }
@@ -257,20 +280,15 @@ pub(super) fn url_of(plan: &Plan, cell: Cell, server: &Server<'_>, generator: Li
 }
 
 /// What the null server of a profile is called with: the profile's own server side, over the generator's link.
-pub(super) fn server_side(
-    plan: &Plan,
-    overfly: &Path,
-    cell: Cell,
-    memif: &str,
-    cpu: usize,
-) -> Option<Vec<OsString>> {
+pub(super) fn server_side(plan: &Plan, overfly: &Path, site: &Site, cell: Cell) -> Option<Vec<OsString>> {
     let astf = plan.client.astf.as_ref()?;
     let mut words = Words(Vec::new());
     words.add([overfly.as_os_str()]);
     words.add(profile_words(plan, astf, cell, &Peer::in_memory()));
-    words.add(["--side", "server", "--cpus", &cpu.to_string()]);
+    words.add(["--side", "server", "--cpus", &plan.server.cpu.to_string()]);
+    words.add(["--control".into(), site.control("server").into_os_string()]);
     match cell.link {
-        Link::Memif => words.add(["--link", memif]),
+        Link::Memif => words.add(["--link", &site.memif()]),
         _ => words.add(["--link", "xdp", "--interface", DEVICE]),
     }
     Some(words.0)

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,6 +35,7 @@ pub(super) struct Server<'a> {
 }
 
 /// Where a server has its files, and where it listens.
+#[derive(Clone, Copy)]
 struct Place<'a> {
     root: &'a str,
     config: &'a str,
@@ -87,7 +88,7 @@ fn words(
 
 /// The server that does nothing but answer.
 fn null_words(plan: &Plan, site: &Site, tools: Tools<'_>, cell: Cell, port: u16) -> Vec<OsString> {
-    if let Some(words) = server_side(plan, tools.overfly, cell, &site.memif(), plan.server.cpu) {
+    if let Some(words) = server_side(plan, tools.overfly, site, cell) {
         return words;
     }
     let mut words: Vec<OsString> = vec![tools.overfly.as_os_str().to_owned()];
@@ -179,6 +180,9 @@ impl Server<'_> {
 
     /// Where it is, for a profile.
     pub(super) fn as_peer(&self) -> Peer {
+        if self.null {
+            return Peer::in_memory();
+        }
         Peer { address: self.site.address(Link::Xdp).to_string(), port: self.port }
     }
 
@@ -200,7 +204,10 @@ impl Server<'_> {
     ) -> Result<(), String> {
         match plan.client.tool {
             Tool::Sockperf => self.await_socket(plan, cell),
-            Tool::Astf if mode == Mode::Null => self.await_flows(plan, cell),
+            // The server side of a profile answers nothing but flows.
+            Tool::Astf if mode == Mode::Null => {
+                self.wait(plan, |server| server.site.control("server").exists())
+            }
             _ => self.await_page(plan, overfly, cell),
         }
     }
@@ -216,17 +223,6 @@ impl Server<'_> {
             text.lines().any(|line| {
                 line.split_once(&port).is_some_and(|(before, _)| before.matches(':').count() == 1)
             })
-        })
-    }
-
-    /// Waits for the server side of a profile, which answers nothing but flows.
-    fn await_flows(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
-        let memif = PathBuf::from(self.site.memif().trim_start_matches("memif:"));
-        let began = Instant::now();
-        self.wait(plan, |_| match cell.link {
-            Link::Memif => memif.exists(),
-            // Python reads the profile first. There is nothing to ask: flows that come too early are sent again.
-            _ => began.elapsed() > Duration::from_secs(2),
         })
     }
 
@@ -285,7 +281,8 @@ impl Server<'_> {
     fn ending(&self, stop: Stop) -> Signal {
         match stop {
             Stop::Quit if !self.null => Signal::QUIT,
-            Stop::Quit | Stop::Term => Signal::TERM,
+            Stop::Int if !self.null => Signal::INT,
+            Stop::Quit | Stop::Term | Stop::Int => Signal::TERM,
         }
     }
 
