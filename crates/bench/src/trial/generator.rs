@@ -1,6 +1,8 @@
 //! The generator of a run: how it is called, and what its report says.
 
 use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Child;
 use std::thread;
@@ -58,7 +60,7 @@ impl Generator<'_> {
     pub(super) fn await_start(&self, running: &mut Child) {
         let (path, began) = (self.site.control("client"), Instant::now());
         while self.tool() == Tool::Astf
-            && !path.exists()
+            && !takes_orders(&path)
             && matches!(running.try_wait(), Ok(None))
             && began.elapsed() < PROFILE_DEADLINE
             && !interrupted()
@@ -212,6 +214,19 @@ impl Generator<'_> {
         };
         told.map(|told| Told { raw, ..told }).map_err(|error| not_understood(&error))
     }
+}
+
+/// Whether an end of a profile runs, and not only reads its profile or attaches to its link: then it answers.
+pub(super) fn takes_orders(control: &Path) -> bool {
+    let ask = || -> std::io::Result<bool> {
+        let mut stream = UnixStream::connect(control)?;
+        stream.set_read_timeout(Some(Duration::from_millis(200)))?;
+        // An order that changes nothing.
+        stream.write_all(b"{\"pause\": false}\n")?;
+        let mut answer = [0; 1];
+        Ok(stream.read(&mut answer)? == 1)
+    };
+    ask().unwrap_or(false)
 }
 
 fn not_understood(error: &serde_json::Error) -> String {

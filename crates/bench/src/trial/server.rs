@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::child::{line, output_of};
-use super::generator::{Peer, expected, server_side, sockperf_words, url_of};
+use super::generator::{Peer, expected, server_side, sockperf_words, takes_orders, url_of};
 use super::{LOAD_SLACK, Tools};
 use crate::interruption::interrupted;
 use crate::lab::DEVICE;
@@ -206,7 +206,7 @@ impl Server<'_> {
             Tool::Sockperf => self.await_socket(plan, cell),
             // The server side of a profile answers nothing but flows.
             Tool::Astf if mode == Mode::Null => {
-                self.wait(plan, |server| server.site.control("server").exists())
+                self.wait(plan, |server| takes_orders(&server.site.control("server")))
             }
             _ => self.await_page(plan, overfly, cell),
         }
