@@ -528,8 +528,7 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
-                    // In memory both sides are the generator's own.
-                    if cell.link == Link::Memory && mode != Mode::Null {
+                    if !self.is_run(mode, cell.link) {
                         continue;
                     }
                     if mode != Mode::Overfly && cell.profile > 0 {
@@ -548,6 +547,16 @@ impl Plan {
             }
         }
         cases
+    }
+
+    /// Whether there is such a run. In memory both sides are the generator's own. Over an interface a profile's server side is not
+    /// what its client side is compared with: there are memif, with a core each, and memory for that.
+    fn is_run(&self, mode: Mode, link: Link) -> bool {
+        match link {
+            Link::Memory => mode == Mode::Null,
+            Link::Xdp => mode != Mode::Null || self.client.tool != Tool::Astf,
+            _ => true,
+        }
     }
 
     /// Whether any run needs network namespaces, and so root.

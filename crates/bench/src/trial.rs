@@ -267,6 +267,9 @@ impl Trial {
             0 if self.problems.is_empty() => {
                 Err(format!("not one {} succeeded", plan.measure().described().each))
             }
+            _ if self.value <= 0.0 && self.problems.is_empty() => {
+                Err("the generator had no time in which to count: it stood still".to_owned())
+            }
             _ => Ok(()),
         }
     }

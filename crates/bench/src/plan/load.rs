@@ -230,6 +230,12 @@ impl Plan {
                 "modes: the null server speaks HTTP; expected another mode, or a URL with http".to_owned()
             );
         }
+        if tool == Tool::Astf && self.links == [Link::Xdp] {
+            return Err(
+                "modes: a profile's own server side is measured over memif and in memory; expected such links too"
+                    .to_owned(),
+            );
+        }
         if self.links.contains(&Link::Host) {
             return Err(
                 "modes: there is no null server within a host; expected another mode, or another link"

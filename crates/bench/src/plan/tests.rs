@@ -195,6 +195,24 @@ fn every_axis_is_gone_through_and_the_kernel_is_measured_once_for_all_profiles()
 }
 
 #[test]
+fn a_profile_meets_its_own_server_side_over_memif_and_in_memory_and_nginx_elsewhere() {
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cookbooks/astf-vs-nginx.toml"));
+    let plan = Plan::parse(file, &fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(plan.measure(), Measure::FlowsPerS);
+    let cells = plan.cells();
+    let of = |mode: Mode| {
+        let cases = plan.cases().into_iter().filter(move |case| case.mode == mode && case.repeat == 1);
+        cases.map(|case| (cells[case.cell].link, case.generator)).collect::<Vec<_>>()
+    };
+    // Kernel sockets are looked at too where the interface's generator takes offloads from nginx.
+    let kernel = [(Link::Xdp, Link::Xdp), (Link::Xdp, Link::Kernel), (Link::Memif, Link::Kernel)];
+    assert_eq!(of(Mode::Kernel), kernel);
+    assert_eq!(of(Mode::Overfly), [(Link::Xdp, Link::Xdp), (Link::Memif, Link::Memif)]);
+    assert_eq!(of(Mode::Null), [(Link::Memif, Link::Memif), (Link::Memory, Link::Memory)]);
+    assert!(plan.all_server_cores() == [0] && plan.server_cores(&cells[2]).is_empty());
+}
+
+#[test]
 fn instances_take_one_core_each_and_a_lonely_one_as_many_as_it_has_workers() {
     let mut plan = Plan::any();
     plan.server.cpus = vec![1, 0];

@@ -302,10 +302,7 @@ pub(super) fn server_side(plan: &Plan, overfly: &Path, site: &Site, cell: Cell) 
     words.add(profile_words(plan, astf, cell, &Peer::in_memory()));
     words.add(["--side", "server", "--cpus", &plan.server.cpu.to_string()]);
     words.add(["--control".into(), site.control("server").into_os_string()]);
-    match cell.link {
-        Link::Memif => words.add(["--link", &site.memif()]),
-        _ => words.add(["--link", "xdp", "--interface", DEVICE]),
-    }
+    words.add(["--link", &site.memif()]);
     Some(words.0)
 }
 
