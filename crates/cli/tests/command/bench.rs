@@ -273,6 +273,22 @@ fn a_wrong_plan_is_refused_in_one_line() {
     assert_refused(overfly().args(["bench"]), 2, &["<PLAN>"]);
 }
 
+/// Kept reports are of requests per second, before there was anything else: they say no figure.
+#[test]
+fn a_summary_of_before_there_were_other_figures_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/quickstart.json");
+    fs::copy(kept, folder.path().join("summary.json")).unwrap();
+    let (code, said) = outcome(&overfly().arg("report").arg(folder.path()).output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let report = fs::read_to_string(folder.path().join("report.md")).unwrap();
+    assert!(report.contains("Requests per second (requests/s) over"), "{report}");
+    let output = overfly().args(["report", "diff"]).args([folder.path(), folder.path()]).output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("The two agree"));
+}
+
 /// Starts a long run and waits until server and generator are both there; returns every process
 /// under it and the lab's network namespaces.
 fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
