@@ -58,6 +58,7 @@ ab apache2-utils
 chromium chromium
 h2load nghttp2-client
 gnuplot gnuplot-nox
+sockperf sockperf
 npm npm
 pip3 python3-pip
 END

@@ -1,5 +1,5 @@
 //! Plans of `overfly bench` that need the library: several servers on Overfly, and the cookbooks, as far as seconds can show it. Needs
-//! root and nginx.
+//! root, nginx and sockperf.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -68,5 +68,121 @@ fn the_cookbooks_of_nginx_work() {
         bench(&ours(&format!("cookbooks/{name}.toml")), &results, &["--smoke"]);
         let text = fs::read_to_string(results.join("report.md")).expect("a report");
         assert!(text.contains("A smoke run") && text.contains("null server"), "{text}");
+    }
+}
+
+/// Carries a cookbook out as `--smoke` does, with fewer axes: each pair is what it says and what is said instead.
+fn smoke(name: &str, changes: &[(&str, &str)]) -> (Value, String) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = ours(&format!("cookbooks/{name}.toml"));
+    let text = fs::read_to_string(&path)
+        .expect("a cookbook")
+        .replace("../workloads", &ours("workloads").display().to_string());
+    let text = text.replace("@PLAN@/", "");
+    let text = changes.iter().fold(text, |text, (from, to)| {
+        assert!(text.contains(from), "{name} has no {from}");
+        text.replace(from, to)
+    });
+    let plan = folder.path().join(format!("{name}.toml"));
+    fs::write(&plan, text).expect("write a plan");
+    let results = folder.path().join("results");
+    let summary = bench(&plan, &results, &["--smoke"]);
+    let report = fs::read_to_string(results.join("report.md")).expect("a report");
+    (summary, report)
+}
+
+/// Every figure of a mode, by the link of its cell.
+fn medians(summary: &Value, mode: &str) -> Vec<(String, f64)> {
+    let cells = summary["cells"].as_array().expect("cells");
+    let figures = cells.iter().filter(|cell| !cell[mode].is_null());
+    figures
+        .map(|cell| {
+            let link = cell["link"].as_str().expect("a link").to_owned();
+            (link, cell[mode]["median"].as_f64().expect("a figure"))
+        })
+        .collect()
+}
+
+#[test]
+fn the_largest_load_that_holds_is_searched_for() {
+    let (summary, report) = smoke("nginx-cps-max", &[("up_to = 12288", "up_to = 256")]);
+    assert_eq!(summary["measure"]["key"], "most_connections");
+    for mode in ["kernel", "overfly"] {
+        let [(_, found)] = medians(&summary, mode)[..] else { panic!("{summary}") };
+        assert!((64.0..=256.0).contains(&found), "{mode}: {found}");
+    }
+    assert!(report.contains("--find-max p99<1000ms") && report.contains("-c 64:256"), "{report}");
+}
+
+#[test]
+fn flows_of_a_profile_are_measured_against_nginx_and_against_themselves() {
+    let (summary, report) = smoke("astf-vs-nginx", &[("connections = 12288", "connections = 512")]);
+    assert_eq!(summary["measure"]["unit"], "flows/s");
+    let links = |mode: &str| medians(&summary, mode).into_iter().map(|(link, _)| link).collect::<Vec<_>>();
+    assert_eq!(links("kernel"), ["xdp", "memif"]);
+    assert_eq!(links("overfly"), ["xdp", "memif"]);
+    assert_eq!(links("null_server"), ["memif", "memory"]);
+    for mode in ["kernel", "overfly", "null_server"] {
+        assert!(medians(&summary, mode).iter().all(|(_, flows)| *flows > 10.0), "{mode}: {report}");
+    }
+    // Python's time is not the server's: its own is counted while there are flows.
+    let ours = &summary["cells"][1]["overfly"];
+    assert!(ours["server_cpu_us_per_request"].as_f64().expect("a figure") > 0.0, "{ours}");
+    assert!(report.contains("--side both") && report.contains("--side server"), "{report}");
+}
+
+#[test]
+fn video_streams_are_sustained() {
+    let (summary, report) =
+        smoke("vod", &[("modes = [\"kernel\", \"overfly\", \"null\"]", "modes = [\"kernel\", \"overfly\"]")]);
+    for mode in ["kernel", "overfly"] {
+        let streams = medians(&summary, mode);
+        assert!(streams.len() == 2 && streams.iter().all(|(_, streams)| *streams >= 1.0), "{mode}: {report}");
+    }
+    assert!(report.contains("Streams sustained (streams)"), "{report}");
+}
+
+#[test]
+fn messages_go_there_and_back_by_every_way() {
+    let changes =
+        [("[14, 1024]", "[14]"), ("[\"latency\", \"balanced\"]", "\"balanced\""), ("[\"kernel\", ", "[")];
+    let (summary, report) = smoke("latency", &changes);
+    assert_eq!(summary["measure"]["smaller_is_better"], true);
+    for mode in ["kernel_busy_poll", "overfly"] {
+        let times = medians(&summary, mode);
+        assert!(times.len() == 4 && times.iter().all(|(_, us)| (0.1..1e6).contains(us)), "{mode}: {report}");
+    }
+    let cells = summary["cells"].as_array().expect("cells");
+    for cell in cells {
+        let commands = ["server_command", "client_command"]
+            .map(|name| cell["overfly"][name].as_str().expect("a command"));
+        assert!(commands.iter().all(|line| line.contains("overfly run")), "both ends: {commands:?}");
+        let is_tcp = cell["connection"] == "tcp";
+        assert!(commands.iter().all(|line| line.contains("--tcp") == is_tcp), "{commands:?}");
+        assert!(cell["overfly"]["latency_us"]["p99_9"].as_f64().expect("a percentile") > 0.0, "{cell}");
+    }
+}
+
+#[test]
+fn programs_of_one_host_meet() {
+    let (summary, report) = smoke("local", &[("[1024, 16384]", "[1024]")]);
+    for mode in ["kernel", "overfly"] {
+        let rates = medians(&summary, mode);
+        assert!(rates.len() == 1 && rates[0].1 > 10.0, "{mode}: {report}");
+    }
+    assert!(report.contains("loopback"), "{report}");
+}
+
+#[test]
+fn idle_connections_take_memory() {
+    let (summary, report) =
+        smoke("idle", &[("[1000, 10000]", "[10000]"), ("links = [\"xdp\", \"memif\"]", "links = [\"xdp\"]")]);
+    assert_eq!(summary["measure"]["unit"], "bytes");
+    let command = summary["cells"][0]["kernel"]["client_command"].as_str().expect("a command");
+    assert!(command.contains("-c 10000 "), "{report}");
+    for mode in ["kernel", "overfly"] {
+        // Less than a TCP control block at each end is not possible, and a page of each kind is plenty.
+        let bytes = medians(&summary, mode)[0].1;
+        assert!((500.0..100_000.0).contains(&bytes), "{mode}: {bytes}");
     }
 }

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::plan::Described;
 use crate::statistics::{Interval, median, ratio_interval};
 
 /// Three runs a side allow 90 %; of an interval that is less sure nothing is concluded.
@@ -16,6 +17,8 @@ const LEAST_CONFIDENCE: f64 = 0.9 - 1e-9;
 #[derive(Debug, Deserialize)]
 struct Summary {
     title: String,
+    #[serde(default)]
+    measure: Described,
     environment: Machine,
     cells: Vec<Cell>,
 }
@@ -38,6 +41,7 @@ struct Cell {
     #[serde(default)]
     shares_kernel: bool,
     kernel_as_found: Option<Figure>,
+    kernel_busy_poll: Option<Figure>,
     null_server: Option<Figure>,
     gain: Option<f64>,
     kernel: Option<Figure>,
@@ -58,9 +62,9 @@ struct Figure {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// More requests a second, beyond noise and tolerance.
+    /// Of a better figure, beyond noise and tolerance: more of what is better the more there is, less of the rest.
     Better,
-    /// Fewer, or errors that were not there.
+    /// Of a worse one, or errors that were not there.
     Worse,
     /// No difference that these runs show.
     Same,
@@ -73,11 +77,11 @@ pub enum Verdict {
 pub struct Change {
     /// What was measured: `1024 B close over xdp, overfly`.
     pub what: String,
-    /// Median requests per second of the first session.
+    /// Median of the first session, of what the plan's load comes to.
     pub before: f64,
     /// Of the second.
     pub after: f64,
-    /// Where the factor between them lies ([`ratio_interval`]).
+    /// Where the factor by which it became greater lies ([`ratio_interval`]).
     pub interval: Option<Interval>,
     /// What is concluded.
     pub verdict: Verdict,
@@ -110,6 +114,8 @@ impl Gains {
 /// Two sessions side by side.
 #[derive(Debug, Serialize)]
 pub struct Diff {
+    /// What is compared.
+    pub measure: Described,
     /// Shares smaller than this are no difference.
     pub tolerance: f64,
     /// Every figure that both have.
@@ -129,12 +135,21 @@ impl Diff {
     /// [`Error::Plan`] if one of them is no session, or they have no figure in common.
     pub fn of(before: &Path, after: &Path, tolerance: f64) -> Result<Diff, Error> {
         let (first, second) = (Summary::read(before)?, Summary::read(after)?);
+        if first.measure.key != second.measure.key {
+            let (one, other) = (&first.measure.key, &second.measure.key);
+            let message =
+                format!("it has {other}, and {} has {one}: are they of one plan?", before.display());
+            return Err(Error::Plan { file: after.display().to_string(), line: None, message });
+        }
         let (figures, mut others) = (first.figures(), second.figures());
         let mut remarks = first.differences(&second);
         let mut changes = Vec::new();
         for (what, figure) in figures {
             match others.iter().position(|(its, _)| *its == what) {
-                Some(index) => changes.push(Change::of(what, figure, others.remove(index).1, tolerance)),
+                Some(index) => {
+                    let better_below = first.measure.smaller_is_better;
+                    changes.push(Change::of(what, figure, others.remove(index).1, tolerance, better_below));
+                }
                 None => remarks.push(format!("only the first has {what}")),
             }
         }
@@ -146,7 +161,8 @@ impl Diff {
         }
         let gains = first.common_gains(&second);
         let gains_differ = gains.iter().map(Gains::differ).reduce(f64::max);
-        Ok(Diff { tolerance, changes, gains, gains_differ, remarks })
+        let measure = first.measure.clone();
+        Ok(Diff { measure, tolerance, changes, gains, gains_differ, remarks })
     }
 
     /// How many figures have become worse.
@@ -165,8 +181,9 @@ impl Diff {
     #[must_use]
     pub fn to_text(&self) -> String {
         let width = self.changes.iter().map(|change| change.what.chars().count()).max().unwrap_or(0);
+        let measure = &self.measure;
         let mut text =
-            format!("{:<width$}  {:>10}  {:>10}  {:>6}  within\n", "requests/s", "before", "after", "factor");
+            format!("{:<width$}  {:>10}  {:>10}  {:>6}  within\n", measure.unit, "before", "after", "factor");
         for change in &self.changes {
             let Change { what, before, after, interval, .. } = change;
             let within = interval.map_or("too few runs".to_owned(), |interval| {
@@ -177,7 +194,9 @@ impl Diff {
             // Writing to a String cannot fail.
             let _ = writeln!(
                 text,
-                "{what:<width$}  {before:>10.0}  {after:>10.0}  {factor:>6}  {within}{}",
+                "{what:<width$}  {:>10}  {:>10}  {factor:>6}  {within}{}",
+                measure.shown(*before),
+                measure.shown(*after),
                 change.conclusion()
             );
         }
@@ -210,7 +229,7 @@ impl Diff {
 }
 
 impl Change {
-    fn of(what: String, before: &Figure, after: &Figure, tolerance: f64) -> Change {
+    fn of(what: String, before: &Figure, after: &Figure, tolerance: f64, better_below: bool) -> Change {
         // Like is compared with like, as in the report.
         let steady = !before.steady().is_empty() && !after.steady().is_empty();
         let points = |figure: &Figure| if steady { figure.steady() } else { figure.points.clone() };
@@ -220,8 +239,20 @@ impl Change {
         let verdict = match interval.filter(|interval| steady && interval.confidence >= LEAST_CONFIDENCE) {
             _ if more_errors.is_some() => Verdict::Worse,
             None => Verdict::Unknown,
-            Some(interval) if interval.high < 1.0 - tolerance => Verdict::Worse,
-            Some(interval) if interval.low > 1.0 + tolerance => Verdict::Better,
+            Some(interval) if interval.high < 1.0 - tolerance => {
+                if better_below {
+                    Verdict::Better
+                } else {
+                    Verdict::Worse
+                }
+            }
+            Some(interval) if interval.low > 1.0 + tolerance => {
+                if better_below {
+                    Verdict::Worse
+                } else {
+                    Verdict::Better
+                }
+            }
             Some(_) => Verdict::Same,
         };
         let middle = |points: Vec<f64>| median(points.into_iter());
@@ -275,6 +306,7 @@ impl Summary {
                 ("kernel", kernel),
                 ("kernel (sockets)", &cell.kernel_sockets),
                 ("kernel, as found", &cell.kernel_as_found),
+                ("kernel, busy polling", &cell.kernel_busy_poll),
                 ("null server", &cell.null_server),
                 ("overfly", &cell.overfly),
             ];
@@ -367,6 +399,23 @@ mod tests {
             let value: serde_json::Value = serde_json::from_str(&found.to_json()).unwrap();
             assert_eq!(value["changes"][0]["what"], "0 B close over xdp, overfly");
         }
+    }
+
+    #[test]
+    fn less_of_a_time_is_better_and_figures_of_two_kinds_are_not_compared() {
+        let of = |points: &[f64]| {
+            let mut summary = summary("6.1", points, &[], 0);
+            summary["measure"] =
+                serde_json::to_value(crate::plan::Measure::HalfRoundTripUs.described()).unwrap();
+            summary
+        };
+        let slow = of(&[12.0, 12.1, 11.9, 12.2]);
+        let found = diff(&of(&[6.0, 6.1, 5.9, 6.2]), &slow).unwrap();
+        assert_eq!(found.changes[0].verdict, Verdict::Worse, "{}", found.to_text());
+        assert!(found.to_text().contains("µs") && found.to_text().contains("12.05"), "{}", found.to_text());
+        assert_eq!(diff(&slow, &of(&[6.0, 6.1, 5.9, 6.2])).unwrap().changes[0].verdict, Verdict::Better);
+        let error = diff(&summary("6.1", &USUAL, &[], 0), &slow).unwrap_err().to_string();
+        assert!(error.contains("half_round_trip_us"), "{error}");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct Environment {
     pub server_version: String,
     /// Settings of the network where the runs take place, the same for every run.
     pub sysctls: BTreeMap<String, String>,
+    /// Settings of a busy server that the kernel refused to make, each with the reason.
+    #[serde(default)]
+    pub refused_sysctls: Vec<String>,
     /// `ethtool -k` of a lab's device before anything is attached: features that are on. Empty without a lab.
     pub offloads_on: Vec<String>,
 }
@@ -72,6 +75,7 @@ impl Environment {
             overfly_version: env!("CARGO_PKG_VERSION").to_owned(),
             server_version: version(server),
             sysctls,
+            refused_sysctls: site.as_lab().map(|lab| lab.refused().to_vec()).unwrap_or_default(),
             offloads_on,
         }
     }

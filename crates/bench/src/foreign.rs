@@ -7,11 +7,23 @@ use crate::plan::{Connection, Tool};
 /// What a generator found out, whichever it was.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Told {
-    pub(crate) requests_per_s: f64,
+    /// What the plan's load comes to.
+    pub(crate) value: f64,
+    /// Of requests, flows, messages.
     pub(crate) succeeded: u64,
     pub(crate) failed: u64,
     pub(crate) latency_p50_us: f64,
     pub(crate) latency_p99_us: f64,
+    /// Share of its time that it had something to do; `None` of one that does not say so itself.
+    pub(crate) generator_busy: Option<f64>,
+    /// µs of its processor time for each success, likewise.
+    pub(crate) client_cpu_us: Option<f64>,
+    /// What went wrong though it ended.
+    pub(crate) problems: Vec<String>,
+    /// What a reader should know.
+    pub(crate) remarks: Vec<String>,
+    /// Its own report.
+    pub(crate) raw: Value,
 }
 
 /// The arguments of a foreign generator: for `seconds`, of `connections` over `threads`.
@@ -43,37 +55,82 @@ pub(crate) fn arguments(
                 add(&["-k"]);
             }
         }
-        Tool::Overfly => {}
+        Tool::Overfly | Tool::Astf | Tool::Vod | Tool::Sockperf | Tool::Idle => {}
     }
     add(&[url]);
     words
 }
 
 /// What a foreign generator printed, and the same as JSON for the raw data.
-pub(crate) fn told(tool: Tool, output: &str) -> Result<(Told, Value), String> {
+pub(crate) fn told(tool: Tool, output: &str) -> Result<Told, String> {
     let told = match tool {
         Tool::Wrk => of_wrk(output),
         Tool::Ab => of_ab(output),
-        Tool::Overfly => None,
+        Tool::Sockperf => of_sockperf(output),
+        Tool::Overfly | Tool::Astf | Tool::Vod | Tool::Idle => None,
     };
     let told = told.ok_or_else(|| {
         let said = output.trim().replace('\n', "; ");
         format!("what {} printed is not understood: {said}", tool.program().unwrap_or("the generator"))
     })?;
-    let raw = json!({
-        "requests_per_s": told.requests_per_s,
+    let mut raw = json!({
+        "value": told.value,
         "succeeded": told.succeeded,
         "failed_total": told.failed,
         "latency_us": {"p50": told.latency_p50_us, "p99": told.latency_p99_us},
         "printed": output,
     });
-    Ok((told, raw))
+    if tool == Tool::Sockperf {
+        for (name, label) in SOCKPERF_PERCENTILES {
+            raw["latency_us"][name] = percentile_of_sockperf(output, label).into();
+        }
+    }
+    Ok(Told { raw, ..told })
+}
+
+/// As reports name them, and as sockperf prints them.
+const SOCKPERF_PERCENTILES: [(&str, &str); 6] = [
+    ("p50", "50.000"),
+    ("p75", "75.000"),
+    ("p90", "90.000"),
+    ("p99", "99.000"),
+    ("p99_9", "99.900"),
+    ("p99_99", "99.990"),
+];
+
+/// sockperf 3.7, `ping-pong`: `[Valid Duration] RunTime=0.5 sec; SentMessages=94039; ReceivedMessages=94039`, and half round trips,
+/// `---> percentile 99.900 =   19.337`, µs. What was dropped, doubled or came out of order is in one line.
+fn of_sockperf(output: &str) -> Option<Told> {
+    let valid = output.lines().find(|line| line.contains("[Valid Duration]"))?;
+    let count = |label: &str| -> Option<u64> {
+        let digits = valid.split_once(label)?.1;
+        digits.split(|character: char| !character.is_ascii_digit()).next()?.parse().ok()
+    };
+    let (sent, received) = (count("SentMessages=")?, count("ReceivedMessages=")?);
+    let dropped = output.lines().find_map(|line| {
+        let rest = line.split_once("dropped messages = ")?.1;
+        rest.split(';').next()?.trim().parse::<u64>().ok()
+    })?;
+    let p50 = percentile_of_sockperf(output, "50.000")?;
+    Some(Told {
+        value: p50,
+        succeeded: received,
+        failed: dropped.max(sent.saturating_sub(received)),
+        latency_p50_us: p50,
+        latency_p99_us: percentile_of_sockperf(output, "99.000")?,
+        ..Told::default()
+    })
+}
+
+fn percentile_of_sockperf(output: &str, label: &str) -> Option<f64> {
+    let place = format!("percentile {label} =");
+    output.lines().find_map(|line| line.split_once(&place)?.1.trim().parse().ok())
 }
 
 /// wrk 4: `123 requests in 1.00s, 1.2MB read`, `50%  640.00us`, `Socket errors: connect 0, read 1, write 0, timeout 0`,
 /// `Non-2xx or 3xx responses: 3`, `Requests/sec:  123.4`.
 fn of_wrk(output: &str) -> Option<Told> {
-    let mut told = Told { requests_per_s: after(output, "Requests/sec:")?, ..Told::default() };
+    let mut told = Told { value: after(output, "Requests/sec:")?, ..Told::default() };
     let all =
         output.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<u64>().ok())?;
     let statuses = after(output, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64;
@@ -98,11 +155,12 @@ fn of_ab(output: &str) -> Option<Told> {
     let failed = count("Failed requests:")? + count("Non-2xx responses:").unwrap_or(0);
     let percentile = |label: &str| after(output, label).map(|ms| ms * 1000.0);
     Some(Told {
-        requests_per_s: after(output, "Requests per second:")?,
+        value: after(output, "Requests per second:")?,
         succeeded: count("Complete requests:")?.saturating_sub(failed),
         failed,
         latency_p50_us: percentile("50%")?,
         latency_p99_us: percentile("99%")?,
+        ..Told::default()
     })
 }
 
@@ -164,26 +222,53 @@ Percentage of the requests served within a certain time (ms)
  100%      9 (longest request)
 ";
 
+    /// sockperf 3.7, shortened; its colours too.
+    const SOCKPERF: &str = "sockperf: [Total Run] RunTime=1.000 sec; Warm up time=400 msec; SentMessages=119086; ReceivedMessages=119085
+sockperf: [Valid Duration] RunTime=0.545 sec; SentMessages=94039; ReceivedMessages=94038
+sockperf: \x1b[2;35m====> avg-latency=2.883 (std-dev=25.258)\x1b[0m
+sockperf: # dropped messages = 1; # duplicated messages = 0; # out-of-order messages = 0
+sockperf: Summary: Latency is 2.883 usec
+sockperf: ---> percentile 99.990 = 1406.140
+sockperf: ---> percentile 99.900 =   19.337
+sockperf: ---> percentile 99.000 =    3.015
+sockperf: ---> percentile 90.000 =    2.640
+sockperf: ---> percentile 75.000 =    2.576
+sockperf: ---> percentile 50.000 =    2.487
+";
+
     #[test]
     fn their_output_is_read() {
         let wrk = Told {
-            requests_per_s: 35_478.03,
+            value: 35_478.03,
             succeeded: 39_000,
             failed: 30,
             latency_p50_us: 96.0,
             latency_p99_us: 1250.0,
+            ..Told::default()
         };
-        assert_eq!(told(Tool::Wrk, WRK).unwrap().0, wrk);
+        let without_raw = |tool, output| told(tool, output).map(|told| Told { raw: Value::Null, ..told });
+        assert_eq!(without_raw(Tool::Wrk, WRK).unwrap(), wrk);
         let ab = Told {
-            requests_per_s: 17_039.11,
+            value: 17_039.11,
             succeeded: 17_033,
             failed: 7,
             latency_p50_us: 1000.0,
             latency_p99_us: 3000.0,
+            ..Told::default()
         };
-        assert_eq!(told(Tool::Ab, AB).unwrap().0, ab);
-        assert_eq!(told(Tool::Wrk, WRK).unwrap().1["printed"], WRK);
-        for (tool, name) in [(Tool::Wrk, "wrk"), (Tool::Ab, "ab")] {
+        assert_eq!(without_raw(Tool::Ab, AB).unwrap(), ab);
+        let sockperf = Told {
+            value: 2.487,
+            succeeded: 94_038,
+            failed: 1,
+            latency_p50_us: 2.487,
+            latency_p99_us: 3.015,
+            ..Told::default()
+        };
+        assert_eq!(without_raw(Tool::Sockperf, SOCKPERF).unwrap(), sockperf);
+        assert_eq!(told(Tool::Sockperf, SOCKPERF).unwrap().raw["latency_us"]["p99_9"], 19.337);
+        assert_eq!(told(Tool::Wrk, WRK).unwrap().raw["printed"], WRK);
+        for (tool, name) in [(Tool::Wrk, "wrk"), (Tool::Ab, "ab"), (Tool::Sockperf, "sockperf")] {
             let error = told(tool, "unable to\nconnect").unwrap_err();
             assert!(error.contains(name) && error.contains("unable to; connect"), "{error}");
         }

@@ -198,7 +198,7 @@ mod tests {
     use crate::schedule::Attempt;
 
     fn line(point: usize) -> Line {
-        let trial = Trial { requests_per_s: 10.0 + point as f64, ..Trial::default() };
+        let trial = Trial { value: 10.0 + point as f64, ..Trial::default() };
         Line { point, again: None, attempt: Attempt::default(), trial }
     }
 
@@ -217,7 +217,7 @@ mod tests {
         let (mut journal, earlier) = Journal::resume(folder.path(), &plan).unwrap();
         assert_eq!(earlier.seed, 7);
         assert_eq!(earlier.lines.iter().map(|line| line.point).collect::<Vec<_>>(), [3, 1]);
-        assert_eq!(earlier.lines[0].trial.requests_per_s, 13.0);
+        assert_eq!(earlier.lines[0].trial.value, 13.0);
         journal.add(&line(2)).unwrap();
         drop(journal);
         let (journal, earlier) = Journal::resume(folder.path(), &plan).unwrap();

@@ -57,6 +57,8 @@ struct Side {
 pub struct Lab {
     sides: Vec<Side>,
     overfly: PathBuf,
+    /// Settings that the kernel refused, and why.
+    refused: Vec<String>,
 }
 
 impl Lab {
@@ -81,11 +83,12 @@ impl Lab {
     fn direct(overfly: PathBuf, tuned: bool) -> Result<Lab, Error> {
         require_root("making network namespaces")?;
         let sides = vec![Side::new("server")?, Side::new("client")?];
+        let mut refused = Vec::new();
         for side in sides.iter().filter(|side| tuned || side.name == "client") {
             // The generator is no part of the comparison.
-            side.within(tune_kernel_stack)?;
+            refused = side.within(tune_kernel_stack)?;
         }
-        let lab = Lab { sides, overfly };
+        let lab = Lab { sides, overfly, refused };
         lab.join(("server", DEVICE, SERVER, 16), ("client", DEVICE, CLIENT, 16))?;
         for (side, address) in [("server", SERVER_V6), ("client", CLIENT_V6)] {
             // Nobody else is on the link: an address need not wait until nobody has objected (RFC 4862 section 5.4).
@@ -107,12 +110,13 @@ impl Lab {
     /// As [`Lab::new`]; ethtool is needed too.
     pub fn routed(overfly: impl Into<PathBuf>) -> Result<Lab, Error> {
         require_root("making network namespaces")?;
-        let lab = Lab {
+        let mut lab = Lab {
             sides: vec![Side::new("server")?, Side::new("middle")?, Side::new("client")?],
             overfly: overfly.into(),
+            refused: Vec::new(),
         };
         for side in &lab.sides {
-            side.within(tune_kernel_stack)?;
+            lab.refused = side.within(tune_kernel_stack)?;
         }
         let [server_router, client_router] = [Ipv4Addr::new(10, 77, 1, 254), Ipv4Addr::new(10, 77, 2, 254)];
         lab.join(("server", "eth0", ROUTED_SERVER, 24), ("middle", "eth0", server_router, 24))?;
@@ -130,6 +134,11 @@ impl Lab {
             })??;
         }
         Ok(lab)
+    }
+
+    /// Settings of a busy server that the kernel refused to make here, each with the reason.
+    pub fn refused(&self) -> &[String] {
+        &self.refused
     }
 
     /// A command that runs `program` inside `side`. The child's process id is the program's own;
@@ -348,18 +357,29 @@ fn online_cores() -> usize {
 /// What an administrator of a busy server would set, in the calling thread's network namespace,
 /// so that the kernel is compared at its best: long accept and SYN queues, all ports for active
 /// opens, reuse of ports in TIME-WAIT, and the congestion control that Linux comes with (one that
-/// paces, such as BBR, has nothing to win on a cable of memory). What an older kernel does not have is passed over.
-fn tune_kernel_stack() {
-    for (name, value) in [
-        ("net/core/somaxconn", "65535"),
-        ("net/ipv4/tcp_max_syn_backlog", "65535"),
-        ("net/ipv4/tcp_tw_reuse", "1"),
-        ("net/ipv4/tcp_max_tw_buckets", "1000000"),
-        ("net/ipv4/ip_local_port_range", "1024 65535"),
-        ("net/ipv4/tcp_congestion_control", "cubic"),
+/// paces, such as BBR, has nothing to win on a cable of memory). What an older kernel does not have is passed over; what this
+/// one refuses is returned, with the reason.
+fn tune_kernel_stack() -> Vec<String> {
+    let mut refused = Vec::new();
+    for (name, values) in [
+        ("net/core/somaxconn", &["65535"][..]),
+        ("net/ipv4/tcp_max_syn_backlog", &["65535"]),
+        ("net/ipv4/tcp_tw_reuse", &["1"]),
+        ("net/ipv4/tcp_max_tw_buckets", &["1000000"]),
+        ("net/ipv4/ip_local_port_range", &["1024 65535"]),
+        // A namespace may have what the machine allows everybody only (tcp_set_default_congestion_control() in net/ipv4/tcp_cong.c):
+        // where the machine's own is BBR, that is not CUBIC. Reno is allowed everywhere.
+        ("net/ipv4/tcp_congestion_control", &["cubic", "reno"]),
     ] {
-        let _ = write_sysctl(name, value);
+        for value in values {
+            match fs::write(format!("/proc/sys/{name}"), value) {
+                Ok(()) => break,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound && !name.ends_with("control") => {}
+                Err(error) => refused.push(format!("{} = {value}: {error}", name.replace('/', "."))),
+            }
+        }
     }
+    refused
 }
 
 /// Waits until IPv6 has noticed that the device is up, which the kernel tells it within a second: without that neighbour
@@ -380,7 +400,7 @@ fn write_sysctl(name: &str, value: &str) -> Result<(), Error> {
 }
 
 /// Runs a system tool to its end.
-fn tool<I: IntoIterator<Item: AsRef<OsStr>>>(program: &str, arguments: I) -> Result<(), Error> {
+pub(crate) fn tool<I: IntoIterator<Item: AsRef<OsStr>>>(program: &str, arguments: I) -> Result<(), Error> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null());
     let output = command.output().map_err(|error| {

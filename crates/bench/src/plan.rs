@@ -1,19 +1,24 @@
 //! Plans: what to measure. `cookbooks/README.md` documents the format, `cookbooks/plan.schema.json` is its JSON Schema.
 
 mod axes;
+mod load;
+mod measure;
 mod rules;
 #[cfg(test)]
 mod tests;
 mod words;
 
 pub use axes::{Cell, Several};
+pub use load::{Astf, FindMax, Over, Tool};
+pub use measure::{Described, Measure};
 pub use rules::{Metric, Rule};
 
 /// What is replaced where.
-const ARGUMENT_PLACES: [&str; 4] = ["@ROOT@", "@CONFIG@", "@PORT@", "@BUILD@"];
+const ARGUMENT_PLACES: [&str; 6] = ["@ROOT@", "@CONFIG@", "@PORT@", "@BUILD@", "@PLAN@", "@TCP@"];
 const FILL_PLACES: [&str; 2] = ["@PORT@", "@BYTES@"];
 const URL_PLACES: [&str; 3] = ["@ADDRESS@", "@PORT@", "@BYTES@"];
 const CONFIG_PLACES: [&str; 3] = ["@ROOT@", "@PORT@", "@WORKERS@"];
+const TUNABLE_PLACES: [&str; 4] = ["@ADDRESS@", "@PORT@", "@BYTES@", "@CONNECTIONS@"];
 
 use std::fmt;
 use std::fs;
@@ -87,7 +92,8 @@ pub struct Source {
 pub struct Server {
     /// Found through PATH.
     pub program: String,
-    /// `@ROOT@`, `@CONFIG@`, `@PORT@` and `@BUILD@` are replaced.
+    /// `@ROOT@`, `@CONFIG@`, `@PORT@`, `@BUILD@` and `@PLAN@` (the plan's folder) are replaced; `@TCP@` becomes `--tcp`, and is left out where messages travel
+    /// by UDP.
     pub arguments: Vec<String>,
     /// Path of the template, relative to the plan, for a server that wants a configuration.
     pub config: Option<PathBuf>,
@@ -132,6 +138,8 @@ pub enum Stop {
     Quit,
     /// SIGTERM.
     Term,
+    /// SIGINT.
+    Int,
 }
 
 /// `[client]`
@@ -149,42 +157,17 @@ pub struct Client {
     /// More options for it, as one would type them.
     #[serde(default)]
     pub arguments: Vec<String>,
+    /// What `overfly load astf` runs.
+    #[serde(default)]
+    pub astf: Option<Astf>,
+    /// The largest load that holds a condition is looked for.
+    #[serde(default)]
+    pub find_max: Option<FindMax>,
     /// Threads, all on one core.
     #[serde(default = "one")]
     pub threads: u32,
     /// The core.
     pub cpu: usize,
-}
-
-/// What makes requests.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Tool {
-    /// `overfly load http`.
-    #[default]
-    Overfly,
-    /// wrk, with kernel sockets.
-    Wrk,
-    /// ApacheBench, with kernel sockets.
-    Ab,
-}
-
-impl Tool {
-    /// Whether it is somebody else's: it has kernel sockets only, no warm-up of its own, and knows whole seconds.
-    #[must_use]
-    pub fn is_foreign(self) -> bool {
-        self != Tool::Overfly
-    }
-
-    /// The program, for one that is not ours.
-    #[must_use]
-    pub fn program(self) -> Option<&'static str> {
-        match self {
-            Tool::Overfly => None,
-            Tool::Wrk => Some("wrk"),
-            Tool::Ab => Some("ab"),
-        }
-    }
 }
 
 /// What carries the server's connections.
@@ -195,6 +178,8 @@ pub enum Mode {
     Kernel,
     /// The kernel's TCP with the settings that a network namespace begins with.
     KernelAsFound,
+    /// The kernel's TCP or UDP, waited for by polling the device (SO_BUSY_POLL) at both ends.
+    KernelBusyPoll,
     /// `overfly run`.
     Overfly,
     /// No server of the plan's: `overfly load serve` over the generator's own link, which does nothing but answer. What the
@@ -212,6 +197,10 @@ pub enum Link {
     Memif,
     /// Kernel sockets.
     Kernel,
+    /// None: both programs are on one host, and meet over the kernel's loopback, or over Overfly's where both run on Overfly.
+    Host,
+    /// None: both sides of a profile are one process, joined in memory.
+    Memory,
 }
 
 /// How connections are used.
@@ -222,13 +211,17 @@ pub enum Connection {
     Close,
     /// All stay open.
     Keepalive,
+    /// One TCP connection, a message at a time.
+    Tcp,
+    /// UDP datagrams, one at a time.
+    Udp,
 }
 
 impl Mode {
     /// Whether the kernel carries the connections.
     #[must_use]
     pub fn is_kernel(self) -> bool {
-        matches!(self, Mode::Kernel | Mode::KernelAsFound)
+        matches!(self, Mode::Kernel | Mode::KernelAsFound | Mode::KernelBusyPoll)
     }
 }
 
@@ -237,6 +230,7 @@ impl fmt::Display for Mode {
         f.write_str(match self {
             Mode::Kernel => "kernel",
             Mode::KernelAsFound => "kernel-as-found",
+            Mode::KernelBusyPoll => "kernel-busy-poll",
             Mode::Overfly => "overfly",
             Mode::Null => "null",
         })
@@ -249,6 +243,8 @@ impl fmt::Display for Link {
             Link::Xdp => "xdp",
             Link::Memif => "memif",
             Link::Kernel => "kernel",
+            Link::Host => "host",
+            Link::Memory => "memory",
         })
     }
 }
@@ -258,6 +254,8 @@ impl fmt::Display for Connection {
         f.write_str(match self {
             Connection::Close => "close",
             Connection::Keepalive => "keepalive",
+            Connection::Tcp => "tcp",
+            Connection::Udp => "udp",
         })
     }
 }
@@ -383,6 +381,11 @@ impl Plan {
             ("server.build", self.server.build.clone()),
             ("server.fill", self.server.fill.first().map(PathBuf::from)),
         ];
+        if let Some(astf) = self.client.astf.as_ref().filter(|astf| !self.beside(&astf.profile).is_file()) {
+            let given = astf.profile.display();
+            let message = format!("client.astf.profile = \"{given}\": expected a file, relative to the plan");
+            return Err(self.fault("client.astf.profile", message));
+        }
         for (key, script) in scripts {
             let Some(script) = script else { continue };
             let path = self.beside(&script);
@@ -397,7 +400,9 @@ impl Plan {
 
     /// That every `@WORD@` is one that is replaced: a server that is given another fails in each run.
     fn check_places(&self) -> Result<(), Error> {
-        let texts: [(&str, &[&str], Vec<&str>); 3] = [
+        let tunables = self.client.astf.iter().map(|astf| astf.tunables.as_str());
+        let texts: [(&str, &[&str], Vec<&str>); 4] = [
+            ("client.astf.tunables", &TUNABLE_PLACES, tunables.collect()),
             (
                 "server.arguments",
                 &ARGUMENT_PLACES,
@@ -493,6 +498,13 @@ impl Plan {
     /// Keys that exclude each other.
     fn check_combinations(&self) -> Result<(), String> {
         let memif = self.links.contains(&Link::Memif);
+        if self.links.iter().any(|link| matches!(link, Link::Host | Link::Memory))
+            && self.modes.contains(&Mode::KernelAsFound)
+        {
+            return Err(
+                "modes: kernel-as-found needs a network namespace; expected links xdp or kernel".to_owned()
+            );
+        }
         if memif && self.server.instances.0.iter().any(|&instances| instances > 1) {
             return Err("server.instances: several servers cannot share one memif; expected 1 with links = [\"memif\"]".to_owned());
         }
@@ -507,31 +519,7 @@ impl Plan {
                 "server.port: the last instance would have port {last}; expected at most 65535"
             ));
         }
-        if self.modes.contains(&Mode::Null) && self.server.url.starts_with("redis:") {
-            return Err(
-                "modes: the null server speaks HTTP; expected no null with a server.url of redis:".to_owned()
-            );
-        }
-        let Some(tool) = self.client.tool.program() else { return Ok(()) };
-        if self.links != [Link::Kernel] {
-            return Err(format!(
-                "client.tool = \"{tool}\": it has kernel sockets only; expected links = [\"kernel\"]"
-            ));
-        }
-        if !self.client.rates_per_s.is_empty() {
-            return Err(format!(
-                "client.rates_per_s: {tool} has no constant rate; expected client.tool = \"overfly\""
-            ));
-        }
-        if self.server.instances.0 != [1] {
-            return Err(format!("server.instances: {tool} asks one server; expected 1"));
-        }
-        for (key, value) in [("warmup_s", self.warmup_s), ("duration_s", self.duration_s)] {
-            if value.fract() != 0.0 {
-                return Err(format!("{key} = {value}: {tool} knows whole seconds only; expected such"));
-            }
-        }
-        Ok(())
+        self.check_load()
     }
 
     /// Every run, in the order of the report.
@@ -540,6 +528,9 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
+                    if !self.is_run(mode, cell.link) {
+                        continue;
+                    }
                     if mode != Mode::Overfly && cell.profile > 0 {
                         // The kernel was measured for the first profile.
                         continue;
@@ -548,7 +539,7 @@ impl Plan {
                     let second_look = mode == Mode::Kernel
                         && cell.link == Link::Xdp
                         && cell.payload_bytes > self.kernel_sockets_above_bytes
-                        && !self.client.tool.is_foreign();
+                        && matches!(self.client.tool, Tool::Overfly | Tool::Astf);
                     if second_look {
                         cases.push(Case { cell: index, mode, generator: Link::Kernel, repeat });
                     }
@@ -558,9 +549,19 @@ impl Plan {
         cases
     }
 
+    /// Whether there is such a run. In memory both sides are the generator's own. Over an interface a profile's server side is not
+    /// what its client side is compared with: there are memif, with a core each, and memory for that.
+    fn is_run(&self, mode: Mode, link: Link) -> bool {
+        match link {
+            Link::Memory => mode == Mode::Null,
+            Link::Xdp => mode != Mode::Null || self.client.tool != Tool::Astf,
+            _ => true,
+        }
+    }
+
     /// Whether any run needs network namespaces, and so root.
     pub fn needs_lab(&self) -> bool {
-        self.links.iter().any(|&link| link != Link::Memif)
+        self.links.iter().any(|&link| matches!(link, Link::Xdp | Link::Kernel))
     }
 
     /// A path that is relative to the plan, as one from here.

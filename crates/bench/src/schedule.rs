@@ -17,7 +17,7 @@ pub(crate) const STEADY: f64 = 0.85;
 
 /// What tells how fast the machine is and what time it is.
 pub(crate) trait Yardstick {
-    /// Takes some milliseconds of both cores.
+    /// Takes some milliseconds of the plan's cores.
     fn speed(&mut self) -> Speed;
     /// Since any fixed moment.
     fn now(&self) -> Duration;
@@ -25,14 +25,15 @@ pub(crate) trait Yardstick {
 
 /// The machine's own cores and clock.
 pub(crate) struct Cores {
-    pub(crate) server_cpu: usize,
+    /// Of all cells of the plan.
+    pub(crate) server_cpus: Vec<usize>,
     pub(crate) client_cpu: usize,
     pub(crate) started: Instant,
 }
 
 impl Yardstick for Cores {
     fn speed(&mut self) -> Speed {
-        Speed::measure(self.server_cpu, self.client_cpu)
+        Speed::measure(&self.server_cpus, self.client_cpu)
     }
 
     fn now(&self) -> Duration {

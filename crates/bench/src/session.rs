@@ -92,7 +92,7 @@ impl Session {
         tell(format_args!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), seed));
         let mut progress = Progress::new(plan, cases.len());
         let started = Instant::now();
-        let cores = Cores { server_cpu: plan.server.cpu, client_cpu: plan.client.cpu, started };
+        let cores = Cores { server_cpus: plan.all_server_cores(), client_cpu: plan.client.cpu, started };
         let patience = Duration::from_secs_f64(plan.patience_s);
         let mut schedule = Schedule::new(cores, cases.len(), seed, run_time(plan), patience);
         let mut trials = Vec::new();
@@ -202,9 +202,13 @@ impl Session {
     }
 }
 
+/// Runs of a search, about.
+const SEARCH_RUNS: f64 = 10.0;
+
 /// What a run takes: starting and stopping a server needs about half a second.
 fn run_time(plan: &Plan) -> Duration {
-    Duration::from_secs_f64(plan.warmup_s + plan.duration_s + 0.5)
+    let runs = if plan.client.find_max.is_some() { SEARCH_RUNS } else { 1.0 };
+    Duration::from_secs_f64((plan.warmup_s + plan.duration_s) * runs + 0.5)
 }
 
 /// One line that says how far we are: it rewrites itself on a terminal and is a line for each run
@@ -261,11 +265,13 @@ impl Progress {
             if self.terminal { self.bar.println(shown(&line)) } else { tell(line) }
         }
         if !self.terminal {
+            let measure = plan.measure().described();
             tell(format_args!(
-                "{}/{} {what}: {:.0} requests/s{}, {} s left",
+                "{}/{} {what}: {} {}{}, {} s left",
                 index + 1,
                 self.count,
-                trial.requests_per_s,
+                measure.shown(trial.value),
+                measure.unit,
                 if disturbed { " on a slow machine" } else { "" },
                 self.left(index + 1)
             ));

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Error;
-use crate::lab::{Lab, SCRATCH, SERVER, list};
+use crate::lab::{CLIENT, DEVICE, Lab, SCRATCH, SERVER, list, tool};
 use crate::plan::Link;
 use crate::process_time::tree;
 
@@ -23,6 +23,8 @@ pub(crate) struct Site {
     overfly: PathBuf,
     lab: Option<Lab>,
     root: PathBuf,
+    /// Where both sides and this process meet, whatever folders they see.
+    meeting: PathBuf,
     /// Several servers are to run at once. Processes of one another's process namespaces do not know each other, and a broker
     /// serves only whom it knows: each has a warden instead.
     several: bool,
@@ -36,6 +38,7 @@ impl Site {
             overfly: overfly.to_owned(),
             lab,
             root: Path::new(SCRATCH).join("overfly"),
+            meeting: std::env::temp_dir().join(unique()),
             several: false,
         })
     }
@@ -58,20 +61,20 @@ impl Site {
             overfly: overfly.to_owned(),
             lab,
             root: Path::new(SCRATCH).join("overfly"),
+            meeting: std::env::temp_dir().join(unique()),
             several: false,
         })
     }
 
     /// This machine, with a fresh folder in memory.
     pub(crate) fn machine(overfly: &Path) -> Result<Site, Error> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
         let shared = Path::new(SCRATCH);
         let place = if shared.is_dir() { shared.to_owned() } else { std::env::temp_dir() };
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let root = place.join(format!("overfly-bench-{}-{number}", std::process::id()));
+        let name = unique();
+        let (root, meeting) = (place.join(&name), std::env::temp_dir().join(name));
         // It must not be there yet: the folder that it is made in is everybody's.
         fs::create_dir(&root).map_err(Error::kernel(format!("make {}", root.display())))?;
-        Ok(Site { overfly: overfly.to_owned(), lab: None, root, several: false })
+        Ok(Site { overfly: overfly.to_owned(), lab: None, root, meeting, several: false })
     }
 
     pub(crate) fn as_lab(&self) -> Option<&Lab> {
@@ -96,7 +99,7 @@ impl Site {
     /// The server's address over a link.
     pub(crate) fn address(&self, link: Link) -> Ipv4Addr {
         match (&self.lab, link) {
-            (None, Link::Kernel) => Ipv4Addr::LOCALHOST,
+            (None, Link::Kernel | Link::Host) => Ipv4Addr::LOCALHOST,
             _ => SERVER,
         }
     }
@@ -104,6 +107,35 @@ impl Site {
     /// `--link` for both sides.
     pub(crate) fn memif(&self) -> String {
         format!("memif:{}", self.root.join("memif").display())
+    }
+
+    /// `--link` for a program that meets another one of its host: nobody comes by it.
+    pub(crate) fn own_memif(&self, whose: &str) -> String {
+        format!("memif:{}", self.root.with_extension(whose).display())
+    }
+
+    /// Where an end of a profile takes orders: it is there once that end runs.
+    pub(crate) fn control(&self, whose: &str) -> PathBuf {
+        self.meeting.with_extension(whose)
+    }
+
+    /// What `look` sees where the server is; nothing if it cannot be entered.
+    pub(crate) fn within_server<T: Default + Send>(&self, look: impl FnOnce() -> T + Send) -> T {
+        match &self.lab {
+            Some(lab) => lab.within("server", look).unwrap_or_default(),
+            None => look(),
+        }
+    }
+
+    /// Gives the generator's side so many addresses, from the one after its own on.
+    pub(crate) fn add_clients(&self, count: u8) -> Result<(), Error> {
+        let Some(lab) = &self.lab else { return Ok(()) };
+        let [a, b, c, own] = CLIENT.octets();
+        let lines: String =
+            (1..count).map(|more| format!("addr add {a}.{b}.{c}.{}/16 dev {DEVICE}\n", own + more)).collect();
+        let path = Path::new(SCRATCH).join("clients");
+        lab.write("client", &path, lines.as_bytes())?;
+        lab.within("client", || tool("ip", ["-batch".as_ref(), path.as_os_str()]))?
     }
 
     /// Writes a file of the server's.
@@ -179,8 +211,18 @@ impl Site {
     }
 }
 
+/// A name that no other run has.
+fn unique() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("overfly-bench-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Drop for Site {
     fn drop(&mut self) {
+        for whose in ["client", "server"] {
+            // Of an end that was killed.
+            let _ = fs::remove_file(self.control(whose));
+        }
         if self.lab.is_none() {
             let _ = fs::remove_dir_all(&self.root);
         }

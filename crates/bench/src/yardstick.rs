@@ -29,8 +29,8 @@ const WAKE: Duration = Duration::from_micros(200);
 /// Of one sample.
 const SAMPLE: Duration = Duration::from_micros(200);
 
-/// Speed of the plan's two cores while both are busy: million iterations of a fixed piece of work
-/// per second.
+/// Speed of the plan's cores while all are busy: million iterations of a fixed piece of work per second. Of several cores of
+/// the server it is that of the slowest.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub(crate) struct Speed {
     pub(crate) server_core: f64,
@@ -38,9 +38,10 @@ pub(crate) struct Speed {
 }
 
 impl Speed {
-    /// Takes about 10 ms. One core for both sides is measured once.
-    pub(crate) fn measure(server_cpu: usize, client_cpu: usize) -> Speed {
-        let together = Barrier::new(if server_cpu == client_cpu { 1 } else { 2 });
+    /// Takes about 10 ms. A core of both sides is measured once.
+    pub(crate) fn measure(server_cpus: &[usize], client_cpu: usize) -> Speed {
+        let cpus = each_once(server_cpus, client_cpu);
+        let together = Barrier::new(cpus.len());
         let speed = |cpu| {
             pin(cpu);
             together.wait();
@@ -49,14 +50,20 @@ impl Speed {
             slices.sort_by(f64::total_cmp);
             slices[SLICES / 2]
         };
-        // Threads of their own, because this one is not to stay on either core.
+        // Threads of their own, because this one is not to stay on any of them.
         thread::scope(|scope| {
-            let server = scope.spawn(|| speed(server_cpu));
-            let client = (server_cpu != client_cpu).then(|| scope.spawn(|| speed(client_cpu)));
-            let server_core = server.join().unwrap_or_default();
-            let client_core = client.map_or(server_core, |client| client.join().unwrap_or_default());
-            Speed { server_core, client_core }
+            let threads: Vec<_> = cpus.iter().map(|&cpu| scope.spawn(move || speed(cpu))).collect();
+            let speeds: Vec<f64> =
+                threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect();
+            Speed::of(server_cpus, client_cpu, &cpus, |index| speeds[index])
         })
+    }
+
+    /// From the speed of each of `cpus`, by its place there.
+    fn of(server_cpus: &[usize], client_cpu: usize, cpus: &[usize], speed: impl Fn(usize) -> f64) -> Speed {
+        let of = |cpu: usize| cpus.iter().position(|&its| its == cpu).map_or(0.0, &speed);
+        let slowest = server_cpus.iter().map(|&cpu| of(cpu)).reduce(f64::min);
+        Speed { server_core: slowest.unwrap_or_else(|| of(client_cpu)), client_core: of(client_cpu) }
     }
 
     /// The better of two measurements, for each core.
@@ -92,6 +99,14 @@ impl Conditions {
     }
 }
 
+/// The cores of both sides.
+fn each_once(server_cpus: &[usize], client_cpu: usize) -> Vec<usize> {
+    let mut cpus: Vec<usize> = server_cpus.iter().copied().chain([client_cpu]).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    cpus
+}
+
 /// A core outside of our allowance is one that no server could be started on either: the run says so.
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
@@ -113,7 +128,7 @@ fn slice(length: Duration, clock: impl Fn() -> Duration) -> f64 {
     }
 }
 
-/// Looks at both cores while a server and a generator are at work on them, for the host may change
+/// Looks at all cores while a server and a generator are at work on them, for the host may change
 /// its mind at any moment.
 ///
 /// A sample counts the time that its thread ran, not the time that went by: the server runs on the
@@ -121,13 +136,14 @@ fn slice(length: Duration, clock: impl Fn() -> Duration) -> f64 {
 pub(crate) struct Watch {
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<f64>>>,
+    server_cpus: Vec<usize>,
+    client_cpu: usize,
 }
 
 impl Watch {
     /// Samples every 200 ms from `from` until `to`, or until the end is asked for.
-    pub(crate) fn start(server_cpu: usize, client_cpu: usize, from: Instant, to: Instant) -> Watch {
+    pub(crate) fn start(server_cpus: &[usize], client_cpu: usize, from: Instant, to: Instant) -> Watch {
         let over = Arc::new(AtomicBool::new(false));
-        let cpus = if server_cpu == client_cpu { vec![server_cpu] } else { vec![server_cpu, client_cpu] };
         let watch = |cpu: usize| {
             let over = over.clone();
             thread::spawn(move || {
@@ -144,20 +160,26 @@ impl Watch {
                 samples
             })
         };
-        Watch { threads: cpus.into_iter().map(watch).collect(), over }
+        let threads = each_once(server_cpus, client_cpu).into_iter().map(watch).collect();
+        Watch { threads, over, server_cpus: server_cpus.to_owned(), client_cpu }
     }
 
     /// What has been seen. Nothing is left running.
     pub(crate) fn end(self) -> Vec<Speed> {
         self.over.store(true, Ordering::Relaxed);
-        let mut cores = self.threads.into_iter().map(|thread| {
-            thread.thread().unpark();
-            thread.join().unwrap_or_default()
-        });
-        let server = cores.next().unwrap_or_default();
-        let client = cores.next().unwrap_or_else(|| server.clone());
-        let pairs = server.into_iter().zip(client);
-        pairs.map(|(server_core, client_core)| Speed { server_core, client_core }).collect()
+        let samples: Vec<Vec<f64>> = self
+            .threads
+            .into_iter()
+            .map(|thread| {
+                thread.thread().unpark();
+                thread.join().unwrap_or_default()
+            })
+            .collect();
+        let cpus = each_once(&self.server_cpus, self.client_cpu);
+        let count = samples.iter().map(Vec::len).min().unwrap_or(0);
+        let at =
+            |look: usize| Speed::of(&self.server_cpus, self.client_cpu, &cpus, |index| samples[index][look]);
+        (0..count).map(at).collect()
     }
 }
 
@@ -212,6 +234,15 @@ mod tests {
     }
 
     #[test]
+    fn every_core_of_a_server_is_looked_at_and_the_slowest_counts() {
+        let cpus = each_once(&[3, 1, 2], 2);
+        assert_eq!(cpus, [1, 2, 3]);
+        let speed = Speed::of(&[3, 1, 2], 2, &cpus, |index| [30.0, 20.0, 10.0][index]);
+        assert_eq!(speed, Speed { server_core: 10.0, client_core: 20.0 });
+        assert_eq!(Speed::of(&[], 0, &[0], |_| 7.0), Speed { server_core: 7.0, client_core: 7.0 });
+    }
+
+    #[test]
     fn what_others_take_is_not_there_for_the_run() {
         let best = Speed { server_core: 100.0, client_core: 100.0 };
         let slow = Speed { server_core: 50.0, client_core: 100.0 };
@@ -226,7 +257,7 @@ mod tests {
     fn a_measurement_says_something_and_leaves_this_thread_where_it_may_run() {
         let before = rustix::thread::sched_getaffinity(None).unwrap();
         let last = crate::lab::queue_count() - 1;
-        for cpus in [(0, last), (0, 0)] {
+        for cpus in [(&[0][..], last), (&[0], 0), (&[0, last], last), (&[], 0)] {
             let speed = Speed::measure(cpus.0, cpus.1);
             assert!(speed.server_core > 0.0 && speed.client_core > 0.0, "{speed:?}");
         }
@@ -237,7 +268,7 @@ mod tests {
     fn a_watch_takes_its_samples_and_ends_when_it_is_told_to() {
         let last = crate::lab::queue_count() - 1;
         let now = Instant::now();
-        let watch = Watch::start(0, last, now, now + PERIOD + PERIOD / 2);
+        let watch = Watch::start(&[0], last, now, now + PERIOD + PERIOD / 2);
         while !watch.threads.iter().all(JoinHandle::is_finished) {
             thread::yield_now();
         }
@@ -246,6 +277,6 @@ mod tests {
         assert!(samples.iter().all(|speed| speed.server_core > 0.0 && speed.client_core > 0.0));
         // This would take an hour.
         let from = Instant::now() + Duration::from_secs(3600);
-        assert!(Watch::start(0, last, from, from + PERIOD).end().is_empty());
+        assert!(Watch::start(&[0], last, from, from + PERIOD).end().is_empty());
     }
 }

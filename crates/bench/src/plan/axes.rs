@@ -5,7 +5,7 @@ use std::fmt;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::{Connection, Link, Mode, Plan};
+use super::{Connection, Link, Mode, Plan, Tool};
 
 /// One value, or a list of values to go through.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -173,8 +173,17 @@ impl Plan {
 
     /// Every core that the servers of a cell use, once.
     pub(crate) fn server_cores(&self, cell: &Cell) -> Vec<usize> {
+        let instances = if cell.link == Link::Memory { 0 } else { cell.instances as usize };
         let mut cores: Vec<usize> =
-            (0..cell.instances as usize).flat_map(|instance| self.cores_of(cell, instance)).collect();
+            (0..instances).flat_map(|instance| self.cores_of(cell, instance)).collect();
+        cores.sort_unstable();
+        cores.dedup();
+        cores
+    }
+
+    /// Every core that the servers of any cell use, once; none where there is no server.
+    pub(crate) fn all_server_cores(&self) -> Vec<usize> {
+        let mut cores: Vec<usize> = self.cells().iter().flat_map(|cell| self.server_cores(cell)).collect();
         cores.sort_unstable();
         cores.dedup();
         cores
@@ -200,9 +209,15 @@ impl Plan {
         self.source.smoke = true;
         self.warmup_s = self.warmup_s.min(0.2);
         self.duration_s = self.duration_s.min(0.5);
-        if self.client.tool.is_foreign() {
+        match self.client.tool {
             // They know whole seconds only.
-            (self.warmup_s, self.duration_s) = (0.0, 1.0);
+            Tool::Wrk | Tool::Ab | Tool::Sockperf => (self.warmup_s, self.duration_s) = (0.0, 1.0),
+            // Streams are counted once they have filled their buffers, connections once all are open.
+            Tool::Vod | Tool::Idle => self.duration_s = 2.5,
+            Tool::Overfly | Tool::Astf => {}
+        }
+        if let Some(search) = &mut self.client.find_max {
+            (search.repeats, search.precision) = (1, 1.0);
         }
         self
     }

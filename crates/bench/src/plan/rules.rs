@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::Measure;
+
 /// A figure and what it must be, in every cell.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -21,8 +23,8 @@ pub struct Rule {
 pub enum Metric {
     /// Overfly's figure over the kernel's.
     Gain,
-    /// Overfly's median requests per second.
-    RequestsPerS,
+    /// Overfly's median of what the plan's load comes to.
+    Figure(Measure),
     /// Overfly's 99th percentile, µs.
     LatencyP99Us,
     /// µs of server CPU for each request on Overfly.
@@ -32,13 +34,26 @@ pub enum Metric {
 }
 
 impl Metric {
-    const ALL: [(Metric, &str); 5] = [
+    const OTHERS: [(Metric, &str); 4] = [
         (Metric::Gain, "gain"),
-        (Metric::RequestsPerS, "requests_per_s"),
         (Metric::LatencyP99Us, "latency_p99_us"),
         (Metric::ServerCpuUs, "server_cpu_us_per_request"),
         (Metric::Errors, "errors"),
     ];
+
+    fn all() -> impl Iterator<Item = (Metric, &'static str)> {
+        let figures = Measure::ALL.into_iter().map(|measure| (Metric::Figure(measure), measure.key()));
+        Metric::OTHERS.into_iter().chain(figures)
+    }
+
+    /// The figure of a load, if it is one.
+    #[must_use]
+    pub fn measure(self) -> Option<Measure> {
+        match self {
+            Metric::Figure(measure) => Some(measure),
+            _ => None,
+        }
+    }
 }
 
 impl Rule {
@@ -54,14 +69,14 @@ impl TryFrom<String> for Rule {
 
     fn try_from(text: String) -> Result<Rule, String> {
         let wrong = || {
-            let names = Metric::ALL.map(|(_, name)| name).join(", ");
+            let names = Metric::all().map(|(_, name)| name).collect::<Vec<_>>().join(", ");
             format!(
                 "`{text}` is no rule; expected a figure ({names}), >= or <=, and a number, such as `gain >= 1.5`"
             )
         };
         let words: Vec<&str> = text.split_whitespace().collect();
         let [name, relation, limit] = words[..] else { return Err(wrong()) };
-        let metric = Metric::ALL.into_iter().find(|(_, its)| *its == name).ok_or_else(wrong)?.0;
+        let metric = Metric::all().find(|(_, its)| *its == name).ok_or_else(wrong)?.0;
         let at_least = match relation {
             ">=" => true,
             "<=" => false,
@@ -80,8 +95,7 @@ impl From<Rule> for String {
 
 impl fmt::Display for Rule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name =
-            Metric::ALL.into_iter().find(|(metric, _)| *metric == self.metric).map_or("", |(_, name)| name);
+        let name = Metric::all().find(|(metric, _)| *metric == self.metric).map_or("", |(_, name)| name);
         write!(f, "{name} {} {}", if self.at_least { ">=" } else { "<=" }, self.limit)
     }
 }

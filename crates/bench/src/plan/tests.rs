@@ -54,7 +54,7 @@ fn over_memif_the_kernel_has_its_loopback() {
     let cases = plan.cases();
     assert_eq!(cases.len(), 4 * 2, "there is no second look");
     assert!(cases.iter().all(|case| match case.mode {
-        Mode::Kernel | Mode::KernelAsFound => case.generator == Link::Kernel,
+        Mode::Kernel | Mode::KernelAsFound | Mode::KernelBusyPoll => case.generator == Link::Kernel,
         Mode::Overfly | Mode::Null => case.generator == Link::Memif,
     }));
 }
@@ -84,7 +84,11 @@ fn a_value_that_is_not_as_expected_is_named_with_what_is() {
         ("program = \"nginx\"", "", "the key `program` is missing"),
         ("duration_s = 2", "duration_s = 0", "duration_s = 0: expected a number from 0.2 to 600"),
         ("duration_s = 2", "duration_s = nan", "duration_s = NaN: expected"),
-        ("\"close\", \"keepalive\"", "\"maybe\"", "`maybe` is not known; expected `close` or `keepalive`"),
+        (
+            "\"close\", \"keepalive\"",
+            "\"maybe\"",
+            "`maybe` is not known; expected one of `close`, `keepalive`",
+        ),
         (
             "duration_s = 2",
             "duration_s = 2\npatience_s = -1",
@@ -191,6 +195,24 @@ fn every_axis_is_gone_through_and_the_kernel_is_measured_once_for_all_profiles()
 }
 
 #[test]
+fn a_profile_meets_its_own_server_side_over_memif_and_in_memory_and_nginx_elsewhere() {
+    let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../cookbooks/astf-vs-nginx.toml"));
+    let plan = Plan::parse(file, &fs::read_to_string(file).unwrap()).unwrap();
+    assert_eq!(plan.measure(), Measure::FlowsPerS);
+    let cells = plan.cells();
+    let of = |mode: Mode| {
+        let cases = plan.cases().into_iter().filter(move |case| case.mode == mode && case.repeat == 1);
+        cases.map(|case| (cells[case.cell].link, case.generator)).collect::<Vec<_>>()
+    };
+    // Kernel sockets are looked at too where the interface's generator takes offloads from nginx.
+    let kernel = [(Link::Xdp, Link::Xdp), (Link::Xdp, Link::Kernel), (Link::Memif, Link::Kernel)];
+    assert_eq!(of(Mode::Kernel), kernel);
+    assert_eq!(of(Mode::Overfly), [(Link::Xdp, Link::Xdp), (Link::Memif, Link::Memif)]);
+    assert_eq!(of(Mode::Null), [(Link::Memif, Link::Memif), (Link::Memory, Link::Memory)]);
+    assert!(plan.all_server_cores() == [0] && plan.server_cores(&cells[2]).is_empty());
+}
+
+#[test]
 fn instances_take_one_core_each_and_a_lonely_one_as_many_as_it_has_workers() {
     let mut plan = Plan::any();
     plan.server.cpus = vec![1, 0];
@@ -212,12 +234,52 @@ fn keys_that_exclude_each_other_are_named() {
         (
             "connections = 64",
             "connections = 64\ntool = \"wrk\"",
-            "client.tool = \"wrk\": it has kernel sockets only",
+            "p.toml:16: client.tool = \"wrk\": it has kernel sockets only",
         ),
         (
             "connections = 64",
             "connections = 64\ntool = \"curl\"",
             "`curl` is not known; expected one of `overfly`",
+        ),
+        (
+            "connections = 64",
+            "connections = 64\ntool = \"astf\"",
+            "connections: \"keepalive\" is nothing to client.tool = \"astf\"; expected \"close\"",
+        ),
+        (
+            "connections = 64\ncpu = 0",
+            "connections = 64\ncpu = 0\n[client.astf]\nprofile = \"a.py\"",
+            "client.astf: nothing to client.tool = \"overfly\"",
+        ),
+        (
+            "connections = 64\ncpu = 0",
+            "connections = 64\ncpu = 0\n[client.astf]\nprofil = \"a.py\"",
+            "p.toml:18: `profil = \"a.py\"`: there is no key `profil`; expected `profile` or `tunables`",
+        ),
+        (
+            "connections = 64\ncpu = 0",
+            "connections = 64\ncpu = 0\n[client.find_max]\nof = \"rate\"\nup_to = 9\nholds = \"p99<1s\"",
+            "p.toml:18: client.find_max.of = \"rate\": expected client.rates_per_s, where it begins",
+        ),
+        (
+            "connections = 64\ncpu = 0",
+            "connections = 64\ncpu = 0\n[client.find_max]\nof = \"connections\"\nup_to = 64\nholds = \"p99<1s\"",
+            "p.toml:19: client.find_max.up_to = 64: expected more than the 64 where it begins",
+        ),
+        (
+            "modes = [",
+            "modes = [\"kernel-busy-poll\", ",
+            "p.toml:3: modes: kernel-busy-poll is an option of sockperf's",
+        ),
+        (
+            "repeats = 3",
+            "repeats = 3\nlinks = [\"memory\"]",
+            "it has nothing to do with links = [\"memory\"]",
+        ),
+        (
+            "repeats = 3",
+            "repeats = 3\nrules = [\"streams >= 1\"]",
+            "rules: streams is not what this load comes to; expected requests_per_s",
         ),
         ("connections = 64", "connections = 64\nrates_per_s = [0]", "client.rates_per_s = 0: expected"),
         ("repeats = 3", "repeats = 3\nrules = [\"gain > 1\"]", "`gain > 1` is no rule"),
@@ -251,26 +313,36 @@ fn keys_that_exclude_each_other_are_named() {
 fn the_schema_agrees_with_the_parser() {
     let text = include_str!("../../../../cookbooks/plan.schema.json");
     let schema: serde_json::Value = serde_json::from_str(text).unwrap();
-    let right: toml::Table = toml::from_str(RIGHT).unwrap();
+    let mut right: toml::Table = toml::from_str(RIGHT).unwrap();
+    // Tables that no plan needs, so that each of their keys is looked at.
+    let more =
+        "[astf]\nprofile = \"p.py\"\n[find_max]\nof = \"connections\"\nup_to = 100\nholds = \"p99<1s\"";
+    let more: toml::Table = toml::from_str(more).unwrap();
     let answer = |plan: &toml::Table| {
         Plan::parse(Path::new("p.toml"), &toml::to_string(plan).unwrap())
             .map(drop)
             .map_err(|error| error.to_string())
     };
     answer(&right).unwrap();
-    let table_of = |plan: &mut toml::Table, table: &str, change: &dyn Fn(&mut toml::Table)| match table {
-        "" => change(plan),
-        name => change(plan.get_mut(name).unwrap().as_table_mut().unwrap()),
+    right["client"].as_table_mut().unwrap().insert("find_max".to_owned(), more["find_max"].clone());
+    answer(&right).unwrap();
+    right["client"].as_table_mut().unwrap().insert("astf".to_owned(), more["astf"].clone());
+    let table_of = |plan: &mut toml::Table, table: &str, change: &dyn Fn(&mut toml::Table)| {
+        let steps = table.split('.').filter(|step| !step.is_empty());
+        change(steps.fold(plan, |table, step| table.get_mut(step).unwrap().as_table_mut().unwrap()));
     };
     let with = |table: &str, change: &dyn Fn(&mut toml::Table)| {
         let mut plan = right.clone();
         table_of(&mut plan, table, change);
         answer(&plan)
     };
+    let client = &schema["properties"]["client"];
     for (table, schema) in [
         ("", &schema),
         ("server", &schema["properties"]["server"]),
-        ("client", &schema["properties"]["client"]),
+        ("client", client),
+        ("client.astf", &client["properties"]["astf"]),
+        ("client.find_max", &client["properties"]["find_max"]),
     ] {
         assert_eq!(schema["additionalProperties"], false);
         // An unknown key is answered with all that are known.

@@ -37,6 +37,8 @@ fn kind(expected: &str) -> &str {
         "a sequence" => "a list in brackets, [ ]",
         "struct Server" => "a table, [server]",
         "struct Client" => "a table, [client]",
+        "struct Astf" => "a table, [client.astf]",
+        "struct FindMax" => "a table, [client.find_max]",
         other => other,
     }
 }

@@ -2,6 +2,8 @@
 // Draws a summary.json. What others wrote goes into the page as text, never as markup.
 const summary = JSON.parse(document.getElementById("summary").textContent);
 const cells = summary.cells;
+// Reports of before there was anything else are of requests.
+const measure = summary.measure || { key: "requests_per_s", name: "Requests per second", unit: "requests/s", each: "request", smaller_is_better: false, is_rate: true, places: 0 };
 const page = document.getElementById("report");
 
 function make(parent, name, words, className) {
@@ -12,6 +14,7 @@ function make(parent, name, words, className) {
   return node;
 }
 const whole = (value) => Math.round(value).toLocaleString("en");
+const shown = (value) => value.toLocaleString("en", { minimumFractionDigits: measure.places, maximumFractionDigits: measure.places });
 const short = (value) => {
   const size = Math.abs(value);
   if (size >= 1e6) return +(value / 1e6).toPrecision(3) + " M";
@@ -25,7 +28,7 @@ function figures(cell) {
   const several = summary.plan.profile.length > 1;
   const ours = several ? "overfly, " + cell.profile : "overfly";
   if (cell.shares_kernel) return cell.overfly ? [{ name: ours, figure: cell.overfly }] : [];
-  return [["kernel", direct], ["kernel (sockets)", cell.kernel_sockets], ["kernel, as found", cell.kernel_as_found], ["null server", cell.null_server], [ours, cell.overfly]]
+  return [["kernel", direct], ["kernel (sockets)", cell.kernel_sockets], ["kernel, as found", cell.kernel_as_found], ["kernel, busy polling", cell.kernel_busy_poll], ["null server", cell.null_server], [ours, cell.overfly]]
     .filter(([, figure]) => figure).map(([name, figure]) => ({ name, figure }));
 }
 const names = [];
@@ -33,10 +36,11 @@ for (const cell of cells) for (const { name } of figures(cell)) if (!names.inclu
 const colourOf = (name) => {
   if (name === "kernel") return "--c0";
   if (name.startsWith("kernel (")) return "--c4";
+  if (name === "kernel, busy polling") return "--c3";
   if (name.startsWith("kernel,")) return "--c1";
   if (name === "null server") return "--c5";
   const ours = names.filter((its) => its.startsWith("overfly"));
-  return ["--c2", "--c3", "--c4", "--c5"][ours.indexOf(name) % 4];
+  return ["--c2", "--c5", "--c4", "--c3"][ours.indexOf(name) % 4];
 };
 const colour = (variable) => getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 
@@ -45,7 +49,7 @@ function gainInWords(cell) {
   const where = cell.gain_interval;
   if (cell.gain_disturbed) return "~" + cell.gain.toFixed(1);
   if (where && where.low <= 1 && where.high >= 1) return "no difference seen";
-  if (!where) return cell.gain.toFixed(2);
+  if (!where) return cell.gain.toFixed(1) + ", of a run each: no interval";
   const sure = where.confidence >= 0.95 ? "" : ", " + Math.round(where.confidence * 100) + " %";
   return cell.gain.toFixed(2) + " (" + where.low.toFixed(2) + " to " + where.high.toFixed(2) + sure + ")";
 }
@@ -224,31 +228,31 @@ if (gains.length) {
   if (gains.length > 1) card(gainInWords(least), "the smallest: " + nameOf(least));
   card(`${sure.length} of ${gains.length}`, "cells show a difference that is beyond noise");
 }
-const top1 = cells.flatMap((cell) => figures(cell).map((entry) => ({ cell, ...entry }))).sort((a, b) => b.figure.median - a.figure.median)[0];
-if (top1) card(whole(top1.figure.median) + "/s", `the most requests: ${top1.name}, ${nameOf(top1.cell)}`);
+const top1 = cells.flatMap((cell) => figures(cell).map((entry) => ({ cell, ...entry }))).filter(({ figure }) => figure.median > 0).sort((a, b) => measure.smaller_is_better ? a.figure.median - b.figure.median : b.figure.median - a.figure.median)[0];
+if (top1) card(`${shown(top1.figure.median)} ${measure.unit}`, `${measure.smaller_is_better ? "the least" : "the most"}: ${top1.name}, ${nameOf(top1.cell)}`);
 const errors = cells.flatMap(figures).reduce((sum, { figure }) => sum + figure.errors, 0);
-card(String(errors), "failed runs and requests");
+card(String(errors), measure.each === "request" ? "failed runs and requests" : `failed runs, and failures of a ${measure.each}`);
 const disturbed = summary.yardstick.disturbed;
 card(`${summary.yardstick.points - disturbed} of ${summary.yardstick.points}`, `points were measured on a steady machine; ${summary.plan.repeats} run${summary.plan.repeats === 1 ? "" : "s"} of ${summary.plan.duration_s} s each, order by seed ${summary.seed}`);
 
 if (summary.judgements.length) {
   make(page, "h2", "What the plan requires");
   const list = make(page, "ul");
-  for (const { rule, place, value, holds } of summary.judgements) make(list, "li", `${rule} ${holds ? "holds" : "is missed"}: ${place} has ${+value.toFixed(2)}`, holds ? "good" : "bad");
+  for (const { rule, place, value, holds, doubt } of summary.judgements) make(list, "li", `${rule} ${doubt ? "is not decided" : holds ? "holds" : "is missed"}: ${place} has ${+value.toFixed(2)}${doubt ? ` (${doubt})` : ""}`, doubt ? "soft" : holds ? "good" : "bad");
 }
 
 make(page, "h2", "Charts");
 charts = make(page, "div", undefined, "charts");
-along("Requests per second", "median; more is better", "requests/s", (figure) => figure.median);
+along(measure.name, measure.smaller_is_better ? "median; less is better" : "median; more is better", measure.unit, (figure) => figure.median);
 if (gains.length) {
   const categories = [...new Set(gains.map(nameOf))];
   const ours = names.filter((name) => name.startsWith("overfly"));
   const cellOf = (name, i) => gains.find((cell) => nameOf(cell) === categories[i] && figures(cell).some((entry) => entry.name === name));
-  bars("Gain", cells.some((cell) => cell.link === "memif") ? "Overfly over the kernel; over memif that of a server core; 1 is no gain" : "Overfly's requests per second over the kernel's; 1 is no gain", "times", categories,
+  bars("Gain", cells.some((cell) => cell.link === "memif") && measure.is_rate ? "Overfly over the kernel; over memif that of a server core; 1 is no gain" : measure.smaller_is_better ? "the kernel's figure over Overfly's; 1 is no gain" : "Overfly's figure over the kernel's; 1 is no gain", "times", categories,
     ours.map((name) => ({ label: name, variable: colourOf(name), values: categories.map((_, i) => cellOf(name, i)?.gain), more: (i) => gainInWords(cellOf(name, i)) })), 1);
 }
-if (cells.some((cell) => cell.payload_bytes > 0)) along("Response bandwidth", "content only, without headers", "Gb/s", (figure, cell) => figure.median * cell.payload_bytes * 8 / 1e9);
-along("Server CPU for each request", "all processes of the server, user and system; less is better", "µs", (figure) => figure.server_cpu_us_per_request);
+if (measure.is_rate && cells.some((cell) => cell.payload_bytes > 0)) along("Response bandwidth", "content only, without headers", "Gb/s", (figure, cell) => figure.median * cell.payload_bytes * 8 / 1e9);
+if (cells.flatMap(figures).some(({ figure }) => figure.server_cpu_us_per_request > 0)) along(`Server CPU for each ${measure.each}`, "all processes of the server, user and system; less is better", "µs", (figure) => figure.server_cpu_us_per_request);
 
 // Latency by percentile: the axis is 1 / (1 - share), as HdrHistogram's plots have it.
 const SHARES = [["p50", 0.5], ["p75", 0.75], ["p90", 0.9], ["p99", 0.99], ["p99_9", 0.999], ["p99_99", 0.9999]];
@@ -257,7 +261,7 @@ for (const category of [...new Set(cells.map(nameOf))].slice(0, 12)) {
   for (const cell of cells) if (nameOf(cell) === category) for (const { name, figure } of figures(cell)) if (!entries.has(name)) entries.set(name, figure);
   const xs = SHARES.map(([, share]) => 1 / (1 - share));
   const series = [...entries].map(([name, figure]) => ({ label: name, variable: colourOf(name), values: SHARES.map(([key]) => figure.latency_us?.[key] ?? null) })).filter((its) => its.values.filter((value) => value !== null).length > 1);
-  if (series.length) lines("Latency by percentile: " + category, "start of a request to the end of its answer; median over the runs", "µs", "percentile", xs, series,
+  if (series.length) lines("Latency by percentile: " + category, measure.key === "half_round_trip_us" ? "half of a round trip; median over the runs" : `start of a ${measure.each} to its end; median over the runs`, "µs", "percentile", xs, series,
     { logX: true, logY: true, xWords: (x) => { const share = SHARES.find(([, its]) => Math.abs(1 / (1 - its) - x) / x < 1e-6); return share ? String(+(share[1] * 100).toFixed(4)) : x === 1 ? "0" : ""; } });
 }
 
@@ -280,23 +284,24 @@ if (["instances", "workers"].includes(axisKey) && distinct(axisKey).length > 1) 
   for (const [group, members] of groups(axisKey)) {
     const reach = (name, rate) => members.filter((cell) => figures(cell).some((entry) => entry.name === name && entry.figure.median >= rate)).map((cell) => cell[axisKey]).sort((a, b) => a - b)[0];
     const most = Math.max(...members.flatMap(figures).filter(({ name }) => name === "kernel").map(({ figure }) => figure.median));
-    if (Number.isFinite(most)) rows.push([group || "all", whole(most) + "/s", ...names.map((name) => String(reach(name, most) ?? "not reached"))]);
+    if (Number.isFinite(most)) rows.push([group || "all", `${shown(most)} ${measure.unit}`, ...names.map((name) => String(reach(name, most) ?? "not reached"))]);
   }
-  if (rows.length) {
+  if (rows.length && !measure.smaller_is_better) {
     make(page, "h2", `${axisName[0].toUpperCase()}${axisName.slice(1)} needed for what the kernel reaches at its best`);
-    table(page, [["cell", ""], ["requests/s", "n"], ...names.map((name) => [name, "n"])], rows);
+    table(page, [["cell", ""], [measure.unit, "n"], ...names.map((name) => [name, "n"])], rows);
   }
 }
 
+const micros = (value) => value > 0 ? value < 100 ? value.toFixed(1) : whole(value) : "";
 make(page, "h2", "Every figure");
-const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], ["median req/s", "n"], ["gain", ""], ["server µs/req", "n"], ["req/s per busy core", "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["of null server", "n"], ["errors", "n"], ["points", ""]];
+const HEAD = [["payload", "n"], ["connection", ""], ["link", ""], ["server", ""], [`median ${measure.unit}`, "n"], ["gain", ""], [`server µs/${measure.each}`, "n"], [`${measure.each}s/s per busy core`, "n"], ["p50 µs", "n"], ["p99 µs", "n"], ["busy server/generator %", "n"], ["softirq server/client %", "n"], ["limit", ""], ["of null server", "n"], ["errors", "n"], ["points", ""]];
 table(page, HEAD, cells.flatMap((cell) => figures(cell).map(({ name, figure }) => [
-  cell.payload_bytes + " B", cell.connection + (cell.varied ? ", " + cell.varied : ""), cell.link, name, whole(figure.median), name.startsWith("overfly") ? gainInWords(cell) : "",
-  figure.server_cpu_us_per_request.toFixed(2), figure.server_cpu_us_per_request > 0 ? whole(1e6 / figure.server_cpu_us_per_request) : "", whole(figure.latency_p50_us), whole(figure.latency_p99_us),
-  Math.round(figure.server_core_busy_percent) + "/" + Math.round(figure.generator_busy_percent), Math.round(figure.server_core_softirq_percent) + "/" + Math.round(figure.client_core_softirq_percent), figure.limit, cell.null_server && cell.null_server.link === figure.link && cell.null_server.median > 0 ? Math.round(100 * figure.median / cell.null_server.median) + " %" : "", String(figure.errors),
-  figure.points.map((point, i) => (figure.disturbed.includes(i) ? "~" : "") + whole(point) + (figure.outliers.includes(i) ? "?" : "")).join(" "),
+  cell.payload_bytes + " B", cell.connection + (cell.varied ? ", " + cell.varied : ""), cell.link, name, shown(figure.median), name.startsWith("overfly") ? gainInWords(cell) : "",
+  figure.server_cpu_us_per_request > 0 ? figure.server_cpu_us_per_request.toFixed(2) : "", figure.server_cpu_us_per_request > 0 ? whole(1e6 / figure.server_cpu_us_per_request) : "", micros(figure.latency_p50_us), micros(figure.latency_p99_us),
+  figure.limit === "unknown" ? "" : Math.round(figure.server_core_busy_percent) + "/" + Math.round(figure.generator_busy_percent), Math.round(figure.server_core_softirq_percent) + "/" + Math.round(figure.client_core_softirq_percent), figure.limit === "unknown" ? "" : figure.limit, cell.null_server && cell.null_server.link === figure.link && cell.null_server.median > 0 ? Math.round(100 * figure.median / cell.null_server.median) + " %" : "", String(figure.errors),
+  figure.points.map((point, i) => (figure.disturbed.includes(i) ? "~" : "") + shown(point) + (figure.outliers.includes(i) ? "?" : "")).join(" "),
 ])));
-make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. of null server: the share of what the generator reached against a server that only answers, where the plan has one; near 100 %, and the null server limited by the generator, the generator may be the limit here too. req/s per busy core: a second of the server's processor time over the µs that a request takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
+make(page, "p", "busy: of the server its cores, of the generator the time that it had something to do. limit: the side that was busy for more than 95 %. of null server: the share of what the generator reached against a server that only answers, where the plan has one; near 100 %, and the null server limited by the generator, the generator may be the limit here too. per busy core: a second of the server's processor time over the µs that one takes. A point with ~ was measured while the machine was slow; one with ? lies far from the others, and counts.", "soft");
 
 const problems = cells.flatMap((cell) => figures(cell).flatMap(({ name, figure }) => [...figure.problems, ...figure.tried_again.map((why) => "made again, and well then, after: " + why)].map((words) => `${nameOf(cell)}, ${name}: ${words}`)));
 if (problems.length) {
@@ -305,9 +310,17 @@ if (problems.length) {
   problems.forEach((words) => make(list, "li", words));
 }
 
+const remarks = cells.flatMap((cell) => figures(cell).flatMap(({ name, figure }) => (figure.remarks || []).map((words) => `${nameOf(cell)}, ${name}: ${words}`)));
+if (remarks.length) {
+  make(page, "h2", "What to know of the figures");
+  const list = make(page, "ul");
+  remarks.forEach((words) => make(list, "li", words));
+}
+
 make(page, "h2", "Environment");
 const environment = summary.environment;
 const rows = Object.entries(environment).filter(([, value]) => typeof value !== "object").map(([name, value]) => [name.replaceAll("_", " "), String(value)]);
+for (const refused of environment.refused_sysctls || []) rows.push(["refused by the kernel", refused]);
 rows.push(["offloads on", environment.offloads_on.join(", ")]);
 for (const [name, value] of [...Object.entries(environment.sysctls), ...Object.entries(environment.mitigations)]) rows.push([name, value]);
 table(page, [["", ""], ["", "free"]], rows);
@@ -317,7 +330,13 @@ make(page, "p", "As they are typed where the run takes place: inside the namespa
 make(page, "pre", [...new Set(cells.flatMap((cell) => figures(cell).flatMap(({ figure }) => [figure.server_command, figure.client_command])))].join("\n"));
 
 make(page, "h2", "Raw data");
-make(page, "p", "Beside this file: points.csv (one line for each point), summary.json, points.jsonl (every run as it was made) and raw/ (the same, one file each). All of summary.json:", "soft");
+const beside = make(page, "p", "Beside this file: ", "soft");
+[["points.csv", "one line for each point"], ["summary.json", "every figure"], ["points.jsonl", "every run as it was made"], ["raw/", "the same, one file each"], ["report.md", "the tables as text"]].forEach(([name, words], index) => {
+  if (index) beside.append(", ");
+  make(beside, "a", name).href = name;
+  beside.append(` (${words})`);
+});
+beside.append(". All of summary.json:");
 const raw = make(make(page, "details"), "summary", "summary.json").parentElement;
 raw.addEventListener("toggle", () => { if (raw.open && !raw.querySelector("pre")) make(raw, "pre", JSON.stringify(summary, null, 1)); });
 

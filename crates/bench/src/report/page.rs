@@ -29,10 +29,10 @@ impl Report {
     /// `points.csv`: one line for each point, RFC 4180.
     #[must_use]
     pub fn to_csv(&self) -> String {
-        let mut text =
-            "payload_bytes,connection,link,connections,rate_per_s,workers,instances,profile,server,repeat,\
-                        requests_per_s,disturbed,outlier\r\n"
-                .to_owned();
+        let mut text = format!(
+            "payload_bytes,connection,link,connections,rate_per_s,workers,instances,profile,server,repeat,{},disturbed,outlier\r\n",
+            self.measure.key
+        );
         for cell in &self.cells {
             for (name, figure) in cell.named_figures() {
                 for (index, point) in figure.points.iter().enumerate() {

@@ -96,7 +96,14 @@ fn a_plan_is_carried_out_and_everything_is_written() {
         assert!(kernel["server_cpu_us_per_request"].as_f64().unwrap() > 0.0, "{kernel}");
         assert!(kernel["client_command"].as_str().unwrap().contains("load http --json"));
     }
-    assert!(summary["environment"]["server_version"].as_str().unwrap().contains("nginx"));
+    let environment = &summary["environment"];
+    assert!(environment["server_version"].as_str().unwrap().contains("nginx"));
+    // What a machine's namespaces may have, and in no case one that paces.
+    let control = environment["sysctls"]["net.ipv4.tcp_congestion_control"].as_str().unwrap();
+    assert!(["cubic", "reno"].contains(&control), "{environment}");
+    let refused = environment["refused_sysctls"].to_string();
+    assert_eq!(refused.contains("tcp_congestion_control = cubic"), control == "reno", "{environment}");
+    assert_eq!(summary["measure"]["key"], "requests_per_s");
     assert_eq!(workplace.raw().len(), 2);
     for path in workplace.raw() {
         let run: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
@@ -266,6 +273,22 @@ fn a_wrong_plan_is_refused_in_one_line() {
     assert_refused(overfly().args(["bench"]), 2, &["<PLAN>"]);
 }
 
+/// Kept reports are of requests per second, before there was anything else: they say no figure.
+#[test]
+fn a_summary_of_before_there_were_other_figures_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/quickstart.json");
+    fs::copy(kept, folder.path().join("summary.json")).unwrap();
+    let (code, said) = outcome(&overfly().arg("report").arg(folder.path()).output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let report = fs::read_to_string(folder.path().join("report.md")).unwrap();
+    assert!(report.contains("Requests per second (requests/s) over"), "{report}");
+    let output = overfly().args(["report", "diff"]).args([folder.path(), folder.path()]).output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("The two agree"));
+}
+
 /// Starts a long run and waits until server and generator are both there; returns every process
 /// under it and the lab's network namespaces.
 fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
@@ -337,6 +360,35 @@ exec nginx "$@"
     assert!(String::from_utf8_lossy(&output.stdout).contains("made again, and well then"));
 }
 
+#[test]
+fn a_server_that_dies_while_it_is_measured_has_no_figure_and_the_others_have() {
+    // It ends well, some time after the generator has begun: nothing but its absence says so.
+    let server = r#"#!/bin/sh
+case "$*" in *-c*) ;; *) exec nginx "$@" ;; esac
+if ! mkdir FOLDER/first 2>/dev/null && ! mkdir FOLDER/second 2>/dev/null; then exec nginx "$@"; fi
+nginx "$@" &
+sleep 2
+kill -9 $!
+exit 0
+"#;
+    let workplace = Workplace::new(|plan| {
+        plan.replace("program = \"nginx\"", "program = \"./server\"")
+            .replace("duration_s = 0.5", "duration_s = 3")
+            .replace("repeats = 1", "repeats = 2")
+    });
+    let path = workplace.folder.path().join("server");
+    write_script(&path, &server.replace("FOLDER", &workplace.folder.path().display().to_string()));
+    let output = workplace.bench().output().unwrap();
+    let (code, said) = outcome(&output);
+    assert_eq!(code, Some(1), "{said}");
+    let kernel = &workplace.summary()["cells"][0]["kernel"];
+    assert!(kernel["problems"].to_string().contains("the server ended while it was measured"), "{kernel}");
+    let points: Vec<f64> =
+        kernel["points"].as_array().unwrap().iter().map(|point| point.as_f64().unwrap()).collect();
+    assert_eq!(points.iter().filter(|point| **point == 0.0).count(), 1, "{points:?}");
+    assert_eq!(points.iter().filter(|point| **point > 10.0).count(), 1, "{points:?}");
+}
+
 /// What a headless Chromium makes of a page: its elements after its scripts have run, and a picture of it.
 fn browser(page: &Path, width: u32, dark: bool, picture: Option<&Path>) -> String {
     let profile = tempfile::tempdir().unwrap();
@@ -392,8 +444,12 @@ fn the_report_is_a_page_that_needs_nothing_but_itself() {
         "the title is text"
     );
     assert!(body.contains("keepalive, 2 workers"), "the table is there");
+    // Kept, to be looked at.
+    let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-pictures");
+    fs::create_dir_all(&pictures).unwrap();
+    println!("pictures of the report: {}", pictures.display());
     for (width, dark) in [(1200, false), (1200, true), (390, false)] {
-        let picture = workplace.folder.path().join("picture.png");
+        let picture = pictures.join(format!("{width}-{}.png", if dark { "dark" } else { "light" }));
         browser(&page, width, dark, Some(&picture));
         assert!(fs::metadata(&picture).unwrap().len() > 10_000);
     }
