@@ -62,6 +62,10 @@ impl<O: Owner> Turn<'_, O> {
             None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
         };
         if over || (orphan_probe && flow.backoff >= self.shared.config.orphan_probes) {
+            if !flow.flags.has(Flags::HALF_OPEN) {
+                let persists = flow.flags.has(Flags::PERSIST);
+                self.owner.acted(self.id, Act::GaveUp { keep_alive: false, persists });
+            }
             return Verdict::End(Some(Failure::TimedOut));
         }
         if !flow.flags.has(Flags::HALF_OPEN) {
@@ -111,6 +115,7 @@ impl<O: Owner> Turn<'_, O> {
                     return Verdict::Keep;
                 }
                 if self.flow.retries >= settings.keep_alive.probes {
+                    self.owner.acted(self.id, Act::GaveUp { keep_alive: true, persists: false });
                     return Verdict::End(Some(Failure::TimedOut));
                 }
                 self.flow.retries += 1;
