@@ -154,8 +154,7 @@ pub(crate) struct Client {
     pub(crate) limit: Option<u32>,
     #[serde(default)]
     pub(crate) keep_open: bool,
-    #[serde(rename = "first_core")]
-    _first_core: Option<u16>,
+    pub(crate) first_core: Option<u16>,
 }
 
 /// The side that answers.

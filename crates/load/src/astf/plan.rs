@@ -121,6 +121,8 @@ pub(crate) struct Template {
     pub(crate) cps: f64,
     pub(crate) limit: Option<u32>,
     pub(crate) keep_open: bool,
+    /// The thread that has the first flow of those that `limit` leaves over when it is shared.
+    pub(crate) first_core: u16,
     pub(crate) ramp_s: Option<u32>,
     programs: [usize; 2],
     tunings: [Tuning; 2],
@@ -272,6 +274,7 @@ impl Plan {
             cps: client.cps,
             limit: client.limit,
             keep_open: client.keep_open,
+            first_core: client.first_core.unwrap_or(0),
             ramp_s: form.profiles.get(template.profile).and_then(|profile| profile.rampup_sec),
             programs: [client.program, server.program],
             tunings,

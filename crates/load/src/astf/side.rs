@@ -116,6 +116,7 @@ impl Side {
     pub(crate) fn memory(&self) -> usize {
         (self.streams.len() + self.datagrams.len()) * size_of::<Flow>()
             + self.noted.capacity() * size_of::<Key>()
+            + self.wheel.memory()
     }
 
     /// Flows that are there.

@@ -324,6 +324,32 @@ fn so_many_flows_are_kept_open() {
     assert!((63..=71).contains(&flows), "{flows}");
 }
 
+/// Growth between two numbers of flows, as of resident memory between 100 k and 1 M (docs/performance.md): tables double, so both
+/// stand right before they would.
+#[test]
+fn a_flow_and_a_side_cost_less_than_300_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/seven.py");
+    let memory = |flows: u64| {
+        let tunables = format!("hold=4000000000,cps=1000000,limit={flows}");
+        let settings = Settings { duration: Some(Duration::from_secs(1)), ..Settings::default() };
+        let mut case = Case::with(plan_of(std::slice::from_ref(&path), Some(&tunables)), settings);
+        while case.tally(Role::Server).established < flows {
+            let now_ns = case.now_ns.get();
+            assert!(now_ns < 2_000_000_000, "{:?} are there", case.tally(Role::Server).established);
+            for _ in 0..50 {
+                case.pair.pace(case.now_ns.get(), 1.0, false);
+                case.pair.begin(case.now_ns.get(), 1.0);
+                case.turn();
+            }
+        }
+        case.shown().memory as u64
+    };
+    let (few, many) = (12_000, 49_000);
+    let each = (memory(many) - memory(few)) / (2 * (many - few));
+    println!("{each} bytes");
+    assert!((100..300).contains(&each), "{each} bytes");
+}
+
 #[test]
 fn a_limit_ends_the_run() {
     let text = template("c.send('a'); c.recv(1)", "s.recv(1); s.send('b')", "kw = dict(limit=25)");
