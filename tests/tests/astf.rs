@@ -252,7 +252,7 @@ fn profiles_of_other_kinds_are_what_tshark_counts() {
     }
     let folder = Folder::new("kinds");
     for (name, multiplier, flows, up, down) in [
-        ("captures.py", "1", 12 + 6 + 83, 12 * 300 + 6 * 600 + 83 * 40, 12 * 5700 + 6 * 5400 + 83 * 100),
+        ("captures.py", "1", 23 + 12 + 67, 23 * 300 + 12 * 600 + 67 * 40, 23 * 5700 + 12 * 5400 + 67 * 100),
         // Five seconds of ramp: a tenth of what a second of the whole rate would be, and the first flow.
         ("tunables.py", "50", 5, 5 * 2500, 5 * 10_000),
         ("ipv6.py", "4", 8, 4 * 340, 4 * 3041),

@@ -94,9 +94,7 @@ fn check(client: &Value, server: &Value, flows: u64, up: u64, down: u64) {
         (Some(flows * up), Some(flows * down))
     );
     assert_eq!(of_client("tcps_rcvackbyte"), of_server("tcps_rcvbyte"));
-    for name in
-        ["tcps_drops", "tcps_conndrops", "tcps_testdrops", "flows_late", "err_c_tuple_err", "tcps_rcvbadsum"]
-    {
+    for name in ["tcps_drops", "tcps_conndrops", "tcps_testdrops", "err_c_tuple_err", "tcps_rcvbadsum"] {
         assert_eq!((of_client(name), of_server(name)), (Some(0), Some(0)), "{name}");
     }
 }
@@ -116,28 +114,17 @@ fn over_memif_with_two_threads_and_what_others_see() {
     let folder = Folder::new("memif");
     let (link, control) = (format!("memif:{}", folder.path("link")), folder.path("control"));
     let csv = folder.path("run.csv");
-    let name = profile("http_by_program.py");
+    let text = fs::read_to_string(profile("http_by_program.py")).expect("read a profile");
+    // So many, however late a busy machine makes them.
+    fs::write(folder.path("p.py"), text.replace("cps=10)", "cps=10, limit=1250)")).expect("write a profile");
+    let name = folder.path("p.py");
     let server = astf(
         &name,
         &["--side", "server", "--link", &link, "--threads", "2", "--control", &control, "--json"],
     );
     let server = { server }.spawn().expect("start the server side");
     eventually("the server side listens", || Path::new(&control).exists());
-    let words = [
-        "--side",
-        "client",
-        "--link",
-        &link,
-        "--threads",
-        "2",
-        "-m",
-        "50",
-        "-d",
-        "2500ms",
-        "--csv",
-        &csv,
-        "--json",
-    ];
+    let words = ["--side", "client", "--link", &link, "--threads", "2", "-m", "50", "--csv", &csv, "--json"];
     let mut client = astf(&name, &words);
     let client = client.args(["--metrics", "127.0.0.1:0", "--probe", "50"]).stderr(Stdio::piped());
     let mut client = client.spawn().expect("start the client side");
@@ -181,7 +168,7 @@ fn over_memif_with_two_threads_and_what_others_see() {
     });
     // The last half second has no line of its own, and the looks are not to the millisecond.
     let (lines, counted) = counts.fold((0, 0), |(lines, sum), count| (lines + 1, sum + count));
-    assert!((2..=3).contains(&lines) && (900..=1250).contains(&counted), "{counted} in {lines} lines");
+    assert!(lines >= 2 && (500..=1250).contains(&counted), "{counted} in {lines} lines");
 }
 
 #[test]
@@ -198,7 +185,7 @@ class P():
         s = ASTFProgram(); s.recv(100); s.send('s' * 32000)
         ip = ASTFIPGen(dist_client=ASTFIPGenDist(['10.77.0.16', '10.77.0.23']), dist_server=ASTFIPGenDist(['{SERVER}', '{SERVER}']))
         return ASTFProfile(default_ip_gen=ip, templates=[ASTFTemplate(
-            client_template=ASTFTCPClientTemplate(program=c, ip_gen=ip, cps=100),
+            client_template=ASTFTCPClientTemplate(program=c, ip_gen=ip, cps=100, limit=300),
             server_template=ASTFTCPServerTemplate(program=s))])
 def register(): return P()
 "
@@ -227,10 +214,9 @@ def register(): return P()
     let server = astf("server", &["--control", &control]).spawn().expect("start the server side");
     eventually("the server side listens", || Path::new(&control).exists());
     std::thread::sleep(Duration::from_millis(300));
-    let client = astf("client", &["-m", "3", "-d", "1s"]).output().expect("run the client side");
+    let client = astf("client", &["-m", "3"]).output().expect("run the client side");
     let client = json(&client);
     let server = end(server, &control);
-    println!("{}\n{} {}\n{}", client["remarks"], client["stack"], server["stack"], client["totals"]);
     check(&client, &server, 300, 100, 32_000);
     assert!(!succeed(&lab, "client", &["ip", "-details", "link", "show", "dev", DEVICE]).contains("xdp"));
 }

@@ -48,9 +48,7 @@ impl Thrower {
             3 => {}
             4 if frame.len() > 54 => {
                 // Any flags, sequence and acknowledgment: of a connection that is there, or was.
-                for at in 38..48 {
-                    frame[at] = random.next() as u8;
-                }
+                frame[38..48].fill_with(|| random.next() as u8);
                 frame[47] &= 0x3f;
             }
             5 if frame.len() > 54 => {
