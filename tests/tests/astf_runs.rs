@@ -1,14 +1,12 @@
-//! `overfly load astf` over memif and over AF_XDP with several threads, and what others see and order meanwhile; what a wrong
+//! `overfly load astf` over memif with several threads, and what others see and order meanwhile; what a wrong
 //! profile leaves undone, whose a profile runs as, and that the Python package installs.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
 
-use overfly_bench::lab::{CLIENT, DEVICE, Lab, SERVER};
-use overfly_tests::{eventually, overfly, succeed};
+use overfly_tests::{eventually, overfly};
 use serde_json::Value;
 
 /// A folder that goes with the test.
@@ -17,11 +15,7 @@ struct Folder(PathBuf);
 impl Folder {
     fn new(test: &str) -> Folder {
         // Short: the names of Unix sockets hold 108 bytes.
-        Folder::at(Path::new("/dev/shm"), test)
-    }
-
-    fn at(place: &Path, test: &str) -> Folder {
-        let folder = place.join(format!("astf-{test}-{}", std::process::id()));
+        let folder = Path::new("/dev/shm").join(format!("astf-{test}-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("make a folder");
         Folder(folder)
     }
@@ -169,56 +163,6 @@ fn over_memif_with_two_threads_and_what_others_see() {
     // The last half second has no line of its own, and the looks are not to the millisecond.
     let (lines, counted) = counts.fold((0, 0), |(lines, sum), count| (lines + 1, sum + count));
     assert!(lines >= 2 && (500..=1250).contains(&counted), "{counted} in {lines} lines");
-}
-
-#[test]
-fn over_xdp_with_two_threads() {
-    let lab = Lab::new(overfly()).expect("a lab");
-    // The lab has a /dev/shm of its own.
-    let folder = Folder::at(Path::new(env!("CARGO_TARGET_TMPDIR")), "xdp");
-    let control = folder.path("control");
-    let text = format!(
-        "from trex.astf.api import *
-class P():
-    def get_profile(self, tunables=(), **kwargs):
-        c = ASTFProgram(); c.send('c' * 100); c.recv(32000)
-        s = ASTFProgram(); s.recv(100); s.send('s' * 32000)
-        ip = ASTFIPGen(dist_client=ASTFIPGenDist(['10.77.0.16', '10.77.0.23']), dist_server=ASTFIPGenDist(['{SERVER}', '{SERVER}']))
-        return ASTFProfile(default_ip_gen=ip, templates=[ASTFTemplate(
-            client_template=ASTFTCPClientTemplate(program=c, ip_gen=ip, cps=100, limit=300),
-            server_template=ASTFTCPServerTemplate(program=s))])
-def register(): return P()
-"
-    );
-    fs::write(folder.path("p.py"), text).expect("write a profile");
-    assert_ne!(CLIENT.octets()[3], 16);
-    for last in 16..24 {
-        succeed(&lab, "client", &["ip", "address", "add", &format!("10.77.0.{last}/24"), "dev", DEVICE]);
-    }
-    let astf = |side: &str, more: &[&str]| {
-        let mut command = lab.command(side, overfly());
-        command.args([
-            "load",
-            "astf",
-            &folder.path("p.py"),
-            "--side",
-            side,
-            "--link",
-            "xdp",
-            "--interface",
-            DEVICE,
-        ]);
-        command.args(["--threads", "2", "--json"]).args(more).stdin(Stdio::null()).stdout(Stdio::piped());
-        command
-    };
-    let server = astf("server", &["--control", &control]).spawn().expect("start the server side");
-    eventually("the server side listens", || Path::new(&control).exists());
-    std::thread::sleep(Duration::from_millis(300));
-    let client = astf("client", &["-m", "3"]).output().expect("run the client side");
-    let client = json(&client);
-    let server = end(server, &control);
-    check(&client, &server, 300, 100, 32_000);
-    assert!(!succeed(&lab, "client", &["ip", "-details", "link", "show", "dev", DEVICE]).contains("xdp"));
 }
 
 /// Orders by the Python client, against a run.

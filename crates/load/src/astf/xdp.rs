@@ -1,7 +1,6 @@
 //! Sides over AF_XDP: the kernel's addresses are theirs, and its program brings their frames.
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use overfly_steer::Protocol;
@@ -39,13 +38,9 @@ pub(crate) fn works(
             "memif or tap for a profile with tunnels: the kernel's program knows no tunnel",
         ));
     }
-    let ((stacks, attachment), backing) = match role {
-        Role::Client => (client(settings, plan)?, Vec::new()),
-        // Before the first frame is ours.
-        Role::Server => {
-            let backing = back(plan)?;
-            (server(settings, plan)?, backing)
-        }
+    let (stacks, attachment) = match role {
+        Role::Client => client(settings, plan)?,
+        Role::Server => server(settings, plan)?,
     };
     let stride = if role == Role::Client { settings.threads as u16 } else { 1 };
     let mut works = Vec::new();
@@ -53,30 +48,7 @@ pub(crate) fn works(
         let rig = Single(shard(settings, plan, role, stack, index, stride)?);
         works.push(work(settings, shared, index, rig));
     }
-    Ok((works, Some(Box::new((attachment, backing)))))
-}
-
-/// Sockets of the kernel's at the ports that are listened at: it arbitrates them, and only frames to a port that somebody has there
-/// are taken from it. Who comes to them past the interface is not served.
-fn back(plan: &Plan) -> Result<Vec<OwnedFd>, Error> {
-    let any: IpAddr = if plan.templates[0].servers.0.first.is_ipv4() {
-        std::net::Ipv4Addr::UNSPECIFIED.into()
-    } else {
-        std::net::Ipv6Addr::UNSPECIFIED.into()
-    };
-    let failed = |what: &str, port: u16, error| {
-        Error::machine(format!("listening at {what} port {port} for the profile"), error)
-    };
-    let tcp = plan.tcp_ports.keys().map(|port| {
-        let listener =
-            std::net::TcpListener::bind((any, *port)).map_err(|error| failed("TCP", *port, error))?;
-        Ok(listener.into())
-    });
-    let udp = plan.udp_ports.keys().map(|port| {
-        let socket = std::net::UdpSocket::bind((any, *port)).map_err(|error| failed("UDP", *port, error))?;
-        Ok(socket.into())
-    });
-    tcp.chain(udp).collect()
+    Ok((works, Some(Box::new(attachment))))
 }
 
 type Stacks = (Vec<crate::link::Stack<overfly_link::xdp::XdpLink>>, overfly_steer::Attachment);
