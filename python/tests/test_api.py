@@ -192,7 +192,7 @@ class Refused(unittest.TestCase):
     def test_unknown_tunables(self) -> None:
         info = astf.ASTFGlobalInfo()
         self.refuses("has no tunable 'mms'; it has mss, initwnd", lambda: setattr(info.tcp, "mms", 1))
-        self.refuses("has no 'udp'; it has tcp, ip, ipv6, scheduler", lambda: info.udp)
+        self.refuses("has no 'udp'; it has tcp, ip, ipv6, path, scheduler", lambda: info.udp)
         self.refuses("set one of ip.tos, ip.ttl", lambda: setattr(info, "ip", 1))
 
     def test_arguments(self) -> None:

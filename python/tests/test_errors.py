@@ -166,6 +166,22 @@ class Errors(InFolder):
         self.assertTrue(text.startswith("b.py:4: a flow to TCP port 80 can be this server template's or the one's at"), text)
         self.assertIn("a.py:4", text)
 
+    def test_nothing_arrives_before_it_was_sent(self) -> None:
+        self.write(
+            "p.py",
+            "from trex.astf.api import *\nclass P():\n    def get_profile(self):\n"
+            "        c = ASTFProgram(); c.send('a')\n        s = ASTFProgram(); s.recv(1)\n"
+            "        ip = ASTFIPGen(dist_client=ASTFIPGenDist(['16.0.0.1', '16.0.0.9']), dist_server=ASTFIPGenDist(['48.0.0.1', '48.0.0.9']))\n"
+            "        own = ASTFGlobalInfoPerTemplate(); own.path.delay_usec = 5; own.path.jitter_usec = 6\n"
+            "        client = ASTFTCPClientTemplate(program=c, ip_gen=ip)\n"
+            "        server = ASTFTCPServerTemplate(program=s, glob_info=own)\n"
+            "        return ASTFProfile(default_ip_gen=ip, templates=ASTFTemplate(client, server))\n"
+            "def register(): return P()\n",
+        )
+        self.assertEqual(
+            self.fails("check", "p.py"), "p.py:9: path.jitter_usec 6 is more than path.delay_usec 5: nothing arrives before it was sent"
+        )
+
     def test_limits(self) -> None:
         self.assertIn("p.py: took more than 1 s of processor time", self.fails("check", self.profile("while True: pass"), "--seconds", "1"))
         sleeper = self.profile("import time\ntime.sleep(60)")

@@ -85,7 +85,7 @@ class Form(WithProfiles):
                 validate(self.schema, form, self.schema)
 
     def test_the_schema_has_the_tunables_ranges(self) -> None:
-        for name in ("tcp", "ip", "ipv6"):
+        for name in ("tcp", "ip", "ipv6", "path"):
             rules = self.schema["$defs"][name]
             self.assertEqual(set(rules["properties"]), set(TUNABLES[name]))
             for each, tunable in TUNABLES[name].items():

@@ -30,6 +30,7 @@ EXPECTED: Dict[str, Bytes] = {
     "second_service": [(5, 6)],
     "nat": [(3, 11), (4, 22), (5, 33), (7, 44)],
     "tunnel": [(123, 4_567)],
+    "path": [(500, 20_000)],
     "video": [(0, 0), (3, 500_000), (3, 50_000)],
 }
 """Of a flow of each template: bytes to the server, and to the client."""

@@ -19,6 +19,12 @@ const ROUTER: &str = "ip link set lo up && for t in t0 t1; do ip tuntap add dev 
     ip address add 10.77.0.1/24 dev t0 && ip address add 10.78.0.1/24 dev t1 && \
     ip route add 16.0.0.0/8 dev t0 && ip route add 48.0.0.0/8 dev t1 && ip route add 10.0.0.0/24 dev t1 && ip route add 17.0.0.0/8 dev t0 && ip route add 49.0.0.0/8 dev t1";
 
+/// IPv6 clients and servers, and the ends of tunnels: nobody answers ARP for these, so the sides' hardware addresses are told.
+const MORE: &str = "&& ip -6 route add fd02::/64 dev t0 && ip -6 route add fd03::/64 dev t1 && \
+    ip -6 route add 2001:db8:1::/64 dev t0 && ip -6 route add 2001:db8:2::/64 dev t1 && \
+    ip route add 1.1.1.11 dev t0 && ip neigh add 1.1.1.11 lladdr 02:00:0a:4d:00:02 dev t0 && \
+    ip route add 12.2.2.2 dev t1 && ip neigh add 12.2.2.2 lladdr 02:00:0a:4d:00:01 dev t1";
+
 /// Runs the test of that name once more inside the router's namespace, after more of its setup. False there.
 fn outside(test: &str, more: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
@@ -147,7 +153,9 @@ impl Outcome {
         let number = |text: &str| text.trim().parse::<u64>().unwrap_or(0);
         text.lines().fold((0, 0), |(packets, bytes), line| {
             let (tcp, udp) = line.split_once('\t').unwrap_or((line, ""));
-            (packets + 1, bytes + number(tcp) + number(udp).saturating_sub(8))
+            // TCP in a tunnel has both.
+            let payload = if tcp.is_empty() { number(udp).saturating_sub(8) } else { number(tcp) };
+            (packets + 1, bytes + payload)
         })
     }
 }
@@ -235,6 +243,63 @@ fn counters_of_the_profiles_are_what_tshark_counts() {
         let outcome = run(&folder, names, &["-m", multiplier]);
         check(names[0], &outcome, flows, up, down);
     }
+}
+
+#[test]
+fn profiles_of_other_kinds_are_what_tshark_counts() {
+    if outside("profiles_of_other_kinds_are_what_tshark_counts", MORE) {
+        return;
+    }
+    let folder = Folder::new("kinds");
+    for (name, multiplier, flows, up, down) in [
+        ("captures.py", "1", 23 + 12 + 67, 23 * 300 + 12 * 600 + 67 * 40, 23 * 5700 + 12 * 5400 + 67 * 100),
+        // Five seconds of ramp: a tenth of what a second of the whole rate would be, and the first flow.
+        ("tunables.py", "50", 5, 5 * 2500, 5 * 10_000),
+        ("ipv6.py", "4", 8, 4 * 340, 4 * 3041),
+        ("tunnel.py", "10", 10, 10 * 123, 10 * 4567),
+        ("video.py", "1", 4, 3 * 3, 500_000 + 2 * 50_000),
+    ] {
+        let outcome = run(&folder, &[name], &["-m", multiplier]);
+        check(name, &outcome, flows, up, down);
+        if name == "tunnel.py" {
+            let (seen, sent) = (outcome.seen("t1", "gtp && tcp").0, outcome.packets());
+            assert_eq!(seen, sent, "all is in tunnels");
+            let probe = &outcome.client["probes"][0];
+            assert!(
+                probe["sent"].as_u64() >= Some(1)
+                    && probe["lost"] == 0
+                    && probe["avg_us"].as_f64() > Some(0.0),
+                "{probe}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_path_loses_never_leaves_and_the_rest_is_late() {
+    if outside("what_a_path_loses_never_leaves_and_the_rest_is_late", "") {
+        return;
+    }
+    let folder = Folder::new("path");
+    let outcome = run(&folder, &["path.py"], &["-m", "3", "--probe", "20"]);
+    let at = |side, counter| outcome.at(side, counter);
+    assert_eq!((at("client", "flows_total"), at("client", "tcps_rcvbyte")), (30, 30 * 20_000));
+    assert!(at("server", "path_lost") > 0 && at("client", "path_lost") == 0);
+    for device in ["t0", "t1"] {
+        // Acknowledgments of the stack's own, in TIME-WAIT, are not the flows'.
+        let (seen, left) = (outcome.seen(device, ALL).0, outcome.packets() - at("server", "path_lost"));
+        assert!((left..left + 10).contains(&seen), "{seen} on {device}, {left} left");
+    }
+    let connect_us = outcome.client["latency"]["others"]["connect"]["us"]["min"].as_f64().expect("a time");
+    assert!(
+        (40_000.0..75_000.0).contains(&connect_us),
+        "20 ms there, 30 back, 10 more or less: {connect_us}"
+    );
+    let probe = &outcome.client["probes"][0];
+    assert!(
+        probe["received"].as_u64() >= Some(10) && probe["min_us"].as_u64() < Some(20_000),
+        "not on the path: {probe}"
+    );
 }
 
 #[test]

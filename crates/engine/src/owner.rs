@@ -103,6 +103,13 @@ pub enum Act {
     Persisted,
     /// A keep-alive probe is due.
     Probed,
+    /// A timer ran out for the last time: [`Failure::TimedOut`] follows.
+    GaveUp {
+        /// Keep-alive probes were not answered; else what was sent was not acknowledged.
+        keep_alive: bool,
+        /// These were probes of a window that stayed shut.
+        persists: bool,
+    },
     /// Data arrived that was here already, so many bytes; `part`: and new data with it.
     Duplicate {
         /// Bytes that were here already.

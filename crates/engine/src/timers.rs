@@ -64,6 +64,10 @@ impl<O: Owner> Turn<'_, O> {
             None => flow.retries >= limit && !flow.flags.has(Flags::PERSIST),
         };
         if over || (orphan_probe && flow.backoff >= self.shared.config.orphan_probes) {
+            if !flow.flags.has(Flags::HALF_OPEN) {
+                let persists = flow.flags.has(Flags::PERSIST);
+                self.owner.acted(self.id, Act::GaveUp { keep_alive: false, persists });
+            }
             return self.timed_out();
         }
         if !flow.flags.has(Flags::HALF_OPEN) {
@@ -120,6 +124,7 @@ impl<O: Owner> Turn<'_, O> {
                     return Verdict::Keep;
                 }
                 if self.flow.retries >= settings.keep_alive.probes {
+                    self.owner.acted(self.id, Act::GaveUp { keep_alive: true, persists: false });
                     return self.timed_out();
                 }
                 self.flow.retries += 1;

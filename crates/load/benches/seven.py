@@ -13,6 +13,7 @@ class Prof1():
         parser.add_argument("--win", type=int, default=32768, help="receive window, bytes")
         parser.add_argument("--cps", type=float, default=1.0, help="connections a second")
         parser.add_argument("--limit", type=int, default=None, help="connections in all")
+        parser.add_argument("--delay", type=int, default=0, help="how long packets take each way, us")
         args = parser.parse_args(tunables)
         prog_c = ASTFProgram()
         prog_c.send("q" * args.req)
@@ -27,6 +28,7 @@ class Prof1():
         ip_gen = ASTFIPGen(dist_client=clients, dist_server=ASTFIPGenDist(["48.0.0.1", "48.0.0.255"]))
         info = ASTFGlobalInfo()
         info.tcp.rxbufsize = info.tcp.txbufsize = args.win
+        info.path.delay_usec = args.delay
         return ASTFProfile(default_ip_gen=ip_gen, default_c_glob_info=info, default_s_glob_info=info, templates=ASTFTemplate(
             client_template=ASTFTCPClientTemplate(program=prog_c, ip_gen=ip_gen, cps=args.cps, limit=args.limit),
             server_template=ASTFTCPServerTemplate(program=prog_s)))

@@ -57,6 +57,8 @@ def _template(form: Dict[str, Any], index: int, template: Dict[str, Any], outcom
     for name, entry in (("client", client), ("server", server)):
         lines.append(f"  {name}:")
         lines += _steps(form, form["programs"][entry["program"]])
+        if any(entry["path"].values()):
+            lines.append("    packets take {delay_usec:,} µs, {jitter_usec:,} more or less; of a million {loss_ppm:,} are lost".format(**entry["path"]))
     return lines + _traffic(template, outcome) + [""]
 
 

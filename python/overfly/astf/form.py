@@ -112,6 +112,13 @@ def _template(run: _Run, profile: ASTFProfile, source: int, template: ASTFTempla
             **_tuned(profile.default_s_glob_info, server.glob_info),
         },
     }
+    for side in (client, server):
+        path = form["client" if side is client else "server"]["path"]
+        if path["jitter_usec"] > path["delay_usec"]:
+            raise ASTFError(
+                f"path.jitter_usec {path['jitter_usec']} is more than path.delay_usec {path['delay_usec']}: nothing arrives before it was sent",
+                side.place,
+            )
     if template.tg_name is not None:
         form["group"] = run.groups.index(template.tg_name)
     if template.capture is not None:

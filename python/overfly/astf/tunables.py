@@ -55,6 +55,12 @@ TUNABLES: Dict[str, Dict[str, Tunable]] = {
         "src_msb": Tunable(0, 0, None, True, is_address=True),
         "dst_msb": Tunable(0, 0, None, True, is_address=True),
     },
+    # Not TRex's: what becomes of the packets that a side sends, on their way.
+    "path": {
+        "delay_usec": Tunable(0, 10_000_000, 0, True),
+        "jitter_usec": Tunable(0, 10_000_000, 0, True),
+        "loss_ppm": Tunable(0, 1_000_000, 0, True),
+    },
     "scheduler": {
         "rampup_sec": Tunable(3, 60000, None, False),
         "accurate": Tunable(0, 1, 0, False),

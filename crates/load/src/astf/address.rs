@@ -72,6 +72,11 @@ impl Range {
         self.position(address).is_some()
     }
 
+    /// Whether an address is in both.
+    pub(crate) fn overlaps(&self, other: &Range) -> bool {
+        self.contains(other.first) || other.contains(self.first)
+    }
+
     /// The fewest prefixes that hold exactly these addresses.
     pub(crate) fn prefixes(&self) -> Vec<Prefix> {
         let bits = if self.first.is_ipv4() { 32 } else { 128 };

@@ -12,7 +12,7 @@ use super::compile::{Compiled, Source, compile};
 use super::control::{EXPECTED, Wish};
 use super::counter::Counter;
 use super::plan::Plan;
-use super::report::{Counted, Report, Seen, counted, sum};
+use super::report::{Counted, Probed, Report, Seen, counted, sum};
 use super::run::{Running, Shared, Stage};
 use super::settings::{Ends, Settings};
 use super::watch::Watch;
@@ -80,6 +80,9 @@ pub struct AstfArgs {
     /// Take orders at this Unix socket: one JSON object a line (docs/astf.md)
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Echo requests a second from the first client to the first server, beside the flows: min, avg, max, jitter and lost
+    #[arg(long, value_name = "N", allow_hyphen_values = true)]
+    pub probe: Option<String>,
     /// The same seed draws the same random addresses and delays
     #[arg(long, value_name = "N", default_value = "1", allow_hyphen_values = true)]
     pub seed: String,
@@ -132,6 +135,7 @@ impl AstfArgs {
             mtu: self.mtu.as_deref().map(|given| number("--mtu", given)).transpose()?,
             time_wait,
             control: self.control.clone(),
+            probe_per_s: self.probe.as_deref().map(|given| number("--probe", given)).transpose()?,
             seed: number("--seed", &self.seed)?,
         };
         settings.check()?;
@@ -231,6 +235,8 @@ struct Standing {
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<BTreeMap<&'static str, Counted>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    probes: Option<Vec<Probed>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     groups: Option<BTreeMap<String, BTreeMap<&'static str, Counted>>>,
 }
 
@@ -269,6 +275,7 @@ fn obey(wish: Wish, shared: &Shared, elapsed: Duration, plan: &Plan) -> Standing
         active: sides.map(|tally| tally.active),
         flows: sides.map(|tally| tally.counts.at(Counter::flows_total)),
         counters,
+        probes: wish.counters.then(|| totals.probes.iter().map(Probed::new).collect()),
         groups,
     }
 }

@@ -1,5 +1,7 @@
 //! What is counted of flows: names and meanings as people of this field know them (`docs/astf.md`).
 
+use super::plan::Role;
+
 macro_rules! counters {
     ($($name:ident $kind:ident $help:literal;)*) => {
         /// One counter. Its name in reports is [`Counter::name`].
@@ -38,6 +40,7 @@ pub(crate) enum Kind {
     Udp,
     UdpError,
     Application,
+    Path,
     FlowTable,
     FlowTableError,
 }
@@ -49,6 +52,7 @@ impl Kind {
             Kind::Tcp | Kind::TcpError => "TCP",
             Kind::Udp | Kind::UdpError => "UDP",
             Kind::Application => "Application",
+            Kind::Path => "Simulated path",
             Kind::FlowTable | Kind::FlowTableError => "Flow Table",
         }
     }
@@ -98,6 +102,18 @@ counters! {
     tcps_rcvpackafterwin TcpError "packets with data after window";
     tcps_rcvbyteafterwin TcpError "bytes rcvd after window";
     tcps_rcvdupack TcpError "rcvd duplicate acks";
+    tcps_keeptimeo TcpError "keepalive timeouts";
+    tcps_keepdrops TcpError "connections dropped in keepalive";
+    tcps_persistdrop TcpError "timeout in persist state";
+    tcps_sndprobe TcpError "window probes sent";
+    tcps_rcvbadsum TcpError "packets received with ccksum errs";
+    tcps_rcvafterclose TcpError "packets rcvd after close";
+    tcps_rcvacktoomuch TcpError "rcvd acks for unsent data";
+    tcps_pawsdrop TcpError "segments dropped due to PAWS";
+    tcps_rcvoopackdrop TcpError "OOO packet drop due to queue len";
+    tcps_sack_recovery_episode TcpError "SACK recovery episodes";
+    tcps_ecn_ce Tcp "ECN Congestion Experienced";
+    tcps_ecn_rcwnd Tcp "# times ECN reduced the cwnd";
     udps_accepts Udp "connections accepted";
     udps_connects Udp "connections established";
     udps_closed Udp "conn. closed (includes drops)";
@@ -115,8 +131,17 @@ counters! {
     flows_total Application "flows begun";
     flows_late Application "flows due that were never begun: the rate was not reached";
     program_cut_short Application "programs that the peer's end cut short";
+    path_delayed Path "packets held for the path's delay";
+    path_lost Path "packets lost for the path's loss";
+    path_overflow Path "packets lost: too many under way";
     err_c_tuple_err FlowTableError "no local port or next hop for a new flow";
     err_flow_overflow FlowTableError "no room for a new flow (--flows)";
+    err_cwf FlowTableError "client pkt without flow";
+    err_no_syn FlowTableError "server first flow packet with no SYN";
+    err_no_memory FlowTableError "no room for a flow that came (--flows), or for its payload";
+    err_len_err FlowTableError "packets that are not well-formed";
+    err_fragments_ipv4_drop FlowTableError "IP fragments dropped";
+    err_no_tcp_udp FlowTable "no tcp/udp packet";
     err_no_template FlowTableError "flows that no template is for";
     defer_template FlowTable "flows whose first payload chose the template";
     err_defer_no_template FlowTableError "first payloads that no template is for";
@@ -161,6 +186,31 @@ impl Counts {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Counter, u64)> + '_ {
         Counter::ALL.iter().map(|counter| (*counter, self.at(*counter)))
     }
+}
+
+/// What a stack counts for all its flows together: it knows no groups.
+pub(crate) fn of_stack(role: Role, stack: &overfly_engine::Counters) -> Counts {
+    let mut counts = Counts::ZERO;
+    let of_no_flow = if role == Role::Client { Counter::err_cwf } else { Counter::err_no_syn };
+    for (counter, count) in [
+        (Counter::tcps_sndprobe, stack.window_probes),
+        (Counter::tcps_rcvbadsum, stack.drop_checksum),
+        (Counter::tcps_rcvafterclose, stack.drop_no_owner),
+        (Counter::tcps_rcvacktoomuch, stack.drop_bad_ack),
+        (Counter::tcps_pawsdrop, stack.drop_paws),
+        (Counter::tcps_rcvoopackdrop, stack.drop_reassembly_budget),
+        (Counter::tcps_sack_recovery_episode, stack.fast_retransmits),
+        (Counter::tcps_ecn_ce, stack.ecn_marks),
+        (Counter::tcps_ecn_rcwnd, stack.ecn_reductions),
+        (of_no_flow, stack.drop_no_flow),
+        (Counter::err_no_memory, stack.drop_no_flows + stack.drop_no_memory),
+        (Counter::err_len_err, stack.drop_malformed),
+        (Counter::err_fragments_ipv4_drop, stack.drop_fragment),
+        (Counter::err_no_tcp_udp, stack.drop_protocol + stack.drop_ethertype),
+    ] {
+        counts.add(counter, count);
+    }
+    counts
 }
 
 /// What one side knows of one template group.

@@ -21,8 +21,7 @@ pub(crate) struct Form {
     pub(crate) pools: Vec<Pool>,
     pub(crate) templates: Vec<Template>,
     pub(crate) tunnels: Vec<Tunnel>,
-    #[serde(rename = "probes")]
-    _probes: Vec<serde::de::IgnoredAny>,
+    pub(crate) probes: Vec<Probe>,
 }
 
 /// A profile of it.
@@ -151,11 +150,11 @@ pub(crate) struct Client {
     pub(crate) tcp: Tcp,
     pub(crate) ip: Ip,
     pub(crate) ipv6: Ipv6,
+    pub(crate) path: Path,
     pub(crate) limit: Option<u32>,
     #[serde(default)]
     pub(crate) keep_open: bool,
-    #[serde(rename = "first_core")]
-    _first_core: Option<u16>,
+    pub(crate) first_core: Option<u16>,
 }
 
 /// The side that answers.
@@ -168,6 +167,7 @@ pub(crate) struct Server {
     pub(crate) ip: Ip,
     #[serde(rename = "ipv6")]
     _ipv6: Ipv6,
+    pub(crate) path: Path,
 }
 
 /// Which flows are a server template's.
@@ -219,6 +219,24 @@ pub(crate) struct Ipv6 {
     pub(crate) enable: u8,
     pub(crate) src_msb: Option<Ipv6Addr>,
     pub(crate) dst_msb: Option<Ipv6Addr>,
+}
+
+/// What becomes of packets on their way: `delay_usec` less or more `jitter_usec`, and of a million `loss_ppm` are lost.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Path {
+    pub(crate) delay_usec: u32,
+    pub(crate) jitter_usec: u32,
+    pub(crate) loss_ppm: u32,
+}
+
+/// A latency probe. Those of other pairs of links than the first are left out.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Probe {
+    pub(crate) link_pair: u64,
+    pub(crate) client: IpAddr,
+    pub(crate) server: IpAddr,
 }
 
 /// What a tunnel is made of.

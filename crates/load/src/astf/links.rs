@@ -10,6 +10,7 @@ use overfly_wire::MacAddr;
 use super::opener::{Opener, Ports};
 use super::pace::Pace;
 use super::plan::{Plan, Role};
+use super::probe::Probe;
 use super::rig::Single;
 use super::run::{Shared, pair, work};
 use super::settings::{Ends, Settings};
@@ -18,7 +19,8 @@ use super::tunnel::{Tunnelled, Tunnels};
 use crate::crew::Work;
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{Link, Network, Stack, Wire, memif, uptime_ns};
+use crate::link::{Link, Network, Stack, Wire, boot_key, memif, uptime_ns};
+use crate::random::SplitMix;
 
 /// The work of each thread, and what must outlive them.
 type Works = (Vec<Work<()>>, Option<Box<dyn Send>>);
@@ -190,5 +192,16 @@ pub(crate) fn shard<W: Wire>(
     let ports = Ports { range: first + offset..=*settings.ports.end(), stride };
     let opener = Opener::new(plan, index, settings.threads, &ports);
     let pace = Pace::new(plan, index, settings.threads);
-    Ok(Shard::client(stack, plan, opener, pace, flows, seed))
+    let probe = if index == 0 { probe(settings, plan) } else { None };
+    Ok(Shard::client(stack, plan, (opener, pace, probe), flows, seed))
+}
+
+/// The latency probe of a run's first thread: between the pairs that the profile names, else its first client and server.
+pub(crate) fn probe(settings: &Settings, plan: &Plan) -> Option<Probe> {
+    let first = [(plan.templates[0].clients.0.first, plan.templates[0].servers.0.first)];
+    let pairs: &[_] = if plan.probes.is_empty() { &first } else { &plan.probes };
+    let per_s = settings.probe_per_s.or((!plan.probes.is_empty()).then_some(1.0))?;
+    let [low, high] =
+        [0, 8].map(|at| boot_key()[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
+    Some(Probe::new(pairs, per_s, SplitMix::new(low ^ high ^ uptime_ns()).next()))
 }

@@ -380,7 +380,14 @@ impl<W: Wire> Machine<'_, W> {
     fn send_message(&mut self, key: Key, template: u16, buffer: u32) -> Next {
         let payload = self.plan.buffers[buffer as usize].whole().unwrap_or_default();
         let socket = self.side.sockets_at(key);
+        if let Some(note) = &self.side.note {
+            note.set(buffer, 0);
+        }
         let sent = self.stack.engine.udp_send(self.now, socket, &mut self.stack.wire, None, None, payload);
+        if let Some(note) = &self.side.note {
+            // It may wait for its next hop, whole.
+            note.take();
+        }
         let now_us = self.side.now_us;
         let role = self.side.role;
         let flow = &mut self.side.datagrams[key.index()];

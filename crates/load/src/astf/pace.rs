@@ -39,8 +39,9 @@ impl Pace {
             rate: template.cps / threads as f64,
             ramp_ns: template.ramp_s.map(|seconds| f64::from(seconds) * 1e9),
             limit: template.limit.map(|limit| {
-                let (limit, index, threads) = (u64::from(limit), index as u64, threads as u64);
-                limit / threads + u64::from(index < limit % threads)
+                let (limit, threads) = (u64::from(limit), threads as u64);
+                let place = (index as u64 + threads - u64::from(template.first_core) % threads) % threads;
+                limit / threads + u64::from(place < limit % threads)
             }),
             keep_open: template.keep_open,
             // The first is due at once; the one that would be due as the time ends is not.
@@ -148,5 +149,32 @@ impl Pace {
     /// Whether there is nothing more to begin, ever.
     pub(crate) fn is_done(&self) -> bool {
         self.templates.iter().all(|due| !due.keep_open && due.limit.is_some_and(|limit| due.begun >= limit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::astf::tests::plan_of;
+
+    #[test]
+    fn threads_share_a_limit_from_the_first_core_on() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("p.py");
+        let text = "from trex.astf.api import *
+class P():
+    def get_profile(self, **kwargs):
+        c = ASTFProgram(); c.send('a')
+        s = ASTFProgram(); s.recv(1)
+        ip = ASTFIPGen(dist_client=ASTFIPGenDist(['16.0.0.1', '16.0.0.9']), dist_server=ASTFIPGenDist(['48.0.0.1', '48.0.0.1']))
+        return ASTFProfile(default_ip_gen=ip, templates=ASTFTemplate(
+            client_template=ASTFTCPClientTemplate(program=c, ip_gen=ip, limit=6, core_base=3),
+            server_template=ASTFTCPServerTemplate(program=s)))
+def register(): return P()
+";
+        std::fs::write(&path, text).unwrap();
+        let plan = plan_of(&[path], None);
+        let limits = [0, 1, 2, 3].map(|index| Pace::new(&plan, index, 4).templates[0].limit.unwrap());
+        assert_eq!(limits, [2, 1, 1, 2]);
     }
 }

@@ -9,6 +9,7 @@ use overfly_engine::{Algorithm, Config, Ecn, Prefix};
 use super::address::{Range, prefixes_of};
 use super::buffer::Buffer;
 use super::form::{self, Command, Distribution, Form, Payload, Transport, Tunnel};
+use super::path::{Ambiguous, Paths};
 use crate::error::Error;
 
 /// Which end of its flows a stack is.
@@ -120,9 +121,15 @@ pub(crate) struct Template {
     pub(crate) cps: f64,
     pub(crate) limit: Option<u32>,
     pub(crate) keep_open: bool,
+    /// The thread that has the first flow of those that `limit` leaves over when it is shared.
+    pub(crate) first_core: u16,
     pub(crate) ramp_s: Option<u32>,
     programs: [usize; 2],
     tunings: [Tuning; 2],
+    /// Of what the client side sends, and the server side.
+    paths: [form::Path; 2],
+    /// The profile's file and line.
+    place: String,
 }
 
 impl Template {
@@ -144,6 +151,10 @@ pub(crate) struct Plan {
     pub(crate) tcp_ports: BTreeMap<u16, Port>,
     pub(crate) udp_ports: BTreeMap<u16, Port>,
     pub(crate) tunnels: Vec<Tunnel>,
+    /// Clients and servers between which latency is probed.
+    pub(crate) probes: Vec<(IpAddr, IpAddr)>,
+    /// What the client side sends, and the server side.
+    paths: [Paths; 2],
     /// Engine-wide tunables of the client and the server side.
     wide: [(form::Tcp, Option<u8>); 2],
 }
@@ -182,6 +193,10 @@ impl Plan {
             tcp_ports: BTreeMap::new(),
             udp_ports: BTreeMap::new(),
             tunnels: form.tunnels.iter().filter(|tunnel| tunnel.active).cloned().collect(),
+            probes: (form.probes.iter().filter(|probe| probe.link_pair == 0))
+                .map(|probe| (probe.client, probe.server))
+                .collect(),
+            paths: Default::default(),
             wide,
         };
         for (index, template) in form.templates.iter().enumerate() {
@@ -192,7 +207,43 @@ impl Plan {
         for port in ports {
             port.rules.sort_by_key(|rule| (rule.payload.is_none(), rule.addresses.is_none()));
         }
+        plan.paths = [plan.client_paths()?, plan.server_paths()?];
         Ok(plan)
+    }
+
+    /// What the client side sends is known by its destination.
+    fn client_paths(&self) -> Result<Paths, Error> {
+        let mut paths = Paths::default();
+        for template in &self.templates {
+            let to = (protocol(template.transport), template.port);
+            let path = (template.paths[0], template.group);
+            let added = paths.add(to, Some(template.servers.0), path, self.groups.len());
+            added.map_err(|Ambiguous| ambiguous(template))?;
+        }
+        Ok(paths)
+    }
+
+    /// What the server side sends is known by its source, as flows are that come.
+    fn server_paths(&self) -> Result<Paths, Error> {
+        let mut paths = Paths::default();
+        for (transport, ports) in [(Transport::Tcp, &self.tcp_ports), (Transport::Udp, &self.udp_ports)] {
+            for (port, rules) in ports {
+                let by_payload = rules.rules.iter().any(|rule| rule.payload.is_some());
+                for rule in &rules.rules {
+                    let template = &self.templates[usize::from(rule.template)];
+                    let path = (template.paths[1], template.group);
+                    let servers = rule.addresses.filter(|_| !by_payload);
+                    let added = paths.add((protocol(transport), *port), servers, path, self.groups.len());
+                    added.map_err(|Ambiguous| ambiguous(template))?;
+                }
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The paths of what a side sends.
+    pub(crate) fn paths(&self, role: Role) -> &Paths {
+        &self.paths[role as usize]
     }
 
     fn add(&mut self, form: &Form, index: usize, template: &form::Template) -> Result<(), Error> {
@@ -223,9 +274,12 @@ impl Plan {
             cps: client.cps,
             limit: client.limit,
             keep_open: client.keep_open,
+            first_core: client.first_core.unwrap_or(0),
             ramp_s: form.profiles.get(template.profile).and_then(|profile| profile.rampup_sec),
             programs: [client.program, server.program],
             tunings,
+            paths: [client.path, server.path],
+            place: place.clone(),
         });
         let ports = match template.transport {
             Transport::Tcp => &mut self.tcp_ports,
@@ -301,6 +355,21 @@ impl Plan {
             ..config
         }
     }
+}
+
+fn protocol(transport: Transport) -> u8 {
+    match transport {
+        Transport::Tcp => overfly_wire::ipv4::PROTOCOL_TCP,
+        Transport::Udp => overfly_wire::ipv4::PROTOCOL_UDP,
+    }
+}
+
+fn ambiguous(template: &Template) -> Error {
+    Error::usage(
+        "PROFILE",
+        &template.place,
+        "the same path (delay, jitter, loss) for templates of the same port and addresses: on the way nothing tells their packets apart",
+    )
 }
 
 /// The profile's file and line.

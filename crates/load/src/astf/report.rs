@@ -10,6 +10,7 @@ use serde::Serialize;
 use super::counter::{Counter, Counts, Tally};
 use super::latency::Latency;
 use super::plan::Plan;
+use super::probe::ProbeTimes;
 use super::rig::Snapshot;
 use super::run::Home;
 use super::settings::Settings;
@@ -98,6 +99,63 @@ pub struct GroupTimes {
     pub jitter_us: f64,
 }
 
+/// What a latency probe found out: echo requests from a client's address to a server's.
+#[derive(Debug, Clone, Serialize)]
+pub struct Probed {
+    /// From.
+    pub client: String,
+    /// To.
+    pub server: String,
+    /// Requests.
+    pub sent: u64,
+    /// Replies.
+    pub received: u64,
+    /// Requests without a reply within a second.
+    pub lost: u64,
+    /// The shortest round trip, µs; 0 without any.
+    pub min_us: u64,
+    /// The mean, µs.
+    pub avg_us: f64,
+    /// The longest, µs.
+    pub max_us: u64,
+    /// RFC 3550's estimate, µs.
+    pub jitter_us: f64,
+}
+
+impl Probed {
+    pub(crate) fn new(times: &ProbeTimes) -> Probed {
+        Probed {
+            client: times.client.to_string(),
+            server: times.server.to_string(),
+            sent: times.sent,
+            received: times.received,
+            lost: times.lost,
+            min_us: times.min_us,
+            avg_us: times.mean_us(),
+            max_us: times.max_us,
+            jitter_us: times.jitter_us,
+        }
+    }
+}
+
+impl fmt::Display for Probed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = |us: f64| units::time(us);
+        write!(
+            f,
+            "probe {} to {}: min {}  avg {}  max {}  jitter {}  lost {} of {}",
+            self.client,
+            self.server,
+            time(self.min_us as f64),
+            time(self.avg_us),
+            time(self.max_us as f64),
+            time(self.jitter_us),
+            self.lost,
+            self.sent
+        )
+    }
+}
+
 /// The result of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Report {
@@ -131,6 +189,8 @@ pub struct Report {
     pub groups: BTreeMap<String, BTreeMap<&'static str, Counted>>,
     /// By group; of the client side.
     pub latency: BTreeMap<String, GroupTimes>,
+    /// Of the client side, if there are any.
+    pub probes: Vec<Probed>,
     /// What stacks and links counted.
     pub stack: BTreeMap<String, u64>,
     /// What a reader should know.
@@ -207,6 +267,7 @@ impl Report {
             totals,
             groups,
             latency: latency.collect(),
+            probes: snapshot.probes.iter().map(Probed::new).collect(),
             stack: home.counters,
             remarks: Vec::new(),
         };
@@ -237,6 +298,9 @@ impl Report {
             if of(side, "err_flow_overflow") > 0 {
                 remarks.push(format!("The {side} side had no room for more flows: --flows makes it."));
             }
+        }
+        for probed in self.probes.iter().filter(|probed| probed.sent > 0 && probed.received == 0) {
+            remarks.push(format!("Nobody answered the probes to {}.", probed.server));
         }
         let full: u64 = self
             .stack
@@ -365,6 +429,9 @@ impl fmt::Display for Report {
             if times.first_byte.count > 1 {
                 writeln!(f, "  {group}: jitter     {:>13}", units::time(times.jitter_us))?;
             }
+        }
+        for probed in &self.probes {
+            writeln!(f, "  {probed}")?;
         }
         writeln!(
             f,

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use overfly_engine::Counters;
-
-use super::counter::Tally;
+use super::counter::{Tally, of_stack};
 use super::latency::Latency;
+use super::probe::ProbeTimes;
 use super::shard::Shard;
 use super::wire::{End, HasEnd};
 use crate::link::Wire;
@@ -15,8 +14,7 @@ use crate::link::Wire;
 pub(crate) struct Snapshot {
     /// By side and group; empty for a side that the thread has not.
     pub(crate) tallies: [Vec<Tally>; 2],
-    /// Of the engines.
-    pub(crate) stacks: [Counters; 2],
+    pub(crate) probes: Vec<ProbeTimes>,
     /// Bytes that control blocks and tables take, of both sides.
     pub(crate) memory: usize,
     /// Time with something to do.
@@ -38,6 +36,8 @@ pub(crate) trait Rig {
     /// How long until something is due by time, ns.
     fn wait_ns(&self, multiplier: f64) -> u64;
     fn reset_all(&mut self, now_ns: u64);
+    /// Whether nothing is on a simulated path.
+    fn has_arrived(&self) -> bool;
     fn is_wound_up(&self) -> bool;
     fn show(&self, into: &mut Snapshot);
     fn latencies(&self) -> &[Latency];
@@ -86,6 +86,10 @@ impl<W: Wire> Rig for Single<W> {
         self.0.reset_all(now_ns);
     }
 
+    fn has_arrived(&self) -> bool {
+        self.0.has_arrived()
+    }
+
     fn is_wound_up(&self) -> bool {
         self.0.stack.is_wound_up()
     }
@@ -107,7 +111,15 @@ fn show<W: Wire>(shard: &Shard<W>, into: &mut Snapshot) {
     let side = shard.side.role as usize;
     into.tallies[side].clear();
     into.tallies[side].extend_from_slice(shard.tallies());
-    into.stacks[side] = *shard.stack.engine.counters();
+    let stack = of_stack(shard.side.role, shard.stack.engine.counters());
+    if let Some(no_group) = into.tallies[side].last_mut() {
+        no_group.counts.merge(&stack);
+    }
+    if let Some(path) = shard.stack.wire.path() {
+        path.count(&mut into.tallies[side]);
+        into.memory += path.memory();
+    }
+    into.probes.extend(shard.stack.wire.probes().cloned());
     into.memory += shard.stack.engine.memory() + shard.side.memory();
 }
 
@@ -170,6 +182,10 @@ impl<W: HasEnd> Rig for Pair<W> {
     fn reset_all(&mut self, now_ns: u64) {
         self.client.reset_all(now_ns);
         self.server.reset_all(now_ns);
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.client.has_arrived() && self.server.has_arrived()
     }
 
     fn is_wound_up(&self) -> bool {

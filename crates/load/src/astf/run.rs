@@ -39,6 +39,8 @@ const ALONE_NAP_NS: u64 = 20_000_000;
 const WAKE_NS: u64 = 60_000;
 /// How long resets may take to go out at the end.
 const WIND_UP_NS: u64 = 500_000_000;
+/// And how long where they are on a simulated path: the longest delay and jitter.
+const PATH_MOST_NS: u64 = 21_000_000_000;
 
 /// How far a run has been told to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd)]
@@ -120,6 +122,7 @@ impl Shared {
                 sum.resize(sum.len().max(more.len()), Tally::ZERO);
                 sum.iter_mut().zip(more).for_each(|(sum, more)| sum.merge(more));
             }
+            total.probes.extend_from_slice(&shown.probes);
             total.memory += shown.memory;
             total.busy_ns += shown.busy_ns;
         }
@@ -236,7 +239,7 @@ impl<R: Rig> Conductor<'_, R> {
     /// Flows that are there may come to their end.
     fn drain(&mut self, turn: &mut Turn<()>, patience: Duration) {
         let until_ns = self.shared.now_ns().saturating_add(patience.as_nanos() as u64);
-        while self.rig.active() > 0 || self.rig.has_work() {
+        while self.rig.active() > 0 || self.rig.has_work() || !self.rig.has_arrived() {
             let now_ns = self.shared.now_ns();
             if now_ns >= until_ns || self.shared.stage() == Stage::Ends || !turn.goes_on(now_ns, &()) {
                 break;
@@ -251,7 +254,9 @@ impl<R: Rig> Conductor<'_, R> {
         loop {
             let now_ns = self.shared.now_ns();
             self.turn(now_ns, false);
-            if (self.rig.is_wound_up() && !self.rig.has_work()) || now_ns > begun_ns + WIND_UP_NS {
+            let is_done = self.rig.is_wound_up() && !self.rig.has_work() && self.rig.has_arrived();
+            let most_ns = if self.rig.has_arrived() { WIND_UP_NS } else { PATH_MOST_NS };
+            if is_done || now_ns > begun_ns + most_ns {
                 break;
             }
         }
@@ -288,6 +293,7 @@ impl<R: Rig> Conductor<'_, R> {
     fn show(&mut self) {
         let mut shown = lock(&self.shared.shown[self.index]);
         shown.memory = 0;
+        shown.probes.clear();
         shown.busy_ns = self.busy_ns;
         self.rig.show(&mut shown);
     }
@@ -308,6 +314,14 @@ pub(crate) fn pair<W: HasEnd>(
     let headers = if plan.has_ipv6() { 60 } else { 40 };
     let mtu = settings.mtu.unwrap_or((plan.largest_segment() + headers).max(1500));
     let epoch_ns = uptime_ns();
+    let probe = if index == 0 { super::links::probe(settings, plan) } else { None };
+    let answers = probe.is_some();
+    let own_prefixes = if answers { plan.addresses(Role::Server) } else { Vec::new() };
+    // A peer sends again what the path has lost, as long as that takes.
+    let way_us = plan.paths(Role::Client).longest_us() + plan.paths(Role::Server).longest_us();
+    let has_paths = [Role::Client, Role::Server].iter().any(|role| !plan.paths(*role).is_empty());
+    let least =
+        if has_paths { Duration::from_secs(1) + 2 * Duration::from_micros(way_us) } else { Duration::ZERO };
     let tunnels = Tunnels::new(&plan.tunnels, Role::Client).overhead() as u16;
     let stack = |role: Role| {
         let config = Config {
@@ -321,7 +335,10 @@ pub(crate) fn pair<W: HasEnd>(
             partial_checksums: true,
             max_flows: settings.flows,
             max_time_wait: settings.flows,
-            time_wait: settings.time_wait,
+            time_wait: settings.time_wait.max(least),
+            // To probes the server side answers.
+            arp: role == Role::Server && answers,
+            own_prefixes: if role == Role::Server { own_prefixes.clone() } else { Vec::new() },
             hash_key: boot_key(),
             ..Config::new(macs[role as usize], Ipv4Addr::UNSPECIFIED, 32)
         };
@@ -346,7 +363,7 @@ pub(crate) fn pair<W: HasEnd>(
     // Far apart: threads draw different numbers.
     let seed = settings.seed.wrapping_add((index as u64) << 32);
     Ok(Pair {
-        client: Shard::client(stack(Role::Client)?, plan, opener, pace, flows, seed),
+        client: Shard::client(stack(Role::Client)?, plan, (opener, pace, probe), flows, seed),
         server: Shard::server(stack(Role::Server)?, plan, flows, !seed)?,
     })
 }

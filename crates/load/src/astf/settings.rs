@@ -63,6 +63,8 @@ pub struct Settings {
     pub time_wait: Duration,
     /// Where orders are taken.
     pub control: Option<PathBuf>,
+    /// Echo requests a second from a client to a server, beside the flows; `None`: those that the profile asks for, one a second.
+    pub probe_per_s: Option<f64>,
     /// The same seed draws the same random numbers.
     pub seed: u64,
 }
@@ -86,6 +88,7 @@ impl Default for Settings {
             mtu: None,
             time_wait: Duration::from_millis(1),
             control: None,
+            probe_per_s: None,
             seed: 1,
         }
     }
@@ -120,6 +123,25 @@ impl Settings {
                 ));
             }
             _ => {}
+        }
+        if let Some(per_s) = self.probe_per_s {
+            if !(per_s > 0.0 && per_s <= 1000.0) {
+                return Err(Error::usage("--probe", per_s, "a number above 0, 1000 at most"));
+            }
+            if self.ends == Ends::Server {
+                return Err(Error::usage(
+                    "--probe",
+                    per_s,
+                    "--side client or both with it: the server side only answers",
+                ));
+            }
+            if self.link == Some(Link::Xdp) {
+                return Err(Error::usage(
+                    "--probe",
+                    per_s,
+                    "memif, tap or memory: over xdp answers reach the kernel, and ping measures the same",
+                ));
+            }
         }
         if !(1..=64).contains(&self.threads) {
             return Err(Error::usage("--threads", self.threads, "1 to 64 threads"));

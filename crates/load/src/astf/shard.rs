@@ -9,8 +9,11 @@ use super::latency::Latency;
 use super::machine::Machine;
 use super::opener::Opener;
 use super::pace::Pace;
+use super::path::Underway;
 use super::plan::{Plan, Role};
+use super::probe::Probe;
 use super::side::Side;
+use super::way::Way;
 use super::wire::HasEnd;
 use crate::error::Error;
 use crate::link::{Stack, Wire};
@@ -40,12 +43,14 @@ impl<W: HasEnd> Shard<W> {
 
 /// One side of a thread.
 pub(crate) struct Shard<W> {
-    pub(crate) stack: Stack<W>,
+    pub(crate) stack: Stack<Way<W>>,
     pub(crate) side: Side,
     plan: Arc<Plan>,
     opener: Option<Opener>,
     pace: Option<Pace>,
     random: SplitMix,
+    /// Nothing more is begun.
+    ended: bool,
 }
 
 impl<W: Wire> Shard<W> {
@@ -53,21 +58,27 @@ impl<W: Wire> Shard<W> {
     pub(crate) fn client(
         stack: Stack<W>,
         plan: &Arc<Plan>,
-        opener: Opener,
-        pace: Pace,
+        (opener, pace, probe): (Opener, Pace, Option<Probe>),
         flows: usize,
         seed: u64,
     ) -> Shard<W> {
-        let now_us = stack.time(0).as_micros();
-        let side = Side::new(plan.clone(), Role::Client, flows, now_us);
-        Shard {
-            stack,
-            side,
-            plan: plan.clone(),
-            opener: Some(opener),
-            pace: Some(pace),
-            random: SplitMix::new(seed),
-        }
+        let shard = Shard::new(stack, plan, Role::Client, probe, flows, seed);
+        Shard { opener: Some(opener), pace: Some(pace), ..shard }
+    }
+
+    fn new(
+        stack: Stack<W>,
+        plan: &Arc<Plan>,
+        role: Role,
+        probe: Option<Probe>,
+        flows: usize,
+        seed: u64,
+    ) -> Shard<W> {
+        let stack = Way::before(stack, Underway::new(plan, role, seed), probe);
+        let mut side = Side::new(plan.clone(), role, flows, stack.time(0).as_micros());
+        side.note = stack.wire.note();
+        let (plan, random) = (plan.clone(), SplitMix::new(seed));
+        Shard { stack, side, plan, opener: None, pace: None, random, ended: false }
     }
 
     /// A server side, which listens for all templates.
@@ -75,13 +86,13 @@ impl<W: Wire> Shard<W> {
     /// # Errors
     /// A port cannot be listened at.
     pub(crate) fn server(
-        mut stack: Stack<W>,
+        stack: Stack<W>,
         plan: &Arc<Plan>,
         flows: usize,
         seed: u64,
     ) -> Result<Shard<W>, Error> {
-        let now_us = stack.time(0).as_micros();
-        let mut side = Side::new(plan.clone(), Role::Server, flows, now_us);
+        let mut shard = Shard::new(stack, plan, Role::Server, None, flows, seed);
+        let (stack, side) = (&mut shard.stack, &mut shard.side);
         let failed = |error| Error::machine("listening for the profile's templates", error);
         let mut families: Vec<std::net::IpAddr> = vec![std::net::Ipv4Addr::UNSPECIFIED.into()];
         if plan.has_ipv6() {
@@ -110,12 +121,13 @@ impl<W: Wire> Shard<W> {
             }
         }
         side.listeners.sort_unstable();
-        Ok(Shard { stack, side, plan: plan.clone(), opener: None, pace: None, random: SplitMix::new(seed) })
+        Ok(shard)
     }
 
     fn tell(&mut self, now_ns: u64) -> Instant {
         let now = self.stack.time(now_ns);
         self.side.now_us = now.as_micros();
+        self.stack.wire.at(self.side.now_us, self.ended);
         now
     }
 
@@ -144,6 +156,7 @@ impl<W: Wire> Shard<W> {
 
     /// Nothing more is begun.
     pub(crate) fn end(&mut self) {
+        self.ended = true;
         if let Some(pace) = &mut self.pace {
             pace.end(&mut self.side);
         }
@@ -168,7 +181,7 @@ impl<W: Wire> Shard<W> {
         self.machine(now).attend_all();
     }
 
-    fn machine(&mut self, now: Instant) -> Machine<'_, W> {
+    fn machine(&mut self, now: Instant) -> Machine<'_, Way<W>> {
         Machine {
             stack: &mut self.stack,
             side: &mut self.side,
@@ -182,14 +195,23 @@ impl<W: Wire> Shard<W> {
 
     /// Whether a turn would have something to do before frames come.
     pub(crate) fn has_work(&self) -> bool {
-        !self.side.noted.is_empty() || self.stack.engine.has_output()
+        let is_due = |at_us| at_us <= self.side.now_us;
+        !self.side.noted.is_empty()
+            || self.stack.engine.has_output()
+            || self.stack.wire.next_us().is_some_and(is_due)
+    }
+
+    /// Whether nothing of ours is on a simulated path.
+    pub(crate) fn has_arrived(&self) -> bool {
+        self.stack.wire.held() == 0
     }
 
     /// How long until something is due by time, ns, if no frame comes.
     pub(crate) fn wait_ns(&self, multiplier: f64) -> u64 {
         let now_us = self.side.now_us;
         let engine = self.stack.engine.next_deadline().map(Instant::as_micros);
-        let due_us = self.side.wheel.next_us().into_iter().chain(engine).min();
+        let due_us =
+            self.side.wheel.next_us().into_iter().chain(engine).chain(self.stack.wire.next_us()).min();
         let wait_ns = due_us.map_or(u64::MAX, |due_us| due_us.saturating_sub(now_us) * 1000);
         self.pace.as_ref().map_or(wait_ns, |pace| wait_ns.min(pace.wait_ns(multiplier)))
     }

@@ -10,6 +10,7 @@ use super::buffer::Buffer;
 use super::counter::{Counter, Tally};
 use super::flow::{Flow, Key, NO_BUFFER, State};
 use super::latency::Latency;
+use super::path::Note;
 use super::plan::{Match, NO_TEMPLATE, Plan, Port, Role};
 use super::wheel::Wheel;
 
@@ -47,6 +48,8 @@ pub(crate) struct Side {
     /// The port that the socket in this place listens at, or 0.
     pub(crate) sockets: Vec<u16>,
     pub(crate) now_us: u64,
+    /// Where to say whose bytes are written, if the path that they take is simulated.
+    pub(crate) note: Option<Arc<Note>>,
     /// The group of each template, and of [`NO_TEMPLATE`].
     groups: Vec<u32>,
 }
@@ -70,6 +73,7 @@ impl Side {
             listeners: Vec::new(),
             sockets: Vec::new(),
             now_us,
+            note: None,
             groups: plan.templates.iter().map(|template| template.group as u32).collect(),
             plan,
         }
@@ -112,6 +116,7 @@ impl Side {
     pub(crate) fn memory(&self) -> usize {
         (self.streams.len() + self.datagrams.len()) * size_of::<Flow>()
             + self.noted.capacity() * size_of::<Key>()
+            + self.wheel.memory()
     }
 
     /// Flows that are there.
@@ -316,6 +321,14 @@ impl Side {
         }
     }
 
+    /// Says that the payload is all of the flow's last buffer, from `inside` on.
+    #[inline(always)]
+    fn note_part(&self, flow: FlowId, inside: u32) {
+        if let Some(note) = &self.note {
+            note.set(self.streams[flow.index()].buffer, inside);
+        }
+    }
+
     /// The buffer that alone has the bytes, and where in it they begin.
     #[inline(always)]
     fn part(&self, flow: FlowId, offset: u64, length: usize) -> Option<(&Buffer, u32)> {
@@ -385,6 +398,7 @@ impl Owner for Side {
     #[inline]
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
         if let Some((from, inside)) = self.part(flow, offset, buffer.len()) {
+            self.note_part(flow, inside);
             return from.copy(inside, buffer);
         }
         let mut done = 0;
@@ -398,6 +412,7 @@ impl Owner for Side {
     #[inline]
     fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
         if let Some((from, inside)) = self.part(flow, offset, buffer.len()) {
+            self.note_part(flow, inside);
             return from.copy_and_sum(inside, buffer);
         }
         self.fill(flow, offset, buffer);
@@ -447,7 +462,15 @@ impl Owner for Side {
                 counts.add(counter, 1);
             }
             Act::Persisted => counts.add(Counter::tcps_persisttimeo, 1),
-            Act::Probed => counts.add(Counter::tcps_keepprobe, 1),
+            Act::Probed => {
+                counts.add(Counter::tcps_keeptimeo, 1);
+                counts.add(Counter::tcps_keepprobe, 1);
+            }
+            Act::GaveUp { keep_alive, persists } => {
+                counts.add(Counter::tcps_keeptimeo, keep_alive.into());
+                counts.add(Counter::tcps_keepdrops, keep_alive.into());
+                counts.add(Counter::tcps_persistdrop, persists.into());
+            }
             Act::Duplicate { bytes, part: false } => {
                 counts.add(Counter::tcps_rcvduppack, 1);
                 counts.add(Counter::tcps_rcvdupbyte, bytes.into());

@@ -10,11 +10,14 @@ use super::compile::{Compiled, Source, compile};
 use super::counter::{Counter, Tally};
 use super::plan::{Plan, Role};
 use super::report::sum;
-use super::rig::{Pair, Rig};
+use super::rig::{Pair, Rig, Snapshot};
 use super::run::pair;
 use super::settings::Settings;
 use super::tunnel::{Tunnelled, Tunnels};
 use super::wire::End;
+
+mod hostile;
+mod paths;
 
 /// Virtual time that a turn takes.
 const TURN_NS: u64 = 20_000;
@@ -47,12 +50,14 @@ impl Case {
     }
 
     pub(super) fn new(plan: Arc<Plan>, multiplier: f64, seconds: u64) -> Case {
-        let settings = Settings {
-            multiplier,
-            duration: Some(Duration::from_secs(seconds)),
-            flows: 1 << 16,
-            ..Settings::default()
-        };
+        Case::with(
+            plan,
+            Settings { multiplier, duration: Some(Duration::from_secs(seconds)), ..Settings::default() },
+        )
+    }
+
+    pub(super) fn with(plan: Arc<Plan>, settings: Settings) -> Case {
+        let settings = Settings { flows: 1 << 16, ..settings };
         let wire = |role, end| Tunnelled::new(end, Tunnels::new(&plan.tunnels, role));
         let pair = pair(&settings, &plan, 0, wire).unwrap();
         Case { plan, pair, now_ns: Cell::new(0), settings }
@@ -90,7 +95,7 @@ impl Case {
 
     pub(super) fn drain(mut self) -> Case {
         let until_ns = self.now_ns.get() + 60_000_000_000;
-        while self.pair.active() > 0 || self.pair.has_work() {
+        while self.pair.active() > 0 || self.pair.has_work() || !self.pair.has_arrived() {
             assert!(self.now_ns.get() < until_ns, "flows are left after a minute");
             self.turn();
         }
@@ -98,19 +103,18 @@ impl Case {
     }
 
     pub(super) fn tally(&self, role: Role) -> Tally {
-        sum(self.shard(role))
+        sum(&self.shown().tallies[role as usize])
     }
 
-    fn shard(&self, role: Role) -> &[Tally] {
-        match role {
-            Role::Client => self.pair.client.tallies(),
-            Role::Server => self.pair.server.tallies(),
-        }
+    pub(super) fn shown(&self) -> Snapshot {
+        let mut shown = Snapshot::default();
+        self.pair.show(&mut shown);
+        shown
     }
 
     pub(super) fn group(&self, role: Role, name: &str) -> Tally {
         let index = self.plan.groups.iter().position(|group| group == name).unwrap();
-        self.shard(role)[index]
+        self.shown().tallies[role as usize][index]
     }
 
     pub(super) fn at(&self, role: Role, counter: Counter) -> u64 {
@@ -320,6 +324,32 @@ fn so_many_flows_are_kept_open() {
     assert!((63..=71).contains(&flows), "{flows}");
 }
 
+/// Growth between two numbers of flows, as of resident memory between 100 k and 1 M (docs/performance.md): tables double, so both
+/// stand right before they would.
+#[test]
+fn a_flow_and_a_side_cost_less_than_300_bytes() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/seven.py");
+    let memory = |flows: u64| {
+        let tunables = format!("hold=4000000000,cps=1000000,limit={flows}");
+        let settings = Settings { duration: Some(Duration::from_secs(1)), ..Settings::default() };
+        let mut case = Case::with(plan_of(std::slice::from_ref(&path), Some(&tunables)), settings);
+        while case.tally(Role::Server).established < flows {
+            let now_ns = case.now_ns.get();
+            assert!(now_ns < 2_000_000_000, "{:?} are there", case.tally(Role::Server).established);
+            for _ in 0..50 {
+                case.pair.pace(case.now_ns.get(), 1.0, false);
+                case.pair.begin(case.now_ns.get(), 1.0);
+                case.turn();
+            }
+        }
+        case.shown().memory as u64
+    };
+    let (few, many) = (12_000, 49_000);
+    let each = (memory(many) - memory(few)) / (2 * (many - few));
+    println!("{each} bytes");
+    assert!((100..300).contains(&each), "{each} bytes");
+}
+
 #[test]
 fn a_limit_ends_the_run() {
     let text = template("c.send('a'); c.recv(1)", "s.recv(1); s.send('b')", "kw = dict(limit=25)");
@@ -405,6 +435,9 @@ fn clients_behind_tunnels_have_their_bytes() {
     case.check(20, 123, 4567);
     let counters = case.pair.counters();
     assert_eq!(counters["client.tunnel.sent_frames"], counters["server.tunnel.received_frames"]);
-    assert_eq!(counters["client.tunnel.sent_frames"], case.at(Role::Client, Counter::tcps_sndtotal));
-    assert_eq!(counters["client.tunnel.received_frames"], case.at(Role::Server, Counter::tcps_sndtotal));
+    // Its topology asks for a probe, which goes through the tunnel, and its answer too.
+    let probe = case.shown().probes.remove(0);
+    assert_eq!((probe.sent, probe.received), (1, 1));
+    assert_eq!(counters["client.tunnel.sent_frames"], case.at(Role::Client, Counter::tcps_sndtotal) + 1);
+    assert_eq!(counters["client.tunnel.received_frames"], case.at(Role::Server, Counter::tcps_sndtotal) + 1);
 }

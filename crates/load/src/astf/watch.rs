@@ -12,6 +12,7 @@ use ratatui::widgets::Paragraph;
 
 use super::counter::{Counter, Counts, Tally};
 use super::plan::Plan;
+use super::probe::ProbeTimes;
 use super::report::{Counted, Table, rates, sum};
 use super::rig::Snapshot;
 use super::run::Shared;
@@ -133,7 +134,10 @@ impl Watch {
             let written = writeln!(csv, "{line}").and_then(|()| csv.flush());
             written.map_err(|error| Error::machine(format!("writing {}", self.csv_name), error))?;
         }
-        let text = summary(elapsed, passed, multiplier, paused, busy, &sides, &interval);
+        let mut text = summary(elapsed, passed, multiplier, paused, busy, &sides, &interval);
+        if let Some(probe) = totals.probes.first().filter(|probe| probe.received > 0) {
+            let _ = write!(text, ", probe {} ({} lost)", units::time(probe.mean_us()), probe.lost);
+        }
         match &mut self.live {
             Live::Nothing => Ok(false),
             Live::Line => {
@@ -262,7 +266,38 @@ fn exposition(plan: &Plan, totals: &Snapshot) -> String {
             tally.counts.at(*counter)
         });
     }
+    probed(&mut text, totals);
     text
+}
+
+/// The latency probes, by client and server.
+fn probed(text: &mut String, totals: &Snapshot) {
+    type Of = fn(&ProbeTimes) -> f64;
+    let families: [(&str, &str, &str, Of); 7] = [
+        ("sent_total", "counter", "Echo requests.", |times| times.sent as f64),
+        ("received_total", "counter", "Echo replies.", |times| times.received as f64),
+        ("lost_total", "counter", "Echo requests without a reply within a second.", |times| {
+            times.lost as f64
+        }),
+        ("min_us", "gauge", "The shortest round trip.", |times| times.min_us as f64),
+        ("avg_us", "gauge", "The mean round trip.", ProbeTimes::mean_us),
+        ("max_us", "gauge", "The longest round trip.", |times| times.max_us as f64),
+        ("jitter_us", "gauge", "RFC 3550's jitter of round trips.", |times| times.jitter_us),
+    ];
+    for (name, kind, help, value) in families.into_iter().filter(|_| !totals.probes.is_empty()) {
+        let _ = writeln!(
+            text,
+            "# HELP overfly_astf_probe_{name} {help}\n# TYPE overfly_astf_probe_{name} {kind}"
+        );
+        for times in &totals.probes {
+            let (client, server) = (times.client, times.server);
+            let _ = writeln!(
+                text,
+                "overfly_astf_probe_{name}{{client=\"{client}\",server=\"{server}\"}} {}",
+                value(times)
+            );
+        }
+    }
 }
 
 #[cfg(test)]

@@ -54,6 +54,12 @@ impl Wheel {
         self.entries
     }
 
+    /// Bytes of memory that it takes.
+    pub(crate) fn memory(&self) -> usize {
+        let entries = self.far.capacity() + self.slots.iter().map(Vec::capacity).sum::<usize>();
+        entries * size_of::<Entry>() + self.slots.len() * size_of::<Vec<Entry>>()
+    }
+
     /// Wakes `flow` at `at_us`, and never earlier.
     pub(crate) fn insert(&mut self, at_us: u64, flow: u32, generation: u32) {
         let at = at_us.div_ceil(1 << TICK_SHIFT).max(self.now);

@@ -116,6 +116,12 @@ impl End {
         frames.iter().map(|(at, length)| &self.inbox.bytes[*at as usize..(at + length) as usize])
     }
 
+    /// The frames that were sent and not passed on yet.
+    #[cfg(test)]
+    pub(crate) fn sent(&self) -> impl Iterator<Item = &[u8]> {
+        self.out.frames()
+    }
+
     /// Whether the other end may pass on what it has sent.
     pub(crate) fn has_taken_all(&self) -> bool {
         self.taken == self.inbox.frames.len()
