@@ -184,8 +184,15 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        for id in processes_in(&self.namespace) {
-            send(id, Signal::KILL);
+        // A master whose worker dies first makes another one, before it is its turn.
+        let end = Instant::now() + Duration::from_secs(5);
+        loop {
+            let left = processes_in(&self.namespace);
+            if left.is_empty() || Instant::now() > end {
+                break;
+            }
+            left.into_iter().for_each(|id| send(id, Signal::KILL));
+            std::thread::sleep(Duration::from_millis(1));
         }
         let _ = self.child.wait();
     }
