@@ -6,7 +6,9 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
-use overfly_tests::{eventually, overfly};
+use overfly_bench::lab::Lab;
+use overfly_tests::{eventually, overfly, send, succeed};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A folder that goes with the test.
@@ -307,4 +309,33 @@ fn the_package_installs_without_a_network() {
     assert_eq!(String::from_utf8_lossy(&checked.stdout).matches("nothing wrong").count(), 1, "{checked:?}");
     let script = "import overfly, overfly.astf.control as control; print(overfly.__file__, control.Control)";
     assert!(run(Command::new(&inside).args(["-I", "-c", script])).contains("venv/lib"));
+}
+
+/// Neither side's kernel knows more of the other's addresses than that of the first request for a hardware address.
+#[test]
+fn over_xdp_with_clients_that_nobody_has_seen() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    for host in 0..32 {
+        succeed(&lab, "client", &["ip", "address", "add", &format!("10.77.9.{host}/16"), "dev", "eth0"]);
+    }
+    let text = fs::read_to_string(profile("http_by_program.py")).expect("read a profile");
+    let text = text.replace("\"16.0.0.0\", \"16.0.0.255\"", "\"10.77.9.0\", \"10.77.9.31\"");
+    let text = text.replace("\"48.0.0.0\", \"48.0.255.255\"", "\"10.77.0.1\", \"10.77.0.1\"");
+    let text = text.replace("cps=10)", "cps=10, limit=640)");
+    let name = format!("{}/p.py", overfly_tests::ROOT);
+    for side in ["server", "client"] {
+        lab.write(side, &name, text.as_bytes()).expect("write a profile");
+    }
+    let start = |side: &str, words: &[&str]| {
+        let mut command = lab.command(side, overfly());
+        command.args(["load", "astf", &name, "--side", side, "--link", "xdp", "--json"]).args(words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("start a side")
+    };
+    let server = start("server", &[]);
+    eventually("the server side is attached", || overfly_tests::is_steered(&lab));
+    let client = json(&start("client", &["-m", "50"]).wait_with_output().expect("wait for the client side"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    send(server.id(), Signal::INT);
+    let server = json(&server.wait_with_output().expect("wait for the server side"));
+    check(&client, &server, 640, 57, 42 + 32_768);
 }

@@ -42,6 +42,9 @@ struct config {
 	// Whether the firewall's rules have to be asked: of new connections, and of those that stacks have.
 	__u32 firewall_judges;
 	__u32 firewall_refusals;
+	// Whoever sends is taken to be where the frame says: a load generator's server, which has no kernel to fall back to.
+	__u32 trusts_senders;
+	__u32 padding;
 	// Who has each place: generation << 6 | stack (31 bits), so that a place's next stack is not taken for its last. 0: nobody.
 	__u32 owners[STACKS_MAX];
 	// A bit for each port that somebody listens at, with whatever protocol and address: no others are looked up.
@@ -439,7 +442,7 @@ int overfly_steer(struct xdp_md *ctx)
 			// It was the kernel's before a stack joined the listener, and stays so.
 			if (flow.protocol == IPPROTO_TCP && !opens && is_the_kernels(ctx, &flow))
 				goto other;
-			judgement = is_error ? ACCEPTED : judge(ctx, &flow.remote);
+			judgement = is_error || config_now->trusts_senders ? ACCEPTED : judge(ctx, &flow.remote);
 
 			// Connections that go on and are not remembered stay with whoever has them, wherever the peer is now.
 			if (judgement == REFUSED || (judgement == UNKNOWN && (opens || flow.protocol == IPPROTO_UDP))) {

@@ -64,6 +64,9 @@ pub struct Options {
     pub huge_pages: HugePages,
     /// The host's firewall is heeded: whom its rules do not let through for certain, the kernel serves.
     pub heed_firewall: bool,
+    /// A peer must be where the kernel would answer it; else the kernel serves it. Without, answers go to the hardware address that
+    /// a frame came from: for a server that no kernel socket stands behind.
+    pub judge_senders: bool,
 }
 
 impl Default for Options {
@@ -80,6 +83,7 @@ impl Default for Options {
             min_free_frames: 0,
             huge_pages: HugePages::No,
             heed_firewall: true,
+            judge_senders: true,
         }
     }
 }
@@ -189,6 +193,9 @@ impl Attachment {
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
         let mut program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key))?;
         program.set_mac(mac)?;
+        if !options.judge_senders {
+            program.trust_senders()?;
+        }
         let attached = program.attach(link.index)?.map_err(|errno| match errno {
             Errno::BUSY | Errno::EXIST => {
                 Error::ProgramAttached { name: interface.to_owned(), id: link.xdp_program }

@@ -40,6 +40,8 @@ struct Config {
     mac: [u8; 8],
     firewall_judges: u32,
     firewall_refusals: u32,
+    trusts_senders: u32,
+    padding: u32,
     /// Generation × 64 + stack; 0 where there is no stack.
     owners: [u32; STACKS_MAX as usize],
     /// A bit for each port that somebody listens at.
@@ -304,6 +306,8 @@ impl Program {
                 claims: 0,
                 mac: [0; 8],
                 firewall_judges: 0,
+                trusts_senders: 0,
+                padding: 0,
                 firewall_refusals: 0,
                 owners: [0; STACKS_MAX as usize],
                 listening: [0; 65536 / 64],
@@ -417,6 +421,12 @@ impl Program {
             return Ok(());
         }
         (self.settings.firewall_judges, self.settings.firewall_refusals) = wanted;
+        self.publish()
+    }
+
+    /// Whoever sends is taken to be where the frame says.
+    pub(crate) fn trust_senders(&mut self) -> Result<(), Error> {
+        self.settings.trusts_senders = 1;
         self.publish()
     }
 

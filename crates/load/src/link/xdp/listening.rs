@@ -44,6 +44,8 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
         // As for active opens.
         busy_poll: false,
         stacks: listening.threads as u16,
+        // The kernel could only refuse whom it does not know yet: it has nothing at these ports.
+        judge_senders: false,
         rx_ring: RX_RING,
         rx_frames: 2 * RX_RING * listening.threads as u32,
         flows: (listening.connections * listening.threads * 2).clamp(65_536, 1 << 22) as u32,
