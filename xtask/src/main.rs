@@ -20,6 +20,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask sanitize [TEST-OPTION…]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
        cargo xtask calls [--requests N]
+       cargo xtask costs [--repeats N] [--seconds N]
        cargo xtask results [PLAN…]
        cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
        cargo xtask within-host [--repeats N] [--seconds N]
@@ -34,7 +35,9 @@ fn main() -> ExitCode {
         Some("miri") => miri::run(words),
         Some("sanitize") => sanitize::Plan::parse(words).run(),
         Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "calls" | "soak" | "within-host" | "workers")) => example::run(name, words),
+        Some(name @ ("apps" | "calls" | "costs" | "soak" | "within-host" | "workers")) => {
+            example::run(name, words)
+        }
         _ => Err(USAGE.to_owned()),
     };
     match done {
