@@ -29,9 +29,13 @@ use crate::service::{Asked, Asker, Carrier, Outcome};
 
 /// How long a connection that one listener gave away waits for another to come, as long as somebody listens in the kernel: a server's
 /// new process may still be starting.
-const GIFT_WAIT: Duration = Duration::from_secs(2);
+const GIFT_WAIT: Duration = Duration::from_secs(60);
+/// How long it is tried often.
+const GIFT_HASTE: Duration = Duration::from_secs(2);
 /// How often it is tried.
 const GIFT_PAUSE: Duration = Duration::from_millis(5);
+/// And afterwards: a server that has stopped to accept for a while.
+const GIFT_LONG_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of one stack, and of all, that wait to be accepted by another.
 const GIFTS_OF_ONE_MAX: usize = 1024;
 const GIFTS_MAX: usize = 4096;
@@ -388,7 +392,11 @@ impl Carrier for Steering {
 
     fn pause(&self) -> Option<Duration> {
         let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
-        let gifts = (!self.gifts.is_empty()).then_some(GIFT_PAUSE);
+        let haste_until = self.gifts.iter().map(|gift| gift.until).max();
+        let gifts = haste_until.map(|until| {
+            let waited = GIFT_WAIT.saturating_sub(until.saturating_duration_since(Instant::now()));
+            if waited < GIFT_HASTE { GIFT_PAUSE } else { GIFT_LONG_PAUSE }
+        });
         let due =
             [Some(self.gateways_at), self.ways_at, self.rules_due, self.grants.due()].into_iter().flatten();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
@@ -526,12 +534,16 @@ impl Carrier for Steering {
         let mut attachment = lock(&self.attachment);
         let interface = self.claims.interface();
         let table = self.claims.table();
+        // They are many connections of few listeners.
+        let mut listened = HashMap::new();
         self.gifts.retain(|gift| {
             let heir = attachment.next_listener(gift.listener).and_then(|heir| clients.get(&heir));
             if heir.is_some_and(|heir| gift.send(heir)) {
                 return false;
             }
-            let may_come = now < gift.until && table.is_listened_at(gift.listener, interface);
+            let mut is_listened_at =
+                |at| *listened.entry(at).or_insert_with(|| table.is_listened_at(at, interface));
+            let may_come = now < gift.until && is_listened_at(gift.listener);
             if !may_come {
                 gift.reset();
             }

@@ -33,6 +33,7 @@ const OPTIONS: Options = Options {
     min_free_frames: 0,
     huge_pages: overfly_link::xdp::HugePages::No,
     heed_firewall: false,
+    judge_senders: true,
 };
 
 fn broker(lab: &Lab) -> Broker {

@@ -27,6 +27,7 @@ const OPTIONS: Options = Options {
     flows: 65_536,
     min_free_frames: 0,
     heed_firewall: true,
+    judge_senders: true,
     huge_pages: overfly_link::xdp::HugePages::No,
 };
 const LENGTH: usize = 80;
