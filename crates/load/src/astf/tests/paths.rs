@@ -15,7 +15,7 @@ fn a_path_takes_as_long_as_it_says() {
     for role in [Role::Client, Role::Server] {
         let (held, sent) = (case.at(role, Counter::path_delayed), case.at(role, Counter::tcps_sndtotal));
         // Acknowledgments in TIME-WAIT are the stack's own.
-        assert!(held >= sent && sent > 100, "{held} of {sent}");
+        assert!(held >= sent && sent >= 100, "{held} of {sent}");
     }
 }
 
