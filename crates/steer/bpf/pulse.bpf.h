@@ -16,7 +16,9 @@
 struct pulse {
 	__u64 looks; // 0: it does not say
 	__u64 held; // bytes that its process holds for its connections: for other processes, not for this program
-	__u64 padding[6];
+	__u64 syn_looks; // when the first SYN came that it had not looked for, as in `unseen`: for its process
+	__u64 syn_ns; // on CLOCK_MONOTONIC
+	__u64 padding[4];
 };
 
 // The first SYN that a stack has not looked for.
@@ -54,6 +56,8 @@ static __noinline int takes(__u32 stack, __u64 now_ns, __u64 patience_ns)
 		return now_ns - unseen->since_ns <= patience_ns;
 	unseen->since_ns = now_ns;
 	unseen->looks = looks;
+	pulse->syn_ns = now_ns;
+	*(volatile __u64 *)&pulse->syn_looks = looks;
 	return 1;
 }
 

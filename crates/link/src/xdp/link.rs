@@ -11,6 +11,7 @@ use rustix::process::{Pid, getpid};
 use rustix::thread::sched_yield;
 
 use super::fill::{Batch, Outcome, Turn};
+use super::late::LateSyns;
 use super::memory::{Memory, PoolLayout};
 use super::pool::shared_rings;
 use super::pulse::Pulse;
@@ -70,6 +71,8 @@ pub struct Counters {
     pub completion_missed: u64,
     /// Times that the fill ring had no room. Something corrupted it.
     pub fill_full: u64,
+    /// SYNs that had waited for a stopped process until other stacks may have answered them, dropped.
+    pub late_syns: u64,
     /// Calls that polled a device's queue.
     pub busy_polls: u64,
     /// Times that the processor was given away because nothing had arrived.
@@ -101,6 +104,7 @@ impl Counters {
             ("fill_lost", self.fill_lost),
             ("completion_missed", self.completion_missed),
             ("fill_full", self.fill_full),
+            ("late_syns", self.late_syns),
             ("busy_polls", self.busy_polls),
             ("yields", self.yields),
             ("receive_wakeups", self.receive_wakeups),
@@ -199,6 +203,8 @@ pub struct XdpLink {
     pulse: Option<Pulse>,
     /// Looks are not shown.
     unseen: bool,
+    /// The process was stopped, and these frames waited.
+    late: Option<LateSyns>,
 
     counters: Counters,
 }
@@ -266,6 +272,7 @@ impl XdpLink {
             asked: 0,
             pulse,
             unseen: false,
+            late: None,
             counters: Counters::default(),
         })
     }
@@ -346,9 +353,31 @@ impl XdpLink {
     #[inline]
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         // Before the rings are looked at: what comes later waits for the next time.
-        if let Some(pulse) = self.pulse.as_mut().filter(|_| !self.unseen) {
-            pulse.beat();
+        if self.pulse.as_mut().is_some_and(|pulse| pulse.beat(!self.unseen)) {
+            let waiting = self.queues.iter().map(|queue| queue.receive.waiting() as usize).sum();
+            self.late = Some(LateSyns::new(waiting));
         }
+        match self.late.take() {
+            None => self.take_frames(budget, each),
+            Some(late) => self.take_late(late, budget, each),
+        }
+    }
+
+    /// Takes frames that have waited for long.
+    #[cold]
+    fn take_late(&mut self, mut late: LateSyns, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
+        let before = late.waiting();
+        let mut dropped = 0;
+        let count = self.take_frames(budget.min(before), &mut |frame| {
+            if late.is_stale(frame) { dropped += 1 } else { each(frame) }
+        });
+        self.counters.late_syns += dropped;
+        self.late = Some(late).filter(|late| count > 0 && late.waiting() > 0);
+        count
+    }
+
+    #[inline]
+    fn take_frames(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         let queues = self.queues.len();
         let mut count = 0;
         let mut next = self.first_queue;

@@ -6,6 +6,7 @@
 
 mod completion;
 mod fill;
+mod late;
 mod link;
 mod memory;
 #[cfg(test)]

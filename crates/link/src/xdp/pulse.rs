@@ -15,12 +15,19 @@ const PLACE_LEN: usize = 64;
 /// Its words.
 const LOOKS: usize = 0;
 const HELD: usize = 1;
+const SYN_LOOKS: usize = 2;
+const SYN_NS: usize = 3;
+/// A SYN that has waited this long may have been sent again, to another stack, which has answered. It is sent again after a second
+/// (RFC 6298 2.1).
+const LATE_NS: u64 = 900_000_000;
 
 /// One stack's number. A frame that is older than the last look and was not followed by another one waits.
 pub(crate) struct Pulse {
     mapping: Mapping,
     stack: usize,
     looks: u64,
+    /// As of which look the first SYN after it is known.
+    known: u64,
 }
 
 // SAFETY: the mapping lives as long as `self`, and all access to it is atomic.
@@ -35,16 +42,30 @@ impl Pulse {
         let mapping = Mapping::shared(array, 0, usize::from(STACKS_MAX) * PLACE_LEN, "mmap of the pulses")?;
         let now = clock_gettime(ClockId::Monotonic);
         let looks = (now.tv_sec as u64) << 30 | now.tv_nsec as u64 | 1;
-        let mut pulse = Pulse { mapping, stack: stack.into(), looks };
-        pulse.beat();
+        let mut pulse = Pulse { mapping, stack: stack.into(), looks, known: 0 };
+        pulse.beat(true);
         Ok(pulse)
     }
 
-    /// The stack looks at its receive rings now.
+    /// The stack looks at its receive rings now, for all to see or not. True if SYNs have waited there for so long that other stacks
+    /// may have answered them.
     #[inline]
-    pub(crate) fn beat(&mut self) {
-        self.looks += 1;
-        self.word(self.stack, LOOKS).store(self.looks, Ordering::Relaxed);
+    pub(crate) fn beat(&mut self, seen: bool) -> bool {
+        let syn = self.word(self.stack, SYN_LOOKS).load(Ordering::Relaxed);
+        let late = syn == self.looks && self.known != syn && self.syn_is_late();
+        if seen {
+            self.looks += 1;
+            self.word(self.stack, LOOKS).store(self.looks, Ordering::Relaxed);
+        }
+        late
+    }
+
+    /// Whether the first SYN since the last look came too long ago.
+    fn syn_is_late(&mut self) -> bool {
+        self.known = self.looks;
+        let now = clock_gettime(ClockId::Monotonic);
+        let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
+        now_ns.saturating_sub(self.word(self.stack, SYN_NS).load(Ordering::Relaxed)) > LATE_NS
     }
 
     /// The stack's process holds so many bytes now (0 if another of its stacks says it). Returns what those of all other stacks do, which

@@ -161,6 +161,11 @@ impl<T: Copy> Consumer<T> {
         (self.next != self.seen).then(|| self.ring.read(self.next))
     }
 
+    /// Entries that wait to be taken, never more than the capacity whatever the shared index says.
+    pub(crate) fn waiting(&self) -> u32 {
+        self.ring.producer().load(Ordering::Acquire).wrapping_sub(self.next).min(self.ring.capacity())
+    }
+
     /// Entries taken whose place has not been given back to the producer.
     #[inline]
     pub(crate) fn unreleased(&self) -> u32 {
