@@ -6,8 +6,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use aya::programs::cgroup_skb::CgroupSkbLinkId;
 use aya::programs::{CgroupAttachMode, CgroupSkb, CgroupSkbAttachType};
 use overfly_bench::lab::Lab;
 use overfly_tests::{Nginx, Server, eventually, output, overfly, succeed};
@@ -248,16 +250,26 @@ impl ControlGroup {
         fsconfig_create(context.as_fd()).expect("a hierarchy of control groups");
         let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
         let root = root.expect("a mount that is nowhere");
-        let name = format!("overfly-tests-{}", std::process::id());
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("overfly-tests-{}-{count}", std::process::id());
         let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", root.as_raw_fd()));
         fs::create_dir(&path).expect("a control group");
         ControlGroup { _root: root, path }
     }
 
-    /// A shell's words that bring it into the group: sockets are of the group that their process was in when it made them.
+    /// A file whose writer comes into the group: sockets are of the group that their process was in when it made them.
     fn entry(&self) -> String {
         let path = self.path.display().to_string().replace("/self/", &format!("/{}/", std::process::id()));
-        format!("echo $$ > {path}/cgroup.procs")
+        format!("{path}/cgroup.procs")
+    }
+}
+
+impl ControlGroup {
+    fn attach(&self, program: &mut CgroupSkb) -> CgroupSkbLinkId {
+        let folder = File::open(&self.path).expect("open the group");
+        let link = program.attach(&folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
+        link.expect("attach a program")
     }
 }
 
@@ -290,7 +302,7 @@ fn a_control_groups_program_that_comes_later_is_heeded_too() {
     let group = ControlGroup::new();
     let mut shell = lab.command("server", "sh");
     let run = format!(
-        "{}; exec {} run -- nginx -c /dev/shm/nginx/nginx.conf -e stderr",
+        "echo $$ > {}; exec {} run -- nginx -c /dev/shm/nginx/nginx.conf -e stderr",
         group.entry(),
         overfly().display()
     );
@@ -306,9 +318,7 @@ fn a_control_groups_program_that_comes_later_is_heeded_too() {
     let program: &mut CgroupSkb =
         loaded.program_mut("deny").expect("a program").try_into().expect("for a group");
     program.load().expect("load a program");
-    let folder = File::open(&group.path).expect("open the group");
-    let link = program.attach(&folder, CgroupSkbAttachType::Ingress, CgroupAttachMode::Single);
-    let link = link.expect("attach a program");
+    let link = group.attach(program);
     eventually("the open connection stands still", || client.ask() == "silence");
     assert_eq!(get(&lab), Err(28));
 
@@ -318,5 +328,50 @@ fn a_control_groups_program_that_comes_later_is_heeded_too() {
         let before = accepted(&lab);
         get(&lab) == Ok("ok".to_owned()) && accepted(&lab) > before
     });
+    server.stop();
+}
+
+/// A listener that somebody else has made, as systemd does for a socket unit with IPAddressDeny=, is judged by that one's group.
+#[test]
+fn an_inherited_listener_is_judged_by_the_group_in_which_it_was_made() {
+    const SCRIPT: &str = r"
+import os, socket, sys
+entry, root, *words = sys.argv[1:]
+with open(entry, 'w') as group:
+    group.write(str(os.getpid()))
+listener = socket.create_server(('0.0.0.0', 80), reuse_port=False)
+with open(root, 'w') as group:
+    group.write(str(os.getpid()))
+os.set_inheritable(listener.fileno(), True)
+# nginx takes the listeners that its environment names, as after an upgrade.
+os.environ['NGINX'] = f'{listener.fileno()};'
+os.execv(words[0], words)
+";
+    let lab = lab();
+    let group = ControlGroup::new();
+    let entry = group.entry();
+    let root = entry.replace(&format!("/{}/cgroup", group.path.file_name().unwrap().display()), "/cgroup");
+    let serve = || {
+        let mut server = lab.command("server", "python3");
+        server.args(["-c", SCRIPT, &entry, &root]).arg(overfly());
+        server.args(["run", "--", "nginx", "-c", "/dev/shm/nginx/nginx.conf", "-e", "stderr"]);
+        Server::spawn(server)
+    };
+    let mut loaded = deny();
+    let program: &mut CgroupSkb =
+        loaded.program_mut("deny").expect("a program").try_into().expect("for a group");
+    program.load().expect("load a program");
+
+    // As it comes later, and as it is there.
+    let server = serve();
+    eventually("the stack serves", || get(&lab).is_ok() && accepted(&lab) > 0);
+    let link = group.attach(program);
+    eventually("the kernel refuses", || get(&lab) == Err(28));
+    server.stop();
+    let server = serve();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!((get(&lab), accepted(&lab)), (Err(28), 0));
+    program.detach(link).expect("detach a program");
+    eventually("the kernel serves", || get(&lab) == Ok("ok".to_owned()));
     server.stop();
 }

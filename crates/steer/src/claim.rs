@@ -49,6 +49,13 @@ impl Claims {
         &mut self.table
     }
 
+    /// In which control group a socket was made that holds a local address.
+    pub(crate) fn control_group(&mut self, protocol: Protocol, socket: There) -> Result<Option<u64>, Error> {
+        self.table
+            .control_group(protocol, socket)
+            .map_err(|errno| Error::system("asking for a socket's control group", errno))
+    }
+
     /// The interface whose frames are given away.
     pub(crate) fn interface(&self) -> u32 {
         self.interface

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 
 use crate::error::Error;
-use crate::netlink::{Netlink, Request, number};
+use crate::netlink::{Netlink, Request, attributes, number};
 use crate::repair::STATE_LISTEN;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -19,6 +19,9 @@ const PORT: usize = 4; // in network byte order
 const COOKIE: usize = 44;
 const USER: usize = 64;
 const INODE: usize = 68;
+const ATTRIBUTES: usize = 72;
+/// The number of the control group in which a socket was made (`INET_DIAG_CGROUP_ID`); a kernel without groups does not say.
+const CONTROL_GROUP: u16 = 21;
 
 /// A socket that the kernel found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,13 +82,42 @@ impl SocketTable {
 
     /// All of the namespace's sockets that listen, or with UDP have a port.
     pub(crate) fn all(&mut self, protocol: Protocol) -> Result<HashSet<There>, Errno> {
-        let states = if protocol == Protocol::Tcp { 1_u32 << STATE_LISTEN } else { u32::MAX };
         let mut all = HashSet::new();
+        self.dump(protocol, 0, |there, _| {
+            all.insert(there);
+        })?;
+        Ok(all)
+    }
+
+    /// In which control group a socket was made that listens, or with UDP has a port: the kernel judges its packets by that one,
+    /// whoever has the socket now. None if the kernel has no such groups.
+    pub(crate) fn control_group(&mut self, protocol: Protocol, socket: There) -> Result<Option<u64>, Errno> {
+        let mut group = None;
+        self.dump(protocol, socket.port, |there, body| {
+            if there == socket {
+                let mut found = attributes(body.get(ATTRIBUTES..).unwrap_or_default());
+                group =
+                    found.find_map(|(kind, value)| (kind == CONTROL_GROUP).then(|| value.try_into().ok())?);
+            }
+        })?;
+        Ok(group.map(u64::from_ne_bytes))
+    }
+
+    /// Shows each of the namespace's sockets that listen, or with UDP have a port, and what the kernel tells of it; only those of a
+    /// port, if it is not 0.
+    fn dump(
+        &mut self,
+        protocol: Protocol,
+        port: u16,
+        mut each: impl FnMut(There, &[u8]),
+    ) -> Result<(), Errno> {
+        let states = if protocol == Protocol::Tcp { 1_u32 << STATE_LISTEN } else { u32::MAX };
         for family in [AddressFamily::INET, AddressFamily::INET6] {
-            // struct inet_diag_req_v2, of no socket in particular
+            // struct inet_diag_req_v2
             let mut request = vec![family.as_raw() as u8, protocol as u8, 0, 0];
             request.extend(states.to_ne_bytes());
-            request.extend([0; 48]);
+            request.extend(port.to_be_bytes());
+            request.extend([0; 46]);
             let request = Request::new(SOCK_DIAG_BY_FAMILY, Netlink::DUMP, &request);
             self.netlink.exchange(request, |kind, body| {
                 if kind == SOCK_DIAG_BY_FAMILY
@@ -94,11 +126,11 @@ impl SocketTable {
                         (body.get(COOKIE..).and_then(number), body.get(COOKIE + 4..).and_then(number))
                 {
                     let cookie = u64::from(first) | u64::from(second) << 32;
-                    all.insert(There { cookie, port: u16::from_be_bytes([high, low]) });
+                    each(There { cookie, port: u16::from_be_bytes([high, low]) }, body);
                 }
             })?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Whether a socket of the kernel's listens there; yes if the kernel does not say.

@@ -185,6 +185,11 @@ impl Steering {
         let shown = socket.filter(|_| shown).map(|socket| identity(socket.as_fd())).transpose();
         let shown = shown.map_err(|errno| Error::system("SO_COOKIE", errno))?;
         let Wish { protocol, local, v6only, cluster, .. } = wish;
+        if let Some(shown) = shown.filter(|_| self.rules.is_some())
+            && let Some(group) = self.claims.control_group(protocol, shown)?
+        {
+            self.groups.check_socket(stack, group, &wish)?;
+        }
         lock(&self.attachment).listen_in(stack, protocol, local, v6only, cluster)?;
         if let Some(shown) = shown {
             self.grants.add(stack, wish, shown);

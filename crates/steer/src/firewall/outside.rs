@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::Protocol;
 use overfly_link::broker::message::{Kind, Wish};
-use rustix::fs::{Mode, OFlags, fstatfs, openat};
+use rustix::fs::{Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::{Pid, test_kill_process};
@@ -38,15 +38,47 @@ pub(crate) fn old_tables(ipv4: bool) -> Vec<String> {
     names.lines().map(str::to_owned).collect()
 }
 
-/// Which processes have been looked at.
+/// Which processes and sockets have been looked at.
 #[derive(Debug, Default)]
 pub(crate) struct ControlGroups {
     /// Without programs, as of then.
     free: RefCell<HashMap<(Pid, bool, bool), Instant>>,
-    /// Who has which stack.
-    stacks: BTreeMap<u16, Pid>,
-    /// Those of them whose packets a program judges.
+    stacks: BTreeMap<u16, Holder>,
+    /// The stacks whose packets a program judges.
     judged: BTreeSet<u16>,
+}
+
+/// Who has a stack.
+#[derive(Debug)]
+struct Holder {
+    process: Pid,
+    /// The groups by which the kernel judges its sockets, by their numbers: those in which the process was seen, and in which
+    /// sockets were made that it listens with. With each, what judges there. What a group that has gone had, its sockets keep.
+    groups: BTreeMap<u64, Option<String>>,
+}
+
+impl Holder {
+    /// Looks at all groups. What judges, if anything does.
+    fn look(&mut self) -> Option<String> {
+        match group_of(self.process) {
+            Ok(Some((group, _))) => {
+                if let Ok(status) = fstat(&group) {
+                    self.groups.entry(status.st_ino).or_default();
+                }
+            }
+            Ok(None) => {}
+            Err(error) if is_over(self.process, &error) => return None,
+            Err(error) => return Some(unreadable(self.process, &error)),
+        }
+        for (&number, judge) in &mut self.groups {
+            match group_at(number) {
+                Ok((group, name)) => *judge = judge_at(group.as_fd(), &name, &PACKETS),
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ESTALE | libc::ENOENT)) => {}
+                Err(error) => *judge = Some(format!("control group {number} cannot be opened ({error})")),
+            }
+        }
+        self.groups.values().flatten().next().cloned()
+    }
 }
 
 impl ControlGroups {
@@ -55,17 +87,19 @@ impl ControlGroups {
     /// # Errors
     /// [`Error::Firewall`] if something does, or it cannot be told.
     pub(crate) fn check(&self, process: Pid, wish: &Wish) -> Result<(), Error> {
-        let (connects, datagrams) = (wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
-        let key = (process, connects, datagrams);
+        let key = (process, wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
         let now = Instant::now();
         let mut free = self.free.borrow_mut();
         if free.get(&key).is_some_and(|since| now.duration_since(*since) < TRUST) {
             return Ok(());
         }
-        let mut hooks = PACKETS.to_vec();
-        hooks.extend(CONNECT.iter().filter(|_| connects));
-        hooks.extend(SEND_AND_RECEIVE.iter().filter(|_| datagrams));
-        if let Some(judge) = judge_of(process, &hooks) {
+        let judge = match group_of(process) {
+            Ok(Some((group, name))) => judge_at(group.as_fd(), &name, &hooks(wish)),
+            Ok(None) => None,
+            Err(error) if is_over(process, &error) => None,
+            Err(error) => Some(unreadable(process, &error)),
+        };
+        if let Some(judge) = judge {
             return Err(Error::Firewall(judge));
         }
         if free.len() >= PROCESSES_MAX {
@@ -75,12 +109,34 @@ impl ControlGroups {
         Ok(())
     }
 
+    /// Whether nothing judges the packets of a socket that was made in the control group of that number, which a stack listens
+    /// with from now on.
+    ///
+    /// # Errors
+    /// As [`ControlGroups::check`].
+    pub(crate) fn check_socket(&mut self, stack: u16, group: u64, wish: &Wish) -> Result<(), Error> {
+        let judge = match group_at(group) {
+            Ok((folder, name)) => judge_at(folder.as_fd(), &name, &hooks(wish)),
+            Err(error) => Some(format!(
+                "the control group in which the socket was made cannot be opened ({error}), so that nobody knows of its programs"
+            )),
+        };
+        if let Some(judge) = judge {
+            return Err(Error::Firewall(judge));
+        }
+        if let Some(holder) = self.stacks.get_mut(&stack) {
+            holder.groups.entry(group).or_default();
+        }
+        Ok(())
+    }
+
     /// A stack is a process's from now on, whose group is looked at. (If a program judges it already, its listeners say so.)
     pub(crate) fn watch(&mut self, stack: u16, process: Pid) {
-        self.stacks.insert(stack, process);
-        if judge_of(process, &PACKETS).is_some() {
+        let mut holder = Holder { process, groups: BTreeMap::new() };
+        if holder.look().is_some() {
             self.judged.insert(stack);
         }
+        self.stacks.insert(stack, holder);
     }
 
     /// A stack is nobody's any more. Its number may be another's soon.
@@ -89,20 +145,20 @@ impl ControlGroups {
         self.judged.remove(&stack);
     }
 
-    /// Looks at the groups of all stacks' processes: nobody tells when a program comes or goes. What there is to say, a line for
-    /// each process with news.
+    /// Looks at the groups of all stacks: nobody tells when a program comes or goes. What there is to say, a line for each process
+    /// with news.
     pub(crate) fn look(&mut self) -> Vec<String> {
         let mut news = BTreeMap::new();
-        for (&stack, &process) in &self.stacks {
-            let judge = judge_of(process, &PACKETS);
-            let pid = process.as_raw_nonzero();
+        for (&stack, holder) in &mut self.stacks {
+            let judge = holder.look();
+            let pid = holder.process.as_raw_nonzero();
             if judge.is_none() && self.judged.remove(&stack) {
-                news.insert(pid, format!("process {pid} is accelerated again: no BPF program of its control group judges its packets any more"));
+                news.insert(pid, format!("process {pid} is accelerated again: no BPF program of its control groups judges its packets any more"));
             }
             if let Some(judge) = judge
                 && self.judged.insert(stack)
             {
-                self.free.borrow_mut().retain(|(known, ..), _| *known != process);
+                self.free.borrow_mut().retain(|(known, ..), _| *known != holder.process);
                 let then =
                     "the kernel serves its new connections, and those that Overfly carries stand still";
                 news.insert(pid, format!("process {pid}: {judge}: {then}"));
@@ -117,27 +173,65 @@ impl ControlGroups {
     }
 }
 
-/// Why the packets of a process are the kernel's: what its control group has at one of these hooks. None for a process that has gone.
-fn judge_of(process: Pid, hooks: &[u32]) -> Option<String> {
-    let (group, name) = match group_of(process) {
-        Ok(found) => found?,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound && test_kill_process(process).is_err() => {
-            return None;
-        }
-        Err(error) => {
-            let pid = process.as_raw_nonzero();
-            return Some(format!(
-                "the control group of process {pid} cannot be read ({error}), so that nobody knows of its programs"
-            ));
-        }
-    };
-    hooks.iter().find_map(|&hook| match programs(group.as_fd(), hook) {
+/// What of a group's programs concerns a wish.
+fn hooks(wish: &Wish) -> Vec<u32> {
+    let (connects, datagrams) = (wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
+    let mut hooks = PACKETS.to_vec();
+    hooks.extend(CONNECT.iter().filter(|_| connects));
+    hooks.extend(SEND_AND_RECEIVE.iter().filter(|_| datagrams));
+    hooks
+}
+
+/// Whether a process has no group because it has gone.
+fn is_over(process: Pid, error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound && test_kill_process(process).is_err()
+}
+
+fn unreadable(process: Pid, error: &std::io::Error) -> String {
+    let pid = process.as_raw_nonzero();
+    format!(
+        "the control group of process {pid} cannot be read ({error}), so that nobody knows of its programs"
+    )
+}
+
+/// Why packets are the kernel's: what a control group has at one of these hooks.
+fn judge_at(group: BorrowedFd<'_>, name: &str, hooks: &[u32]) -> Option<String> {
+    hooks.iter().find_map(|&hook| match programs(group, hook) {
         Ok(0) => None,
         Ok(count) => Some(format!(
             "{count} BPF programs of the control group {name}, or those above, judge its packets (systemd's IPAddressDeny= and the like; `bpftool cgroup tree` lists them)"
         )),
         Err(errno) => Some(format!("the programs of the control group {name} cannot be read ({errno})")),
     })
+}
+
+/// The folder of the group of a number, and its name. Needs CAP_DAC_READ_SEARCH.
+fn group_at(number: u64) -> Result<(OwnedFd, String), std::io::Error> {
+    /// `struct file_handle` of open_by_handle_at(2), as kernfs fills it (`FILEID_KERNFS`, include/linux/exportfs.h).
+    #[repr(C)]
+    struct Handle {
+        length: u32,
+        kind: i32,
+        number: u64,
+    }
+    let mut handle = Handle { length: 8, kind: 0xfe, number };
+    // A mount's own descriptor is none that can be asked.
+    let root = openat(&root()?, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    // SAFETY: `handle` has the form of a file handle of that length, and outlives the call.
+    let group = unsafe {
+        libc::open_by_handle_at(
+            root.as_raw_fd(),
+            (&raw mut handle).cast(),
+            libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
+        )
+    };
+    if group < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: a new descriptor that nobody else knows.
+    let group = unsafe { OwnedFd::from_raw_fd(group) };
+    let name = std::fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd()))?;
+    Ok((group, name.to_string_lossy().into_owned()))
 }
 
 /// The folder of a process's group in the second hierarchy, and its name; `None` if it is in none.
@@ -198,8 +292,6 @@ fn programs(group: BorrowedFd<'_>, hook: u32) -> Result<u32, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::FromRawFd;
-
     use rustix::fs::{AtFlags, mkdirat, unlinkat};
 
     use super::*;
