@@ -96,6 +96,16 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             for line in in_force.without_effect() {
                 complain(line);
             }
+            let mut settings = overfly::sysctls::not_obeyed();
+            if matches!(acceleration, Acceleration::Xdp(_)) {
+                settings.extend(overfly::routes::not_obeyed());
+            }
+            if !settings.is_empty() {
+                complain(format_args!(
+                    "accelerated connections do not follow {} (docs/tcp.md)",
+                    settings.join(", ")
+                ));
+            }
             let command = warden_command(&library, &acceleration, &in_force, arguments);
             let status = supervise(command, None, acceleration.process());
             drop(acceleration);

@@ -8,6 +8,7 @@ use overfly_wire::MacAddr;
 use crate::congestion::Algorithm;
 use crate::prefix::Prefix;
 use crate::recovery::Bounds;
+use crate::tuple::Tuple;
 
 /// The settings of one engine. [`Config::new`] gives the defaults; [`crate::Engine::new`] refuses what is out of range.
 #[derive(Clone, Debug)]
@@ -43,8 +44,12 @@ pub struct Config {
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
     /// (CHECKSUM_PARTIAL): the link is memory, such as veth.
     pub partial_checksums: bool,
-    /// Hops that our packets may go (RFC 791's TTL, RFC 8200's hop limit). At least 1.
+    /// Hops that our IPv4 packets may go (RFC 791's TTL). At least 1.
     pub hop_limit: u8,
+    /// Hops that our IPv6 packets may go (RFC 8200's hop limit). At least 1.
+    pub hop_limit6: u8,
+    /// What the administrator set for single routes. The longest prefix that has a destination counts; at most 4,096.
+    pub routes: Vec<Route>,
     /// Control blocks at most, TIME-WAIT ones included. 1 to 2^31 - 1.
     pub max_flows: u32,
     /// Control blocks in TIME-WAIT at most; beyond it a flow ends at once, as with Linux's tcp_max_tw_buckets.
@@ -64,6 +69,8 @@ pub struct Config {
     /// Window scale that SYNs offer at least (RFC 7323 section 2.2); more if [`Config::receive_window`] needs it. Linux's follows
     /// from all of the largest receive buffer, of which the window is a part. 0 to 14.
     pub window_scale: u8,
+    /// Window scaling (RFC 7323 section 2); without it no window is larger than 65,535 bytes.
+    pub window_scaling: bool,
     /// Bytes of out-of-order data held over all flows at most, with what keeps them.
     pub reassembly_budget: usize,
     /// Pieces that one flow's out-of-order data may lie in, with gaps between them: each segment that arrives out of order is
@@ -94,8 +101,12 @@ pub struct Config {
     pub initial_window: u32,
     /// What governs a flow's congestion window.
     pub congestion: Algorithm,
+    /// A flow that sent nothing for a retransmission timeout starts slowly again (RFC 5681 section 4.1).
+    pub slow_start_after_idle: bool,
     /// Selective acknowledgments (RFC 2018).
     pub sack: bool,
+    /// What arrived twice is reported (RFC 2883), where there are selective acknowledgments.
+    pub duplicate_sack: bool,
     /// Tail loss probes (RFC 8985 section 7), where there are selective acknowledgments.
     pub loss_probes: bool,
     /// Timestamps and PAWS (RFC 7323).
@@ -118,6 +129,8 @@ pub struct Config {
     /// Look for a smaller size when full segments time out again and again, without word from a router (RFC 4821 section 7.7;
     /// Linux's net.ipv4.tcp_mtu_probing). Off as there: a path that loses one packet in ten looks the same.
     pub mtu_probing: bool,
+    /// Timeouts of full segments in a row that make a path suspect (Linux's net.ipv4.tcp_retries1). At least 1.
+    pub black_hole_timeouts: u8,
     /// Challenge ACKs a second at most (RFC 5961 section 7).
     pub challenge_acks_per_s: u32,
     /// Port unreachable messages a second at most (RFC 1812 section 4.3.2.8), where [`Config::arp`] is set.
@@ -132,15 +145,55 @@ pub struct Config {
     /// Connections at most that left ([`crate::Engine::forget`]) and whose last frames are dropped without a RST, which come
     /// within moments. 1 to 2^24.
     pub max_departed: u32,
-    /// Times that a data segment is sent again before the flow fails. At least 3 (RFC 1122 section 4.2.3.5).
+    /// Times that a data segment is sent again before the flow fails. RFC 1122 section 4.2.3.5 wants 3 at least.
     pub data_retries: u8,
     /// Times that a SYN is sent again before the flow fails.
     pub syn_retries: u8,
+    /// Times that a SYN is sent again before those, each a second after the one before, until the time begins to double (Linux's
+    /// net.ipv4.tcp_syn_linear_timeouts).
+    pub syn_linear_timeouts: u8,
+    /// Times that a SYN's answer is sent again before the handshake is given up.
+    pub syn_ack_retries: u8,
     /// Probes of a closed window that a flow without an owner sends, each twice as late as the one before: a peer could hold
     /// it for ever. 1 to 255.
     pub orphan_probes: u8,
     /// Secret for the flow table's hash, initial sequence numbers (RFC 6528) and timestamp offsets.
     pub hash_key: [u8; 16],
+}
+
+/// What an administrator set for a route (ip-route(8)). Zero and `None` leave it to [`Config`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Route {
+    /// Where it leads to.
+    pub to: Prefix,
+    /// The largest packet that the route takes (mtu), in bytes.
+    pub mtu: u16,
+    /// Segments of the initial congestion window (initcwnd).
+    pub initial_window: u32,
+    /// Segments of the receive window that a flow begins with (initrwnd).
+    pub initial_receive_window: u32,
+    /// What our MSS option says at most (advmss), in bytes.
+    pub advertised_segment: u16,
+    /// No acknowledgment is delayed (quickack).
+    pub quick_ack: bool,
+    /// What governs the congestion window (congctl).
+    pub congestion: Option<Algorithm>,
+}
+
+impl Route {
+    /// A route for which nothing is set.
+    #[must_use]
+    pub const fn new(to: Prefix) -> Self {
+        Self {
+            to,
+            mtu: 0,
+            initial_window: 0,
+            initial_receive_window: 0,
+            advertised_segment: 0,
+            quick_ack: false,
+            congestion: None,
+        }
+    }
 }
 
 /// Explicit congestion notification, with the values of Linux's net.ipv4.tcp_ecn.
@@ -167,6 +220,8 @@ pub enum SynCookies {
 
 /// Each is looked at for every SYN.
 const MAX_OWN_PREFIXES: u64 = 64;
+/// Each is looked at for every new flow.
+const MAX_ROUTES: u64 = 4096;
 
 impl Config {
     /// The defaults for an interface. Give [`Config::hash_key`] random bytes wherever peers are not trusted.
@@ -188,6 +243,8 @@ impl Config {
             loopback: false,
             partial_checksums: false,
             hop_limit: 64,
+            hop_limit6: 64,
+            routes: Vec::new(),
             max_flows: 65_536,
             max_time_wait: 65_536,
             min_half_open: 256,
@@ -196,6 +253,7 @@ impl Config {
             receive_window: 256 * 1024,
             initial_receive_window: 64 * 1024,
             window_scale: 0,
+            window_scaling: true,
             reassembly_budget: 64 << 20,
             max_reassembly_blocks: 256,
             max_sack_ranges: 2048,
@@ -209,7 +267,9 @@ impl Config {
             fin_timeout: Duration::from_secs(60),
             initial_window: 0,
             congestion: Algorithm::Cubic,
+            slow_start_after_idle: true,
             sack: true,
+            duplicate_sack: true,
             loss_probes: true,
             timestamps: true,
             ecn: Ecn::Accept,
@@ -220,6 +280,7 @@ impl Config {
             max_fast_open_servers: 1024,
             max_paths: 4096,
             mtu_probing: false,
+            black_hole_timeouts: 3,
             challenge_acks_per_s: 1000,
             port_unreachables_per_s: 1000,
             held_datagrams: 3,
@@ -228,6 +289,8 @@ impl Config {
             max_departed: 4096,
             data_retries: 15,
             syn_retries: 6,
+            syn_linear_timeouts: 0,
+            syn_ack_retries: 6,
             orphan_probes: 8,
             hash_key: [0; 16],
         }
@@ -260,6 +323,22 @@ impl Config {
         }
     }
 
+    /// Hops that a packet to `destination` may go.
+    #[inline]
+    pub(crate) const fn hop_limit_to(&self, destination: IpAddr) -> u8 {
+        if destination.is_ipv4() { self.hop_limit } else { self.hop_limit6 }
+    }
+
+    /// What is set for the route to a connection's peer, if something is set for any route at all.
+    #[inline]
+    pub(crate) fn route(&self, tuple: &Tuple) -> Option<&Route> {
+        if self.routes.is_empty() {
+            return None;
+        }
+        let destination = tuple.remote.ip();
+        self.routes.iter().filter(|route| route.to.contains(destination)).max_by_key(|route| route.to.len)
+    }
+
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let least_mtu = if self.address6.is_some() { 1280 } else { 576 };
         let checks = [
@@ -283,11 +362,13 @@ impl Config {
             ("time_wait in ms", self.time_wait.as_millis() as u64, 0, 600_000),
             ("fin_timeout in ms", self.fin_timeout.as_millis() as u64, 0, 86_400_000),
             ("initial_window", u64::from(self.initial_window), 0, 1 << 30),
-            ("data_retries", u64::from(self.data_retries), 3, 255),
+            ("black_hole_timeouts", u64::from(self.black_hole_timeouts), 1, 255),
             ("neighbor_solicitations", u64::from(self.neighbor_solicitations), 1, 255),
             ("max_reassembly_blocks", u64::from(self.max_reassembly_blocks), 1, 65_535),
             ("max_sack_ranges", u64::from(self.max_sack_ranges), 16, 65_535),
             ("hop_limit", u64::from(self.hop_limit), 1, 255),
+            ("hop_limit6", u64::from(self.hop_limit6), 1, 255),
+            ("routes' count", self.routes.len() as u64, 0, MAX_ROUTES),
             ("max_burst", u64::from(self.max_burst), 1, 65_535),
             ("max_fast_open_servers", u64::from(self.max_fast_open_servers), 1, 1 << 24),
             ("max_paths", u64::from(self.max_paths), 1, 1 << 24),

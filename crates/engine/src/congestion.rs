@@ -105,6 +105,14 @@ impl Congestion {
             Algorithm::Reno => Self::Reno(Reno::new(initial)),
         }
     }
+
+    /// Which one it is.
+    pub(crate) const fn algorithm(&self) -> Algorithm {
+        match self {
+            Self::Reno(_) => Algorithm::Reno,
+            Self::Cubic(_) => Algorithm::Cubic,
+        }
+    }
 }
 
 macro_rules! each {

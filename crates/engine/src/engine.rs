@@ -530,6 +530,12 @@ impl Engine {
         block.congestion = Congestion::new(algorithm, block.congestion.window());
     }
 
+    /// What governs the flow's congestion window.
+    #[must_use]
+    pub fn congestion(&self, flow: FlowId) -> crate::Algorithm {
+        self.flows.at(flow.0).congestion.algorithm()
+    }
+
     /// The flow's congestion window is `bytes` now, a segment at least: what it begins with, where that is not
     /// [`Config::initial_window`]'s. Before the first data is sent.
     pub fn set_congestion_window(&mut self, flow: FlowId, bytes: u32) {
@@ -916,17 +922,23 @@ impl Shared {
     pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
         let mss = self.largest_segment(&tuple);
         let receive_shift = window_shift(&self.config);
-        let receive_limit = self
-            .config
-            .initial_receive_window
-            .max(least_window(receive_shift))
-            .min(self.config.receive_window);
+        let route = self.config.route(&tuple);
+        let initial_receive_window = match route.map_or(0, |route| route.initial_receive_window) {
+            0 => self.config.initial_receive_window,
+            segments => segments.saturating_mul(u32::from(mss)).max(1024),
+        };
+        let receive_limit =
+            initial_receive_window.max(least_window(receive_shift)).min(self.config.receive_window);
+        let mut flags = Flags::default();
+        flags.put(Flags::QUICK_ACK, route.is_some_and(|route| route.quick_ack));
+        let congestion = route.and_then(|route| route.congestion).unwrap_or(self.config.congestion);
+        let initial_window = self.initial_window(&tuple, u32::from(mss));
         Flow {
             tuple,
             next_hop: MacAddr::BROADCAST,
             state: State::Closed,
             retries: 0,
-            flags: Flags::default(),
+            flags,
             send_una: iss,
             send_next: iss,
             send_window: 0,
@@ -946,7 +958,7 @@ impl Shared {
             rtt: Rtt::new(),
             timed_sequence: 0,
             timed_at_us: now.micros32(),
-            congestion: Congestion::new(self.config.congestion, self.initial_window(u32::from(mss))),
+            congestion: Congestion::new(congestion, initial_window),
             mss,
             send_shift: 0,
             receive_shift,
@@ -964,16 +976,23 @@ impl Shared {
         }
     }
 
-    /// Payload of the largest segment without options that the link takes to a destination of the tuple's family: what we
+    /// Payload of the largest segment without options that the link and the route take to a destination of the tuple's family: what we
     /// say in the MSS option (RFC 6691 section 2, RFC 9293 section 3.7.1).
     pub(crate) fn largest_segment(&self, tuple: &Tuple) -> u16 {
-        self.config.mtu - if tuple.is_v4() { 40 } else { 60 }
+        let (headers, least) = if tuple.is_v4() { (40, 68) } else { (60, 1280) };
+        let mtu = match self.config.route(tuple).map_or(0, |route| route.mtu) {
+            0 => self.config.mtu,
+            mtu => mtu.clamp(least, self.config.mtu),
+        };
+        mtu - headers
     }
 
-    pub(crate) fn initial_window(&self, mss: u32) -> u32 {
-        match self.config.initial_window {
-            0 => initial_window(mss),
-            bytes => bytes.max(mss),
+    pub(crate) fn initial_window(&self, tuple: &Tuple, mss: u32) -> u32 {
+        let segments = self.config.route(tuple).map_or(0, |route| route.initial_window);
+        match (segments, self.config.initial_window) {
+            (0, 0) => initial_window(mss),
+            (0, bytes) => bytes.max(mss),
+            (segments, _) => segments.saturating_mul(mss),
         }
     }
 
@@ -1012,8 +1031,11 @@ fn least_window(shift: u8) -> u32 {
 }
 
 /// The shift that we offer: the least that lets 16 bits tell the receive window (RFC 7323 section 2.2), or what the configuration
-/// says. At least 1: a flow with 0 is one whose peer does not scale, and to which the option is not sent.
+/// says. At least 1: a flow with 0 is one that does not scale, or whose peer does not, and the option is not sent.
 pub(crate) fn window_shift(config: &Config) -> u8 {
+    if !config.window_scaling {
+        return 0;
+    }
     let mut shift = config.window_scale.max(1);
     while config.receive_window >> shift > 0xffff {
         shift += 1;

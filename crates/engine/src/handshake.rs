@@ -114,6 +114,11 @@ impl Shared {
         self.listeners.max_fast_open(listener, default)
     }
 
+    /// The scale of a peer's windows (RFC 7323 section 2.2): none if ours have none.
+    fn scale_of(&self, options: &Options) -> Option<u8> {
+        options.window_scale.filter(|_| self.config.window_scaling)
+    }
+
     /// What a SYN asks of Fast Open (RFC 7413 section 4.2.2). True if its data may be taken.
     fn fast_open_asked(&self, flow: &mut Flow, arrival: &Arrival<'_>) -> bool {
         let Some(asked) = arrival.options.fast_open else { return false };
@@ -141,7 +146,7 @@ impl Shared {
             && self.config.timestamps
         {
             let offer = Offer {
-                window_scale: options.window_scale,
+                window_scale: self.scale_of(options),
                 sack_permitted: options.sack_permitted && self.config.sack,
                 ecn: asked && self.config.ecn != Ecn::Off,
             };
@@ -149,7 +154,7 @@ impl Shared {
             answer.timestamps =
                 Some(Timestamps { value: cookies::encode_timestamp(clock, offer), echo: timestamps.value });
             answer.sack_permitted = offer.sack_permitted;
-            answer.window_scale = options.window_scale.map(|_| window_shift(&self.config));
+            answer.window_scale = offer.window_scale.map(|_| window_shift(&self.config));
             if offer.ecn {
                 flags |= TcpFlags::ECE;
             }
@@ -193,7 +198,7 @@ impl Shared {
         flow.flags.put(Flags::SACK, offer.sack_permitted);
         flow.flags.put(Flags::ECN, offer.ecn);
         flow.take_scale(offer.window_scale);
-        flow.congestion.set_window(self.initial_window(u32::from(mss)));
+        flow.congestion.set_window(self.initial_window(&flow.tuple, u32::from(mss)));
         Some(flow)
     }
 
@@ -220,7 +225,7 @@ impl Shared {
         path_mtu::hold_to_segment(flow);
         // RFC 2018 section 2.
         flow.flags.put(Flags::SACK, self.config.sack && options.sack_permitted);
-        flow.take_scale(options.window_scale);
+        flow.take_scale(self.scale_of(options));
         // RFC 3168 section 6.1.1: a SYN asks with ECE and CWR, its answer agrees with ECE alone.
         let flags = segment.flags();
         let asked = flags.contains(TcpFlags::ECE | TcpFlags::CWR) && self.config.ecn != Ecn::Off;
@@ -236,7 +241,7 @@ impl Shared {
         flow.send_window = u32::from(segment.window());
         flow.send_window_max = flow.send_window;
         flow.window_sequence = segment.sequence();
-        flow.congestion.set_window(self.initial_window(u32::from(mss)));
+        flow.congestion.set_window(self.initial_window(&flow.tuple, u32::from(mss)));
     }
 }
 

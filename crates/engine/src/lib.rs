@@ -36,7 +36,7 @@ mod tuple;
 mod udp;
 mod wheel;
 
-pub use config::{Config, ConfigError, Ecn, SynCookies};
+pub use config::{Config, ConfigError, Ecn, Route, SynCookies};
 pub use congestion::Algorithm;
 pub use counters::Counters;
 pub use engine::Engine;

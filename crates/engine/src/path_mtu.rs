@@ -29,8 +29,6 @@ const SIZES: [u16; 20] = [
 ];
 /// RFC 8899 section 5.1.2: MAX_PROBES, after which a size is held to be too large.
 const MAX_PROBES: u8 = 3;
-/// Timeouts of full-sized segments in a row that make a black hole (RFC 4821 section 7.7, RFC 8899 section 4.3).
-const BLACK_HOLE_TIMEOUTS: u8 = 3;
 /// RFC 8899 section 5.1.1: PMTU_RAISE_TIMER, also RFC 1191 section 6.3 and RFC 8201 section 4.
 const RAISE_TICKS: u32 = ticks(600_000_000);
 
@@ -157,9 +155,10 @@ impl PathMtu {
         false
     }
 
-    /// The retransmission timer expired, `in_a_row` times for the same segment; `is_full` says that this segment, at SND.UNA,
-    /// fills a packet of [`PathMtu::size`]. True if the size has become smaller: what is outstanding is to be cut anew.
-    pub(crate) fn timed_out(&mut self, now: Tick, is_full: bool, in_a_row: u8) -> bool {
+    /// The retransmission timer expired; `is_full` says that the segment at SND.UNA fills a packet of [`PathMtu::size`],
+    /// `is_black_hole` that it did so often enough to doubt the path (RFC 4821 section 7.7, RFC 8899 section 4.3). True if the
+    /// size has become smaller: what is outstanding is to be cut anew.
+    pub(crate) fn timed_out(&mut self, now: Tick, is_full: bool, is_black_hole: bool) -> bool {
         if let Search::Probing { .. } = self.search {
             // RFC 4821 section 7.6.4: says nothing of the probe.
             self.search = Search::On;
@@ -172,7 +171,7 @@ impl PathMtu {
             return true;
         }
         let floor = floor(self.is_ipv6);
-        if in_a_row < BLACK_HOLE_TIMEOUTS || self.size <= floor {
+        if !is_black_hole || self.size <= floor {
             return false;
         }
         self.limit = below(self.size);
@@ -277,7 +276,7 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// The retransmission timer expired: is it the size of the packets?
+    /// The retransmission timer expired: is it the size of the packets (RFC 4821 section 7.7)?
     pub(crate) fn suspect_path(&mut self) {
         let is_full = self.flow.flight() >= u32::from(self.flow.mss);
         let known = self.flow.extra.as_ref().is_some_and(|extra| extra.path.is_some());
@@ -287,8 +286,8 @@ impl<O: Owner> Turn<'_, O> {
         }
         let (now, size) = (self.tick(), self.packet_size());
         // Without probing a timeout only decides what ICMP claimed.
-        let in_a_row = if probing { self.flow.retries } else { 1 };
-        if self.path_or_new(size).timed_out(now, is_full, in_a_row) {
+        let is_black_hole = probing && self.flow.retries >= self.shared.config.black_hole_timeouts;
+        if self.path_or_new(size).timed_out(now, is_full, is_black_hole) {
             self.follow_path();
         }
     }
@@ -467,8 +466,8 @@ mod tests {
         mtu.acknowledged(1, true);
         assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Doubted);
         assert_eq!(mtu.size(), 1500);
-        assert!(!mtu.timed_out(NOW, false, 1));
-        assert!(mtu.timed_out(NOW, true, 1));
+        assert!(!mtu.timed_out(NOW, false, false));
+        assert!(mtu.timed_out(NOW, true, false));
         assert_eq!(mtu.size(), 1400);
     }
 
@@ -478,7 +477,7 @@ mod tests {
         assert_eq!(mtu.too_big(NOW, 552, 1500), Claim::Doubted);
         assert!(!mtu.acknowledged(1, false));
         assert!(!mtu.acknowledged(2, true));
-        assert!(!mtu.timed_out(NOW, true, 1));
+        assert!(!mtu.timed_out(NOW, true, false));
         assert_eq!(mtu.size(), 1500);
     }
 
@@ -500,7 +499,7 @@ mod tests {
         assert_eq!(mtu.size(), 552);
         assert_eq!(mtu.too_big(NOW, 68, 552), Claim::Ignored);
         for in_a_row in 1..20 {
-            assert!(!mtu.timed_out(NOW, true, in_a_row));
+            assert!(!mtu.timed_out(NOW, true, in_a_row >= 3));
         }
         assert_eq!(mtu.size(), 552);
     }
@@ -525,10 +524,10 @@ mod tests {
             [(false, 1006, 1454, 1450), (true, 1280, 1454, 1450), (false, 1006, 1492, 1492)]
         {
             let mut mtu = PathMtu::new(is_ipv6, 1500, true);
-            assert!(!mtu.timed_out(NOW, true, 1));
-            assert!(!mtu.timed_out(NOW, true, 2));
-            assert!(!mtu.timed_out(NOW, false, 3));
-            assert!(mtu.timed_out(NOW, true, 3));
+            assert!(!mtu.timed_out(NOW, true, false));
+            assert!(!mtu.timed_out(NOW, true, false));
+            assert!(!mtu.timed_out(NOW, false, true));
+            assert!(mtu.timed_out(NOW, true, true));
             assert_eq!(mtu.size(), base);
             // Nothing is probed until the base is known to arrive.
             assert_eq!(mtu.probe(NOW), None);
@@ -545,7 +544,7 @@ mod tests {
         let mut mtu = ipv4();
         let mut sizes = vec![];
         for in_a_row in 1..30 {
-            if mtu.timed_out(NOW, true, in_a_row) {
+            if mtu.timed_out(NOW, true, in_a_row >= 3) {
                 sizes.push(mtu.size());
             }
         }
@@ -559,7 +558,7 @@ mod tests {
     fn three_lost_probes_settle_a_size() {
         let mut mtu = PathMtu::new(false, 1500, true);
         mtu.too_big(NOW, 1400, 1500);
-        mtu.timed_out(NOW, true, 1);
+        mtu.timed_out(NOW, true, false);
         mtu.acknowledged(1, true);
         let later = NOW.after(RAISE_TICKS);
         for _ in 0..2 {
@@ -569,7 +568,7 @@ mod tests {
         }
         // A timeout in between says nothing of the probe.
         mtu.probe_sent(1420, 9);
-        mtu.timed_out(later, false, 1);
+        mtu.timed_out(later, false, false);
         assert_eq!(mtu.probe(later), Some(1420));
         mtu.probe_sent(1420, 9);
         mtu.probe_lost();

@@ -378,7 +378,8 @@ impl<O: Owner> Turn<'_, O> {
 
     /// RFC 2883 section 4: the next acknowledgment says what arrived twice.
     fn report_duplicate(&mut self, left: u32, right: u32) {
-        if self.flow.flags.has(Flags::SACK) && before(left, right) && self.flow.state.is_synchronized() {
+        let reports = self.flow.flags.has(Flags::SACK) && self.shared.config.duplicate_sack;
+        if reports && before(left, right) && self.flow.state.is_synchronized() {
             self.flow.extra.get_or_insert_default().duplicate = Some((left, right));
         }
     }

@@ -51,7 +51,12 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         let handshake = matches!(flow.state, State::SynSent | State::SynReceived);
         let orphan_probe = flow.flags.has(Flags::PERSIST) && flow.flags.has(Flags::DETACHED);
-        let limit = if handshake { self.shared.config.syn_retries } else { self.shared.config.data_retries };
+        let config = &self.shared.config;
+        let limit = match flow.state {
+            State::SynSent => syn_retries(config.syn_retries, config.syn_linear_timeouts),
+            State::SynReceived => config.syn_ack_retries,
+            _ => config.data_retries,
+        };
         let ran = ticks(flow.rtt.timeout_us(flow.backoff));
         let user_timeout =
             flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()).and_then(|settings| {
@@ -75,7 +80,9 @@ impl<O: Owner> Turn<'_, O> {
             self.owner.acted(self.id, if persists { Act::Persisted } else { Act::TimedOut { handshake } });
         }
         flow.retries = flow.retries.saturating_add(1);
-        flow.backoff = flow.backoff.saturating_add(1);
+        if flow.state != State::SynSent || flow.retries > config.syn_linear_timeouts {
+            flow.backoff = flow.backoff.saturating_add(1);
+        }
         if handshake {
             self.flow.flags.set(Flags::SYN_WANTED);
             return Verdict::Keep;
@@ -170,5 +177,37 @@ impl<O: Owner> Turn<'_, O> {
         self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
         self.flow.retransmit_at = self.in_us(probe);
         true
+    }
+}
+
+/// How often a SYN goes again: `retries` times more than `linear`, but not once so much time has passed that `retries` would have
+/// been used up without those (tcp_write_timeout() and retransmits_timed_out() in Linux's net/ipv4/tcp_timer.c).
+fn syn_retries(retries: u8, linear: u8) -> u8 {
+    let doublings = |times: u32| 1_u64 << times.min(60);
+    let most = retries.saturating_add(linear);
+    let (retries, linear) = (u32::from(retries), u32::from(linear));
+    let end_s = doublings(retries + 1) - 1;
+    // When the timer runs out for the nth time.
+    let time_s = |timeout: u32| match timeout.checked_sub(linear + 1) {
+        None => u64::from(timeout),
+        Some(more) => u64::from(linear) + doublings(more + 1) - 1,
+    };
+    (0..most).find(|&done| time_s(u32::from(done) + 1) >= end_s).unwrap_or(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::syn_retries;
+
+    #[test]
+    fn a_syn_goes_again_as_often_as_a_kernel_was_seen_to_send_it() {
+        // net.ipv4.tcp_syn_retries and tcp_syn_linear_timeouts of Linux 6.18.
+        for (retries, linear, seen) in
+            [(1, 0, 1), (2, 0, 2), (1, 1, 2), (1, 2, 2), (2, 2, 4), (2, 4, 5), (6, 4, 10), (6, 0, 6)]
+        {
+            assert_eq!(syn_retries(retries, linear), seen, "{retries} {linear}");
+        }
+        assert_eq!(syn_retries(255, 255), 255);
+        assert_eq!(syn_retries(0, 4), 0);
     }
 }

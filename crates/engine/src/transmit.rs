@@ -238,9 +238,12 @@ impl<O: Owner> Turn<'_, O> {
             self.send_loss_probe(sink)?;
         }
         let idle_us = now_us.wrapping_sub(self.flow.sent_at_us);
-        if self.flow.all_acknowledged() && u64::from(idle_us) > self.flow.rtt.timeout_us(0) {
+        if self.flow.all_acknowledged()
+            && u64::from(idle_us) > self.flow.rtt.timeout_us(0)
+            && self.shared.config.slow_start_after_idle
+        {
             // RFC 5681 section 4.1.
-            let initial = self.shared.initial_window(u32::from(self.flow.mss));
+            let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
             self.flow.congestion.idle(initial, self.now.tick());
         }
         for burst in 0.. {
@@ -595,7 +598,7 @@ impl Shared {
             if passive { flow.flags.has(Flags::TIMESTAMPS) } else { self.config.timestamps };
         let mut options = Options {
             mss: Some(self.offered_segment(flow)),
-            window_scale: (!passive || flow.receive_shift > 0).then_some(flow.receive_shift),
+            window_scale: (flow.receive_shift > 0).then_some(flow.receive_shift),
             sack_permitted: if passive { flow.flags.has(Flags::SACK) } else { self.config.sack },
             timestamps: wants_timestamps
                 .then(|| Timestamps { value: self.clock(now.tick(), flow), echo: flow.timestamp_recent }),
@@ -623,7 +626,9 @@ impl Shared {
             // The flow's own is by now what the peer takes.
             _ => self.listeners.inherited(flow.listener).max_segment,
         };
-        self.largest_segment(&flow.tuple).min(wanted)
+        let advertised = self.config.route(&flow.tuple).map_or(0, |route| route.advertised_segment);
+        let least = self.largest_segment(&flow.tuple).min(wanted);
+        if advertised == 0 { least } else { least.min(advertised) }
     }
 
     /// The Fast Open option of our SYN, and how much data goes with it (RFC 7413 section 4.2.1).
@@ -725,7 +730,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    self.config.hop_limit,
+                    self.config.hop_limit6,
                 )
             }
         }
@@ -919,7 +924,7 @@ impl Shared {
                     }
                 };
                 let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
-                self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit)
+                self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit_to(*remote))
             }
         };
         match answer {

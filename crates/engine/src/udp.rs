@@ -781,7 +781,14 @@ impl Shared {
             _ => unreachable!("a datagram's ends are of one family: Engine::udp_send sees to it"),
         }
         let path = Path { next_hop, source, destination };
-        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, 0, self.config.hop_limit)
+        self.write_headers(
+            frame,
+            &path,
+            ipv4::PROTOCOL_UDP,
+            length,
+            0,
+            self.config.hop_limit_to(path.destination),
+        )
     }
 
     /// Writes a datagram that waited for its next hop; returns the frame's length.
@@ -806,6 +813,6 @@ impl Shared {
             _ => (icmpv4::emit_port_unreachable(quote, buffer), ipv4::PROTOCOL_ICMP),
         };
         let path = Path { next_hop, source: local, destination: remote };
-        self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit)
+        self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit_to(path.destination))
     }
 }

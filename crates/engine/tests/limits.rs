@@ -39,7 +39,7 @@ fn what_is_out_of_range_is_refused_by_name() {
             "fin_timeout in ms is 18446744073709551615: expected 0 to 86400000",
         ),
         (|c| c.initial_window = u32::MAX, "initial_window is 4294967295: expected 0 to 1073741824"),
-        (|c| c.data_retries = 2, "data_retries is 2: expected 3 to 255"),
+        (|c| c.black_hole_timeouts = 0, "black_hole_timeouts is 0: expected 1 to 255"),
         (|c| c.max_departed = 0, "max_departed is 0: expected 1 to 16777216"),
         (|c| c.orphan_probes = 0, "orphan_probes is 0: expected 1 to 255"),
         (|c| c.neighbor_solicitations = 0, "neighbor_solicitations is 0: expected 1 to 255"),

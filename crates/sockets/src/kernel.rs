@@ -11,7 +11,8 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
-use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings, algorithm, algorithm_name};
+use crate::sysctls::Sysctls;
 use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
@@ -265,6 +266,8 @@ pub(crate) struct Fresh {
     send_buffer: usize,
     receive_buffer: usize,
     max_segment: i32,
+    /// net.ipv4.tcp_congestion_control, if the engine has it.
+    pub(crate) congestion: Option<Algorithm>,
 }
 
 impl Fresh {
@@ -280,6 +283,9 @@ impl Fresh {
             send_buffer: sockopt::socket_send_buffer_size(&socket)?,
             receive_buffer: sockopt::socket_recv_buffer_size(&socket)?,
             max_segment: number(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
+            congestion: sockopt::tcp_congestion(&socket)
+                .ok()
+                .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes())),
         };
         fresh.settings = settings(socket.as_raw_fd(), &fresh);
         Ok(fresh)
@@ -329,7 +335,7 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
         congestion: sockopt::tcp_congestion(socket)
             .ok()
             .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes()))
-            .unwrap_or(default.congestion),
+            .filter(|&algorithm| Some(algorithm) != fresh.congestion),
         linger: (linger[0] != 0).then_some(linger_time),
         linger_time,
         receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
@@ -366,8 +372,8 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
     if let Some(on) = settings.quick_ack {
         let _ = sockopt::set_tcp_quickack(socket, on);
     }
-    if settings.congestion != default.congestion {
-        let _ = sockopt::set_tcp_congestion(socket, algorithm_name(settings.congestion));
+    if let Some(algorithm) = settings.congestion {
+        let _ = sockopt::set_tcp_congestion(socket, algorithm_name(algorithm));
     }
     if settings.send_limit != default.send_limit {
         let _ = sockopt::set_socket_send_buffer_size(socket, settings.send_limit);
@@ -409,19 +415,6 @@ fn traffic_class(descriptor: i32) -> u8 {
         .filter_map(|(level, name)| number(descriptor, level, name).ok())
         .find_map(|class| u8::try_from(class).ok().filter(|&class| class != 0))
         .unwrap_or(0)
-}
-
-/// The algorithms that the engine has, by Linux's names.
-const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
-
-/// What TCP_CONGESTION means.
-pub(crate) fn algorithm(name: &[u8]) -> Option<Algorithm> {
-    ALGORITHMS.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, algorithm)| algorithm)
-}
-
-/// What TCP_CONGESTION says.
-pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
-    ALGORITHMS.iter().find(|&&(_, known)| known == algorithm).map_or("", |&(name, _)| name)
 }
 
 /// An option of the kernel's socket that is an `int`.
@@ -543,6 +536,11 @@ fn text(path: &str) -> String {
     let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .and_then(|file| rustix::io::read(file, &mut bytes[..]));
     String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned()
+}
+
+/// What the administrator set for TCP.
+pub(crate) fn sysctls() -> Sysctls<impl Fn(&str) -> String> {
+    Sysctls(|name: &str| text(&format!("/proc/sys/net/ipv4/{name}")))
 }
 
 /// The numbers in a file of /proc.

@@ -20,9 +20,11 @@ mod face;
 pub mod interest;
 pub mod options;
 mod ring;
+pub mod routes;
 pub mod rules;
 pub mod socket;
 pub mod stack;
+pub mod sysctls;
 
 // What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
 // crate run without it, over the kernel as it is.

@@ -250,8 +250,8 @@ options! {
         poll_fast_usec: "EF_POLL_FAST_USEC" = 32, [0..=4294967295], "while spinning, microseconds between looks at kernel descriptors";
         poll_spin: "EF_POLL_SPIN" = 0, [0..=1], "1: poll and ppoll spin for EF_POLL_USEC before they sleep";
         poll_usec: "EF_POLL_USEC" = 0, [0..=4294967295], "microseconds that a waiting call spins before it sleeps; where it is set, EF_EPOLL_SPIN, EF_POLL_SPIN, EF_SELECT_SPIN, EF_PKT_WAIT_SPIN, EF_TCP_RECV_SPIN, EF_TCP_SEND_SPIN and EF_UDP_RECV_SPIN are 1, and EF_INT_DRIVEN is 0, unless they are set too";
-        retransmit_threshold: "EF_RETRANSMIT_THRESHOLD" = 15, [3..=255], "retransmissions of a segment before the connection fails";
-        retransmit_threshold_syn: "EF_RETRANSMIT_THRESHOLD_SYN" = 6, [1..=255], "retransmissions of a SYN before connect() fails";
+        retransmit_threshold: "EF_RETRANSMIT_THRESHOLD" = 0, [0..=255], "retransmissions of a segment before the connection fails; 0: net.ipv4.tcp_retries2";
+        retransmit_threshold_syn: "EF_RETRANSMIT_THRESHOLD_SYN" = 0, [0..=255], "retransmissions of a SYN before connect() fails; 0: net.ipv4.tcp_syn_retries";
         rxq_size: "EF_RXQ_SIZE" = 1024, [power 64..=32768], "frames in a stack's receive ring, for each queue";
         select_spin: "EF_SELECT_SPIN" = 0, [0..=1], "1: select and pselect spin for EF_POLL_USEC before they sleep";
         sleep_spin_usec: "EF_SLEEP_SPIN_USEC" = 0, [0..=4294967295], "microseconds that a spinning call sleeps between two looks; 0: not at all";
@@ -261,7 +261,7 @@ options! {
         tcp_accept_spin: "EF_TCP_ACCEPT_SPIN" = 0, [0..=1], "1: accept spins for EF_POLL_USEC before it sleeps";
         tcp_client_loopback: "EF_TCP_CLIENT_LOOPBACK" = 2, [0..=4], "connect() to an address of this host: 0: over the kernel; 1: at user level if this process itself listens there; 2: also if another accelerated program of the same user and network namespace does; 3 and 4: the same where nobody has the privilege to hand connections over, too";
         tcp_connect_spin: "EF_TCP_CONNECT_SPIN" = 0, [0..=1], "1: connect spins for EF_POLL_USEC before it sleeps";
-        tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 60, [1..=255], "seconds that a closed connection waits for its peer's FIN";
+        tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 0, [0..=255], "seconds that a closed connection waits for its peer's FIN; 0: net.ipv4.tcp_fin_timeout";
         tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, [0..=1048576], "initial congestion window in bytes; 0: RFC 6928";
         tcp_rcvbuf_mode: "EF_TCP_RCVBUF_MODE" = 1, [0..=1], "1: receive windows begin with 64 KiB and grow as the program reads; 0: they are as large as they may be from the start";
         tcp_mem: "EF_TCP_MEM" = 0, [0..=4294967295], "kilobytes that the buffers of all connections of the interface's processes hold together at most (over memif and tap: of a process's), with pressure from two thirds of that on; 0: net.ipv4.tcp_mem says both";
@@ -275,7 +275,7 @@ options! {
         tcp_shared_local_ports_per_ip_max: "EF_TCP_SHARED_LOCAL_PORTS_PER_IP_MAX" = 0, [0..=65535], "shared local ports of one address at most; 0: EF_TCP_SHARED_LOCAL_PORTS_MAX";
         tcp_shared_local_ports_reuse_fast: "EF_TCP_SHARED_LOCAL_PORTS_REUSE_FAST" = 0, [0..=1], "1: a shared port in TIME-WAIT serves the next connection to the same peer; 0: another port does";
         tcp_shared_local_ports_step: "EF_TCP_SHARED_LOCAL_PORTS_STEP" = 1, [1..=65535], "shared local ports that are added at a time";
-        tcp_syncookies: "EF_TCP_SYNCOOKIES" = 1, [0..=1], "1: a full queue of half-open connections answers with SYN cookies; 0: it drops";
+        tcp_syncookies: "EF_TCP_SYNCOOKIES" = 2, [0..=2], "1: a full queue of half-open connections answers with SYN cookies; 0: it drops; 2: net.ipv4.tcp_syncookies";
         tcp_tconst_msl: "EF_TCP_TCONST_MSL" = 25, [1..=255], "maximum segment lifetime in seconds: TIME-WAIT lasts twice as long";
         udp: "EF_UDP" = 1, [0..=1], "1: UDP sockets are accelerated; 0: they are the kernel's";
         udp_recv_spin: "EF_UDP_RECV_SPIN" = 0, [0..=1], "1: a read from a UDP socket spins for EF_POLL_USEC before it sleeps";

@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Config, Engine, Instant, Prefix, SynCookies};
+use overfly_engine::{Config, Engine, Instant, Prefix};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
@@ -54,7 +54,7 @@ use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
 use crate::table::{self, Entry};
-use crate::{allocate, bound, sys};
+use crate::{allocate, bound, routes, sys};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -555,6 +555,8 @@ impl Process {
             config.arp = true;
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
+        } else {
+            config.routes = routes::read();
         }
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
         self.carry(Side::Network, config, link)?;
@@ -570,18 +572,16 @@ impl Process {
         config.fast_open_client = kernel::opens_fast();
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
-        config.fin_timeout = Duration::from_secs(self.options.tcp_fin_timeout);
-        config.data_retries = self.options.retransmit_threshold as u8;
-        config.syn_retries = self.options.retransmit_threshold_syn as u8;
-        config.syn_cookies =
-            if self.options.tcp_syncookies == 0 { SynCookies::Off } else { SynCookies::WhenFull };
         config.ack_stretch = self.options.dynamic_ack_thresh as u16;
-        config.loss_probes = self.options.tail_drop_probe != 0;
         config.initial_window = self.options.tcp_initial_cwnd as u32;
         config.receive_window = kernel::receive_window_max();
         config.window_scale = kernel::window_scale();
         config.initial_receive_window =
             if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
+        kernel::sysctls().apply(&mut config, &self.options);
+        if let Some(algorithm) = self.fresh.as_ref().and_then(|fresh| fresh.congestion) {
+            config.congestion = algorithm;
+        }
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
         let needed = Engine::memory_of(&config) + ROOM_TO_START;
         if !allocate::has(needed) {

@@ -37,6 +37,19 @@ pub(crate) const SEND_LIMIT: usize = 512 * 1024;
 /// Least and largest SO_SNDBUF.
 pub(crate) const SEND_LIMIT_RANGE: (usize, usize) = (4 * 1024, 1024 * 1024);
 
+/// The algorithms that the engine has, by Linux's names.
+const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
+
+/// What TCP_CONGESTION means.
+pub(crate) fn algorithm(name: &[u8]) -> Option<Algorithm> {
+    ALGORITHMS.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, algorithm)| algorithm)
+}
+
+/// What TCP_CONGESTION says.
+pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
+    ALGORITHMS.iter().find(|&&(_, known)| known == algorithm).map_or("", |&(name, _)| name)
+}
+
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// An address as the engine and the broker have it: IPv4 if it is mapped, without flow label and scope.
@@ -117,8 +130,8 @@ pub struct Settings {
     pub max_segment: u16,
     /// IP_TOS, or IPV6_TCLASS.
     pub traffic_class: u8,
-    /// TCP_CONGESTION.
-    pub congestion: Algorithm,
+    /// TCP_CONGESTION; `None` leaves it to the administrator.
+    pub congestion: Option<Algorithm>,
     /// SO_RCVBUF as asked for, in bytes; `None` lets the receive window grow by itself.
     pub receive_limit: Option<u32>,
     /// IPV6_V6ONLY of an accepted socket.
@@ -155,7 +168,7 @@ impl Settings {
         quick_ack: None,
         max_segment: 0,
         traffic_class: 0,
-        congestion: Algorithm::Cubic,
+        congestion: None,
         receive_limit: None,
         v6only: false,
         linger: None,

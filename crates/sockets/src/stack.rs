@@ -12,7 +12,7 @@ use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Engine, Error, Info, Instant, KeepAlive};
+use overfly_engine::{Algorithm, Engine, Error, Info, Instant, KeepAlive};
 use overfly_link::watch::Show;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
@@ -826,8 +826,10 @@ impl<T: Transport> Stack<T> {
         if settings.traffic_class != before.traffic_class {
             engine.set_traffic_class(flow, settings.traffic_class);
         }
-        if settings.congestion != before.congestion {
-            engine.set_congestion(flow, settings.congestion);
+        if let Some(algorithm) = settings.congestion
+            && settings.congestion != before.congestion
+        {
+            engine.set_congestion(flow, algorithm);
         }
         if let Some(bytes) = settings.receive_limit
             && settings.receive_limit != before.receive_limit
@@ -1209,6 +1211,14 @@ impl<T: Transport> Stack<T> {
     pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
         let flow = self.face.at(id).flow?;
         self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
+    }
+
+    /// What governs the congestion window of the socket's flow.
+    #[must_use]
+    pub fn congestion(&self, id: SocketId) -> Option<Algorithm> {
+        let socket = self.face.at(id);
+        let drive = self.drive(socket.side)?;
+        socket.flow.map(|flow| drive.engine.congestion(flow)).or(socket.settings.congestion)
     }
 
     /// What the engine knows of the socket's flow.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use overfly_engine::Algorithm;
 use rustix::io::Errno;
 
 use super::life::leave_to_kernel;
@@ -9,7 +10,7 @@ use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::process::contexts::of;
 use crate::process::{Process, Told};
-use crate::socket::{Later, Settings, Socket, SocketId, State};
+use crate::socket::{Later, Settings, Socket, SocketId, State, algorithm, algorithm_name};
 use crate::stack::rows::state_number;
 use crate::statistics::Why;
 use crate::table::{self, Entry};
@@ -413,8 +414,8 @@ fn set_locked(
         }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Value::Name(name)) => {
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            let algorithm = kernel::algorithm(name).ok_or(Errno::NOENT)?;
-            change(&|settings| settings.congestion = algorithm);
+            let algorithm = algorithm(name).ok_or(Errno::NOENT)?;
+            change(&|settings| settings.congestion = Some(algorithm));
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF, &Value::Number(size)) => {
             // A negative size is a very large one.
@@ -502,7 +503,8 @@ fn get_locked(
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if v6 => Value::Number(settings.traffic_class.into()),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let mut bytes = [0; NAME_LEN];
-            let name = kernel::algorithm_name(settings.congestion).as_bytes();
+            let algorithm = process.stack.congestion(id).unwrap_or(Algorithm::Cubic);
+            let name = algorithm_name(algorithm).as_bytes();
             bytes[..name.len()].copy_from_slice(name);
             Value::Name(bytes)
         }
