@@ -120,6 +120,10 @@ pub struct Config {
     /// Data in a SYN with a cookie of ours is taken (RFC 7413 section 4.2.2). An owner that cannot bear a request twice must
     /// not have it (section 6.1).
     pub fast_open_server: bool,
+    /// A SYN of ours carries data even without a cookie (0x4 of Linux's net.ipv4.tcp_fastopen), where servers do not ask for one.
+    pub fast_open_client_without_cookie: bool,
+    /// Data in a SYN is taken even without a cookie (0x200 of net.ipv4.tcp_fastopen), whoever claims to be its source.
+    pub fast_open_server_without_cookie: bool,
     /// Connections of a listener at most that were opened so and have not finished their handshake (RFC 7413 section 5.1).
     pub max_fast_open: u32,
     /// Servers whose Fast Open cookies are remembered at most (RFC 7413 section 4.1.3). 1 to 2^24.
@@ -276,6 +280,8 @@ impl Config {
             syn_cookies: SynCookies::WhenFull,
             fast_open_client: false,
             fast_open_server: false,
+            fast_open_client_without_cookie: false,
+            fast_open_server_without_cookie: false,
             max_fast_open: 256,
             max_fast_open_servers: 1024,
             max_paths: 4096,

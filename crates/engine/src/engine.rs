@@ -214,7 +214,7 @@ impl Engine {
                 challenges: Challenges::default(),
                 departed: Departed::default(),
                 cookies: Cookies::new(secret.0),
-                fast_open: ServerCookies::new(fast_open_key),
+                fast_open: ServerCookies::new(fast_open_key, None),
                 servers: ClientCookies::new(known_servers, secret.0),
                 secret,
             },
@@ -452,7 +452,13 @@ impl Engine {
     /// went wrong since.
     pub fn may_open_fast(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
         let client = self.shared.config.fast_open_client;
-        client && matches!(self.shared.servers.opening(now, local, remote), Opening::Data { .. })
+        let without = self.shared.config.fast_open_client_without_cookie;
+        client
+            && match self.shared.servers.opening(now, local, remote) {
+                Opening::Data { .. } => true,
+                Opening::Request => without,
+                Opening::Plain => false,
+            }
     }
 
     /// A listener takes data in a SYN with a cookie of ours (RFC 7413 section 4.2.2; TCP_FASTOPEN), from `max` connections at
@@ -462,10 +468,10 @@ impl Engine {
         self.shared.listeners.set_fast_open(listener, max);
     }
 
-    /// Gives Fast Open cookies by a new key; those of the key before are taken for as long as there is no third (RFC 7413
-    /// section 4.1.2, item 4).
-    pub fn rotate_fast_open_key(&mut self, key: [u8; 16]) {
-        self.shared.fast_open.rotate(key);
+    /// Gives Fast Open cookies by the `primary` key, and takes those of the `backup` too (TCP_FASTOPEN_KEY; RFC 7413 section
+    /// 4.1.2, item 4). In place of [`Config::hash_key`].
+    pub fn set_fast_open_keys(&mut self, primary: [u8; 16], backup: Option<[u8; 16]>) {
+        self.shared.fast_open = ServerCookies::new(primary, backup);
     }
 
     /// Acknowledges every segment at once, or waits for company from now on (TCP_QUICKACK).
@@ -600,6 +606,11 @@ impl Engine {
             flight: flow.flight(),
             sacked: recovery.map_or(0, Recovery::sacked),
             lost: recovery.map_or(0, Recovery::lost),
+            repeating: recovery.map_or(0, |recovery| recovery.repeating(flow.send_una)),
+            repeated: flow.extra.as_ref().map_or(0, |extra| extra.repeated),
+            reordering_seen: recovery
+                .map_or(flow.flags.has(Flags::REORDERING_SEEN), Recovery::reordering_seen),
+            syn_data: flow.extra.as_ref().is_some_and(|extra| extra.syn_data),
             window_shift: (flow.send_shift, flow.receive_shift),
             timestamps: flow.flags.has(Flags::TIMESTAMPS),
             sack: flow.flags.has(Flags::SACK),

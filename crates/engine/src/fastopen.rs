@@ -3,19 +3,21 @@
 use core::hash::Hasher;
 use core::net::{IpAddr, SocketAddr};
 
-use siphasher::sip::SipHasher13;
+use siphasher::sip::{SipHasher13, SipHasher24};
 
 use crate::time::Instant;
 
 /// Bytes of the cookies that a server makes (RFC 7413 section 4.1.1: 4 to 16, and even).
 pub(crate) const COOKIE_LEN: usize = 8;
 
-/// A server's keys. The cookie is a keyed hash of the client's address (RFC 7413 section 4.1.2).
+/// A server's keys. The cookie is a keyed hash of the client's address and the server's (RFC 7413 section 4.1.2), the same as
+/// Linux's: SipHash-2-4 of both addresses as they stand in a packet (__tcp_fastopen_cookie_gen_cipher() in
+/// net/ipv4/tcp_fastopen.c). So kernels and engines behind one address know each other's cookies.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerCookies {
-    current: SipHasher13,
-    /// The key before the current one: clients come back with its cookies.
-    previous: Option<SipHasher13>,
+    primary: SipHasher24,
+    /// For cookies that were given before: clients come back with them.
+    backup: Option<SipHasher24>,
 }
 
 /// What a client's cookie is worth.
@@ -30,25 +32,22 @@ pub(crate) enum Validity {
 }
 
 impl ServerCookies {
-    pub(crate) fn new(key: [u8; 16]) -> Self {
-        Self { current: SipHasher13::new_with_key(&key), previous: None }
+    /// Cookies are made with `primary`; those made with `backup` are good, too.
+    pub(crate) fn new(primary: [u8; 16], backup: Option<[u8; 16]>) -> Self {
+        let hasher = |key: [u8; 16]| SipHasher24::new_with_key(&key);
+        Self { primary: hasher(primary), backup: backup.map(hasher) }
     }
 
-    /// Makes cookies with `key` from now on; those of the key before stay good, older ones do not.
-    pub(crate) fn rotate(&mut self, key: [u8; 16]) {
-        self.previous = Some(core::mem::replace(&mut self.current, SipHasher13::new_with_key(&key)));
+    /// The cookie of the client at `client` for the server at `server`.
+    pub(crate) fn make(&self, client: IpAddr, server: IpAddr) -> [u8; COOKIE_LEN] {
+        hash(self.primary, client, server)
     }
 
-    /// The cookie of the client at `client`.
-    pub(crate) fn make(&self, client: IpAddr) -> [u8; COOKIE_LEN] {
-        hash(self.current, client)
-    }
-
-    /// Judges the cookie with which `client` came.
-    pub(crate) fn check(&self, client: IpAddr, cookie: &[u8]) -> Validity {
-        if cookie == hash(self.current, client) {
+    /// Judges the cookie with which `client` came to `server`.
+    pub(crate) fn check(&self, client: IpAddr, server: IpAddr, cookie: &[u8]) -> Validity {
+        if cookie == hash(self.primary, client, server) {
             Validity::Current
-        } else if self.previous.is_some_and(|previous| cookie == hash(previous, client)) {
+        } else if self.backup.is_some_and(|backup| cookie == hash(backup, client, server)) {
             Validity::Previous
         } else {
             Validity::Invalid
@@ -56,14 +55,13 @@ impl ServerCookies {
     }
 }
 
-fn hash(mut hasher: SipHasher13, client: IpAddr) -> [u8; COOKIE_LEN] {
-    // The key may serve other purposes too.
-    hasher.write(b"TFO cookie");
+fn hash(mut hasher: SipHasher24, client: IpAddr, server: IpAddr) -> [u8; COOKIE_LEN] {
     write(&mut hasher, client);
-    hasher.finish().to_be_bytes()
+    write(&mut hasher, server);
+    hasher.finish().to_le_bytes()
 }
 
-fn write(hasher: &mut SipHasher13, address: IpAddr) {
+fn write(hasher: &mut impl Hasher, address: IpAddr) {
     match address {
         IpAddr::V4(address) => hasher.write(&address.octets()),
         IpAddr::V6(address) => hasher.write(&address.octets()),
@@ -242,41 +240,46 @@ mod tests {
         Cookie::new(&[byte; 8]).unwrap()
     }
 
+    fn servers() -> [IpAddr; 2] {
+        ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]
+    }
+
     #[test]
     fn cookie_is_for_one_address() {
-        let cookies = ServerCookies::new([1; 16]);
-        let [a, b] = clients();
-        assert_eq!(cookies.check(a, &cookies.make(a)), Validity::Current);
-        assert_eq!(cookies.check(b, &cookies.make(b)), Validity::Current);
-        assert_eq!(cookies.check(b, &cookies.make(a)), Validity::Invalid);
-        assert_eq!(ServerCookies::new([2; 16]).check(a, &cookies.make(a)), Validity::Invalid);
+        let cookies = ServerCookies::new([1; 16], None);
+        for (client, server) in clients().into_iter().zip(servers()) {
+            let cookie = cookies.make(client, server);
+            assert_eq!(cookies.check(client, server, &cookie), Validity::Current);
+            assert_eq!(ServerCookies::new([2; 16], None).check(client, server, &cookie), Validity::Invalid);
+            assert_eq!(cookies.check(server, client, &cookie), Validity::Invalid);
+            assert_eq!(cookies.check(client, client, &cookie), Validity::Invalid);
+            assert_eq!(cookies.check(server, server, &cookie), Validity::Invalid);
+        }
     }
 
     #[test]
     fn damaged_cookies_are_invalid() {
-        let cookies = ServerCookies::new([1; 16]);
-        let client = clients()[0];
-        let good = cookies.make(client);
+        let cookies = ServerCookies::new([1; 16], Some([2; 16]));
+        let (client, server) = (clients()[0], servers()[0]);
+        let good = cookies.make(client, server);
         for bit in 0..64 {
             let mut bad = good;
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(cookies.check(client, &bad), Validity::Invalid);
+            assert_eq!(cookies.check(client, server, &bad), Validity::Invalid);
         }
-        assert_eq!(cookies.check(client, &good[..7]), Validity::Invalid);
-        assert_eq!(cookies.check(client, &[]), Validity::Invalid);
-        assert_eq!(cookies.check(client, &[0; 16]), Validity::Invalid);
+        assert_eq!(cookies.check(client, server, &good[..7]), Validity::Invalid);
+        assert_eq!(cookies.check(client, server, &[]), Validity::Invalid);
+        assert_eq!(cookies.check(client, server, &[0; 16]), Validity::Invalid);
     }
 
     #[test]
-    fn previous_key_is_good_for_one_rotation() {
-        let mut cookies = ServerCookies::new([1; 16]);
-        let client = clients()[1];
-        let old = cookies.make(client);
-        cookies.rotate([2; 16]);
-        assert_eq!(cookies.check(client, &old), Validity::Previous);
-        assert_eq!(cookies.check(client, &cookies.make(client)), Validity::Current);
-        cookies.rotate([3; 16]);
-        assert_eq!(cookies.check(client, &old), Validity::Invalid);
+    fn cookies_of_the_backup_key_are_good_and_renewed() {
+        let (client, server) = (clients()[1], servers()[1]);
+        let old = ServerCookies::new([1; 16], None).make(client, server);
+        let cookies = ServerCookies::new([2; 16], Some([1; 16]));
+        assert_eq!(cookies.check(client, server, &old), Validity::Previous);
+        assert_eq!(cookies.check(client, server, &cookies.make(client, server)), Validity::Current);
+        assert_eq!(ServerCookies::new([2; 16], Some([3; 16])).check(client, server, &old), Validity::Invalid);
     }
 
     #[test]

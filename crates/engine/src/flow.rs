@@ -279,6 +279,10 @@ pub(crate) struct Extra {
     pub(crate) duplicate: Option<(u32, u32)>,
     /// What ICMP said last since something was acknowledged (Linux's sk_err_soft).
     pub(crate) soft_error: Option<Unreachable>,
+    /// Segments sent again since the beginning.
+    pub(crate) repeated: u32,
+    /// Data in its SYN, or in the peer's, was taken (RFC 7413).
+    pub(crate) syn_data: bool,
 }
 
 /// What an owner sets for one flow.
@@ -502,6 +506,8 @@ impl Extra {
             && self.tuning.is_none()
             && self.duplicate.is_none()
             && self.soft_error.is_none()
+            && self.repeated == 0
+            && !self.syn_data
     }
 }
 
@@ -548,6 +554,14 @@ pub struct Info {
     pub sacked: u32,
     /// Of these, bytes taken as lost and not sent again yet (`tcpi_lost`).
     pub lost: u32,
+    /// Of these, bytes sent again and neither acknowledged nor taken as lost once more (`tcpi_retrans` counts segments).
+    pub repeating: u32,
+    /// Segments sent again since the beginning (`tcpi_total_retrans`).
+    pub repeated: u32,
+    /// Segments were seen out of order on the path (`tcpi_reord_seen` counts how often).
+    pub reordering_seen: bool,
+    /// Data that came with the SYN was acknowledged (`TCPI_OPT_SYN_DATA`).
+    pub syn_data: bool,
     /// Shift of the window that the peer offers, and of ours (`tcpi_snd_wscale`, `tcpi_rcv_wscale`).
     pub window_shift: (u8, u8),
     /// Both sides use timestamps (`TCPI_OPT_TIMESTAMPS`).

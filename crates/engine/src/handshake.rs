@@ -121,13 +121,21 @@ impl Shared {
 
     /// What a SYN asks of Fast Open (RFC 7413 section 4.2.2). True if its data may be taken.
     fn fast_open_asked(&self, flow: &mut Flow, arrival: &Arrival<'_>) -> bool {
-        let Some(asked) = arrival.options.fast_open else { return false };
-        if self.max_fast_open(flow.listener) == 0 {
+        let has_data = !arrival.segment.payload().is_empty();
+        let without = self.config.fast_open_server_without_cookie;
+        if arrival.options.fast_open.is_none() && !(without && has_data)
+            || self.max_fast_open(flow.listener) == 0
+        {
             return false;
         }
-        let validity = self.fast_open.check(arrival.tuple.remote.ip(), asked.cookie());
+        if without && has_data {
+            return true;
+        }
+        let Some(asked) = arrival.options.fast_open else { return false };
+        let (client, server) = (arrival.tuple.remote.ip(), arrival.tuple.local.ip());
+        let validity = self.fast_open.check(client, server, asked.cookie());
         flow.flags.put(Flags::FAST_OPEN_COOKIE, validity != Validity::Current);
-        validity != Validity::Invalid && !arrival.segment.payload().is_empty()
+        validity != Validity::Invalid && has_data
     }
 
     /// Answers a SYN without keeping anything of it (RFC 4987 section 3.6): the cookie holds the MSS, the timestamp the other
@@ -326,6 +334,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         if before(self.flow.send_una, arrival.segment.acknowledgment()) {
             self.shared.servers.worked(client, server);
+            self.flow.extra.get_or_insert_default().syn_data = true;
             // Never a verdict: no FIN was sent.
             let _ = self.acknowledge(arrival);
         } else if asked && cookie.is_none() {
@@ -343,6 +352,7 @@ impl<O: Owner> Turn<'_, O> {
     fn opened_fast(&mut self, arrival: &Arrival<'_>) {
         self.shared.counters.fast_opens_accepted += 1;
         self.flow.flags.set(Flags::FAST_OPEN);
+        self.flow.extra.get_or_insert_default().syn_data = true;
         self.announce();
         let data = arrival.segment.payload();
         let room = distance(self.flow.receive_next, self.flow.receive_edge) as usize;

@@ -256,6 +256,19 @@ impl Recovery {
         self.sacked + self.presumed
     }
 
+    /// Bytes from `una` on that were sent again and are on their way.
+    pub(crate) fn repeating(&self, una: u32) -> u32 {
+        let mut start = una;
+        let mut bytes = 0;
+        for run in &self.runs {
+            if run.again && run.fate == Fate::Flying {
+                bytes += distance(start, run.end);
+            }
+            start = run.end;
+        }
+        bytes
+    }
+
     pub(crate) fn lost(&self) -> u32 {
         self.lost
     }

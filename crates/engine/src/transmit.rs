@@ -395,6 +395,8 @@ impl<O: Owner> Turn<'_, O> {
             let una = flow.send_una;
             let bounds = self.shared.config.bounds();
             flow.recovery_or_new(bounds).sent_again(una, sequence, end, now_us, timestamp);
+            let extra = flow.extra.get_or_insert_default();
+            extra.repeated = extra.repeated.saturating_add(1);
         }
         flow.sent_at_us = now_us;
         if fin {
@@ -612,7 +614,8 @@ impl Shared {
         let window = window.min(0xffff) as u16;
         let mut length = 0;
         if passive && flow.flags.has(Flags::FAST_OPEN_COOKIE) {
-            options.fast_open = FastOpen::with_cookie(&self.fast_open.make(flow.tuple.remote.ip()));
+            options.fast_open =
+                FastOpen::with_cookie(&self.fast_open.make(flow.tuple.remote.ip(), flow.tuple.local.ip()));
         } else if !passive && flow.flags.has(Flags::FAST_OPEN) {
             length = self.fast_open_syn(now, flow, &mut options);
         }
@@ -641,6 +644,11 @@ impl Shared {
             return 0;
         }
         match self.servers.opening(now, client, server) {
+            Opening::Request if self.config.fast_open_client_without_cookie => {
+                let segment = self.largest_segment(&flow.tuple);
+                let room = u64::from(segment.saturating_sub(MAX_OPTIONS_LEN).min(flow.mss));
+                flow.promised.min(room) as u32
+            }
             Opening::Data { cookie, mss } => {
                 options.fast_open = FastOpen::with_cookie(cookie.as_bytes());
                 let segment = mss.min(self.largest_segment(&flow.tuple));

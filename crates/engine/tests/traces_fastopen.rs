@@ -184,17 +184,63 @@ fn a_cookie_of_the_key_before_is_good_and_renewed_an_older_one_is_not() {
     let mut s = script(false, offers());
     s.host.engine.listen(s.local, 8).unwrap();
     let old = cookie(&mut s);
-    s.host.engine.rotate_fast_open_key([5; 16]);
+    let first = offers().hash_key;
+    s.host.engine.set_fast_open_keys([5; 16], Some(first));
     let new = cookie(&mut s);
     assert_ne!(old, new);
     let options = open_with(&s, Some(old));
     s.inject_bytes(SYN, 0, 0, &syn_data(100), 65_535, options);
     s.expect(&[(SYN | ACK, 0, 101, 0)]);
     assert_eq!(s.last_options.fast_open, Some(new));
-    s.host.engine.rotate_fast_open_key([6; 16]);
+    s.host.engine.set_fast_open_keys([6; 16], Some([5; 16]));
     s.peer.set_port(50_000);
     s.inject_bytes(SYN, 0, 0, &syn_data(100), 65_535, options);
     s.expect(&[(SYN | ACK, 0, 1, 0)]);
+}
+
+#[test]
+fn a_server_that_needs_no_cookie_takes_data_without() {
+    for (without, acknowledged) in [(false, 1), (true, 101)] {
+        for asks in [None, Some(FastOpen::REQUEST), FastOpen::with_cookie(&[9; 8])] {
+            let mut s = script(false, Config { fast_open_server_without_cookie: without, ..offers() });
+            s.host.engine.listen(s.local, 8).unwrap();
+            let options = open_with(&s, asks);
+            s.inject_bytes(SYN, 0, 0, &syn_data(100), 65_535, options);
+            s.expect(&[(SYN | ACK, 0, acknowledged, 0)]);
+            assert_eq!(s.last_options.fast_open.is_some(), asks.is_some() && !without, "{asks:?}");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_needs_no_cookie_sends_data_without() {
+    let mut s = script(false, Config { fast_open_client_without_cookie: true, ..uses() });
+    assert!(s.host.engine.may_open_fast(s.now, SERVER.into(), s.peer_end()));
+    let flow = s.connect();
+    s.host.engine.set_fast_open(flow);
+    s.host.send(flow, 100);
+    let sent = s.sent();
+    assert_eq!((sent.len(), sent[0].flags, sent[0].len), (1, SYN, 100));
+    assert_eq!(sent[0].options.fast_open, None);
+    // A server that does not take it gets it after the handshake.
+    s.inject(SYN | ACK, 0, 1, 0, 65_535);
+    s.expect(&[(PSH | ACK, 1, 1, 100)]);
+}
+
+#[test]
+fn both_ends_know_that_data_came_with_the_syn() {
+    let mut s = script(false, offers());
+    let (flow, _) = opened(&mut s, 100);
+    assert!(s.host.engine.info(flow).syn_data);
+    let mut s = script(false, Config { fast_open_client_without_cookie: true, ..uses() });
+    let flow = s.connect();
+    s.host.engine.set_fast_open(flow);
+    s.host.send(flow, 100);
+    s.expect(&[(SYN, 0, 0, 100)]);
+    assert!(!s.host.engine.info(flow).syn_data);
+    s.inject(SYN | ACK, 0, 101, 0, 65_535);
+    s.sent();
+    assert!(s.host.engine.info(flow).syn_data);
 }
 
 #[test]

@@ -10,6 +10,7 @@ use harness::{SERVER, config, pattern};
 use overfly_engine::{Config, Failure, State, Unreachable};
 use overfly_wire::checksum::Sum;
 use overfly_wire::ipv4;
+use overfly_wire::tcp::Options;
 
 const MSS: usize = 1460;
 const FULL: u32 = MSS as u32;
@@ -455,4 +456,33 @@ fn a_recovery_that_time_begins_sends_what_the_peer_has_left_room_for() {
     s.sack(1, &[(1 + 4 * FULL, 1 + 6 * FULL)]);
     s.expect(&[]);
     s.expect_after(25, &[(ACK, 1, 1, MSS), (ACK, 1 + FULL, 1, MSS), (ACK, 1 + 2 * FULL, 1, MSS)]);
+}
+
+// --- struct tcp_info (tcp_get_info() in net/ipv4/tcp.c) ------------------------------------------
+
+#[test]
+fn what_was_sent_again_is_counted_and_stays_counted() {
+    let mut s = Script::new();
+    s.options = Options { sack_permitted: true, ..s.options };
+    let flow = s.passive_open();
+    let counts = |s: &Script| {
+        let info = s.host.engine.info(flow);
+        (info.repeated, info.repeating / FULL, info.reordering_seen)
+    };
+    s.host.send(flow, 5 * MSS);
+    s.sent();
+    assert_eq!(counts(&s), (0, 0, false));
+    s.sack(1, &[(1 + FULL, 1 + 5 * FULL)]);
+    s.expect(&[(ACK, 1, 1, MSS)]);
+    assert_eq!(counts(&s), (1, 1, false));
+    s.ack(1 + 5 * FULL);
+    s.sent();
+    assert_eq!(counts(&s), (1, 0, false));
+    // A timeout.
+    s.host.send(flow, 10);
+    s.sent();
+    s.wait_ms(3000);
+    let again = s.sent().len() as u32;
+    assert!(again > 1);
+    assert_eq!(counts(&s).0, 1 + again);
 }

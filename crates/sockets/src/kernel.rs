@@ -11,7 +11,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
-use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings, algorithm, algorithm_name};
+use crate::socket::{FastOpenKeys, Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings, algorithm, algorithm_name};
 use crate::sysctls::Sysctls;
 use crate::table::{self, Entry};
 
@@ -445,28 +445,75 @@ pub(crate) fn defer_accept(descriptor: i32) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
 }
 
-/// net.ipv4.tcp_fastopen lets clients send data with their SYN.
-pub(crate) fn opens_fast() -> bool {
-    const CLIENT: u64 = 1;
-    numbers("/proc/sys/net/ipv4/tcp_fastopen").first().is_some_and(|bits| bits & CLIENT != 0)
+/// net.ipv4.tcp_fastopen (Documentation/networking/ip-sysctl.rst).
+#[derive(Clone, Copy)]
+pub(crate) struct FastOpen(u64);
+
+impl FastOpen {
+    pub(crate) fn read() -> Self {
+        Self(numbers("/proc/sys/net/ipv4/tcp_fastopen").first().copied().unwrap_or(0))
+    }
+
+    /// Clients may send data with their SYN.
+    pub(crate) const fn client(self) -> bool {
+        self.0 & 1 != 0
+    }
+
+    /// Listeners may take it.
+    const fn server(self) -> bool {
+        self.0 & 2 != 0
+    }
+
+    /// Clients need no cookie.
+    pub(crate) const fn client_without_cookie(self) -> bool {
+        self.0 & 4 != 0
+    }
+
+    /// Listeners need none.
+    pub(crate) const fn server_without_cookie(self) -> bool {
+        self.0 & 0x200 != 0
+    }
 }
 
-/// TCP_FASTOPEN of a listener: handshakes that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it.
+/// TCP_FASTOPEN of a listener: handshakes that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it. With
+/// its 0x400 the kernel sets it on every listener.
 pub(crate) fn fast_open_max(descriptor: i32) -> u32 {
-    const SERVER: u64 = 2;
     let max = number(descriptor, libc::IPPROTO_TCP, libc::TCP_FASTOPEN).unwrap_or(0);
-    let allowed =
-        || numbers("/proc/sys/net/ipv4/tcp_fastopen").first().is_some_and(|bits| bits & SERVER != 0);
-    if max > 0 && allowed() { max as u32 } else { 0 }
+    if max > 0 && FastOpen::read().server() { max as u32 } else { 0 }
 }
 
-/// The key of a listener's Fast Open cookies, or the administrator's: all processes that share the listener have the same.
-pub(crate) fn fast_open_key(descriptor: i32) -> Option<[u8; 16]> {
-    const TCP_FASTOPEN_KEY: i32 = 33;
-    // The second one is for cookies that were given before.
+const TCP_FASTOPEN_KEY: i32 = 33;
+
+/// The keys of a listener's Fast Open cookies, or the administrator's, if this process may read those.
+pub(crate) fn fast_open_keys(descriptor: i32) -> Option<FastOpenKeys> {
+    own_fast_open_keys(descriptor).or_else(|| crate::sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)))
+}
+
+const FAST_OPEN_KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
+
+fn own_fast_open_keys(descriptor: i32) -> Option<FastOpenKeys> {
     let mut keys = [[0_u8; 16]; 2];
     let length = option(descriptor, libc::IPPROTO_TCP, TCP_FASTOPEN_KEY, &mut keys).ok()?;
-    (length >= 16).then_some(keys[0])
+    (length >= 16).then_some((keys[0], (length >= 32).then_some(keys[1])))
+}
+
+/// Gives a new listener the administrator's keys for its own, which only root may read: processes that accept there later need
+/// not be root's (nginx's workers).
+pub(crate) fn keep_fast_open_keys(descriptor: i32) {
+    if fast_open_max(descriptor) == 0
+        || !rustix::process::geteuid().is_root()
+        || own_fast_open_keys(descriptor).is_some()
+    {
+        return;
+    }
+    let Some((primary, backup)) = crate::sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)) else { return };
+    let keys = [primary, backup.unwrap_or_default()];
+    let length = if backup.is_some() { 32 } else { 16 };
+    let value = keys.as_ptr() as usize;
+    let arguments =
+        [descriptor as usize, libc::IPPROTO_TCP as usize, TCP_FASTOPEN_KEY as usize, value, length, 0];
+    // SAFETY: the kernel reads `length` bytes of `keys`, which has as many.
+    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
 }
 
 /// How long the kernel's `struct tcp_info` is: it grows from version to version.

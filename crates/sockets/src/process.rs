@@ -569,7 +569,10 @@ impl Process {
     /// Makes the engine of one side.
     fn carry(&mut self, side: Side, mut config: Config, link: Carrier) -> Result<(), String> {
         self.equip()?;
-        config.fast_open_client = kernel::opens_fast();
+        let fast_open = kernel::FastOpen::read();
+        config.fast_open_client = fast_open.client();
+        config.fast_open_client_without_cookie = fast_open.client_without_cookie();
+        config.fast_open_server_without_cookie = fast_open.server_without_cookie();
         config.max_flows = u32::try_from(self.options.max_endpoints).unwrap_or(u32::MAX >> 1);
         config.max_time_wait = config.max_flows / 2;
         config.ack_stretch = self.options.dynamic_ack_thresh as u16;
@@ -1161,7 +1164,7 @@ impl Process {
     fn follow_listener(&mut self, id: SocketId, descriptor: i32) {
         self.stack.defer_accept(id, kernel::defer_accept(descriptor));
         let max = kernel::fast_open_max(descriptor);
-        self.stack.open_fast(id, max, if max > 0 { kernel::fast_open_key(descriptor) } else { None });
+        self.stack.open_fast(id, max, if max > 0 { kernel::fast_open_keys(descriptor) } else { None });
     }
 
     /// A listener was given an option after this process had joined.

@@ -37,6 +37,9 @@ pub(crate) const SEND_LIMIT: usize = 512 * 1024;
 /// Least and largest SO_SNDBUF.
 pub(crate) const SEND_LIMIT_RANGE: (usize, usize) = (4 * 1024, 1024 * 1024);
 
+/// The keys of Fast Open cookies: that of new ones, and that of those given before.
+pub(crate) type FastOpenKeys = ([u8; 16], Option<[u8; 16]>);
+
 /// The algorithms that the engine has, by Linux's names.
 const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
 

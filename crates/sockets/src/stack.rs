@@ -23,7 +23,7 @@ pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
-use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
+use crate::socket::{Arrival, FastOpenKeys, Listening, Settings, Side, Socket, SocketId, State};
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;
@@ -92,7 +92,7 @@ pub struct Stack<T> {
     /// How many times as large batches are as by themselves.
     batches: usize,
     /// What Fast Open's cookies are made with, if it is not the engine's own key.
-    fast_open_key: Option<[u8; 16]>,
+    fast_open_keys: Option<FastOpenKeys>,
     /// What observers see, and whether one of them takes frames.
     pub(crate) show: Option<Show>,
     pub(crate) captured: bool,
@@ -128,7 +128,7 @@ impl<T: Transport> Stack<T> {
             connects_within_host: 0,
             forks: 0,
             batches: 1,
-            fast_open_key: None,
+            fast_open_keys: None,
             show: None,
             captured: false,
         }
@@ -142,7 +142,7 @@ impl<T: Transport> Stack<T> {
     /// Gives the stack what carries it on one side.
     pub fn start(&mut self, side: Side, engine: Engine, transport: T, cache_limit: usize) {
         self.face.cache_limit = cache_limit;
-        self.fast_open_key = None;
+        self.fast_open_keys = None;
         self.drives[side.index()] = Some(Drive { engine, transport });
     }
 
@@ -517,18 +517,18 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; its cookies are made with `key`.
-    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, key: Option<[u8; 16]>) {
+    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; these are the keys of its cookies.
+    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, keys: Option<FastOpenKeys>) {
         for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
             if let Some(drive) = &mut self.drives[port.side.index()] {
                 drive.engine.set_listener_fast_open(port.listener, max);
             }
         }
-        if let Some(key) = key.filter(|_| max > 0 && key != self.fast_open_key) {
+        if let Some((primary, backup)) = keys.filter(|_| max > 0 && keys != self.fast_open_keys) {
             for drive in self.drives.iter_mut().flatten() {
-                drive.engine.rotate_fast_open_key(key);
+                drive.engine.set_fast_open_keys(primary, backup);
             }
-            self.fast_open_key = Some(key);
+            self.fast_open_keys = keys;
         }
     }
 

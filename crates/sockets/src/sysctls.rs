@@ -6,6 +6,7 @@ use core::time::Duration;
 use overfly_engine::{Config, Ecn, SynCookies};
 
 use crate::options::Options;
+use crate::socket::FastOpenKeys;
 
 /// What an engine cannot follow, and the value with which nothing is to be followed.
 const NOT_OBEYED: [(&str, u64); 24] = [
@@ -154,6 +155,22 @@ fn take<T>(field: &mut T, value: Option<T>) {
     }
 }
 
+/// The keys of Fast Open cookies as net.ipv4.tcp_fastopen_key writes them: one, or two with a comma between; of each four words in
+/// hexadecimal digits, whose bytes stand in the machine's order of the least first (proc_tcp_fastopen_key() in
+/// net/ipv4/sysctl_net_ipv4.c). `None` if none was made yet, or it is not readable.
+pub(crate) fn fast_open_keys(text: &str) -> Option<FastOpenKeys> {
+    let key = |text: &str| {
+        let mut words = text.split('-').map(|word| u32::from_str_radix(word, 16));
+        let mut key = [0; 16];
+        for part in key.chunks_exact_mut(4) {
+            part.copy_from_slice(&words.next()?.ok()?.to_le_bytes());
+        }
+        words.next().is_none().then_some(key).filter(|key| *key != [0; 16])
+    };
+    let mut keys = text.trim().split(',').map(key);
+    Some((keys.next()??, keys.next().flatten()))
+}
+
 /// What of this network namespace's settings an engine does not follow, for whoever starts a program.
 #[must_use]
 pub fn not_obeyed() -> Vec<String> {
@@ -224,6 +241,18 @@ mod tests {
             config.max_flows = 4;
             all.apply(&mut config, &Options::DEFAULT);
             assert!(overfly_engine::Engine::new(config).is_ok(), "{value}");
+        }
+    }
+
+    #[test]
+    fn fast_open_keys_are_read_as_the_kernel_writes_them() {
+        let text = "03020100-07060504-0b0a0908-0f0e0d0c";
+        let key: [u8; 16] = core::array::from_fn(|index| index as u8);
+        assert_eq!(fast_open_keys(&format!("{text}\n")), Some((key, None)));
+        let both = fast_open_keys(&format!("{text},00000001-00000000-00000000-00000000\n")).unwrap();
+        assert_eq!((both.0, both.1.unwrap()[0]), (key, 1));
+        for none in ["", "00000000-00000000-00000000-00000000\n", "1-2-3", "1-2-3-4-5", "x-1-2-3"] {
+            assert_eq!(fast_open_keys(none), None, "{none}");
         }
     }
 

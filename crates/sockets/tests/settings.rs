@@ -121,3 +121,48 @@ fn what_is_set_for_a_route_is_followed() {
         follows(&bench, looks, metric, |on| route(if on { metric } else { "" }));
     }
 }
+
+#[test]
+fn a_cookie_of_the_kernels_is_taken_over_overfly_and_the_other_way_round() {
+    const KEY: &str = "00112233-44556677-8899aabb-ccddeeff";
+    const OTHER: &str = "01112233-44556677-8899aabb-ccddeeff";
+    let (bench, _peer) = bench();
+    let server =
+        |name: &str, value: &str| bench.lab.server.write(&format!("/proc/sys/net/ipv4/{name}"), value);
+    let forget = || bench.lab.client.command("ip", &["tcp_metrics", "flush"]);
+    let expect = |accelerates: bool, look: &str, taken: [&str; 2]| {
+        let expected = format!("data {}\ndata {}\ndone\n", taken[0], taken[1]);
+        assert_eq!(told(&bench, accelerates, &[look]), expected, "accelerates: {accelerates}, {look}");
+    };
+    server("tcp_fastopen", "3");
+    server("tcp_fastopen_key", KEY);
+    for first in [false, true] {
+        forget();
+        expect(first, "fast", ["False", "True"]);
+        expect(!first, "fast", ["True", "True"]);
+    }
+    // Keys are changed: a backup lets old cookies live.
+    server("tcp_fastopen_key", &format!("{OTHER},{KEY}"));
+    expect(true, "fast", ["True", "True"]);
+    server("tcp_fastopen_key", KEY);
+    for accelerates in [false, true] {
+        forget();
+        expect(accelerates, "fast", ["False", "True"]);
+        server("tcp_fastopen_key", OTHER);
+        expect(accelerates, "fast", ["False", "True"]);
+        server("tcp_fastopen_key", KEY);
+    }
+    // 0x400: listeners that do not ask for it; 0x200 and 0x4: no cookie.
+    for accelerates in [false, true] {
+        forget();
+        expect(accelerates, "fast_unasked", ["False", "False"]);
+        server("tcp_fastopen", "1027");
+        expect(accelerates, "fast_unasked", ["False", "True"]);
+        forget();
+        server("tcp_fastopen", "515");
+        bench.lab.client.write("/proc/sys/net/ipv4/tcp_fastopen", "5");
+        expect(accelerates, "fast", ["True", "True"]);
+        bench.lab.client.write("/proc/sys/net/ipv4/tcp_fastopen", "1");
+        server("tcp_fastopen", "3");
+    }
+}

@@ -133,6 +133,7 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
         leave_to_kernel(process, id);
         return;
     }
+    kernel::keep_fast_open_keys(descriptor);
     // Linux takes a negative backlog as the largest.
     let most = 65_535;
     let backlog =
@@ -446,7 +447,10 @@ pub(crate) fn open_fast(
     }
     let Some(remote) = remote else { return Answer::Kernel };
     // The kernel says what is wrong.
-    if !source.is_plausible() || !kernel::opens_fast() || is_misfit(&guard, id, descriptor, remote) {
+    if !source.is_plausible()
+        || !kernel::FastOpen::read().client()
+        || is_misfit(&guard, id, descriptor, remote)
+    {
         return Answer::Kernel;
     }
     let begun = Told(&mut guard).0.connect(id, descriptor, remote, Some(source));

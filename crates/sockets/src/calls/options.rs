@@ -538,11 +538,12 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
         if info.flight > 0 { info.retries } else { 0 },
         if info.flight > 0 { 0 } else { info.retries },
         info.backoff,
-        // TCPI_OPT_TIMESTAMPS, TCPI_OPT_SACK, TCPI_OPT_WSCALE, TCPI_OPT_ECN.
+        // TCPI_OPT_TIMESTAMPS, TCPI_OPT_SACK, TCPI_OPT_WSCALE, TCPI_OPT_ECN, TCPI_OPT_SYN_DATA.
         u8::from(info.timestamps)
             | u8::from(info.sack) << 1
             | u8::from(info.window_shift != (0, 0)) << 2
-            | u8::from(info.ecn) << 3,
+            | u8::from(info.ecn) << 3
+            | u8::from(info.syn_data) << 5,
         send_shift & 0xf | receive_shift << 4,
     ]);
     let segment = u32::from(info.mss).max(1);
@@ -554,7 +555,7 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
         bytes => bytes / segment,
     };
     let waiting = info.unacknowledged.saturating_sub(info.flight.into());
-    let fields: [(usize, u32); 19] = [
+    let fields: [(usize, u32); 23] = [
         (8, u32::try_from(info.rto_us).unwrap_or(u32::MAX)),
         // tcpi_snd_mss, tcpi_rcv_mss
         (16, segment),
@@ -563,6 +564,8 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
         (24, segments(info.flight)),
         (28, segments(info.sacked)),
         (32, segments(info.lost)),
+        // tcpi_retrans
+        (36, segments(info.repeating)),
         // tcpi_pmtu
         (60, path_mtu.unwrap_or(0).into()),
         // tcpi_rtt, tcpi_rttvar, tcpi_snd_ssthresh, tcpi_snd_cwnd, tcpi_advmss
@@ -571,9 +574,14 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
         (76, threshold),
         (80, info.congestion_window / segment),
         (84, segment),
+        // tcpi_reordering: segments of fast retransmit, as net.ipv4.tcp_reordering comes; RACK takes time instead.
+        (88, 3),
         // tcpi_rcv_rtt, tcpi_rcv_space
         (92, info.receive_rtt_us),
         (96, info.receive_window),
+        // tcpi_total_retrans, tcpi_reord_seen (whether, and not how often)
+        (100, info.repeated),
+        (220, u32::from(info.reordering_seen)),
         // tcpi_notsent_bytes, tcpi_min_rtt (all ones before the first sample)
         (144, u32::try_from(waiting).unwrap_or(u32::MAX)),
         (148, if info.min_rtt_us == 0 { u32::MAX } else { info.min_rtt_us }),

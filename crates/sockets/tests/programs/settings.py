@@ -196,6 +196,31 @@ def gives_up():
     control.close()
 
 
+def fast(asks=True):
+    """Whether data that comes with a SYN is taken, of two peers one after the other."""
+    server = ends.bound(OWN, next(ports))
+    if asks:
+        server.setsockopt(T, socket.TCP_FASTOPEN, 8)
+    ends.look(server)
+    opens = ("f = socket.socket()\n"
+             f"f.sendto(b'hello', 0x20000000, ('{OWN}', {server.getsockname()[1]}))\n"
+             "f.recv(2)\n"
+             "tell(f.getsockopt(6, 11, 8))")
+    orders = ends.bound(OWN, next(ports))
+    for _ in range(2):
+        control = ends.order(PEER, "connect", orders.getsockname()[1], opens)
+        connection, _ = server.accept()
+        assert connection.recv(5) == b"hello"
+        connection.sendall(b"ok")
+        # TCPI_OPT_SYN_DATA
+        print("data", control.recv(8)[5] & 32 != 0)
+        connection.close()
+
+
+def fast_unasked():
+    fast(asks=False)
+
+
 for look in sys.argv[3:]:
     globals()[look]()
 print("done", flush=True)
