@@ -167,6 +167,8 @@ pub(crate) struct Udp {
     free: Vec<u32>,
     table: Table,
     hasher: TupleHasher,
+    /// Sockets that share a place ([`Engine::udp_open_shared`]): one of them stands in the table. Empty ones are free.
+    groups: Vec<Vec<u32>>,
     /// How many stand in the table with both ends, with an address, and with a port alone: none of a kind, no lookup.
     kinds: [u32; 3],
     /// Next hops by a hash of the destination. Empty until the first socket is opened.
@@ -189,9 +191,14 @@ struct Socket {
     bound: Address,
     is_open: bool,
     is_connected: bool,
+    /// Which of [`Udp::groups`] it is in, or [`ALONE`].
+    group: u32,
     /// Bytes of the largest IP packet that it sent; 0 if none.
     largest_sent: u16,
 }
+
+/// In no group.
+const ALONE: u32 = u32::MAX;
 
 impl Socket {
     fn kind(&self) -> usize {
@@ -265,6 +272,7 @@ impl Udp {
             free: Vec::new(),
             table: Table::with_slots(64),
             hasher,
+            groups: Vec::new(),
             kinds: [0; 3],
             hops: Box::default(),
             epoch: 1,
@@ -284,9 +292,22 @@ impl Udp {
         self.table.find(self.hasher.hash(tuple), |index| sockets[index as usize].tuple == *tuple)
     }
 
-    /// The socket for a datagram: connected before bound to the address before bound to the port alone.
+    /// The socket for a datagram: connected before bound to the address before bound to the port alone. Of several that share a
+    /// place the one that the hash of both ends says, so that a peer stays with it.
     #[inline]
     fn find(&self, tuple: &Tuple) -> Option<u32> {
+        let index = self.find_place(tuple)?;
+        match self.sockets[index as usize].group {
+            ALONE => Some(index),
+            group => {
+                let members = &self.groups[group as usize];
+                Some(members[self.hasher.hash(tuple) as usize % members.len()])
+            }
+        }
+    }
+
+    #[inline]
+    fn find_place(&self, tuple: &Tuple) -> Option<u32> {
         if self.kinds[CONNECTED] > 0
             && let Some(index) = self.find_exactly(tuple)
         {
@@ -306,13 +327,67 @@ impl Udp {
         self.find_exactly(&tuple)
     }
 
+    /// A new socket, which does not stand in the table yet.
+    fn add(&mut self, tuple: Tuple, is_connected: bool, bound: IpAddr) -> u32 {
+        let socket =
+            Socket { tuple, bound: bound.into(), is_open: true, is_connected, group: ALONE, largest_sent: 0 };
+        match self.free.pop() {
+            Some(index) => {
+                self.sockets[index as usize] = socket;
+                index
+            }
+            None => {
+                self.sockets.push(socket);
+                self.sockets.len() as u32 - 1
+            }
+        }
+    }
+
     fn enter(&mut self, index: u32) {
         let socket = &self.sockets[index as usize];
         self.kinds[socket.kind()] += 1;
         self.table.insert(self.hasher.hash(&socket.tuple), index);
     }
 
+    /// A socket takes the place of `first` as well.
+    fn join(&mut self, index: u32, first: u32) {
+        let mut group = self.sockets[first as usize].group;
+        if group == ALONE {
+            let free = self.groups.iter().position(Vec::is_empty);
+            group = free.unwrap_or(self.groups.len()) as u32;
+            if free.is_none() {
+                self.groups.push(Vec::new());
+            }
+            self.groups[group as usize].push(first);
+            self.sockets[first as usize].group = group;
+        }
+        self.groups[group as usize].push(index);
+        self.sockets[index as usize].group = group;
+    }
+
+    /// A socket leaves those that it shared its place with.
+    fn part(&mut self, index: u32) {
+        let Socket { tuple, group, .. } = self.sockets[index as usize];
+        self.sockets[index as usize].group = ALONE;
+        let members = &mut self.groups[group as usize];
+        members.retain(|&member| member != index);
+        let heir = members[0];
+        if members.len() == 1 {
+            members.clear();
+            self.sockets[heir as usize].group = ALONE;
+        }
+        if self.find_exactly(&tuple) == Some(index) {
+            let hash = self.hasher.hash(&tuple);
+            self.table.remove(hash, index);
+            self.table.insert(hash, heir);
+        }
+    }
+
     fn leave(&mut self, index: u32) {
+        if self.sockets[index as usize].group != ALONE {
+            self.part(index);
+            return;
+        }
         let socket = &self.sockets[index as usize];
         self.kinds[socket.kind()] -= 1;
         self.table.remove(self.hasher.hash(&socket.tuple), index);
@@ -375,20 +450,29 @@ impl Engine {
             let hop = Hop { destination: none, mac: MacAddr::BROADCAST, is_known: false, epoch: 0 };
             udp.hops = vec![hop; HOPS].into();
         }
-        let bound = local.ip().into();
-        let is_connected = remote.is_some();
-        let socket = Socket { tuple, bound, is_open: true, is_connected, largest_sent: 0 };
-        let index = match udp.free.pop() {
-            Some(index) => {
-                udp.sockets[index as usize] = socket;
-                index
-            }
-            None => {
-                udp.sockets.push(socket);
-                udp.sockets.len() as u32 - 1
-            }
-        };
+        let index = udp.add(tuple, remote.is_some(), local.ip());
         udp.enter(index);
+        Ok(UdpId(index))
+    }
+
+    /// Opens a socket at `local` beside those that are there (SO_REUSEPORT): each peer's datagrams go to one of them, by a hash
+    /// that strangers cannot foresee. Who shares may be asked of the owner alone.
+    ///
+    /// # Errors
+    /// None but those of [`Engine::udp_open`] for a place that is free.
+    pub fn udp_open_shared(&mut self, local: impl Into<SocketAddr>) -> Result<UdpId, Error> {
+        let local = local.into();
+        match self.udp_open(local, None) {
+            Err(Error::AddressInUse) => {}
+            outcome => return outcome,
+        }
+        let none = unspecified(local.ip().into());
+        let tuple =
+            Tuple { local: local.ip().into(), remote: none, local_port: local.port(), remote_port: 0 };
+        let udp = &mut self.udp;
+        let first = udp.find_exactly(&tuple).ok_or(Error::AddressInUse)?;
+        let index = udp.add(tuple, false, local.ip());
+        udp.join(index, first);
         Ok(UdpId(index))
     }
 

@@ -886,3 +886,53 @@ fn icmp_about_udp_leaves_echo_alone() {
     ));
     assert_eq!(host.sent().len(), 1);
 }
+
+#[test]
+fn sockets_that_share_a_place_share_its_peers() {
+    for [ours, peer, _] in FAMILIES {
+        let mut host = Host::new();
+        let any = if ours.contains(':') { "::" } else { "0.0.0.0" };
+        let mut sockets: Vec<UdpId> =
+            (0..4).map(|_| host.engine.udp_open_shared(at(any, 53)).expect("shared")).collect();
+        assert_eq!(host.engine.udp_open(at(any, 53), None), Err(Error::AddressInUse));
+        // Who is exactly there has what is for there.
+        let exact = host.open(at(ours, 53), Some(at(peer, 7)));
+        let mut ask = |host: &mut Host| -> Vec<UdpId> {
+            (1000..1200)
+                .map(|port| {
+                    host.receive(&datagram(at(peer, port), at(ours, 53), b"who"));
+                    let got = host.got();
+                    assert_eq!(got.len(), 1);
+                    got[0].0
+                })
+                .collect()
+        };
+        while sockets.len() > 1 {
+            let first = ask(&mut host);
+            assert_eq!(first, ask(&mut host), "a peer stays where it is");
+            for socket in &sockets {
+                let share = first.iter().filter(|&got| got == socket).count();
+                assert!(share > 100 / sockets.len(), "{share} of 200 for one of {}", sockets.len());
+            }
+            host.receive(&datagram(at(peer, 7), at(ours, 53), b"to the connected one"));
+            assert_eq!(host.got()[0].0, exact);
+            // Each answers from there.
+            for &socket in &sockets {
+                host.send(socket, Some(at(peer, 7)), b"I").expect("sent");
+            }
+            host.sent();
+            // In turns the one that stands in the table, and another.
+            let gone = if sockets.len() == 3 { sockets.remove(0) } else { sockets.pop().expect("several") };
+            host.engine.udp_close(gone);
+        }
+        assert!(ask(&mut host).iter().all(|got| *got == sockets[0]));
+        // One more shares again; one that connects leaves.
+        let other = host.engine.udp_open_shared(at(any, 53)).expect("shared");
+        assert!(ask(&mut host).contains(&other));
+        host.engine.udp_connect(sockets[0], at(ours, 53), at(peer, 8)).expect("free");
+        assert!(ask(&mut host).iter().all(|got| *got == other));
+        host.engine.udp_close(other);
+        host.receive(&datagram(at(peer, 1000), at(ours, 53), b"nobody"));
+        assert!(host.got().is_empty());
+    }
+}

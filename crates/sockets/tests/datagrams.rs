@@ -89,8 +89,12 @@ impl Server {
         Self::spawn(bench.python(accelerated), side, address)
     }
 
-    fn spawn(mut command: Command, side: &Namespace, address: IpAddr) -> Self {
-        command.args(["serve", &address.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    fn spawn(command: Command, side: &Namespace, address: IpAddr) -> Self {
+        Self::spawn_as("serve", command, side, address)
+    }
+
+    fn spawn_as(task: &str, mut command: Command, side: &Namespace, address: IpAddr) -> Self {
+        command.args([task, &address.to_string()]).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = side.within(|| command.spawn().unwrap());
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
@@ -214,6 +218,51 @@ fn two_processes_share_a_port() {
         // Half of 64 peers, give or take four standard deviations, of which each asks 20 times.
         let received = counter(&statistics, "rx_datagrams");
         assert!((16 * 20..=48 * 20 + 200).contains(&received), "{statistics}");
+    }
+}
+
+/// So do several sockets of one process, as those of a DNS server's threads, and all of them at user level.
+#[test]
+fn sockets_of_one_process_share_a_port() {
+    const PEERS: usize = 64;
+    let pairs: [(IpAddr, &str); 2] = [(SERVER.into(), "0.0.0.0:0"), (SERVER_V6.into(), "[::]:0")];
+    for (address, any) in pairs {
+        let bench = Bench::new();
+        let Lab { server: ours, client: theirs, .. } = &bench.lab;
+        let server = Server::spawn_as("share", bench.python(true), ours, address);
+        let sockets: Vec<UdpSocket> = theirs.within(|| {
+            let open = || UdpSocket::bind(any).unwrap();
+            std::iter::repeat_with(open).take(PEERS).collect()
+        });
+        let mut asked = 0;
+        let mut ask = |socket: &UdpSocket, question: &[u8]| {
+            let mut buffer = [0; 16];
+            socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+            socket.send_to(question, SocketAddr::new(address, 7000)).unwrap();
+            asked += 1;
+            let length = socket.recv(&mut buffer).unwrap();
+            text(&buffer[..length])
+        };
+        // They join when they are read for the first time, which is when the process waits.
+        for socket in &sockets {
+            ask(socket, b"first");
+        }
+        for left in (1..=4).rev() {
+            let answers: Vec<String> = sockets.iter().map(|socket| ask(socket, b"who")).collect();
+            let again: Vec<String> = sockets.iter().map(|socket| ask(socket, b"who")).collect();
+            assert_eq!(answers, again, "a peer stays where it is");
+            let mut who = answers;
+            who.sort();
+            who.dedup();
+            assert_eq!(who.len(), left, "{who:?}");
+            if left > 1 {
+                // What comes at that moment may be the kernel's.
+                ask(&sockets[left], b"go");
+            }
+        }
+        let statistics = server.quit(theirs);
+        let received = counter(&statistics, "rx_datagrams");
+        assert!(received + 20 > asked, "{received} of {asked} accelerated: {statistics}");
     }
 }
 

@@ -99,11 +99,15 @@ impl Process {
         local: SocketAddr,
         remote: Option<SocketAddr>,
     ) -> Result<(), Refused> {
-        let placed = self.stack.place_datagram(id, local, remote);
+        let shared = kernel::number(descriptor, libc::SOL_SOCKET, libc::SO_REUSEPORT) == Ok(1);
+        let beside = remote.is_none() && self.stack.datagram_beside(id, local).is_some();
+        let placed = self.stack.place_datagram(id, local, remote, shared);
         placed.map_err(|error| Refused { why: Why::Refused, reason: error.to_string() })?;
         let Some(client) = &mut self.client else { return Ok(()) };
         let socket = kernel::borrow(descriptor);
         match remote {
+            // What comes there comes to this process already.
+            None if beside => Ok(()),
             None => client.listen_as(socket, Protocol::Udp, local, true).map_err(Refused::new),
             Some(remote) => {
                 let route =
@@ -120,7 +124,15 @@ impl Process {
         if let (Some(client), Some(part)) = (client, stack.datagrams(id)) {
             for place in &part.places {
                 let _ = match place.remote {
-                    None => client.unlisten(Protocol::Udp, place.local, true),
+                    None => {
+                        let gone = client.unlisten(Protocol::Udp, place.local, true);
+                        // Who shared the place proves it from now on.
+                        let heir = stack.datagram_beside(id, place.local);
+                        heir.map_or(gone, |heir| {
+                            let socket = kernel::borrow(stack.socket(heir).descriptor);
+                            client.listen_as(socket, Protocol::Udp, place.local, true)
+                        })
+                    }
                     Some(remote) => client.disconnect_flow(Protocol::Udp, place.local.port(), remote),
                 };
             }

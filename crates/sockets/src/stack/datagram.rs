@@ -195,7 +195,19 @@ impl<T: Transport> Stack<T> {
         self.face.datagrams.overflows
     }
 
-    /// The socket's datagrams come to this process from now on; one for both families has two places.
+    /// Another socket than `id` that is at `local`.
+    pub(crate) fn datagram_beside(&self, id: SocketId, local: SocketAddr) -> Option<SocketId> {
+        self.face.datagrams.by_id.iter().map(|&other| SocketId(other)).find(|&other| {
+            other != SocketId(NONE)
+                && other != id
+                && self.datagrams(other).is_some_and(|part| {
+                    part.places.iter().any(|place| place.local == local && place.remote.is_none())
+                })
+        })
+    }
+
+    /// The socket's datagrams come to this process from now on; one for both families has two places. `shared`: another may be
+    /// there already (SO_REUSEPORT).
     ///
     /// # Errors
     /// [`Engine::udp_open`](overfly_engine::Engine::udp_open)'s.
@@ -204,9 +216,14 @@ impl<T: Transport> Stack<T> {
         id: SocketId,
         local: SocketAddr,
         remote: Option<SocketAddr>,
+        shared: bool,
     ) -> Result<(), Error> {
         let Some(drive) = &mut self.drives[Side::Network.index()] else { return Err(Error::NoNeighbor) };
-        let place = Place { id: drive.engine.udp_open(local, remote)?, local, remote };
+        let placed = match remote {
+            None if shared => drive.engine.udp_open_shared(local),
+            remote => drive.engine.udp_open(local, remote),
+        };
+        let place = Place { id: placed?, local, remote };
         let by_id = &mut self.face.datagrams.by_id;
         if by_id.len() <= place.id.index() {
             by_id.resize(place.id.index() + 1, NONE);

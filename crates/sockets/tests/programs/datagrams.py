@@ -309,8 +309,34 @@ def information(own, peer, times):
         assert data == b"hello" and len(told) == 4, told
 
 
+def share(own, count):
+    """Several sockets at one port: each answers with its number, and one that is told to go goes."""
+    servers = {}
+    for number in range(count):
+        server = socket.socket(family(own), socket.SOCK_DGRAM)
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        server.bind(("::" if ":" in own else "0.0.0.0", PORT))
+        server.setblocking(False)
+        servers[server] = b"%d" % number
+    print("ready", flush=True)
+    while servers:
+        for server in select.select(list(servers), [], [])[0]:
+            try:
+                data, source = server.recvfrom(65536)
+            except BlockingIOError:
+                continue
+            if data == b"quit":
+                return
+            server.sendto(servers[server], source)
+            if data == b"go":
+                del servers[server]
+                server.close()
+
+
 if sys.argv[1] == "serve":
     serve(sys.argv[2])
+elif sys.argv[1] == "share":
+    share(sys.argv[2], 4)
 elif sys.argv[1] == "information":
     information(sys.argv[2], sys.argv[3], 100)
 else:
