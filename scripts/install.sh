@@ -40,6 +40,8 @@ dpdk-testpmd dpdk-dev
 haproxy haproxy
 redis-server redis-server
 memcached memcached
+unbound unbound
+dnsperf dnsperf
 memcslap libmemcached-tools
 wrk wrk
 pgbench postgresql-contrib

@@ -252,27 +252,40 @@ impl Run<'_> {
         server.end()
     }
 
-    /// Counts the connections that `work` makes.
+    /// Counts the connections that `work` makes, and the datagrams where the program has a file of that name.
     fn counted(
         &self,
         outcome: &mut Outcome,
         work: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
-        let before = (self.kernel_opens("client"), self.kernel_opens("server"));
+        let datagrams = |side, name| {
+            if self.program.has("datagrams") { self.kernel_count(side, "Udp:", &[name]) } else { 0 }
+        };
+        let counts = || {
+            let (client, server) = (self.kernel_opens("client"), self.kernel_opens("server"));
+            (client + datagrams("client", "OutDatagrams"), server + datagrams("server", "InDatagrams"))
+        };
+        let before = counts();
         let result = work();
-        outcome.connections = self.kernel_opens("client") - before.0;
-        outcome.kernel_connections = self.kernel_opens("server") - before.1;
+        let after = counts();
+        outcome.connections = after.0 - before.0;
+        outcome.kernel_connections = after.1 - before.1;
         result
     }
 
     /// Connections that a side's kernel made or accepted (RFC 4022: tcpActiveOpens, tcpPassiveOpens).
     fn kernel_opens(&self, side: &str) -> u64 {
+        self.kernel_count(side, "Tcp:", &["ActiveOpens", "PassiveOpens"])
+    }
+
+    /// The sum of some of a side's kernel's counters (`/proc/net/snmp`).
+    fn kernel_count(&self, side: &str, protocol: &str, wanted: &[&str]) -> u64 {
         let text = succeed(self.lab, side, &["cat", "/proc/net/snmp"]);
-        let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
+        let mut lines = text.lines().filter(|line| line.starts_with(protocol));
         let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
         let pairs = names.split_whitespace().zip(values.split_whitespace());
         pairs
-            .filter(|(name, _)| matches!(*name, "ActiveOpens" | "PassiveOpens"))
+            .filter(|(name, _)| wanted.contains(name))
             .filter_map(|(_, value)| value.parse::<u64>().ok())
             .sum()
     }

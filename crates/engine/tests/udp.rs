@@ -897,7 +897,7 @@ fn sockets_that_share_a_place_share_its_peers() {
         assert_eq!(host.engine.udp_open(at(any, 53), None), Err(Error::AddressInUse));
         // Who is exactly there has what is for there.
         let exact = host.open(at(ours, 53), Some(at(peer, 7)));
-        let mut ask = |host: &mut Host| -> Vec<UdpId> {
+        let ask = |host: &mut Host| -> Vec<UdpId> {
             (1000..1200)
                 .map(|port| {
                     host.receive(&datagram(at(peer, port), at(ours, 53), b"who"));
