@@ -23,7 +23,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Config, Engine, Instant, Prefix};
+use overfly_engine::{Algorithm, Config, Engine, Instant, Prefix};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
@@ -582,9 +582,7 @@ impl Process {
         config.initial_receive_window =
             if self.options.tcp_rcvbuf_mode == 0 { config.receive_window } else { 64 * 1024 };
         kernel::sysctls().apply(&mut config, &self.options);
-        if let Some(algorithm) = self.fresh.as_ref().and_then(|fresh| fresh.congestion) {
-            config.congestion = algorithm;
-        }
+        config.congestion = self.default_congestion();
         let _ = rustix::rand::getrandom(&mut config.hash_key[..], rustix::rand::GetRandomFlags::empty());
         let needed = Engine::memory_of(&config) + ROOM_TO_START;
         if !allocate::has(needed) {
@@ -1221,6 +1219,11 @@ impl Process {
             settings.keep_probes = keepalive_probes as u8;
         }
         settings
+    }
+
+    /// What governs a connection's congestion window where the program does not say.
+    pub(crate) fn default_congestion(&self) -> Algorithm {
+        self.fresh.as_ref().and_then(|fresh| fresh.congestion).unwrap_or(Algorithm::Cubic)
     }
 
     /// A socket stays the kernel's, and why.

@@ -2,7 +2,6 @@
 
 use core::time::Duration;
 
-use overfly_engine::Algorithm;
 use rustix::io::Errno;
 
 use super::life::leave_to_kernel;
@@ -503,7 +502,7 @@ fn get_locked(
         (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) if v6 => Value::Number(settings.traffic_class.into()),
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let mut bytes = [0; NAME_LEN];
-            let algorithm = process.stack.congestion(id).unwrap_or(Algorithm::Cubic);
+            let algorithm = process.stack.congestion(id).unwrap_or(process.default_congestion());
             let name = algorithm_name(algorithm).as_bytes();
             bytes[..name.len()].copy_from_slice(name);
             Value::Name(bytes)
