@@ -555,6 +555,8 @@ impl Process {
             config.arp = true;
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
+        } else if self.options.segment_offload != 0 {
+            config.segment_offload = link.segment_offload();
         }
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
         self.carry(Side::Network, config, link)?;

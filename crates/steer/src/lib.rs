@@ -8,6 +8,7 @@
 mod attachment;
 mod broker;
 mod claim;
+mod confined;
 mod device;
 mod door;
 mod error;
