@@ -16,6 +16,10 @@ use crate::netlink::{Link, Netlink};
 /// The macvlan's name. Its namespace has no other devices but `lo`, which is down.
 const NAME: &str = "overfly";
 
+/// Queueing disciplines that hold no frame back while the device takes some. In others frames of several segments would wait, and
+/// AF_XDP's, which no discipline sees, would overtake those of their flow.
+const UNHURRIED: [&str; 5] = ["noqueue", "pfifo", "pfifo_fast", "bfifo", "fq_codel"];
+
 /// A namespace with nothing but a way out by one interface.
 #[derive(Debug)]
 pub(crate) struct Confined {
@@ -27,17 +31,7 @@ impl Confined {
     /// # Errors
     /// Why frames of several segments cannot leave by this interface: words for whoever asks.
     pub(crate) fn new(netlink: &mut Netlink, interface: &Link) -> Result<Confined, String> {
-        match interface.kind.as_deref() {
-            Some("veth") => {}
-            kind => {
-                let kind = kind.unwrap_or("no virtual device");
-                return Err(format!("only veth has been tried, and this is {kind}"));
-            }
-        }
-        // Frames of several segments would wait in it, and others of their flow would not.
-        if let Some(discipline) = interface.queueing.as_deref().filter(|&its| its != "noqueue") {
-            return Err(format!("the interface has a queueing discipline, {discipline}"));
-        }
+        check(interface)?;
         let namespace = apart(|| {
             // SAFETY: only the thread's network namespace changes; it ends with this closure.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
@@ -68,6 +62,31 @@ impl Confined {
             .map_err(|errno| format!("entering a network namespace: {errno}"))?
             .map_err(|error| error.to_string())
     }
+}
+
+/// Whether frames of several segments may leave by the interface.
+fn check(interface: &Link) -> Result<(), String> {
+    if interface.kind.as_deref() != Some("veth") {
+        let kind = interface.kind.as_deref().unwrap_or("no virtual device");
+        return Err(format!("only veth has been tried, and this is {kind}"));
+    }
+    match interface.queueing.as_deref() {
+        Some(discipline) if !UNHURRIED.contains(&discipline) => {
+            Err(format!("frames would wait in the interface's queueing discipline, {discipline}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether connections' segments can leave an interface of this thread's network namespace together ([`crate::Attachment::long_frames`]
+/// says whether they do).
+///
+/// # Errors
+/// Why not, in words.
+pub fn long_frames_of(interface: &str) -> Result<(), String> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
+    let link = link.map_err(|errno| format!("reading the interface: {errno}"))?;
+    check(&link.ok_or("there is no such interface")?)
 }
 
 /// Runs `work` in a thread of its own.

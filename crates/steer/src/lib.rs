@@ -36,6 +36,7 @@ mod switch;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
+pub use confined::long_frames_of;
 pub use device::restore_deferral;
 pub use error::Error;
 pub use firewall::firewall_in_force;

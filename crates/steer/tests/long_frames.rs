@@ -270,9 +270,15 @@ fn where_it_cannot_be_the_reason_is_said() {
     assert!(sockets.long_frames.is_none());
     assert_eq!(XdpLink::open(sockets).unwrap().segment_offload(), 0);
     drop(attachment);
-    lab.server.command("tc", &["qdisc", "add", "dev", INTERFACE, "root", "pfifo"]);
+    lab.server.command(
+        "tc",
+        &[
+            "qdisc", "add", "dev", INTERFACE, "root", "tbf", "rate", "1gbit", "burst", "100kb", "latency",
+            "50ms",
+        ],
+    );
     let attachment = attach_again(&lab);
-    assert!(attachment.long_frames().is_err_and(|reason| reason.contains("pfifo")));
+    assert!(attachment.long_frames().is_err_and(|reason| reason.contains("tbf")));
 }
 
 /// The queues of the one before are free a little later.
