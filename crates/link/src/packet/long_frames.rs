@@ -226,6 +226,8 @@ fn send_together(socket: &OwnedFd, arena: &[u8], frames: &[Waiting]) -> Result<u
         message.msg_hdr.msg_iov = vector;
         message.msg_hdr.msg_iovlen = 1;
     }
+    // SAFETY: libc gives each thread a valid place.
+    let before = unsafe { *libc::__errno_location() };
     // SAFETY: each message points at a vector, and each vector at bytes of the arena, which the kernel only reads; all are alive, and
     // no more are named than were filled in. Not libc's function: inside the preloaded library that name is our own hook.
     let taken = unsafe {
@@ -237,6 +239,11 @@ fn send_together(socket: &OwnedFd, arena: &[u8], frames: &[Waiting]) -> Result<u
             libc::MSG_DONTWAIT,
         )
     };
-    usize::try_from(taken)
-        .map_err(|_| Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
+    usize::try_from(taken).map_err(|_| {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+        // Inside the preloaded library the program's own is not to change.
+        // SAFETY: libc gives each thread a valid place.
+        unsafe { *libc::__errno_location() = before };
+        errno
+    })
 }
