@@ -19,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask miri
        cargo xtask sanitize [TEST-OPTION…]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
+       cargo xtask bulk [--repeats N] [--seconds N]
        cargo xtask calls [--requests N]
        cargo xtask costs [--repeats N] [--seconds N]
        cargo xtask results [PLAN…]
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
         Some("miri") => miri::run(words),
         Some("sanitize") => sanitize::Plan::parse(words).run(),
         Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "calls" | "costs" | "soak" | "within-host" | "workers")) => {
+        Some(name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "within-host" | "workers")) => {
             example::run(name, words)
         }
         _ => Err(USAGE.to_owned()),

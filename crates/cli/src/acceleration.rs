@@ -95,6 +95,7 @@ pub(crate) fn attachment_options(options: &Options) -> overfly_steer::Options {
             _ => HugePages::Insist,
         },
         heed_firewall: options.firewall == 0,
+        segment_offload: options.segment_offload != 0,
         ..overfly_steer::Options::default()
     }
 }
@@ -125,6 +126,10 @@ mod tests {
         assert_eq!((ring.rx_ring, ring.rx_frames), (16_384, 16_384));
         assert_eq!(with("EF_MIN_FREE_PACKETS", "7").min_free_frames, 7);
         assert!(with("EF_FIREWALL", "honour").heed_firewall && !with("EF_FIREWALL", "ignore").heed_firewall);
+        assert!(
+            with("EF_SEGMENT_OFFLOAD", "1").segment_offload
+                && !with("EF_SEGMENT_OFFLOAD", "0").segment_offload
+        );
         assert_eq!(with("EF_USE_HUGE_PAGES", "0").huge_pages, HugePages::No);
         assert_eq!(with("EF_USE_HUGE_PAGES", "2").huge_pages, HugePages::Insist);
         assert!(with("EF_INT_DRIVEN", "0").busy_poll && with("EF_POLL_USEC", "20").busy_poll);

@@ -145,12 +145,29 @@ fn xdp() -> Finding {
             lab.within("server", || {
                 let mut attachment =
                     Attachment::attach(DEVICE, Options::default()).map_err(|error| error.to_string())?;
-                attachment.add_stack().map(drop).map_err(|error| error.to_string())
+                let sockets = attachment.add_stack().map_err(|error| error.to_string())?;
+                let together = attachment.long_frames().map_err(str::to_owned);
+                Ok::<_, String>(together.map(|()| sockets.long_frames.is_some()))
             })
             .map_err(|error| error.to_string())?
         });
     match tried {
-        Ok(()) => Finding::new("xdp", State::Good, "native XDP and AF_XDP, tried on a veth pair"),
+        Ok(Ok(true)) => Finding::new(
+            "xdp",
+            State::Good,
+            "native XDP and AF_XDP, segments leave together, tried on a veth pair",
+        ),
+        Ok(apart) => {
+            let reason = apart.err().unwrap_or_else(|| "no packet socket".to_owned());
+            Finding::new(
+                "xdp",
+                State::Limited,
+                format!(
+                    "native XDP and AF_XDP, tried on a veth pair; large answers leave segment by segment: {reason}"
+                ),
+            )
+            .remedy("modprobe macvlan")
+        }
         Err(reason) => missing(reason),
     }
 }
@@ -225,7 +242,12 @@ fn interface() -> Finding {
                 .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
                 .unwrap_or_else(|| "no device driver".to_owned());
             let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-            Finding::new("interface", State::Good, format!("{name} ({driver}, MTU {})", mtu.trim()))
+            let segments = match overfly_steer::long_frames_of(&name) {
+                Ok(()) => "segments leave together".to_owned(),
+                Err(reason) => format!("segments leave one by one: {reason}"),
+            };
+            let detail = format!("{name} ({driver}, MTU {}); {segments}", mtu.trim());
+            Finding::new("interface", State::Good, detail)
         }
         Err(reason) => Finding::new("interface", State::Limited, reason)
             .remedy("overfly lab up && overfly lab exec server -- overfly run -- PROGRAM"),

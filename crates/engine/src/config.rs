@@ -34,8 +34,9 @@ pub struct Config {
     pub mtu: u16,
     /// The link completes TCP checksums (CHECKSUM_PARTIAL): frames leave with that of the pseudo-header only.
     pub checksum_offload: bool,
-    /// The link cuts frames into segments (TSO): TCP payload bytes of one frame at most, 0 if it does not. At most 65,435; the
-    /// link's frames must have room for them and for 114 bytes of headers. Needs [`Config::checksum_offload`].
+    /// The link cuts frames into segments (TSO) and completes the checksums of those that it cuts: TCP payload bytes of one frame at
+    /// most, 0 if it does not. At most 65,435; the link's frames ([`FrameSink::long_frame`](overfly_wire::FrameSink::long_frame))
+    /// must have room for them and for 114 bytes of headers.
     pub segment_offload: u32,
     /// No kernel shares the link: answer and ask ARP and neighbour discovery, answer ping.
     pub arp: bool,
@@ -352,12 +353,7 @@ impl Config {
             ("prefix6_len", u64::from(self.prefix6_len), 0, 128),
             // RFC 8200 section 5 for the lower bound of IPv6.
             ("mtu", u64::from(self.mtu), least_mtu, 65_535),
-            (
-                "segment_offload",
-                u64::from(self.segment_offload),
-                0,
-                if self.checksum_offload { 65_435 } else { 0 },
-            ),
+            ("segment_offload", u64::from(self.segment_offload), 0, 65_435),
             ("initial_receive_window", u64::from(self.initial_receive_window), 1024, 1 << 30),
             ("window_scale", u64::from(self.window_scale), 0, 14),
             ("max_neighbors", u64::from(self.max_neighbors), 1, 1 << 24),

@@ -483,8 +483,16 @@ impl<O: Owner> Turn<'_, O> {
     // Always: its options are 76 bytes, and would be copied for the call.
     #[inline(always)]
     fn write_segment<S: FrameSink>(&mut self, outgoing: &Outgoing, sink: &mut S) -> Result<(), Full> {
-        let frame = sink.frame().ok_or(Full)?;
         let flow = &*self.flow;
+        // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
+        let cut = self.shared.config.segment_offload > 0 && outgoing.length >= 2 * u32::from(flow.mss);
+        let unfinished = cut || self.shared.config.checksum_offload;
+        let headers = headers_len(flow.tuple.is_v4());
+        let frame = match cut {
+            false => sink.frame(),
+            true => sink.long_frame(headers + tcp::MAX_HEADER_LEN + outgoing.length as usize),
+        };
+        let frame = frame.ok_or(Full)?;
         let header = Header {
             source_port: flow.tuple.local_port,
             destination_port: flow.tuple.remote_port,
@@ -494,7 +502,6 @@ impl<O: Owner> Turn<'_, O> {
             window: outgoing.window,
             options: outgoing.options,
         };
-        let headers = headers_len(flow.tuple.is_v4());
         let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
         let mut sum = Sum::new();
@@ -503,7 +510,7 @@ impl<O: Owner> Turn<'_, O> {
             // A SYN's data follows its own sequence number.
             let offset =
                 if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
-            if self.shared.config.checksum_offload {
+            if unfinished {
                 self.owner.fill(self.id, offset, payload);
             } else {
                 let known = self.owner.fill_and_sum(self.id, offset, payload);
@@ -514,23 +521,20 @@ impl<O: Owner> Turn<'_, O> {
                 sum = known.unwrap_or_else(|| Sum::new().bytes(payload));
             }
         }
-        let mss = u32::from(flow.mss);
         let length = self.shared.finish_tcp(
             frame,
             flow.next_hop,
             &flow.tuple,
             Lengths { header: header_len, segment: segment_len },
-            sum,
+            (!unfinished).then_some(sum),
             outgoing.ecn.in_traffic_class(flow.traffic_class),
         );
-        if self.shared.config.checksum_offload {
-            // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
-            let cut = outgoing.length >= 2 * mss;
+        if unfinished {
             sink.commit_unfinished(
                 length,
                 Unfinished {
                     checksum_from: headers as u16,
-                    segment_len: if cut { mss as u16 } else { 0 },
+                    segment_len: if cut { flow.mss } else { 0 },
                     headers_len: (headers + header_len) as u16,
                 },
             );
@@ -691,8 +695,8 @@ impl Shared {
         }
     }
 
-    /// Completes a frame whose TCP segment is written, and its payload summed unless the link does that; returns the frame's
-    /// length.
+    /// Completes a frame whose TCP segment is written, with the sum of its payload unless the link is to complete checksums; returns
+    /// the frame's length.
     #[inline]
     fn finish_tcp(
         &self,
@@ -700,7 +704,7 @@ impl Shared {
         next_hop: MacAddr,
         tuple: &Tuple,
         lengths: Lengths,
-        payload: Sum,
+        payload: Option<Sum>,
         traffic_class: u8,
     ) -> usize {
         let length = lengths.segment;
@@ -749,15 +753,16 @@ impl Shared {
         &self,
         segment: &mut [u8],
         lengths: Lengths,
-        payload: Sum,
+        payload: Option<Sum>,
         local: A,
         remote: A,
     ) {
-        if self.config.checksum_offload {
-            tcp::write_partial_checksum(segment, local, remote);
-        } else {
-            let payload_len = lengths.segment - lengths.header;
-            tcp::write_checksum_of(&mut segment[..lengths.header], payload, payload_len, local, remote);
+        match payload {
+            None => tcp::write_partial_checksum(segment, local, remote),
+            Some(payload) => {
+                let payload_len = lengths.segment - lengths.header;
+                tcp::write_checksum_of(&mut segment[..lengths.header], payload, payload_len, local, remote);
+            }
         }
     }
 
@@ -877,7 +882,8 @@ impl Shared {
                 };
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 let lengths = Lengths { header: length, segment: length };
-                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), 0)
+                let sum = (!self.config.checksum_offload).then(Sum::new);
+                self.finish_tcp(frame, next_hop, &tuple, lengths, sum, 0)
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =
@@ -980,8 +986,16 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     let congestion = (flow.congestion.window() + syn).saturating_sub(flow.pipe());
     let offered = (flow.send_window + syn).saturating_sub(flow.flight());
     let room = unsent.min(u64::from(congestion.min(offered))) as u32;
+    // RFC 9293 section 3.7.4 (Nagle): whether the stream's last, small segment may go.
+    let end_may_go = || {
+        fin_pending
+            || (!flow.flags.has(Flags::CORK)
+                && (flow.flags.has(Flags::NO_DELAY) || !has_small_in_flight(flow, syn, mss)))
+    };
     if room >= 2 * mss && offload >= 2 * mss {
-        let length = room.min(offload) / mss * mss;
+        let most = room.min(offload);
+        // The small segment at the end goes with the full ones before it: those are on their way, and all of one size.
+        let length = if u64::from(most) == unsent && end_may_go() { most } else { most / mss * mss };
         return Some((length, u64::from(length) == unsent && fin_pending));
     }
     let length = room.min(mss);
@@ -989,12 +1003,9 @@ fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
         return None;
     }
     let last = u64::from(length) == unsent;
-    // RFC 9293 section 3.8.6.2.1 (silly-window avoidance) and 3.7.4 (Nagle).
+    // RFC 9293 section 3.8.6.2.1 (silly-window avoidance).
     let send = length == mss
-        || (last && fin_pending)
-        || (last
-            && !flow.flags.has(Flags::CORK)
-            && (flow.flags.has(Flags::NO_DELAY) || !has_small_in_flight(flow, syn, mss)))
+        || (last && end_may_go())
         || (!last && length >= flow.send_window_max / 2)
         || (flow.flags.has(Flags::FORCE) && (last || flow.flight() == syn));
     send.then_some((length, last && fin_pending))

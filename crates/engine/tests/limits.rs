@@ -26,7 +26,7 @@ fn what_is_out_of_range_is_refused_by_name() {
         (|c| c.prefix_len = 33, "prefix_len is 33: expected 0 to 32"),
         (|c| c.prefix6_len = 129, "prefix6_len is 129: expected 0 to 128"),
         (|c| c.mtu = 575, "mtu is 575: expected 576 to 65535"),
-        (|c| c.segment_offload = 1, "segment_offload is 1: expected 0 to 0"),
+        (|c| c.segment_offload = 65_436, "segment_offload is 65436: expected 0 to 65435"),
         (|c| c.max_flows = 0, "max_flows is 0: expected 1 to 2147483647"),
         (|c| c.max_neighbors = 0, "max_neighbors is 0: expected 1 to 16777216"),
         (|c| c.max_answers = 0, "max_answers is 0: expected 1 to 1048576"),

@@ -12,6 +12,10 @@ use overfly_wire::{FrameSink, Unfinished, ethernet, ipv4};
 /// Collects frames as a link with offloads would hand them to its device.
 struct Device {
     buffer: Vec<u8>,
+    /// Frames that it is to cut, as a link whose other buffers hold one segment has them.
+    long_buffer: Vec<u8>,
+    /// It completes checksums of other frames, too.
+    completes_all: bool,
     frames: Vec<Vec<u8>>,
     /// The largest frame that was handed over.
     largest: usize,
@@ -22,21 +26,26 @@ impl FrameSink for Device {
         Some(&mut self.buffer)
     }
 
+    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.long_buffer.get_mut(..length)
+    }
+
     fn commit(&mut self, length: usize) {
         self.commit_unfinished(length, Unfinished::default());
     }
 
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
         self.largest = self.largest.max(length);
-        let frame = &self.buffer[..length];
         if left.segment_len == 0 {
-            let mut frame = frame.to_vec();
+            assert!(self.completes_all || left == Unfinished::default(), "a frame that is not cut is whole");
+            let mut frame = self.buffer[..length].to_vec();
             if left.checksum_from > 0 {
                 complete(&mut frame, usize::from(left.checksum_from));
             }
             self.frames.push(frame);
             return;
         }
+        let frame = &self.long_buffer[..length];
         let headers = usize::from(left.headers_len);
         let payload = &frame[headers..];
         let count = payload.len().div_ceil(usize::from(left.segment_len));
@@ -75,8 +84,14 @@ fn complete(frame: &mut [u8], tcp: usize) {
 
 #[test]
 fn segments_are_cut_by_the_link_and_arrive_whole() {
+    for completes_all in [true, false] {
+        transfer(completes_all);
+    }
+}
+
+fn transfer(completes_all: bool) {
     let mut sender = config(SERVER);
-    sender.checksum_offload = true;
+    sender.checksum_offload = completes_all;
     sender.segment_offload = 65_435;
     sender.initial_window = 1 << 20;
     let mut sender = Host::new(sender);
@@ -84,7 +99,13 @@ fn segments_are_cut_by_the_link_and_arrive_whole() {
     receiver.receive_window = 4 << 20;
     receiver.initial_receive_window = 4 << 20;
     let mut receiver = Host::new(receiver);
-    let mut device = Device { buffer: vec![0; 70_000], frames: Vec::new(), largest: 0 };
+    let mut device = Device {
+        buffer: vec![0; 1514],
+        long_buffer: vec![0; 66_000],
+        completes_all,
+        frames: Vec::new(),
+        largest: 0,
+    };
     let service = SocketAddrV4::new(SERVER, 80);
     sender.engine.listen(service, 8).unwrap();
     let mut now = Instant::from_micros(1_000_000);
@@ -123,10 +144,47 @@ fn segments_are_cut_by_the_link_and_arrive_whole() {
     assert_eq!(receiver.engine.counters().drop_checksum, 0);
 }
 
+/// A response of several segments is one frame, its small end included, and one with a FIN if that follows at once.
 #[test]
-fn a_link_that_cuts_must_complete_checksums() {
-    let mut config = config(SERVER);
-    config.segment_offload = 1000;
-    let Err(error) = overfly_engine::Engine::new(config) else { panic!("refused") };
-    assert_eq!((error.option, error.high), ("segment_offload", 0));
+fn the_small_segment_at_the_end_leaves_with_the_others() {
+    for (no_delay, shutdown) in [(true, false), (false, false), (false, true), (true, true)] {
+        let mut sender = config(SERVER);
+        sender.segment_offload = 65_435;
+        let mut sender = Host::new(sender);
+        let mut receiver = Host::new(config(CLIENT));
+        let mut device = Device {
+            buffer: vec![0; 1514],
+            long_buffer: vec![0; 66_000],
+            completes_all: false,
+            frames: Vec::new(),
+            largest: 0,
+        };
+        let service = SocketAddrV4::new(SERVER, 80);
+        sender.engine.listen(service, 8).unwrap();
+        let now = Instant::from_micros(1_000_000);
+        receiver.connect(now, SocketAddrV4::new(CLIENT, 40_000), service);
+        let flow = loop {
+            receiver.transmit(now);
+            for frame in receiver.outbox.frames.drain(..) {
+                sender.engine.receive(now, &frame, &mut sender.owner);
+            }
+            if let Some((flow, _)) = sender.owner.incoming.pop_front() {
+                break flow;
+            }
+            sender.engine.transmit(now, &mut sender.owner, &mut device);
+            for frame in device.frames.drain(..) {
+                receiver.engine.receive(now, &frame, &mut receiver.owner);
+            }
+        };
+        sender.engine.accepted(flow);
+        sender.engine.set_no_delay(flow, no_delay);
+        device.largest = 0;
+        sender.send(flow, 10_000);
+        if shutdown {
+            sender.engine.shutdown(flow);
+        }
+        while !sender.engine.transmit(now, &mut sender.owner, &mut device) {}
+        assert_eq!(device.frames.len(), 7, "no_delay {no_delay}, FIN {shutdown}");
+        assert_eq!(device.largest, 14 + 20 + 32 + 10_000);
+    }
 }

@@ -5,6 +5,7 @@
 //! * [`memif`]: shared memory between two processes, in the format of DPDK and VPP. [`memif::Listener`] and
 //!   [`memif::connect`] are its two ends, [`memif::MemifLink`] is the data path.
 //! * [`tap`]: a tap device, whose other end is this host's kernel.
+//! * [`packet`]: a packet socket beside AF_XDP, for frames that the kernel cuts into segments.
 //! * [`watch`]: what a running stack shows to who looks.
 //! * [`broker`]: what a program's process says to the broker that holds the privilege.
 //! * [`messages`]: how they say it, with descriptors.
@@ -18,7 +19,9 @@ mod finish;
 mod mapping;
 pub mod memif;
 pub mod messages;
+pub mod packet;
 pub mod tap;
+mod virtio;
 pub mod watch;
 pub mod xdp;
 

@@ -89,6 +89,14 @@ impl Carrier {
         matches!(self, Carrier::Memif(_) | Carrier::Tap(_))
     }
 
+    /// TCP payload of a frame that it cuts into segments though it completes no other checksums; 0 if it does not.
+    pub(crate) fn segment_offload(&self) -> u32 {
+        match self {
+            Carrier::Xdp(link) => link.segment_offload(),
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+        }
+    }
+
     /// This host's kernel is at the other end.
     pub(crate) const fn leads_to_kernel(&self) -> bool {
         matches!(self, Carrier::Tap(_))
@@ -140,6 +148,7 @@ impl Carrier {
                     each("now", name, u64::from(value));
                 }
                 link.counters().named().for_each(|(name, value)| each("link", name, value));
+                link.long_frame_counters().named().for_each(|(name, value)| each("link", name, value));
             }
             Carrier::Memif(station) => {
                 let hub = station.hub();
@@ -160,7 +169,7 @@ impl Carrier {
     /// What it has done, in words.
     pub(crate) fn report(&self) -> String {
         match self {
-            Carrier::Xdp(link) => format!("{:?}", link.counters()),
+            Carrier::Xdp(link) => format!("{:?} {:?}", link.counters(), link.long_frame_counters()),
             Carrier::Memif(station) => {
                 format!("{:?} {:?}", station.hub().link_counters(), station.hub().counters())
             }
@@ -176,8 +185,9 @@ fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
     sockets.queues = (sockets.queues.into_iter())
         .map(|queue| QueueSockets { socket: make_internal(queue.socket), pool: make_internal(queue.pool) })
         .collect();
-    let numbers: Vec<i32> =
-        sockets.queues.iter().flat_map(|queue| [queue.socket.as_raw_fd(), queue.pool.as_raw_fd()]).collect();
+    sockets.long_frames = sockets.long_frames.map(make_internal);
+    let queues = sockets.queues.iter().flat_map(|queue| [queue.socket.as_raw_fd(), queue.pool.as_raw_fd()]);
+    let numbers: Vec<i32> = queues.chain(sockets.long_frames.as_ref().map(AsRawFd::as_raw_fd)).collect();
     XdpLink::open(sockets).map_err(|error| {
         for &number in &numbers {
             table::enter(number, Entry::Kernel);
@@ -271,6 +281,14 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.frame(),
             Carrier::Tap(port) => port.frame(),
             Carrier::Loopback(loopback) => loopback.frame(),
+        }
+    }
+
+    #[inline]
+    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        match self {
+            Carrier::Xdp(link) => link.long_frame(length),
+            _ => self.frame(),
         }
     }
 

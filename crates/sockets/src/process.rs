@@ -557,6 +557,9 @@ impl Process {
             config.segment_offload = SEGMENT_OFFLOAD;
         } else {
             config.routes = routes::read();
+            if self.options.segment_offload != 0 {
+                config.segment_offload = link.segment_offload();
+            }
         }
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
         self.carry(Side::Network, config, link)?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use overfly_link::broker::connection::Parcel;
 use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
+use overfly_link::packet::PacketSocket;
 use overfly_link::xdp::{
     BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed,
     StackSockets,
@@ -21,6 +22,7 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 use rustix::thread::{MembarrierCommand, membarrier};
 
+use crate::confined::Confined;
 use crate::device;
 use crate::error::Error;
 use crate::firewall::Firewall;
@@ -34,6 +36,8 @@ use crate::repair::{Repair, Right, Room};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
+/// Why there is no way for frames of several segments where nobody wants one.
+const SWITCHED_OFF: &str = "switched off";
 /// Bounds the XSKMAP, and the descriptors that an attachment needs.
 const QUEUES_MAX: u32 = 256;
 
@@ -67,6 +71,9 @@ pub struct Options {
     /// A peer must be where the kernel would answer it; else the kernel serves it. Without, answers go to the hardware address that
     /// a frame came from: for a server that no kernel socket stands behind.
     pub judge_senders: bool,
+    /// Stacks get a way for frames of several segments, which the kernel cuts, where that can be had
+    /// ([`Attachment::long_frames`]).
+    pub segment_offload: bool,
 }
 
 impl Default for Options {
@@ -84,6 +91,7 @@ impl Default for Options {
             huge_pages: HugePages::No,
             heed_firewall: true,
             judge_senders: true,
+            segment_offload: true,
         }
     }
 }
@@ -153,6 +161,10 @@ pub struct Attachment {
     pub(crate) lost: bool,
     receiving_cpus: Vec<usize>,
     reclaimed: Reclaimed,
+    /// Where frames of several segments leave, or why there is no such place.
+    confined: Result<Confined, String>,
+    /// By stack.
+    packet_sockets: BTreeMap<u16, PacketSocket>,
 }
 
 impl Attachment {
@@ -224,6 +236,13 @@ impl Attachment {
         } else {
             None
         };
+        let confined = if !options.segment_offload {
+            Err(SWITCHED_OFF.to_owned())
+        } else if pools.iter().all(Pool::zero_copy) {
+            Err("the driver moves frames without copying".to_owned())
+        } else {
+            Confined::new(&mut netlink, &link)
+        };
         let received_packet_max = RECEIVED_FRAME_LEN_MAX - ethernet::HEADER_LEN;
         let mut attachment = Attachment {
             interface: Interface {
@@ -254,6 +273,8 @@ impl Attachment {
             receiving: None,
             lost: false,
             receiving_cpus: Vec::new(),
+            confined,
+            packet_sockets: BTreeMap::new(),
             _attached: attached,
             pools,
         };
@@ -289,6 +310,29 @@ impl Attachment {
             self.receiving_cpus = cpus.to_vec();
         }
         self.receiving.is_some()
+    }
+
+    /// Whether stacks can send frames of several segments, which the kernel cuts.
+    ///
+    /// # Errors
+    /// Why they cannot, in words. Everything works all the same, segment by segment.
+    pub fn long_frames(&self) -> Result<(), &str> {
+        self.confined.as_ref().map(drop).map_err(String::as_str)
+    }
+
+    /// The stack's way for frames of several segments. Where there is none it does without.
+    fn packet_socket_of(&mut self, stack: u16) -> Option<OwnedFd> {
+        if !self.packet_sockets.contains_key(&stack) {
+            let socket = self.confined.as_ref().ok()?.open_socket();
+            match socket {
+                Ok(socket) => drop(self.packet_sockets.insert(stack, socket)),
+                Err(reason) => {
+                    self.confined = Err(reason);
+                    return None;
+                }
+            }
+        }
+        self.packet_sockets.get(&stack)?.share().ok()
     }
 
     /// What the device's settings were, if they were changed.
@@ -377,6 +421,7 @@ impl Attachment {
             zero_copy: self.zero_copy(),
             busy_poll: self.busy_poll,
             pulses: Some(pulses),
+            long_frames: self.packet_socket_of(stack),
         })
     }
 
@@ -456,6 +501,7 @@ impl Attachment {
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said.
     pub fn remove_stack(&mut self, stack: u16) -> Result<(), Error> {
+        self.packet_sockets.remove(&stack);
         let mut result = match self.stacks.get(usize::from(stack)) {
             Some(Place::Open(_)) => self.detach_stack(stack),
             Some(Place::Detached(_)) => Ok(()),
@@ -775,6 +821,11 @@ impl Attachment {
         }
         self.pools = pools;
         self._attached = attached;
+        if self.confined.is_ok() {
+            // Those of the interface that is gone lead nowhere.
+            self.packet_sockets.clear();
+            self.confined = Confined::new(&mut self.netlink, link);
+        }
         (self.interface.index, self.interface.mac, self.interface.addresses) = (link.index, mac, addresses);
         if let Some(firewall) = &mut self.firewall {
             firewall.moves_to(link.index);
@@ -789,7 +840,7 @@ impl Attachment {
     }
 
     /// The sockets of a stack that is open, once more.
-    pub(crate) fn sockets_of(&self, stack: u16) -> Result<StackSockets, Error> {
+    pub(crate) fn sockets_of(&mut self, stack: u16) -> Result<StackSockets, Error> {
         let Some(Place::Open(sockets)) = self.stacks.get(usize::from(stack)) else {
             return Err(Error::UnknownStack(stack));
         };
@@ -807,6 +858,7 @@ impl Attachment {
             zero_copy: self.zero_copy(),
             busy_poll: self.busy_poll,
             pulses: Some(self.program.pulses()?),
+            long_frames: self.packet_socket_of(stack),
         })
     }
 

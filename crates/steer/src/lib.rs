@@ -8,6 +8,7 @@
 mod attachment;
 mod broker;
 mod claim;
+mod confined;
 mod device;
 mod door;
 mod error;
@@ -35,6 +36,7 @@ mod switch;
 
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
+pub use confined::long_frames_of;
 pub use device::restore_deferral;
 pub use error::Error;
 pub use firewall::firewall_in_force;

@@ -4,7 +4,7 @@
 //! Sources: include/uapi/linux/{netlink,genetlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use overfly_wire::MacAddr;
@@ -25,6 +25,7 @@ const NLM_F_REQUEST: u16 = 1;
 const NLM_F_ACK: u16 = 4;
 const NLM_F_DUMP_INTR: u16 = 0x10;
 const NLM_F_DUMP: u16 = 0x300;
+const NLM_F_EXCL: u16 = 0x200;
 const NLM_F_CREATE: u16 = 0x400;
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
@@ -55,8 +56,18 @@ const AF_INET6: u8 = 10;
 const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_QDISC: u16 = 6;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
+const IFLA_MACVLAN_MODE: u16 = 1;
+const MACVLAN_MODE_PRIVATE: u32 = 1;
+const IFLA_AF_SPEC: u16 = 26;
+const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
+const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
+const IFLA_NET_NS_FD: u16 = 28;
+const IFF_UP: u32 = 1;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
@@ -111,6 +122,8 @@ pub(crate) struct Link {
     pub(crate) rx_queues: u32,
     pub(crate) tx_queues: u32,
     pub(crate) xdp_program: Option<u32>,
+    /// The queueing discipline that frames wait in before the device sends them.
+    pub(crate) queueing: Option<String>,
 }
 
 /// Where the kernel would send a packet.
@@ -314,6 +327,41 @@ impl Netlink {
         self.exchange(request, |_, _| ())
     }
 
+    /// Makes a macvlan of an interface in another network namespace. In private mode it has no way to others of the same interface.
+    pub(crate) fn add_macvlan(
+        &mut self,
+        interface: u32,
+        name: &str,
+        namespace: BorrowedFd<'_>,
+    ) -> Result<(), Errno> {
+        let mut request = Request::new(RTM_NEWLINK, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, &[0; 16]);
+        request.attribute(IFLA_LINK, &interface.to_ne_bytes());
+        request.attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+        request.attribute(IFLA_NET_NS_FD, &namespace.as_raw_fd().to_ne_bytes());
+        let mode = attribute(IFLA_MACVLAN_MODE, &MACVLAN_MODE_PRIVATE.to_ne_bytes());
+        let kind = attribute(IFLA_INFO_KIND, b"macvlan\0");
+        request.attribute(IFLA_LINKINFO, &[kind, attribute(IFLA_INFO_DATA, &mode)].concat());
+        self.exchange(request, |_, _| ())
+    }
+
+    /// The kernel gives the interface no IPv6 address, and so has nothing to say on it.
+    pub(crate) fn keep_silent(&mut self, interface: u32) -> Result<(), Errno> {
+        let mut request = Request::new(RTM_NEWLINK, NLM_F_ACK, &link_header(interface, 0));
+        let mode = attribute(IFLA_INET6_ADDR_GEN_MODE, &[IN6_ADDR_GEN_MODE_NONE]);
+        request.attribute(IFLA_AF_SPEC, &attribute(u16::from(AF_INET6), &mode));
+        match self.exchange(request, |_, _| ()) {
+            // A kernel without IPv6.
+            Err(Errno::AFNOSUPPORT) => Ok(()),
+            result => result,
+        }
+    }
+
+    /// Sets an interface up.
+    pub(crate) fn set_up(&mut self, interface: u32) -> Result<(), Errno> {
+        let request = Request::new(RTM_NEWLINK, NLM_F_ACK, &link_header(interface, IFF_UP));
+        self.exchange(request, |_, _| ())
+    }
+
     /// Sends a request and hands every message of the answer to `each`.
     pub(crate) fn exchange(
         &mut self,
@@ -448,11 +496,7 @@ impl Request {
     }
 
     pub(crate) fn attribute(&mut self, kind: u16, value: &[u8]) {
-        let length = u16::try_from(value.len() + 4).expect("attributes here are short");
-        self.bytes.extend_from_slice(&length.to_ne_bytes());
-        self.bytes.extend_from_slice(&kind.to_ne_bytes());
-        self.bytes.extend_from_slice(value);
-        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
+        self.bytes.extend(attribute(kind, value));
     }
 
     fn finish(&mut self, sequence: u32) -> Vec<u8> {
@@ -464,6 +508,24 @@ impl Request {
         bytes[8..12].copy_from_slice(&sequence.to_ne_bytes());
         bytes
     }
+}
+
+/// `struct rtattr` with its value. Others can be a value, too.
+fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(value.len() + 4).expect("attributes here are short");
+    let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
+    bytes.extend_from_slice(value);
+    bytes.resize(bytes.len().next_multiple_of(4), 0);
+    bytes
+}
+
+/// `struct ifinfomsg`: of an interface, with flags to be set.
+fn link_header(interface: u32, flags: u32) -> [u8; 16] {
+    let mut header = [0; 16];
+    header[4..8].copy_from_slice(&interface.to_ne_bytes());
+    header[8..12].copy_from_slice(&flags.to_ne_bytes());
+    header[12..16].copy_from_slice(&flags.to_ne_bytes());
+    header
 }
 
 fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
@@ -545,11 +607,13 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         rx_queues: 1,
         tx_queues: 1,
         xdp_program: None,
+        queueing: None,
     };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
             IFLA_MTU => link.mtu = number(value)?,
+            IFLA_QDISC => link.queueing = Some(text(value)),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value)?,
             IFLA_LINKINFO => {

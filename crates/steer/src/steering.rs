@@ -343,7 +343,10 @@ fn give(socket: &OwnedFd, sockets: &StackSockets) -> bool {
         });
         let mut given = vec![descriptors.socket.as_fd(), descriptors.pool.as_fd()];
         // Once is enough.
-        given.extend(sockets.pulses.as_ref().filter(|_| queue == 0).map(AsFd::as_fd));
+        if let Some(pulses) = sockets.pulses.as_ref().filter(|_| queue == 0) {
+            given.push(pulses.as_fd());
+            given.extend(sockets.long_frames.as_ref().map(AsFd::as_fd));
+        }
         deliver(socket, part.as_bytes(), &given)
     })
 }

@@ -28,6 +28,7 @@ const OPTIONS: Options = Options {
     min_free_frames: 0,
     heed_firewall: true,
     judge_senders: true,
+    segment_offload: true,
     huge_pages: overfly_link::xdp::HugePages::No,
 };
 

@@ -34,6 +34,7 @@ const OPTIONS: Options = Options {
     huge_pages: overfly_link::xdp::HugePages::No,
     heed_firewall: false,
     judge_senders: true,
+    segment_offload: true,
 };
 
 fn broker(lab: &Lab) -> Broker {

@@ -33,11 +33,19 @@ pub trait FrameSink {
     /// A free buffer for the next frame, or `None` if the link is full now.
     fn frame(&mut self) -> Option<&mut [u8]>;
 
+    /// The same for a frame of `length` bytes that the link is to cut into segments. Links whose buffers have room for either are
+    /// asked for the same one.
+    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        let _ = length;
+        self.frame()
+    }
+
     /// Hands over the first `length` bytes of the buffer that [`FrameSink::frame`] gave last.
     fn commit(&mut self, length: usize);
 
-    /// As [`FrameSink::commit`], with what is left for the link to do. Only links that offer it are asked: who writes frames
-    /// has been told what the link can do.
+    /// As [`FrameSink::commit`], with what is left for the link to do; with a `segment_len`, of the buffer that
+    /// [`FrameSink::long_frame`] gave last. Only links that offer it are asked: who writes frames has been told what the link can
+    /// do.
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
         let _ = left;
         self.commit(length);

@@ -69,9 +69,6 @@ pub fn operations(data: &[u8]) {
         config.mtu_probing = extra & 2 != 0;
         config.checksum_offload = extra & 4 != 0;
         config.segment_offload = [0, 8000, 65_435][usize::from(extra >> 3 & 3) % 3];
-        if !config.checksum_offload {
-            config.segment_offload = 0;
-        }
     }
     // The least that either family's paths take, or more than any frame.
     let swallows = [usize::MAX, if more & 1 != 0 { 1280 } else { 576 }][usize::from(extra >> 5 & 1)];

@@ -147,13 +147,14 @@ impl Client {
     pub fn open_stack(&mut self) -> Result<Sockets, Error> {
         self.say(&Wish::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
-        let mut pulses = None;
+        let (mut pulses, mut long_frames) = (None, None);
         loop {
             let part = match self.answer(Given::parse)? {
                 (Given::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
                 (Given::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
-                (Given::Queue(part), [Some(socket), Some(pool), array, ..]) => {
+                (Given::Queue(part), [Some(socket), Some(pool), array, packets, ..]) => {
                     pulses = pulses.or(array);
+                    long_frames = long_frames.or(packets);
                     queues.push(QueueSockets { socket, pool });
                     part
                 }
@@ -170,6 +171,7 @@ impl Client {
                     zero_copy: part.zero_copy,
                     busy_poll: part.busy_poll,
                     pulses,
+                    long_frames,
                 }));
             }
         }

@@ -16,7 +16,8 @@
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
-//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`, or by a [`MemifPart`] or a [`TapPart`]; a [`Reply`] instead
+//! which carries two descriptors (socket, pool) as `SCM_RIGHTS`, the first one also an array (pulses) and, where there is one, a
+//! packet socket ([`crate::packet`]), or by a [`MemifPart`] or a [`TapPart`]; a [`Reply`] instead
 //! says why not.
 //! [`Kind::Listen`] and [`Kind::Connect`] carry the kernel's socket at `local`, unless the process is of the broker's user.
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file

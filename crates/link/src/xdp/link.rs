@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use overfly_wire::FrameSink;
+use overfly_wire::{FrameSink, Unfinished};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
@@ -20,6 +20,7 @@ use super::socket;
 use super::turn_wait::TurnWait;
 use super::{BusyPoll, StackSockets};
 use crate::Error;
+use crate::packet::{self, LongFrames};
 
 /// Frames written before they are shown to the kernel, if nobody flushes earlier.
 const PUBLISH_BATCH: u32 = 32;
@@ -205,6 +206,8 @@ pub struct XdpLink {
     unseen: bool,
     /// The process was stopped, and these frames waited.
     late: Option<LateSyns>,
+    /// Where frames of several segments leave.
+    long_frames: Option<LongFrames>,
 
     counters: Counters,
 }
@@ -215,7 +218,7 @@ impl XdpLink {
     /// # Errors
     /// [`Error::Layout`] if the parts do not fit together, or what the kernel said.
     pub fn open(sockets: StackSockets) -> Result<XdpLink, Error> {
-        let StackSockets { stack, queues, layout, zero_copy, busy_poll, pulses } = sockets;
+        let StackSockets { stack, queues, layout, zero_copy, busy_poll, pulses, long_frames } = sockets;
         layout.check()?;
         if u32::from(stack) >= layout.stacks {
             return Err(Error::Layout("a stack's number beyond the pool's stacks"));
@@ -273,6 +276,8 @@ impl XdpLink {
             pulse,
             unseen: false,
             late: None,
+            // A device that does not copy takes frames from its own ring: the others would overtake them.
+            long_frames: long_frames.filter(|_| !zero_copy).map(LongFrames::new),
             counters: Counters::default(),
         })
     }
@@ -295,6 +300,13 @@ impl XdpLink {
             }
         }
         renewed.counters = self.counters;
+        match (&mut self.long_frames, &mut renewed.long_frames) {
+            (Some(old), Some(new)) => new.takes_the_place_of(old)?,
+            (None, None) => {}
+            // The engine has been told what the link can do.
+            (Some(_), None) => return Err(Error::Layout("no more long frames")),
+            (None, Some(_)) => renewed.long_frames = None,
+        }
         if matches!(self.idle, Idle::Yield) {
             renewed.idle = Idle::Yield;
         }
@@ -413,22 +425,49 @@ impl XdpLink {
 
     /// Shows all committed frames to the kernel and makes it take them. What the device cannot take now stays in the ring
     /// for the next call; [`XdpLink::transmit_pending`] says so.
+    ///
+    /// Frames of several segments go last, so that none overtakes what its flow has in the ring.
     pub fn flush(&mut self) {
         if self.show() {
             self.kick();
         }
         self.recycle();
+        self.send_long_frames();
+    }
+
+    #[inline]
+    fn send_long_frames(&mut self) {
+        if let Some(long) = self.long_frames.as_mut().filter(|long| !long.is_empty())
+            && self.transmit.outstanding() == 0
+        {
+            long.send();
+        }
+    }
+
+    /// Whether there are frames of several segments to be sent.
+    #[inline]
+    fn has_long_frames(&self) -> bool {
+        self.long_frames.as_ref().is_some_and(|long| !long.is_empty())
     }
 
     /// A device that took nothing just now is tried again at the next [`XdpLink::flush`].
     pub fn retry(&mut self) {
         self.is_stuck = false;
+        if let Some(long) = &mut self.long_frames {
+            long.retry();
+        }
     }
 
     /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if
     /// there is something for the kernel to take. If a kick that an earlier call asked for is `underway`, or still to come, only
     /// frames that were published later ask for another one: the kernel shows that it has taken some when it has taken all.
+    ///
+    /// Frames of several segments are sent here and now: their memory is written again.
     pub fn publish(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
+        if self.has_long_frames() {
+            self.flush();
+            return None;
+        }
         self.recycle();
         let asked = underway && self.asked == self.transmit.written();
         if !self.show() || asked {
@@ -476,7 +515,20 @@ impl XdpLink {
     /// Whether committed frames wait for the device: do not sleep for long, call [`XdpLink::flush`] again.
     #[must_use]
     pub fn transmit_pending(&self) -> bool {
-        self.transmit.unpublished() > 0 || self.transmit.outstanding() > 0
+        self.transmit.unpublished() > 0 || self.transmit.outstanding() > 0 || self.has_long_frames()
+    }
+
+    /// TCP payload bytes of a frame that the link cuts into segments, 0 if it cuts none
+    /// (`segment_offload` of `overfly_engine::Config`).
+    #[must_use]
+    pub fn segment_offload(&self) -> u32 {
+        if self.long_frames.is_some() { packet::SEGMENT_OFFLOAD } else { 0 }
+    }
+
+    /// What became of frames of several segments.
+    #[must_use]
+    pub fn long_frame_counters(&self) -> packet::Counters {
+        self.long_frames.as_ref().map_or_else(packet::Counters::default, |long| long.counters)
     }
 
     /// Calls `sendto` until the kernel has taken all published frames or makes no progress.
@@ -541,6 +593,27 @@ impl XdpLink {
     #[inline]
     fn is_free(&self, frame: u32) -> bool {
         self.queues[self.transmit_queue].memory.busy()[(self.tx_base + frame) as usize].is_free()
+    }
+
+    /// Sends a frame of the ring's behind those of several segments, if its flow has some there. If there is no room, those go
+    /// first.
+    #[cold]
+    fn follows(&mut self, frame: u32, length: usize) -> bool {
+        let Some(long) = &mut self.long_frames else { return false };
+        let memory = &mut self.queues[self.transmit_queue].memory;
+        // SAFETY: as in `frame`, which gave it to the caller; it was not committed.
+        let written = &unsafe { memory.transmit_frame(frame) }[..length];
+        if !long.has_flow_of(written) {
+            return false;
+        }
+        if let Some(room) = long.frame(length) {
+            room.copy_from_slice(written);
+            long.commit(length, Unfinished::default());
+            return true;
+        }
+        self.flush();
+        // A kernel that takes none now: better out of order than not at all.
+        false
     }
 
     /// Looks for a free frame from the cursor on, all around.
@@ -754,8 +827,11 @@ impl FrameSink for XdpLink {
     fn commit(&mut self, length: usize) {
         debug_assert!(self.is_free(self.cursor), "a commit without a frame");
         let length = length.min(super::FRAME_LEN);
-        let memory = &self.queues[self.transmit_queue].memory;
         let frame = self.tx_base + self.cursor;
+        if self.has_long_frames() && self.follows(frame, length) {
+            return;
+        }
+        let memory = &self.queues[self.transmit_queue].memory;
         memory.busy()[frame as usize].begin();
         self.transmit.put(XdpDesc {
             addr: memory.tx_address(frame),
@@ -768,6 +844,25 @@ impl FrameSink for XdpLink {
         self.counters.sent_bytes += length as u64;
         if self.transmit.unpublished() >= PUBLISH_BATCH {
             self.transmit.publish();
+        }
+    }
+
+    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        if self.long_frames.as_mut().is_none_or(|long| long.frame(length).is_none()) {
+            self.flush();
+        }
+        let frame = self.long_frames.as_mut().and_then(|long| long.frame(length));
+        if frame.is_none() {
+            self.counters.transmit_full += 1;
+        }
+        frame
+    }
+
+    #[inline]
+    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
+        match self.long_frames.as_mut().filter(|_| left.segment_len > 0) {
+            Some(long) => long.commit(length, left),
+            None => self.commit(length),
         }
     }
 }

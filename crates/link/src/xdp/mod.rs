@@ -47,6 +47,8 @@ pub struct StackSockets {
     /// The XDP program's array in which each stack shows that it looks at its rings, if there is one: who does not look gets no new
     /// connections while others do.
     pub pulses: Option<OwnedFd>,
+    /// Where frames of several segments leave ([`crate::packet`]), where that can be had.
+    pub long_frames: Option<OwnedFd>,
 }
 
 /// A stack's socket on one queue, and the memory behind it.

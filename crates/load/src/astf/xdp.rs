@@ -98,6 +98,8 @@ fn client(settings: &Settings, plan: &Plan) -> Result<Stacks, Error> {
                     max_flows: settings.flows,
                     max_time_wait: settings.flows,
                     time_wait: settings.time_wait,
+                    // Packets are what is counted.
+                    segment_offload: 0,
                     ..config
                 },
             )
@@ -141,7 +143,8 @@ fn server(settings: &Settings, plan: &Plan) -> Result<Stacks, Error> {
         cpus: &settings.cpus,
         connections: settings.flows as usize / 2,
         configure: &|config| {
-            plan.configure(Role::Server, overfly_engine::Config { time_wait: settings.time_wait, ..config })
+            let time_wait = settings.time_wait;
+            plan.configure(Role::Server, overfly_engine::Config { time_wait, segment_offload: 0, ..config })
         },
     })
 }

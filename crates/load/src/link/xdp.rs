@@ -127,6 +127,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         let config = Config {
             mtu: interface.mtu,
             partial_checksums: interface.partial_checksums,
+            segment_offload: wire.segment_offload(),
             max_flows: flows,
             max_time_wait: flows,
             hash_key: boot_key(),
@@ -280,7 +281,7 @@ impl Wire for XdpLink {
             ("fill_deferred", link.fill_deferred),
             ("fill_taken_over", link.fill_taken_over),
         ];
-        for (name, count) in named {
+        for (name, count) in named.into_iter().chain(self.long_frame_counters().named()) {
             counters.insert(format!("link.{name}"), count);
         }
         if let Ok(kernel) = self.kernel_counters() {

@@ -16,9 +16,10 @@ impl<'a, T: FrameSink> Tapped<'a, T> {
         Self { link, show, now }
     }
 
-    fn tap(&mut self, length: usize) {
+    fn tap(&mut self, length: usize, is_long: bool) {
         // A buffer that is not committed is given again.
-        if let Some(frame) = self.link.frame()
+        let frame = if is_long { self.link.long_frame(length) } else { self.link.frame() };
+        if let Some(frame) = frame
             && let Some(frame) = frame.get(..length)
         {
             self.show.frame(self.now.as_micros(), true, frame);
@@ -31,13 +32,17 @@ impl<T: FrameSink> FrameSink for Tapped<'_, T> {
         self.link.frame()
     }
 
+    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.link.long_frame(length)
+    }
+
     fn commit(&mut self, length: usize) {
-        self.tap(length);
+        self.tap(length, false);
         self.link.commit(length);
     }
 
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        self.tap(length);
+        self.tap(length, left.segment_len > 0);
         self.link.commit_unfinished(length, left);
     }
 }

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use overfly_wire::MacAddr;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 /// The end that Overfly attaches to.
@@ -136,6 +137,14 @@ impl Namespace {
         let shown = self.command("ip", &["-6", "-br", "address", "show", "dev", INTERFACE, "scope", "link"]);
         let address = shown.split_whitespace().find(|word| word.starts_with("fe80:")).expect("an address");
         address.split('/').next().unwrap_or(address).parse().unwrap()
+    }
+
+    /// The interface's hardware address.
+    pub(crate) fn mac(&self) -> MacAddr {
+        let shown = self.command("ip", &["-br", "link", "show", "dev", INTERFACE]);
+        let bytes = shown.split_whitespace().nth(2).expect("an address").split(':');
+        let bytes: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+        MacAddr(bytes.try_into().unwrap())
     }
 
     /// Whether an XDP program is attached to the interface inside.

@@ -72,6 +72,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
         let config = Config {
             mtu: interface.mtu,
             partial_checksums: interface.partial_checksums,
+            segment_offload: wire.segment_offload(),
             // Those in TIME-WAIT have a place of their own.
             max_flows: 2 * flows,
             max_time_wait: flows,

@@ -1,0 +1,249 @@
+//! Frames of several segments, on their way to the kernel.
+
+use core::mem::zeroed;
+use core::ptr::null_mut;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use overfly_wire::Unfinished;
+use rustix::io::{DupFlags, Errno, dup3};
+use rustix::thread::sched_yield;
+use zerocopy::IntoBytes;
+
+use crate::Error;
+use crate::virtio::{HEADER_LEN, Header};
+
+/// TCP payload bytes of one frame at most (`segment_offload` of `overfly_engine::Config`).
+pub const SEGMENT_OFFLOAD: u32 = 65_435;
+/// Bytes of frames that wait together: a few of the longest ones, or 25 of 10,000 bytes.
+const ARENA_LEN: usize = 256 << 10;
+/// Frames of one system call.
+const BATCH: usize = 32;
+/// Bits of the set of flows that have frames here.
+const FLOW_BITS: u32 = 512;
+const IPV6: u8 = 6;
+const PROTOCOL_TCP: u8 = 6;
+
+/// What was sent as frames that the kernel cuts, and every reason for which it was not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Frames of several segments that the kernel took.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames of one segment that went the same way, to stay behind those of their flow.
+    pub followers: u64,
+    /// System calls.
+    pub calls: u64,
+    /// The kernel had no room (EAGAIN): what is left goes later.
+    pub again: u64,
+    /// The device dropped a frame (ENOBUFS).
+    pub dropped: u64,
+    /// Dropped because the interface is down or gone.
+    pub interface_down: u64,
+    /// Dropped because the kernel refused the frame.
+    pub failed: u64,
+}
+
+impl Counters {
+    /// Each counter with its name.
+    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("long_frames", self.frames),
+            ("long_frame_bytes", self.bytes),
+            ("long_frame_followers", self.followers),
+            ("long_frame_calls", self.calls),
+            ("long_frame_again", self.again),
+            ("long_frame_dropped", self.dropped),
+            ("long_frame_interface_down", self.interface_down),
+            ("long_frame_failed", self.failed),
+        ]
+        .into_iter()
+    }
+}
+
+/// A frame in the arena, `struct virtio_net_hdr` first.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    start: usize,
+    length: usize,
+    is_long: bool,
+}
+
+/// Where frames of several segments wait for their system call.
+#[derive(Debug)]
+pub(crate) struct LongFrames {
+    socket: OwnedFd,
+    arena: Box<[u8]>,
+    /// Bytes of the arena that are in use.
+    used: usize,
+    waiting: Vec<Waiting>,
+    /// Of those, how many have gone.
+    gone: usize,
+    /// Flows that have frames here, by a hash of their ports: what else they send must not overtake those. A flow that is taken
+    /// for another one goes this way without need.
+    flows: [u64; (FLOW_BITS / 64) as usize],
+    /// The kernel took nothing just now.
+    is_stuck: bool,
+    pub(crate) counters: Counters,
+}
+
+impl LongFrames {
+    pub(crate) fn new(socket: OwnedFd) -> LongFrames {
+        LongFrames {
+            socket,
+            arena: vec![0; ARENA_LEN].into_boxed_slice(),
+            used: 0,
+            waiting: Vec::with_capacity(ARENA_LEN / 1024),
+            gone: 0,
+            flows: [0; (FLOW_BITS / 64) as usize],
+            is_stuck: false,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Goes on in place of another one, whose interface is gone, with its descriptor's number. What waited there is lost.
+    pub(crate) fn takes_the_place_of(&mut self, old: &mut LongFrames) -> Result<(), Error> {
+        dup3(&self.socket, &mut old.socket, DupFlags::CLOEXEC)
+            .map_err(|errno| Error::system("dup3 of a renewed socket", errno))?;
+        core::mem::swap(&mut self.socket, &mut old.socket);
+        self.counters = old.counters;
+        Ok(())
+    }
+
+    /// Nothing waits here.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Room for the next frame, of so many bytes; `None` until others have gone.
+    pub(crate) fn frame(&mut self, length: usize) -> Option<&mut [u8]> {
+        if self.waiting.len() == self.waiting.capacity() {
+            return None;
+        }
+        self.arena.get_mut(self.used + HEADER_LEN..self.used + HEADER_LEN + length)
+    }
+
+    /// The frame that [`LongFrames::frame`] gave room for is written.
+    pub(crate) fn commit(&mut self, length: usize, left: Unfinished) {
+        let start = self.used;
+        let end = (start + HEADER_LEN + length).min(self.arena.len());
+        let (header, frame) = self.arena[start..end].split_at_mut(HEADER_LEN);
+        header.copy_from_slice(Header::new(frame, left).as_bytes());
+        if let Some(bit) = flow_bit(frame) {
+            self.flows[bit as usize / 64] |= 1 << (bit % 64);
+        }
+        self.waiting.push(Waiting { start, length: end - start, is_long: left.segment_len > 0 });
+        self.used = end;
+    }
+
+    /// Whether the flow of this frame has others here.
+    pub(crate) fn has_flow_of(&self, frame: &[u8]) -> bool {
+        flow_bit(frame).is_some_and(|bit| self.flows[bit as usize / 64] & 1 << (bit % 64) != 0)
+    }
+
+    /// A kernel that took nothing just now is tried again.
+    pub(crate) fn retry(&mut self) {
+        self.is_stuck = false;
+    }
+
+    /// Gives the kernel what waits. What it cannot take now stays.
+    pub(crate) fn send(&mut self) {
+        while !self.is_stuck {
+            let frames = &self.waiting[self.gone..];
+            let frames = &frames[..frames.len().min(BATCH)];
+            if frames.is_empty() {
+                return self.clear();
+            }
+            self.counters.calls += 1;
+            match send_together(&self.socket, &self.arena, frames) {
+                Ok(taken) => {
+                    for frame in &frames[..taken.min(frames.len())] {
+                        self.counters.frames += u64::from(frame.is_long);
+                        self.counters.followers += u64::from(!frame.is_long);
+                        self.counters.bytes += (frame.length - HEADER_LEN) as u64;
+                    }
+                    self.gone += taken;
+                }
+                Err(errno) => self.failed(errno),
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, errno: Errno) {
+        match errno {
+            Errno::INTR => {}
+            Errno::AGAIN => {
+                self.counters.again += 1;
+                self.is_stuck = true;
+            }
+            // The device's queue is full. Whoever empties it may need this processor.
+            Errno::NOBUFS | Errno::NOMEM => {
+                self.counters.dropped += 1;
+                self.gone += 1;
+                self.is_stuck = true;
+                sched_yield();
+            }
+            Errno::NETDOWN | Errno::NXIO | Errno::NODEV => {
+                self.counters.interface_down += (self.waiting.len() - self.gone) as u64;
+                self.clear();
+            }
+            _ => {
+                self.counters.failed += 1;
+                self.gone += 1;
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.waiting.clear();
+        (self.used, self.gone) = (0, 0);
+        self.flows.fill(0);
+    }
+}
+
+/// Where a TCP frame's flow is in the set: by its ports, since one end's address is ours.
+#[inline]
+fn flow_bit(frame: &[u8]) -> Option<u32> {
+    let (protocol, ports) = if frame.get(14)? >> 4 == IPV6 { (20, 54) } else { (23, 34) };
+    if *frame.get(protocol)? != PROTOCOL_TCP {
+        return None;
+    }
+    let ports = u32::from_be_bytes(*frame.get(ports..)?.first_chunk()?);
+    // Fibonacci hashing: the highest bits of the product.
+    Some(ports.wrapping_mul(0x9e37_79b9) >> (32 - FLOW_BITS.ilog2()))
+}
+
+/// `sendmmsg` of frames. Returns how many the kernel took, at least one.
+fn send_together(socket: &OwnedFd, arena: &[u8], frames: &[Waiting]) -> Result<usize, Errno> {
+    let mut vectors = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
+    // SAFETY: zeros are a valid `mmsghdr`: no address, no control data, nothing to send.
+    let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+    for ((frame, vector), message) in frames.iter().zip(&mut vectors).zip(&mut messages) {
+        let bytes = &arena[frame.start..frame.start + frame.length];
+        *vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        message.msg_hdr.msg_iov = vector;
+        message.msg_hdr.msg_iovlen = 1;
+    }
+    // SAFETY: libc gives each thread a valid place.
+    let before = unsafe { *libc::__errno_location() };
+    // SAFETY: each message points at a vector, and each vector at bytes of the arena, which the kernel only reads; all are alive, and
+    // no more are named than were filled in. Not libc's function: inside the preloaded library that name is our own hook.
+    let taken = unsafe {
+        libc::syscall(
+            libc::SYS_sendmmsg,
+            socket.as_fd().as_raw_fd(),
+            messages.as_mut_ptr(),
+            frames.len().min(BATCH) as libc::c_uint,
+            libc::MSG_DONTWAIT,
+        )
+    };
+    usize::try_from(taken).map_err(|_| {
+        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+        // Inside the preloaded library the program's own is not to change.
+        // SAFETY: libc gives each thread a valid place.
+        unsafe { *libc::__errno_location() = before };
+        errno
+    })
+}
