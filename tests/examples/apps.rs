@@ -82,6 +82,10 @@ fn main() -> ExitCode {
 fn row(program: &Program, plan: &Plan) -> bool {
     let ways: &[Way] =
         if plan.kernel_only { &[Way::Kernel] } else { &[Way::Kernel, Way::Overfly(plan.profile)] };
+    if let Err(error) = program.install() {
+        eprintln!("{program}: {error}");
+        return false;
+    }
     let mut outcomes: Vec<Vec<Outcome>> = vec![Vec::new(); ways.len()];
     let repeats = if plan.seconds == 0 { 1 } else { plan.repeats };
     for repeat in 0..repeats {

@@ -2,6 +2,7 @@
 //!
 //! | script | where | what |
 //! |---|---|---|
+//! | `packages` | – | not a script: names of Debian's packages that `cargo xtask apps` installs; the program is in no test |
 //! | `build` | outside of the lab | what has to be fetched or compiled |
 //! | `prepare` | server side, on the kernel | what must be there before, such as a database cluster |
 //! | `peer` | client side, on the kernel | the other end that the program needs, such as an upstream |
@@ -106,6 +107,36 @@ impl Program {
     #[must_use]
     pub fn name(&self) -> String {
         self.folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+    }
+
+    /// Debian's packages that it needs and that not everybody has who runs the tests. Without any, the program has a test.
+    #[must_use]
+    pub fn packages(&self) -> Vec<String> {
+        let names = std::fs::read_to_string(self.folder.join("packages")).unwrap_or_default();
+        names.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Installs the packages that are not there.
+    ///
+    /// # Errors
+    /// What dpkg or apt-get said.
+    pub fn install(&self) -> Result<(), String> {
+        let is_there = |package: &String| {
+            let asked =
+                Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).output();
+            asked.is_ok_and(|output| output.stdout == b"installed")
+        };
+        let missing: Vec<String> = self.packages().into_iter().filter(|package| !is_there(package)).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install.sh");
+        let status = Command::new(script).arg("packages").args(&missing).status();
+        match status {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("{}: {status}", missing.join(" "))),
+            Err(error) => Err(format!("{}: {error}", missing.join(" "))),
+        }
     }
 
     /// A link that leads nowhere counts: to run it fails, and says so.

@@ -40,15 +40,18 @@ programs! {
 
 #[test]
 fn every_program_is_tested() {
-    let all: Vec<String> = Program::all().iter().map(Program::name).collect();
-    assert_eq!(all, TESTED);
+    let with_a_test = Program::all().into_iter().filter(|program| program.packages().is_empty());
+    assert_eq!(with_a_test.map(|program| program.name()).collect::<Vec<_>>(), TESTED);
 }
 
 #[test]
 fn the_documentation_names_them() {
     let text = include_str!("../../docs/programs.md");
     let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
-    assert_eq!(rows.skip(1).collect::<Vec<_>>(), TESTED);
+    // Two tables with a head each.
+    let mut named: Vec<&str> = rows.filter(|name| *name != "program").collect();
+    named.sort_unstable();
+    assert_eq!(named, Program::all().iter().map(Program::name).collect::<Vec<_>>());
 }
 
 #[track_caller]

@@ -244,6 +244,12 @@ impl Engine {
         self.shared.listeners.half_open(listener)
     }
 
+    /// Handshakes of a listener under way, and its connections that [`Engine::accepted`] was not called for.
+    #[must_use]
+    pub fn pending(&self, listener: ListenerId) -> u32 {
+        self.shared.listeners.pending(listener)
+    }
+
     /// Closes a listener. Half-open connections to it are reset; established ones belong to the owner.
     pub fn close_listener(&mut self, listener: ListenerId) {
         self.shared.listeners.close(listener);

@@ -86,6 +86,11 @@ impl Listeners {
         self.by_id.get(&id.0).map_or(0, |listener| listener.half_open)
     }
 
+    /// Handshakes under way, and connections that were not accepted yet.
+    pub(crate) fn pending(&self, id: ListenerId) -> u32 {
+        self.by_id.get(&id.0).map_or(0, |listener| listener.half_open + listener.unaccepted)
+    }
+
     /// The listener for a SYN to `local`: the exact address before the wildcard.
     pub(crate) fn find(&self, local: SocketAddr) -> Option<u32> {
         let any = match local.ip() {

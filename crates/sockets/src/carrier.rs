@@ -109,6 +109,22 @@ impl Carrier {
         }
     }
 
+    /// A thread waits to accept since the last look.
+    #[inline]
+    pub(crate) fn wait_to_accept(&self) {
+        if let Carrier::Xdp(link) = self {
+            link.wait_to_accept();
+        }
+    }
+
+    /// Stacks of other processes in which a thread waits to accept. Over memif and tap nobody says.
+    pub(crate) fn others_wait(&self) -> usize {
+        match self {
+            Carrier::Xdp(link) => link.others_wait(),
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+        }
+    }
+
     /// The process holds so many bytes for its connections. Returns what other processes on the same interface hold; over memif and tap
     /// nobody says.
     pub(crate) fn hold(&self, bytes: u64) -> u64 {

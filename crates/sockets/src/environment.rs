@@ -2,6 +2,7 @@
 //! its own making: nginx, when its binary is upgraded, hands on no variable that its configuration does not name.
 
 use core::ffi::{CStr, c_char};
+use core::sync::atomic::{AtomicI32, Ordering};
 use std::ffi::{CString, OsStr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
@@ -9,9 +10,12 @@ use std::sync::OnceLock;
 
 /// `NAME=value`, as the process found them.
 static TOLD: OnceLock<Vec<CString>> = OnceLock::new();
+/// The process that found them: a child of a fork that becomes something else is the program's own business.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 /// Once, before the program can change its environment.
 pub(crate) fn remember() {
+    PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
     TOLD.get_or_init(|| {
         let ours = |name: &OsStr| {
             let name = name.as_bytes();
@@ -27,21 +31,41 @@ pub(crate) fn remember() {
     });
 }
 
+/// What is to be said of the program at `path` that this process is about to become, if it is started so that it will know nothing
+/// of Overfly (`env -i`, `su -`): nothing else would ever say why it is not accelerated.
+pub(crate) fn loss(path: &CStr, given: &[*const c_char]) -> Option<String> {
+    TOLD.get().filter(|told| !told.is_empty())?;
+    if rustix::process::getpid().as_raw_nonzero().get() != PROCESS.load(Ordering::Relaxed)
+        || has(given, b"OVERFLY_BROKER=")
+        || has(given, b"LD_PRELOAD=")
+    {
+        return None;
+    }
+    Some(format!(
+        "{} is started without this environment's LD_PRELOAD and OVERFLY_BROKER: the kernel carries its connections. Empty the \
+         environment before: `env -i overfly run …`",
+        path.to_string_lossy()
+    ))
+}
+
+/// Whether an environment has a variable; `name` ends with `=`.
+fn has(given: &[*const c_char], name: &[u8]) -> bool {
+    // SAFETY: the strings of a program's environment end with a null byte, and stay while it starts another.
+    given.iter().any(|word| unsafe { CStr::from_ptr(*word) }.to_bytes().starts_with(name))
+}
+
 /// The environment for the program at `path` in place of `given`, ended by a null pointer; `None`: as it is given. It lives as
 /// long as `given`.
 pub(crate) fn completed(path: &CStr, given: &[*const c_char]) -> Option<Vec<*const c_char>> {
     let told = TOLD.get().filter(|told| !told.is_empty())?;
-    // SAFETY: the strings of a program's environment end with a null byte, and stay while it starts another.
-    let has =
-        |name: &[u8]| given.iter().any(|word| unsafe { CStr::from_ptr(*word) }.to_bytes().starts_with(name));
     // Another program, or a choice that the program has made itself, is none of our business.
-    if has(b"OVERFLY_BROKER=") || has(b"LD_PRELOAD=") || !is_ourselves(path) {
+    if has(given, b"OVERFLY_BROKER=") || has(given, b"LD_PRELOAD=") || !is_ourselves(path) {
         return None;
     }
     let lacking = told.iter().filter(|variable| {
         let bytes = variable.to_bytes();
         let name = bytes.iter().position(|byte| *byte == b'=').map_or(bytes, |end| &bytes[..=end]);
-        !has(name)
+        !has(given, name)
     });
     let lacking = lacking.map(|variable| variable.as_ptr());
     Some(given.iter().copied().chain(lacking).chain([core::ptr::null()]).collect())
@@ -81,6 +105,10 @@ mod tests {
         assert_eq!(words(&list), ["TZ=UTC", "EF_UDP=1", "LD_PRELOAD=/lib/overfly", "OVERFLY_BROKER=x"]);
         assert!(list.last().unwrap().is_null());
         assert_eq!(completed(c"/bin/sh", &own), None);
+        assert_eq!(loss(c"/bin/sh", &own), None, "not the process that was told");
+        PROCESS.store(rustix::process::getpid().as_raw_nonzero().get(), Ordering::Relaxed);
+        assert!(loss(c"/bin/sh", &own).unwrap().starts_with("/bin/sh is started without"));
+        assert_eq!(loss(c"/bin/sh", &[c"OVERFLY_BROKER=y".as_ptr()]), None);
         assert_eq!(completed(&ourselves(), &[c"LD_PRELOAD=/lib/other".as_ptr()]), None);
         assert_eq!(completed(&ourselves(), &[c"OVERFLY_BROKER=y".as_ptr()]), None);
     }

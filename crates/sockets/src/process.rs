@@ -1,6 +1,7 @@
 //! The process: its stack behind the lock, or one for each thread ([`contexts`]), how it comes to be, and what a fork and an
 //! exit do to it.
 
+mod acceptors;
 mod background;
 pub(crate) mod contexts;
 mod datagram;
@@ -16,6 +17,7 @@ mod show;
 mod signal;
 mod sleep;
 mod spin;
+mod stalled;
 mod standby;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -312,6 +314,8 @@ pub(crate) struct Process {
     held: usize,
     shared_ports: SharedPorts,
     within_host: WithinHost,
+    /// Connections wait and nobody accepts.
+    stalled: Option<stalled::Stalled>,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
@@ -417,6 +421,7 @@ impl Process {
             held: 0,
             shared_ports: SharedPorts::new(),
             within_host: WithinHost::new(),
+            stalled: None,
             event_loop: false,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),
@@ -670,6 +675,7 @@ impl Process {
         self.stack.drop_arrivals(sys::close);
         drop(self.stack.forget(ancestor));
         self.within_host.forget();
+        self.stalled = None;
         self.stop_showing();
         self.dismiss_background();
         bound::falls_silent(self.context);
@@ -707,12 +713,18 @@ impl Process {
         self.pumped = now();
         self.heed_kick();
         let received = self.stack.pump(self.pumped);
+        if self.sleepers.acceptors > 0 {
+            self.show_acceptors(0);
+        }
         (self.sleepers.disarmed, self.sleepers.found_nothing) = (true, received == 0);
         if self.within_host.is_busy() {
             self.look_within_host();
         }
         if self.stack.is_leaving() {
             self.give_away();
+        }
+        if received > 0 || self.stalled.is_some() {
+            self.look_at_queues();
         }
         self.after_output();
         if self.sleepers.any() {
@@ -931,7 +943,8 @@ impl Process {
     /// When [`Process::pump`] has something to do even if no frame arrives.
     fn next_deadline(&self) -> Option<Instant> {
         let engines = self.stack.next_deadline();
-        self.within_host.next_deadline().into_iter().chain(engines).min()
+        let stalled = self.stalled.map(|stalled| stalled.until);
+        self.within_host.next_deadline().into_iter().chain(stalled).chain(engines).min()
     }
 
     /// Readable when an observer wants an answer; there is none where nobody can look.

@@ -554,6 +554,28 @@ impl<T: Transport> Stack<T> {
         !self.face.ports.is_empty()
     }
 
+    /// Connections under way to the listeners that have joined the network's side, and those that wait there.
+    pub(crate) fn pending(&self) -> u32 {
+        let Some(drive) = self.drive(Side::Network) else { return 0 };
+        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
+        ports.map(|port| drive.engine.pending(port.listener)).sum()
+    }
+
+    /// Whether a set watches a listener that has joined the network's side. Of many listeners not each is asked.
+    pub(crate) fn set_accepts(&self, set: SetId) -> bool {
+        const MANY: usize = 16;
+        if self.face.ports.len() > MANY {
+            return true;
+        }
+        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
+        let mut members = ports.flat_map(|port| &port.members);
+        members.any(|&id| {
+            let mut watches = false;
+            self.interests(id, |its, _, events, _| watches |= its == set && events & bits::IN != 0);
+            watches
+        })
+    }
+
     /// Addresses and ports where a listener has joined and is the only one: others must be told before it parts.
     pub fn last_member_at(&self, side: Side, id: SocketId) -> impl Iterator<Item = SocketAddr> {
         self.face
@@ -687,6 +709,30 @@ impl<T: Transport> Stack<T> {
     /// The oldest connection that came from another process.
     pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
         self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
+    }
+
+    /// The connection over the network that has waited longest at one of the listeners: the listener, its socket, and where the
+    /// listener joined.
+    pub(crate) fn oldest_queued(&self) -> Option<(SocketId, SocketId, SocketAddr)> {
+        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
+        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
+        members.find_map(|(member, port)| {
+            let queue = &self.face.at(member).listening.as_ref()?.queue;
+            let is_here = |&&id: &&SocketId| {
+                let (flow, side) = (self.face.at(id).flow, self.face.at(id).side);
+                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
+                side == Side::Network
+                    && ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
+            };
+            queue.iter().find(is_here).map(|&id| (member, id, port.local))
+        })
+    }
+
+    /// A connection that waited at the listener is another process's.
+    pub(crate) fn unqueue(&mut self, listener: SocketId, id: SocketId) {
+        if let Some(listening) = &mut self.face.at_mut(listener).listening {
+            listening.queue.retain(|&queued| queued != id);
+        }
     }
 
     /// Whether [`Stack::accept`] may have something.

@@ -14,7 +14,7 @@ impl Bench {
     fn compile(&self, name: &str) -> PathBuf {
         let binary = self.path(name);
         let output = Command::new("cc")
-            .args(["-O1", "-Wall", "-Wextra", "-pthread", "-o"])
+            .args(["-O1", "-Wall", "-Wextra", "-pthread", "-rdynamic", "-o"])
             .args([&binary, &programs(&format!("{name}.c"))])
             .output()
             .expect("a C compiler (apt install gcc)");
@@ -58,4 +58,17 @@ fn threads_are_cancelled_as_over_the_kernel() {
 #[test]
 fn forks_past_libc_are_forks() {
     same("rawforks", &[&[], &[("EF_STACK_PER_THREAD", "1")]]);
+}
+
+/// Erlang's virtual machine called itself for ever: the library's `__sigaction` went on to whoever is called `sigaction`.
+#[test]
+fn a_programs_own_sigaction_goes_on_to_libcs() {
+    let bench = Bench::new(1);
+    let program = bench.compile("ownsignals");
+    let program = program.to_str().unwrap();
+    for mut command in [Command::new(program), bench.accelerated(program)] {
+        let output = run(&bench.lab.server, &mut command);
+        assert!(output.status.success(), "{:?}: {}", output.status, text(&output.stderr));
+        assert_eq!(text(&output.stdout), "heard 10\n2 calls\n");
+    }
 }

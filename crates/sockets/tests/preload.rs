@@ -519,3 +519,22 @@ fn programs_die_with_the_broker() {
     assert!(wait(&mut sleeper.0, Duration::from_secs(3)), "it lives on");
     assert!(!lab.server.has_xdp());
 }
+
+/// Issue 25, item 12: `overfly run -- env -i program` was not accelerated, without a word.
+#[test]
+fn who_starts_a_program_without_the_environment_is_told() {
+    let bench = Bench::new(1);
+    let said = |program: &str, arguments: &[&str]| {
+        let output =
+            run(&bench.lab.server, bench.accelerated(program).args(arguments).env_remove("OVERFLY_STATS"));
+        assert!(output.status.success());
+        text(&output.stderr)
+    };
+    let told = said("/usr/bin/env", &["-i", "/bin/true"]);
+    assert!(told.starts_with("overfly: /bin/true is started without"), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert_eq!(said("/usr/bin/env", &["A=b", "/bin/true"]), "");
+    // What a server starts beside itself, and how, it knows best: OpenSSH's sessions.
+    let child = "import os\nif os.fork() == 0: os.execve('/bin/true', ['true'], {})\nos.wait()";
+    assert_eq!(said("/usr/bin/python3", &["-c", child]), "");
+}

@@ -997,10 +997,23 @@ impl Attachment {
         Some(again.and(Err(Error::NotMoved { errno })))
     }
 
-    /// A stack that accepts TCP connections at `listener`, which is as it was said in [`Attachment::listen`]: each in turn.
-    pub fn next_listener(&mut self, listener: SocketAddr) -> Option<u16> {
+    /// A stack that accepts TCP connections at `listener`, which is as it was said in [`Attachment::listen`]: each in turn, and
+    /// before all others one in which a thread waits to accept. If `giver`, who has the connection, accepts there still, it is only
+    /// busy: then nobody else but one that waits, unless the connection `cannot_wait`.
+    pub fn next_listener(&mut self, listener: SocketAddr, giver: u16, cannot_wait: bool) -> Option<u16> {
         self.turn = self.turn.wrapping_add(1);
-        self.groups.accepting(groups::Place::new(Protocol::Tcp, listener), self.turn)
+        let place = groups::Place::new(Protocol::Tcp, listener);
+        let all = self.groups.accepting_stacks(place);
+        let in_turn = (0..all).filter_map(|next| self.groups.accepting(place, self.turn.wrapping_add(next)));
+        let waiting = in_turn.into_iter().find(|&stack| self.program.is_waiting(stack));
+        if let Some(stack) = waiting {
+            self.program.note_gift(stack);
+            return waiting;
+        }
+        if !cannot_wait && self.groups.accepts(giver, place) {
+            return None;
+        }
+        self.groups.accepting(place, self.turn)
     }
 
     /// All frames of the protocol to `address` and one of `ports` go to stack `first + port % count`: for generators that

@@ -245,6 +245,8 @@ pub(crate) struct Program {
     pub(crate) verdicts: Verdicts,
     /// In which the stacks show that they look at their rings.
     pulses: Map,
+    /// How often each stack had looked when it was last given a connection.
+    gifts: [u64; STACKS_MAX as usize],
     installed: BTreeMap<Place, Group>,
     /// What the map of that name holds.
     settings: Config,
@@ -300,6 +302,7 @@ impl Program {
                 take(&mut ebpf, "firewall_refused")?,
             ),
             pulses: take(&mut ebpf, "pulses")?,
+            gifts: [0; STACKS_MAX as usize],
             installed: BTreeMap::new(),
             settings: Config {
                 connections: 0,
@@ -352,6 +355,23 @@ impl Program {
         // It has not looked yet, and may never say when it does.
         self.clear_pulse(stack)?;
         self.publish()
+    }
+
+    /// What a stack shows of itself (`struct pulse` of the program).
+    fn pulse(&self, stack: u16) -> [u64; 8] {
+        let pulses = Array::<_, [u64; 8]>::try_from(&self.pulses);
+        pulses.and_then(|pulses| pulses.get(&u32::from(stack % STACKS_MAX), 0)).unwrap_or_default()
+    }
+
+    /// Whether a thread of the stack's waits to accept, and was given no connection since it began to.
+    pub(crate) fn is_waiting(&self, stack: u16) -> bool {
+        let [looks, _, _, _, waits, ..] = self.pulse(stack);
+        looks != 0 && waits == looks && self.gifts[usize::from(stack % STACKS_MAX)] != looks
+    }
+
+    /// It is given one.
+    pub(crate) fn note_gift(&mut self, stack: u16) {
+        self.gifts[usize::from(stack % STACKS_MAX)] = self.pulse(stack)[0];
     }
 
     /// Nobody has looked at the place's rings, nor holds anything for connections.
@@ -1136,8 +1156,77 @@ mod tests {
 
     /// A stack that has looked at its rings for the `looks`th time.
     fn look(bench: &mut Bench, stack: u32, looks: u64) {
-        let pulse = [looks, 0, 0, 0, 0, 0, 0, 0];
+        show(bench, stack, [looks, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    fn show(bench: &mut Bench, stack: u32, pulse: [u64; 8]) {
         Array::<_, [u64; 8]>::try_from(&mut bench.program.pulses).unwrap().set(stack, pulse, 0).unwrap();
+    }
+
+    /// To whom one SYN goes, by what the program remembers: asking each stack would take longer than it waits for one.
+    fn begin(bench: &Bench, family: Family, port: u16) -> u16 {
+        let (here, peer) = (family.here(), family.peer(port));
+        assert_eq!(bench.program.test_run(&frame(peer, here, SYN)), XDP_REDIRECT);
+        (bench.program.flows.get(&FlowKey::new(Protocol::Tcp, here, peer), 0).unwrap() % 64) as u16
+    }
+
+    /// Issue 25, item 3: processes that held a connection, and looked for its next bytes, got their share of new ones.
+    #[test]
+    fn a_stack_that_waits_to_accept_goes_before_those_that_only_look() {
+        for family in [V4, V6] {
+            let mut bench = Bench::new();
+            bench.listen(family, Protocol::Tcp, &[0, 1, 2, 3]);
+            bench.serve(&[0, 1, 2, 3]);
+            let mut looks = 1;
+            // All look, and these wait.
+            let mut wait = |bench: &mut Bench, waiting: &[u32]| {
+                looks += 1;
+                for stack in 0..4 {
+                    let waits = if waiting.contains(&stack) { looks } else { looks - 1 };
+                    show(bench, stack, [looks, 0, 0, 0, waits, 0, 0, 0]);
+                }
+            };
+            let mut shares = Vec::new();
+            for port in 0..40 {
+                wait(&mut bench, &[]);
+                shares.push(begin(&bench, family, port));
+            }
+            assert!((0..4).all(|stack| shares.contains(&stack)), "{shares:?}");
+            for only in 0..4 {
+                for port in 1000..1040 {
+                    wait(&mut bench, &[only]);
+                    assert_eq!(u32::from(begin(&bench, family, 100 * only as u16 + port)), only);
+                }
+            }
+            // Of two that wait each has its own share, and one of them those of the others.
+            for port in 2000..2040 {
+                wait(&mut bench, &[1, 2]);
+                let owner = begin(&bench, family, port);
+                assert!([1, 2].contains(&owner));
+            }
+            for port in 0..40 {
+                bench
+                    .program
+                    .flows
+                    .remove(&FlowKey::new(Protocol::Tcp, family.here(), family.peer(port)))
+                    .unwrap();
+                wait(&mut bench, &[1, 2]);
+                let share = shares[usize::from(port)];
+                let owner = begin(&bench, family, port);
+                assert!(owner == share || ![1, 2].contains(&share), "{owner}, not {share}");
+            }
+            // One connection for each wait: the next one is another's, and then all have their shares.
+            wait(&mut bench, &[1, 2]);
+            let first: Vec<u16> = (5000..5002).map(|port| begin(&bench, family, port)).collect();
+            assert!(first == [1, 2] || first == [2, 1], "{first:?}");
+            let rest: Vec<u16> = (5002..5042).map(|port| begin(&bench, family, port)).collect();
+            assert!((0..4).all(|stack| rest.contains(&stack)), "{rest:?}");
+            // Who said that it waits, and has looked since, does not wait any more.
+            wait(&mut bench, &[3]);
+            look(&mut bench, 3, looks + 1);
+            let rest: Vec<u16> = (6000..6040).map(|port| begin(&bench, family, port)).collect();
+            assert!((0..4).all(|stack| rest.contains(&stack)), "{rest:?}");
+        }
     }
 
     /// Issue 18, item 11: a stopped process kept getting its share of new connections.
@@ -1149,12 +1238,7 @@ mod tests {
             let (here, peer) = (family.here(), |port| family.peer(port));
             bench.listen(family, Protocol::Tcp, &[1, 2]);
             bench.serve(&[1, 2]);
-            // To whom one SYN goes, by what the program remembers: asking each stack would take longer than it waits for one.
-            let ask = |bench: &Bench, port: u16| {
-                assert_eq!(bench.program.test_run(&frame(peer(port), here, SYN)), XDP_REDIRECT);
-                let flow = FlowKey::new(Protocol::Tcp, here, peer(port));
-                (bench.program.flows.get(&flow, 0).unwrap() % 64) as u16
-            };
+            let ask = |bench: &Bench, port: u16| begin(bench, family, port);
             let ask_all = |bench: &Bench, ports: std::ops::Range<u16>| -> Vec<u16> {
                 ports.map(|port| ask(bench, port)).collect()
             };

@@ -545,7 +545,9 @@ impl Carrier for Steering {
         // They are many connections of few listeners.
         let mut listened = HashMap::new();
         self.gifts.retain(|gift| {
-            let heir = attachment.next_listener(gift.listener).and_then(|heir| clients.get(&heir));
+            let cannot_wait = gift.until.saturating_duration_since(now) < GIFT_HASTE;
+            let heir = attachment.next_listener(gift.listener, gift.from, cannot_wait);
+            let heir = heir.and_then(|heir| clients.get(&heir));
             if heir.is_some_and(|heir| gift.send(heir)) {
                 return false;
             }

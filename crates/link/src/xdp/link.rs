@@ -357,6 +357,21 @@ impl XdpLink {
         self.unseen = unseen;
     }
 
+    /// A thread waits to accept since the last look, and no connection is under way to it: until the next look the XDP program sends
+    /// one here before any that does not wait.
+    #[inline]
+    pub fn wait_to_accept(&self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.wait();
+        }
+    }
+
+    /// How many other stacks have said so since their last look ([`XdpLink::wait_to_accept`]).
+    #[must_use]
+    pub fn others_wait(&self) -> usize {
+        self.pulse.as_ref().map_or(0, Pulse::others_wait)
+    }
+
     /// The process holds so many bytes for its connections. Returns what those of the interface's other stacks hold.
     pub fn hold(&self, bytes: u64) -> u64 {
         self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))

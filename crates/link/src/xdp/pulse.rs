@@ -17,6 +17,7 @@ const LOOKS: usize = 0;
 const HELD: usize = 1;
 const SYN_LOOKS: usize = 2;
 const SYN_NS: usize = 3;
+const WAITS: usize = 4;
 /// A SYN that has waited this long may have been sent again, to another stack, which has answered. It is sent again after a second
 /// (RFC 6298 2.1).
 const LATE_NS: u64 = 900_000_000;
@@ -66,6 +67,21 @@ impl Pulse {
         let now = clock_gettime(ClockId::Monotonic);
         let now_ns = now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64;
         now_ns.saturating_sub(self.word(self.stack, SYN_NS).load(Ordering::Relaxed)) > LATE_NS
+    }
+
+    /// A thread waits to accept since the last look, and nothing is under way to it: new connections come here first.
+    #[inline]
+    pub(crate) fn wait(&self) {
+        self.word(self.stack, WAITS).store(self.looks, Ordering::Relaxed);
+    }
+
+    /// How many other stacks wait.
+    pub(crate) fn others_wait(&self) -> usize {
+        let waits = |stack: &usize| {
+            let looks = self.word(*stack, LOOKS).load(Ordering::Relaxed);
+            looks != 0 && self.word(*stack, WAITS).load(Ordering::Relaxed) == looks
+        };
+        (0..usize::from(STACKS_MAX)).filter(|&stack| stack != self.stack).filter(waits).count()
     }
 
     /// The stack's process holds so many bytes now (0 if another of its stacks says it). Returns what those of all other stacks do, which

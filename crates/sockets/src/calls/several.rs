@@ -225,6 +225,7 @@ pub(super) unsafe fn epoll_wait(
         if spins {
             let mut process = at(own);
             process.statistics.looks += 1;
+            process.spins_for(For::Set(set));
             let nap_us = process.nap_us(true);
             drop(process);
             rest(nap_us);

@@ -323,6 +323,7 @@ pub(crate) unsafe fn epoll_wait(
         if spins {
             looks += 1;
             guard.statistics.looks += 1;
+            guard.spins_for(For::Set(set));
             if looks % looks_alone != 0 {
                 continue;
             }
@@ -522,15 +523,16 @@ pub(crate) fn poll(
         if sys::interrupted(since, false) {
             return Answer::error(Errno::INTR);
         }
+        let sockets = polled_sockets(descriptors);
+        let what = sockets.as_deref().map_or(For::News, For::Sockets);
         if spins {
+            guard.spins_for(what);
             guard = let_others_in(guard, || ());
             continue;
         }
         guard.signal_exposed();
         // Who has nothing in the kernel to poll sleeps at less cost.
         let mut polled = if kernel_side { core::mem::take(&mut for_kernel) } else { Vec::new() };
-        let sockets = polled_sockets(descriptors);
-        let what = sockets.as_deref().map_or(For::News, For::Sockets);
         guard = sleep_beside(guard, what, &mut polled, deadline, since);
         if kernel_side && merge(&mut guard, descriptors, &polled) > 0 {
             // Kernel descriptors are ready; one more look at ours, without sleeping.

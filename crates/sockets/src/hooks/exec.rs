@@ -7,8 +7,8 @@ use libc::{FILE, pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
 use super::{fail, next};
 use crate::calls::life;
-use crate::environment;
 use crate::process::{before_exec, is_active};
+use crate::{environment, kernel};
 
 type Strings = *const *const c_char;
 
@@ -30,7 +30,25 @@ unsafe fn completed(path: *const c_char, environment: Strings) -> Option<Vec<*co
     let count = (0..).take_while(|&index| unsafe { !(*environment.add(index)).is_null() }).count();
     // SAFETY: so many strings were found, and the path is a string.
     let (path, given) = unsafe { (CStr::from_ptr(path), core::slice::from_raw_parts(environment, count)) };
-    environment::completed(path, given)
+    let completed = environment::completed(path, given);
+    if completed.is_none()
+        && let Some(loss) = environment::loss(path, given)
+    {
+        kernel::complain(&loss);
+    }
+    completed
+}
+
+/// As [`completed`], where the program does not say which environment: it is the process's own, and has what it had.
+///
+/// # Safety
+/// As for execv(3).
+unsafe fn look_at_own_environment(path: *const c_char) {
+    unsafe extern "C" {
+        static environ: Strings;
+    }
+    // SAFETY: the process's own environment; nobody may change it while a program is started.
+    unsafe { completed(path, environ) };
 }
 
 /// # Safety
@@ -50,6 +68,8 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     prepare();
+    // SAFETY: the program's path.
+    unsafe { look_at_own_environment(path) };
     // SAFETY: the program's arguments, handed on.
     unsafe { next::execv(path, arguments) }
 }
@@ -59,6 +79,8 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     prepare();
+    // SAFETY: the program's name.
+    unsafe { look_at_own_environment(file) };
     // SAFETY: the program's arguments, handed on.
     unsafe { next::execvp(file, arguments) }
 }
@@ -68,6 +90,9 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_in
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     prepare();
+    // SAFETY: the program's name and environment, which stay until it is another.
+    let completed = unsafe { completed(file, environment) };
+    let environment = completed.as_ref().map_or(environment, Vec::as_ptr);
     // SAFETY: the program's arguments, handed on.
     unsafe { next::execvpe(file, arguments, environment) }
 }

@@ -175,6 +175,16 @@ fn cancel_somebody() {
 /// As for sigaction(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
+    // SAFETY: the program's arguments, handed on.
+    unsafe { change_action(signal, new, old) }
+}
+
+/// What all names of sigaction(2) come to. Not by one of these names: the program may have a function of its own there, which goes
+/// on to the next one, which is ours (Erlang's `erts/emulator/sys/unix/sys_signal_stack.c`).
+///
+/// # Safety
+/// As for sigaction(2).
+unsafe fn change_action(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     if !is_active() {
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::sigaction(signal, new, old) };
@@ -245,7 +255,11 @@ pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighand
     // SAFETY: our own records.
     unsafe {
         libc::sigaddset(&raw mut new.sa_mask, number);
-        if sigaction(number, &raw const new, &raw mut old) == 0 { old.sa_sigaction } else { libc::SIG_ERR }
+        if change_action(number, &raw const new, &raw mut old) == 0 {
+            old.sa_sigaction
+        } else {
+            libc::SIG_ERR
+        }
     }
 }
 
@@ -254,7 +268,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighand
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, handed on.
-    unsafe { sigaction(number, new, old) }
+    unsafe { change_action(number, new, old) }
 }
 
 /// # Safety
@@ -284,7 +298,7 @@ pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> si
     new.sa_sigaction = handler;
     new.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
     // SAFETY: our own records.
-    if unsafe { sigaction(number, &raw const new, &raw mut old) } == 0 {
+    if unsafe { change_action(number, &raw const new, &raw mut old) } == 0 {
         old.sa_sigaction
     } else {
         libc::SIG_ERR
@@ -318,7 +332,7 @@ pub unsafe extern "C" fn sigset(number: c_int, disposition: sighandler_t) -> sig
             HOLD => (core::ptr::null(), libc::SIG_BLOCK),
             _ => (&raw const new, libc::SIG_UNBLOCK),
         };
-        if sigaction(number, new, &raw mut old) != 0
+        if change_action(number, new, &raw mut old) != 0
             || libc::pthread_sigmask(how, &raw const set, &raw mut before) != 0
         {
             return libc::SIG_ERR;
@@ -335,11 +349,11 @@ pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int
     let mut action: Action = unsafe { core::mem::zeroed() };
     // SAFETY: our own record.
     unsafe {
-        if sigaction(number, core::ptr::null(), &raw mut action) != 0 {
+        if change_action(number, core::ptr::null(), &raw mut action) != 0 {
             return -1;
         }
         action.sa_flags &= !libc::SA_RESTART;
         action.sa_flags |= if interrupts == 0 { libc::SA_RESTART } else { 0 };
-        sigaction(number, &raw const action, core::ptr::null_mut())
+        change_action(number, &raw const action, core::ptr::null_mut())
     }
 }

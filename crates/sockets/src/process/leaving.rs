@@ -77,7 +77,12 @@ impl Process {
         self.stack.close_ports();
     }
 
-    fn try_give_away(&mut self, id: SocketId, listener: core::net::SocketAddr) -> Result<(), String> {
+    /// A connection is the kernel's, and on its way to another process that listens at `listener`.
+    pub(super) fn try_give_away(
+        &mut self,
+        id: SocketId,
+        listener: core::net::SocketAddr,
+    ) -> Result<(), String> {
         if self.stack.socket(id).side == Side::Loopback {
             return self.hand_over_within_host(id, Some(listener));
         }

@@ -42,6 +42,8 @@ pub(crate) struct Sleepers {
     /// Threads that released the lock and will look again before they return to the program, and those of them that spin.
     away: u32,
     spinning: u32,
+    /// Those who sleep until there is something to accept, among other things ([`super::acceptors`]).
+    pub(super) acceptors: u32,
     /// Frames were looked for since the links were armed: they may wake nobody any more.
     pub(super) disarmed: bool,
     /// The last look for frames found none.
@@ -106,6 +108,8 @@ pub(crate) struct Slept {
     until: Option<Instant>,
     /// The alarm wakes it.
     stands_by: bool,
+    /// It may accept when it wakes.
+    accepts: bool,
 }
 
 /// Where a thread sleeps.
@@ -132,6 +136,7 @@ impl Sleepers {
             called: None,
             away: 0,
             spinning: 0,
+            acceptors: 0,
             disarmed: false,
             woke: false,
             found_nothing: false,
@@ -465,6 +470,7 @@ impl Process {
     ) -> (Option<u64>, Slept) {
         self.tell_of_news();
         self.dismiss_background();
+        let accepts = self.is_acceptor(what);
         let set = match what {
             For::Set(set) => Some(set),
             For::Frames | For::News | For::Sockets(_) => None,
@@ -496,6 +502,10 @@ impl Process {
         self.sleepers.asleep += 1;
         self.sleepers.watching += u32::from(watches);
         self.sleepers.standing_by += u32::from(stands_by);
+        self.sleepers.acceptors += u32::from(accepts);
+        if accepts {
+            self.show_acceptors(0);
+        }
         self.statistics.sleeps += 1;
         self.show();
         let time = now();
@@ -518,7 +528,7 @@ impl Process {
             self.arm_for_others();
         }
         let timeout_us = until.map(|until| until.as_micros().saturating_sub(time.as_micros()));
-        (timeout_us, Slept { at, watches, stands_by, until })
+        (timeout_us, Slept { at, watches, stands_by, accepts, until })
     }
 
     /// It wakes. Its set may have been closed meanwhile, and the number be another's.
@@ -527,6 +537,7 @@ impl Process {
         sleepers.asleep -= 1;
         sleepers.watching -= u32::from(slept.watches);
         sleepers.standing_by -= u32::from(slept.stands_by);
+        sleepers.acceptors -= u32::from(slept.accepts);
         if slept.watches && slept.until == sleepers.until {
             // The others sleep longer.
             sleepers.until = None;
@@ -614,6 +625,7 @@ pub(crate) fn wait(
         return (settled(guard), Woken::Look);
     }
     if goes_on(time, spin_until, || guard.sleepers.may_spin()) {
+        guard.spins_for(what);
         guard = let_others_in(guard, || {
             if !extra.is_empty() {
                 let _ = sys::poll(extra, Some(0), since);

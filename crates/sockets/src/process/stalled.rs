@@ -1,0 +1,68 @@
+//! Connections that wait here while nobody accepts, and another process would: they go there, as in the kernel, whose queue is one
+//! for all who share the listener. They are the kernel's from then on, as those of a listener that leaves ([`super::leaving`]).
+
+use core::time::Duration;
+
+use overfly_engine::Instant;
+
+use super::Process;
+use crate::carrier::Carrier;
+use crate::socket::Side;
+
+/// How long a connection waits before it is looked whether another process would have it: an event loop comes back sooner.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// The pause between two looks doubles up to this one.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Connections that go at once.
+const MOST: usize = 16;
+
+/// Connections wait, and none was accepted since.
+#[derive(Clone, Copy)]
+pub(super) struct Stalled {
+    /// How many had been accepted.
+    accepts: u64,
+    /// When it is looked next, and the pause before that.
+    pub(super) until: Instant,
+    pause: Duration,
+}
+
+impl Process {
+    /// After frames were taken.
+    pub(super) fn look_at_queues(&mut self) {
+        if self.stack.oldest_queued().is_none() {
+            self.stalled = None;
+            return;
+        }
+        let (accepts, time) = (self.stack.accepts, self.pumped);
+        let pause = match self.stalled {
+            Some(stalled) if stalled.accepts == accepts => {
+                if time < stalled.until {
+                    return;
+                }
+                if self.sleepers.acceptors == 0 && self.offer() > 0 {
+                    PATIENCE
+                } else {
+                    (stalled.pause * 2).min(LONGEST_PAUSE)
+                }
+            }
+            _ => PATIENCE,
+        };
+        self.stalled = Some(Stalled { accepts, until: time + pause, pause });
+    }
+
+    /// As many connections as there are processes that wait to accept go to them. Returns how many.
+    #[cold]
+    fn offer(&mut self) -> usize {
+        let waiting = self.stack.transport(Side::Network).map_or(0, Carrier::others_wait);
+        let mut offered = 0;
+        while offered < waiting.min(MOST)
+            && let Some((listener, id, local)) = self.stack.oldest_queued()
+            && self.try_give_away(id, local).is_ok()
+        {
+            self.stack.unqueue(listener, id);
+            self.statistics.given_away += 1;
+            offered += 1;
+        }
+        offered
+    }
+}
