@@ -233,7 +233,7 @@ if (top1) card(`${shown(top1.figure.median)} ${measure.unit}`, `${measure.smalle
 const errors = cells.flatMap(figures).reduce((sum, { figure }) => sum + figure.errors, 0);
 card(String(errors), measure.each === "request" ? "failed runs and requests" : `failed runs, and failures of a ${measure.each}`);
 const disturbed = summary.yardstick.disturbed;
-card(`${summary.yardstick.points - disturbed} of ${summary.yardstick.points}`, `points were measured on a steady machine; ${summary.plan.repeats} run${summary.plan.repeats === 1 ? "" : "s"} of ${summary.plan.duration_s} s each, order by seed ${summary.seed}`);
+card(`${summary.yardstick.points - disturbed} of ${summary.yardstick.points}`, `points were measured on a steady machine; ${summary.plan.repeats} run${summary.plan.repeats === 1 ? "" : "s"} of ${summary.plan.duration_s} s each, ${summary.plan.order === "random" ? `order by seed ${summary.seed}` : `${summary.plan.order} order`}`);
 
 if (summary.judgements.length) {
   make(page, "h2", "What the plan requires");
