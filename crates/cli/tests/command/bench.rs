@@ -454,6 +454,11 @@ fn the_report_is_a_page_that_needs_nothing_but_itself() {
         "the title is text"
     );
     assert!(body.contains("keepalive, 2 workers"), "the table is there");
+    for unit in
+        ["median; more is better; requests/s", "content only, without headers; Gb/s", "less is better; µs"]
+    {
+        assert!(body.contains(unit), "each chart says its unit: {unit}");
+    }
     // Kept, to be looked at.
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-pictures");
     fs::create_dir_all(&pictures).unwrap();
