@@ -3,11 +3,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::thread::sleep;
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, Server, output, overfly};
+use overfly_tests::{Nginx, ROOT, Server, eventually, output, overfly};
 use serde_json::Value;
 
 /// Of PyPI.
@@ -16,7 +17,12 @@ const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 const KUBERNETES: &str = "1.28";
 
 /// A Python that has the validator; kept from run to run, since it is large.
-fn python() -> PathBuf {
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(installed)
+}
+
+fn installed() -> PathBuf {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-validate");
     let python = place.join("bin/python");
     let has = |python: &Path| {
@@ -107,8 +113,6 @@ fn the_job_s_shards_find_each_other_start_in_step_and_make_one_report() {
         "-d30s" => "-d2s".to_owned(),
         "--warmup=5s" => "--warmup=200ms".to_owned(),
         "-c64" => "-c4".to_owned(),
-        // The page that the lab's nginx has.
-        "http://overfly-server/" => "http://overfly-server/1024".to_owned(),
         _ => word,
     };
     let words: Vec<String> = words("command").skip(1).chain(words("args")).map(changed).collect();
@@ -159,5 +163,55 @@ fn the_job_s_shards_find_each_other_start_in_step_and_make_one_report() {
     assert!(parts.iter().all(|part| number(part, "succeeded") > 0));
     assert!(number(&merged, "succeeded") > of_parts, "the first shard's are in it");
 
+    server.stop();
+}
+
+/// Beside those that a container has anyway.
+const DEFAULT_CAPABILITIES: [&str; 14] = [
+    "chown",
+    "dac_override",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "net_bind_service",
+    "net_raw",
+    "sys_chroot",
+    "mknod",
+    "audit_write",
+    "setfcap",
+];
+
+#[test]
+fn what_the_server_s_manifest_allows_is_enough_to_be_accelerated() {
+    let objects = objects("load-server.yaml");
+    let container = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let added = container["securityContext"]["capabilities"]["add"].as_array().expect("capabilities");
+    let added = added.iter().map(|name| name.as_str().expect("a name").to_lowercase());
+    let all: Vec<String> = DEFAULT_CAPABILITIES.map(str::to_owned).into_iter().chain(added).collect();
+    let lab = Lab::new(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[]);
+    let mut server = lab.command("server", "setpriv");
+    server.arg("--bounding-set").arg(format!("-all,+{}", all.join(",+")));
+    server.arg(overfly());
+    let words = container["command"].as_array().expect("words").iter().skip(1);
+    server.args(words.map(|word| word.as_str().expect("a word")));
+    server.args(["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")]).env("EF_NO_FAIL", "0");
+    for variable in container["env"].as_array().expect("variables") {
+        server.env(variable["name"].as_str().expect("a name"), variable["value"].as_str().expect("a value"));
+    }
+    let server = Server::spawn(server);
+    let accepts = || -> u64 {
+        let binary = overfly().display().to_string();
+        let load = ["load", "http", "-n", "10", "-c", "2", "--link", "kernel", "http://10.77.0.1/ok"];
+        let _ = output(&lab, "client", &[&[binary.as_str()][..], &load].concat());
+        let seen = output(&lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
+        let look: Value = serde_json::from_slice(&seen.stdout).unwrap_or_default();
+        let stacks = look["stacks"].as_array().into_iter().flatten();
+        stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
+    };
+    eventually("nginx accepts at user level", || accepts() > 0);
     server.stop();
 }
