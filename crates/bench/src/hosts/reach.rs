@@ -5,7 +5,7 @@ use std::fs::DirBuilder;
 use std::io::Read;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -32,6 +32,7 @@ pub(crate) enum Reach {
 #[derive(Debug)]
 pub(crate) struct Master {
     warden: Child,
+    folder: PathBuf,
     options: Vec<OsString>,
     destination: String,
 }
@@ -71,7 +72,7 @@ impl Reach {
             let _ = std::fs::remove_dir(&folder);
             format!("ssh could not be started: {error}")
         })?;
-        let mut master = Master { warden, options, destination: destination.to_owned() };
+        let mut master = Master { warden, folder, options, destination: destination.to_owned() };
         master.await_connection()?;
         Ok(Reach::Ssh(master))
     }
@@ -141,6 +142,8 @@ impl Drop for Master {
             let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
         }
         let _ = self.warden.wait();
+        // If the warden was killed before it could.
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
