@@ -59,7 +59,7 @@ fn several_instances_share_an_interface_on_overfly() {
     assert_eq!(commands.matches("overfly run").count(), 2, "{figure}");
 }
 
-/// Each cookbook for a measurement of the seeds works. (`netty.toml` needs maven's repository: its plan is read by a test of the bench.)
+/// Each cookbook for a measurement of the seeds works.
 #[test]
 fn the_cookbooks_of_nginx_work() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -161,6 +161,19 @@ fn messages_go_there_and_back_by_every_way() {
         assert!(commands.iter().all(|line| line.contains("--tcp") == is_tcp), "{commands:?}");
         assert!(cell["overfly"]["latency_us"]["p99_9"].as_f64().expect("a percentile") > 0.0, "{cell}");
     }
+}
+
+/// Netty's server is built from maven's repository.
+#[test]
+fn instances_of_netty_are_asked_at_a_rate() {
+    let changes =
+        [("[16, 512]", "[16]"), ("[10000, 20000, 40000, 80000]", "[500]"), ("start_s = 30", "start_s = 120")];
+    let (summary, report) = smoke("netty-rates", &changes);
+    for mode in ["kernel", "overfly"] {
+        let rates = medians(&summary, mode);
+        assert!(!rates.is_empty() && rates.iter().all(|(_, rate)| *rate > 10.0), "{mode}: {report}");
+    }
+    assert!(report.contains("-R 500"), "{report}");
 }
 
 #[test]

@@ -22,7 +22,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask bulk [--repeats N] [--seconds N]
        cargo xtask calls [--requests N]
        cargo xtask costs [--repeats N] [--seconds N]
-       cargo xtask results [PLAN…]
+       cargo xtask results [--cookbooks] [PLAN…]
        cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
        cargo xtask within-host [--repeats N] [--seconds N]
        cargo xtask workers [--repeats N] [--seconds N]";

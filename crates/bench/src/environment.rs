@@ -40,6 +40,9 @@ pub struct Environment {
     /// Settings of a busy server that the kernel refused to make, each with the reason.
     #[serde(default)]
     pub refused_sysctls: Vec<String>,
+    /// What was changed for the session and put back after it.
+    #[serde(default)]
+    pub tuned: Vec<String>,
     /// `ethtool -k` of a lab's device before anything is attached: features that are on. Empty without a lab.
     pub offloads_on: Vec<String>,
 }
@@ -53,11 +56,16 @@ pub(crate) fn now() -> String {
 impl Environment {
     /// Looks around, and into a fresh lab if runs have one. What cannot be found out is left empty.
     pub(crate) fn observe(site: &Site, server: &str) -> Environment {
+        let Some(lab) = site.as_lab() else { return Environment::here(server, None) };
+        let (sysctls, offloads_on) =
+            lab.within("server", || (sysctls(), offloads(DEVICE))).unwrap_or_default();
+        let refused_sysctls = lab.refused().to_vec();
+        Environment { sysctls, offloads_on, refused_sysctls, ..Environment::here(server, None) }
+    }
+
+    /// Of this machine as it is, and of one of its devices.
+    pub(crate) fn here(server: &str, device: Option<&str>) -> Environment {
         let cpu_info = read("/proc/cpuinfo");
-        let (sysctls, offloads_on) = match site.as_lab() {
-            Some(lab) => lab.within("server", || (sysctls(), offloads())).unwrap_or_default(),
-            None => (sysctls(), Vec::new()),
-        };
         Environment {
             cpu_model: field(&cpu_info, "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned()),
             cores: crate::lab::queue_count(),
@@ -74,9 +82,10 @@ impl Environment {
             load_average: read("/proc/loadavg").split(' ').take(3).collect::<Vec<_>>().join(" "),
             overfly_version: env!("CARGO_PKG_VERSION").to_owned(),
             server_version: version(server),
-            sysctls,
-            refused_sysctls: site.as_lab().map(|lab| lab.refused().to_vec()).unwrap_or_default(),
-            offloads_on,
+            sysctls: sysctls(),
+            refused_sysctls: Vec::new(),
+            tuned: Vec::new(),
+            offloads_on: device.map(offloads).unwrap_or_default(),
         }
     }
 }
@@ -119,8 +128,8 @@ fn sysctls() -> BTreeMap<String, String> {
     .collect()
 }
 
-fn offloads() -> Vec<String> {
-    let Ok(output) = Command::new("ethtool").args(["-k", DEVICE]).stdin(Stdio::null()).output() else {
+fn offloads(device: &str) -> Vec<String> {
+    let Ok(output) = Command::new("ethtool").args(["-k", device]).stdin(Stdio::null()).output() else {
         return Vec::new();
     };
     String::from_utf8_lossy(&output.stdout)

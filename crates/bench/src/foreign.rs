@@ -238,34 +238,16 @@ sockperf: ---> percentile 50.000 =    2.487
 
     #[test]
     fn their_output_is_read() {
-        let wrk = Told {
-            value: 35_478.03,
-            succeeded: 39_000,
-            failed: 30,
-            latency_p50_us: 96.0,
-            latency_p99_us: 1250.0,
-            ..Told::default()
-        };
-        let without_raw = |tool, output| told(tool, output).map(|told| Told { raw: Value::Null, ..told });
-        assert_eq!(without_raw(Tool::Wrk, WRK).unwrap(), wrk);
-        let ab = Told {
-            value: 17_039.11,
-            succeeded: 17_033,
-            failed: 7,
-            latency_p50_us: 1000.0,
-            latency_p99_us: 3000.0,
-            ..Told::default()
-        };
-        assert_eq!(without_raw(Tool::Ab, AB).unwrap(), ab);
-        let sockperf = Told {
-            value: 2.487,
-            succeeded: 94_038,
-            failed: 1,
-            latency_p50_us: 2.487,
-            latency_p99_us: 3.015,
-            ..Told::default()
-        };
-        assert_eq!(without_raw(Tool::Sockperf, SOCKPERF).unwrap(), sockperf);
+        // What it printed, as: value, succeeded, failed, median and 99th percentile.
+        for (tool, output, value, succeeded, failed, latency_p50_us, latency_p99_us) in [
+            (Tool::Wrk, WRK, 35_478.03, 39_000, 30, 96.0, 1250.0),
+            (Tool::Ab, AB, 17_039.11, 17_033, 7, 1000.0, 3000.0),
+            (Tool::Sockperf, SOCKPERF, 2.487, 94_038, 1, 2.487, 3.015),
+        ] {
+            let told = Told { raw: Value::Null, ..told(tool, output).unwrap() };
+            let wanted = Told { value, succeeded, failed, latency_p50_us, latency_p99_us, ..Told::default() };
+            assert_eq!(told, wanted, "{tool}");
+        }
         assert_eq!(told(Tool::Sockperf, SOCKPERF).unwrap().raw["latency_us"]["p99_9"], 19.337);
         assert_eq!(told(Tool::Wrk, WRK).unwrap().raw["printed"], WRK);
         for (tool, name) in [(Tool::Wrk, "wrk"), (Tool::Ab, "ab"), (Tool::Sockperf, "sockperf")] {

@@ -24,6 +24,8 @@ struct Heading {
     plan: String,
     config_template: Option<String>,
     smoke: bool,
+    #[serde(default)]
+    quick: bool,
     seed: u64,
 }
 
@@ -161,6 +163,7 @@ impl Heading {
             plan: source.text.clone(),
             config_template: source.config_template.clone(),
             smoke: source.smoke,
+            quick: source.quick,
             seed,
         }
     }

@@ -6,6 +6,7 @@
 //! * [`session`]: carries a plan out, one fresh lab for each run; on this machine as it is where the link is memif.
 //! * [`statistics`]: medians, intervals, outliers.
 //! * [`diff`]: two sessions beside each other.
+//! * [`agent`]: what a session does on a host that is another machine.
 //! * [`tune`]: a host as it should be before it is measured, and the way back.
 //! * [`report`]: medians, gains, tables, `summary.json`.
 
@@ -13,10 +14,12 @@
 // `overfly_terminal` writes: these would end the command where nobody reads any more.
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
+pub mod agent;
 pub mod diff;
 pub mod environment;
 mod error;
 mod foreign;
+mod hosts;
 mod interruption;
 mod journal;
 pub mod lab;

@@ -1,6 +1,7 @@
 //! Plans: what to measure. `cookbooks/README.md` documents the format, `cookbooks/plan.schema.json` is its JSON Schema.
 
 mod axes;
+mod hosts;
 mod load;
 mod measure;
 mod rules;
@@ -9,6 +10,7 @@ mod tests;
 mod words;
 
 pub use axes::{Cell, Several};
+pub use hosts::{Host, Hosts};
 pub use load::{Astf, FindMax, Over, Tool};
 pub use measure::{Described, Measure};
 pub use rules::{Metric, Rule};
@@ -29,6 +31,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
+use crate::shuffle::shuffle;
 
 /// A plan that has been read and found to be right.
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -55,6 +58,15 @@ pub struct Plan {
     /// steady and on making runs again that it disturbed.
     #[serde(default)]
     pub patience_s: f64,
+    /// A generator that has not ended by then is ended, and its run has failed; `None`: its time and ten seconds.
+    #[serde(default)]
+    pub timeout_s: Option<f64>,
+    /// Which run follows which.
+    #[serde(default)]
+    pub order: Order,
+    /// Each host is as `overfly tune` would have it while it is measured, and put back, however the session ends.
+    #[serde(default)]
+    pub tune: bool,
     /// For `overfly run -p`: one, or several that are compared with the kernel each.
     #[serde(default = "performance")]
     pub profile: Several<String>,
@@ -64,6 +76,9 @@ pub struct Plan {
     /// Payloads above this are also measured with kernel sockets at both ends: about one segment.
     #[serde(default = "one_segment")]
     pub kernel_sockets_above_bytes: u64,
+    /// Machines that the two sides run on; empty: this one.
+    #[serde(default)]
+    pub hosts: Hosts,
     /// The server.
     pub server: Server,
     /// The generator.
@@ -84,12 +99,16 @@ pub struct Source {
     pub config_template: Option<String>,
     /// It is only to be seen whether the plan works ([`Plan::smoke`]).
     pub smoke: bool,
+    /// Some of the plan is left out ([`Plan::quick`]).
+    pub quick: bool,
 }
 
 /// `[server]`
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Server {
+    /// Which of the plan's hosts it runs on.
+    pub host: Option<String>,
     /// Found through PATH.
     pub program: String,
     /// `@ROOT@`, `@CONFIG@`, `@PORT@`, `@BUILD@` and `@PLAN@` (the plan's folder) are replaced; `@TCP@` becomes `--tcp`, and is left out where messages travel
@@ -146,6 +165,8 @@ pub enum Stop {
 #[derive(Debug, Clone, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Client {
+    /// Which of the plan's hosts it runs on.
+    pub host: Option<String>,
     /// Connections that are kept busy: one number, or several to go through.
     pub connections: Several<u32>,
     /// Requests that are due each second, whatever the server does, to go through. Empty: a closed loop.
@@ -168,6 +189,19 @@ pub struct Client {
     pub threads: u32,
     /// The core.
     pub cpu: usize,
+}
+
+/// Which run follows which.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// As a seed determines: what drifts meanwhile is in all of them alike.
+    #[default]
+    Random,
+    /// Cell after cell, its modes by turns: what is compared was measured close together.
+    Interleaved,
+    /// Cell after cell, all repeats of a mode before the next mode.
+    Sequential,
 }
 
 /// What carries the server's connections.
@@ -222,6 +256,26 @@ impl Mode {
     #[must_use]
     pub fn is_kernel(self) -> bool {
         matches!(self, Mode::Kernel | Mode::KernelAsFound | Mode::KernelBusyPoll)
+    }
+}
+
+impl Order {
+    /// `random order, seed 7`
+    pub(crate) fn in_words(self, seed: u64) -> String {
+        match self {
+            Order::Random => format!("random order, seed {seed}"),
+            order => format!("{order} order"),
+        }
+    }
+}
+
+impl fmt::Display for Order {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Order::Random => "random",
+            Order::Interleaved => "interleaved",
+            Order::Sequential => "sequential",
+        })
     }
 }
 
@@ -365,17 +419,10 @@ impl Plan {
 
     /// That what is to be started is there, before anything runs.
     fn check_programs(&self) -> Result<(), Error> {
-        let program = &self.server.program;
-        if !is_there(program) {
-            let message = format!(
-                "server.program = \"{program}\": there is no such program on the PATH; install it, or write where it is"
-            );
-            return Err(self.fault("server.program", message));
-        }
-        if let Some(tool) = self.client.tool.program().filter(|tool| !is_there(tool)) {
-            let message =
-                format!("client.tool = \"{tool}\": there is no such program on the PATH; install it");
-            return Err(self.fault("client.tool", message));
+        // Of hosts that is known once they answer.
+        if self.hosts.is_empty() {
+            self.check_server_program("", is_there(&self.server.program))?;
+            self.check_tool("", self.client.tool.program().is_none_or(is_there))?;
         }
         let scripts = [
             ("server.build", self.server.build.clone()),
@@ -396,6 +443,29 @@ impl Plan {
             }
         }
         Ok(())
+    }
+
+    /// That there is a server `place` (` on HOST`, or here).
+    pub(crate) fn check_server_program(&self, place: &str, is_there: bool) -> Result<(), Error> {
+        if is_there {
+            return Ok(());
+        }
+        let program = &self.server.program;
+        let message = format!(
+            "server.program = \"{program}\": there is no such program on the PATH{place}; install it, or write where it is"
+        );
+        Err(self.fault("server.program", message))
+    }
+
+    /// That there is a generator, if it is not ours.
+    pub(crate) fn check_tool(&self, place: &str, is_there: bool) -> Result<(), Error> {
+        if is_there {
+            return Ok(());
+        }
+        let tool = self.client.tool;
+        let message =
+            format!("client.tool = \"{tool}\": there is no such program on the PATH{place}; install it");
+        Err(self.fault("client.tool", message))
     }
 
     /// That every `@WORD@` is one that is replaced: a server that is given another fails in each run.
@@ -460,6 +530,9 @@ impl Plan {
         within("warmup_s", self.warmup_s, 0.0..=60.0)?;
         within("duration_s", self.duration_s, 0.2..=600.0)?;
         within("patience_s", self.patience_s, 0.0..=3600.0)?;
+        if let Some(timeout_s) = self.timeout_s {
+            within("timeout_s", timeout_s, 1.0..=86_400.0)?;
+        }
         for &workers in &self.server.workers.0 {
             within("server.workers", workers, 1..=1024)?;
         }
@@ -475,7 +548,7 @@ impl Plan {
             within("client.rates_per_s", rate, 0.1..=100_000_000.0)?;
         }
         within("client.threads", self.client.threads, 1..=64)?;
-        let last = crate::lab::queue_count() - 1;
+        let last = self.last_core();
         within("server.cpu", self.server.cpu, 0..=last)?;
         within("client.cpu", self.client.cpu, 0..=last)?;
         for &cpu in &self.server.cpus {
@@ -488,6 +561,7 @@ impl Plan {
                 self.client.threads
             ));
         }
+        self.check_hosts()?;
         self.check_combinations()?;
         if self.server.program.is_empty() {
             return Err("server.program = \"\": expected the name of a program".to_owned());
@@ -549,6 +623,29 @@ impl Plan {
         cases
     }
 
+    /// The numbers of [`Plan::cases`] in the order in which they are carried out. A seed determines a random one.
+    pub(crate) fn order_of_runs(&self, seed: u64) -> Vec<usize> {
+        let cases = self.cases();
+        let mut order: Vec<usize> = (0..cases.len()).collect();
+        match self.order {
+            Order::Random => shuffle(&mut order, seed),
+            Order::Interleaved => {}
+            Order::Sequential => {
+                let mode = |mode: Mode| self.modes.iter().position(|&its| its == mode);
+                // Stable: repeats stay one after another.
+                order.sort_by_key(|&run| {
+                    let case = cases[run];
+                    (
+                        case.cell,
+                        mode(case.mode),
+                        case.generator != self.cells()[case.cell].generator(case.mode),
+                    )
+                });
+            }
+        }
+        order
+    }
+
     /// Whether there is such a run. In memory both sides are the generator's own. Over an interface a profile's server side is not
     /// what its client side is compared with: there are memif, with a core each, and memory for that.
     fn is_run(&self, mode: Mode, link: Link) -> bool {
@@ -561,7 +658,7 @@ impl Plan {
 
     /// Whether any run needs network namespaces, and so root.
     pub fn needs_lab(&self) -> bool {
-        self.links.iter().any(|&link| matches!(link, Link::Xdp | Link::Kernel))
+        self.hosts.is_empty() && self.links.iter().any(|&link| matches!(link, Link::Xdp | Link::Kernel))
     }
 
     /// A path that is relative to the plan, as one from here.
@@ -583,7 +680,7 @@ fn wrong(file: &Path, line: Option<usize>, message: String) -> Error {
 }
 
 /// Whether execvp(3) would find it.
-fn is_there(program: &str) -> bool {
+pub(crate) fn is_there(program: &str) -> bool {
     if program.contains('/') {
         return is_executable(Path::new(program));
     }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// One line of /proc/PID/stat, what is used of it.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
@@ -65,7 +67,7 @@ fn parse(stat: &str) -> Option<Process> {
 }
 
 /// Where a core's time went, from /proc/stat.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct CoreTime {
     /// All but idle.
     pub busy: Duration,

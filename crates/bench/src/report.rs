@@ -18,11 +18,17 @@ use crate::Error;
 use crate::environment::Environment;
 use crate::plan::{Case, Described, Plan};
 use crate::schedule::Account;
+use crate::statistics::median;
 use crate::trial::Trial;
 
 pub use self::cell::CellReport;
 pub use self::figure::{Figure, Limit};
 pub use self::judgement::Judgement;
+
+/// To two places; what is not known is 0.
+fn rounded(percent: f64) -> f64 {
+    if percent.is_finite() { (percent * 100.0).round() / 100.0 } else { 0.0 }
+}
 
 /// What a session came to. Its JSON form is `summary.json`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,12 +46,18 @@ pub struct Report {
     /// Of all runs together.
     duration_s: f64,
     environment: Environment,
+    /// What the bench itself had of a core while generators ran: the median of the runs, %.
+    #[serde(default)]
+    harness_percent: f64,
     /// How steady the machine was.
     yardstick: Account,
     /// Somebody ended it: runs are missing.
     interrupted: bool,
     /// Only whether the plan works was to be seen: the figures say nothing.
     smoke: bool,
+    /// The ends of the plan's axes, with few repeats.
+    #[serde(default)]
+    quick: bool,
     /// In the order of the plan.
     pub cells: Vec<CellReport>,
     /// What the plan's rules say of each cell.
@@ -77,9 +89,11 @@ impl Report {
             seed,
             duration_s: (duration.as_secs_f64() * 10.0).round() / 10.0,
             environment,
+            harness_percent: rounded(median(trials.iter().map(|(_, trial)| trial.harness_percent))),
             yardstick: account,
             interrupted: crate::interruption::interrupted(),
             smoke: plan.source.smoke,
+            quick: plan.source.quick,
             cells,
         }
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::shuffle::shuffle;
+use crate::hosts::Hosts;
 use crate::yardstick::{Conditions, Speed};
 
 /// The share of its best speed below which the machine is not what it was. On the machines that this
@@ -24,16 +24,21 @@ pub(crate) trait Yardstick {
 }
 
 /// The machine's own cores and clock.
-pub(crate) struct Cores {
+pub(crate) struct Cores<'a> {
     /// Of all cells of the plan.
     pub(crate) server_cpus: Vec<usize>,
     pub(crate) client_cpu: usize,
     pub(crate) started: Instant,
+    /// Where the cores are, if not here.
+    pub(crate) hosts: Option<&'a Hosts>,
 }
 
-impl Yardstick for Cores {
+impl Yardstick for Cores<'_> {
     fn speed(&mut self) -> Speed {
-        Speed::measure(&self.server_cpus, self.client_cpu)
+        match self.hosts {
+            Some(hosts) => hosts.speed(&self.server_cpus, self.client_cpu),
+            None => Speed::measure(&self.server_cpus, self.client_cpu),
+        }
     }
 
     fn now(&self) -> Duration {
@@ -119,16 +124,14 @@ struct UnderWay {
 }
 
 impl<Y: Yardstick> Schedule<Y> {
-    /// Every point from 0 to `points`, in the order that `seed` determines.
+    /// Every point from 0 on, each once, in this order.
     pub(crate) fn new(
         yardstick: Y,
-        points: usize,
-        seed: u64,
+        order: Vec<usize>,
         run_time: Duration,
         patience: Duration,
     ) -> Schedule<Y> {
-        let mut order: Vec<usize> = (0..points).collect();
-        shuffle(&mut order, seed);
+        let points = order.len();
         Schedule {
             yardstick,
             run_time,
@@ -283,6 +286,7 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
+    use crate::shuffle::shuffle;
 
     /// A machine that is slow during some times, in ms.
     struct Fake {
@@ -328,7 +332,9 @@ mod tests {
     ) -> (Vec<usize>, Account) {
         let fake = Fake { now_ms: Cell::new(0), slow_ms: slow_ms.to_vec() };
         let (run_time, patience) = (Duration::from_millis(RUN_MS), Duration::from_millis(patience_ms));
-        let mut schedule = Schedule::new(fake, points, 9, run_time, patience);
+        let mut shuffled: Vec<usize> = (0..points).collect();
+        shuffle(&mut shuffled, 9);
+        let mut schedule = Schedule::new(fake, shuffled, run_time, patience);
         let mut order = Vec::new();
         while let Some(point) = schedule.next() {
             order.push(point);

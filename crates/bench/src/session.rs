@@ -1,4 +1,4 @@
-//! All runs of a plan, in random order, with a progress line.
+//! All runs of a plan, in their order, with a progress line.
 
 use std::fs;
 use std::io::IsTerminal;
@@ -14,6 +14,7 @@ use serde::Serialize;
 
 use crate::Error;
 use crate::environment::Environment;
+use crate::hosts::{Binaries, Hosts, Tuned};
 use crate::interruption::interrupted;
 use crate::journal::{Journal, Line};
 use crate::lab::require_root;
@@ -28,9 +29,11 @@ use crate::trial::{Tools, Trial, carry_out};
 pub struct Session {
     /// The `overfly` command, for the server and the generator.
     pub overfly: PathBuf,
+    /// What `overfly run` preloads, for hosts that have no Overfly of their own.
+    pub library: Option<PathBuf>,
     /// Folder for the results.
     pub output: PathBuf,
-    /// Determines the order of the runs.
+    /// Determines the order of the runs, if it is to be random.
     pub seed: u64,
     /// Go on with what an interrupted session left in `output`; its seed holds.
     pub resume: bool,
@@ -83,18 +86,35 @@ impl Session {
         let seed = earlier.as_ref().map_or(self.seed, |earlier| earlier.seed);
         let raw = journal.place().join("raw");
         let build = self.build(plan)?;
-        let environment = Environment::observe(
-            &if plan.needs_lab() { Site::lab(&self.overfly)? } else { Site::machine(&self.overfly)? },
-            &plan.server.program,
-        );
+        let binaries = Binaries { overfly: &self.overfly, library: self.library.as_deref() };
+        let hosts = Hosts::reach(plan, binaries)?;
+        let mut environment = match &hosts {
+            Some(hosts) => {
+                hosts.send_build(&build)?;
+                hosts.environment()
+            }
+            None => Environment::observe(
+                &if plan.needs_lab() { Site::lab(&self.overfly)? } else { Site::machine(&self.overfly)? },
+                &plan.server.program,
+            ),
+        };
+        let mut tuning = Tuning { plan, hosts: hosts.as_ref(), overfly: &self.overfly, tuned: None };
+        if plan.tune {
+            environment.tuned = tuning.be(true)?;
+        }
 
         let cases = plan.cases();
-        tell(format_args!("{}: {} runs in random order, seed {}", plan.name(), cases.len(), seed));
+        tell(format_args!("{}: {} runs in {}", plan.name(), cases.len(), plan.order.in_words(seed)));
         let mut progress = Progress::new(plan, cases.len());
         let started = Instant::now();
-        let cores = Cores { server_cpus: plan.all_server_cores(), client_cpu: plan.client.cpu, started };
+        let cores = Cores {
+            server_cpus: plan.all_server_cores(),
+            client_cpu: plan.client.cpu,
+            started,
+            hosts: hosts.as_ref(),
+        };
         let patience = Duration::from_secs_f64(plan.patience_s);
-        let mut schedule = Schedule::new(cores, cases.len(), seed, run_time(plan), patience);
+        let mut schedule = Schedule::new(cores, plan.order_of_runs(seed), run_time(plan), patience);
         let mut trials = Vec::new();
         for Line { point, again, attempt, trial } in earlier.map(|earlier| earlier.lines).unwrap_or_default()
         {
@@ -110,7 +130,9 @@ impl Session {
             }
             let (index, case) = (trials.len(), cases[point]);
             progress.before(index, schedule.left(), plan, case);
-            let mut trial = carry_out(plan, Tools { overfly: &self.overfly, build: &build }, case);
+            tuning.be_for(case.mode)?;
+            let tools = Tools { overfly: &self.overfly, build: &build, hosts: hosts.as_ref() };
+            let mut trial = carry_out(plan, tools, case);
             if interrupted() {
                 // Whoever asked for the end has ended this run too.
                 break;
@@ -123,6 +145,7 @@ impl Session {
             trials.push((case, trial));
         }
         progress.finish();
+        drop(tuning);
         let report = Report::new(plan, seed, environment, started.elapsed(), schedule.close(), &trials);
         let place = journal.place();
         report.write(&place)?;
@@ -199,6 +222,39 @@ impl Session {
         let text = serde_json::to_string_pretty(&run).unwrap_or_default();
         let path = raw.join(name);
         fs::write(&path, text + "\n").map_err(Error::kernel(format!("write {}", path.display())))
+    }
+}
+
+/// Whether hosts are tuned just now, where a plan wants that.
+struct Tuning<'a> {
+    plan: &'a Plan,
+    hosts: Option<&'a Hosts>,
+    overfly: &'a Path,
+    tuned: Option<Tuned>,
+}
+
+impl Tuning<'_> {
+    /// As a run of this mode has to find its hosts.
+    fn be_for(&mut self, mode: Mode) -> Result<(), Error> {
+        if self.plan.tune {
+            self.be(mode != Mode::KernelAsFound)?;
+        }
+        Ok(())
+    }
+
+    /// Returns what was changed, if anything was.
+    fn be(&mut self, tuned: bool) -> Result<Vec<String>, Error> {
+        match (tuned, &self.tuned) {
+            (true, None) => {
+                let all = Tuned::all(self.hosts, self.overfly)?;
+                Ok(self.tuned.insert(all).changed.clone())
+            }
+            (false, Some(_)) => {
+                self.tuned = None;
+                Ok(Vec::new())
+            }
+            _ => Ok(Vec::new()),
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -17,7 +18,9 @@ use self::child::{line, output_of, wait_until};
 use self::clocks::Clocks;
 use self::generator::Generator;
 use self::server::Server;
+use crate::agent::Spent;
 use crate::foreign::Told;
+use crate::hosts::Hosts;
 use crate::interruption::interrupted;
 use crate::plan::{Case, Cell, Link, Mode, Plan, Tool};
 use crate::site::Site;
@@ -55,6 +58,9 @@ pub(crate) struct Trial {
     /// Share of the time that the generator had something to do, as it says itself, %. (Its core is busy all the time where
     /// it has a stack of its own: it polls.)
     pub(crate) generator_busy_percent: f64,
+    /// What the bench itself had of a core while the generator ran, %.
+    #[serde(default)]
+    pub(crate) harness_percent: f64,
     /// Kept beside the trial.
     #[serde(skip)]
     pub(crate) conditions: Conditions,
@@ -81,6 +87,8 @@ pub(crate) struct Tools<'a> {
     pub(crate) overfly: &'a Path,
     /// What the plan's `server.build` made.
     pub(crate) build: &'a Path,
+    /// Where the sides are, if not here.
+    pub(crate) hosts: Option<&'a Hosts>,
 }
 
 /// Carries out one case of the plan; what fails is tried once more. A failure is part of what is returned.
@@ -104,15 +112,14 @@ fn carry_out_once(plan: &Plan, tools: Tools<'_>, case: Case) -> Trial {
 }
 
 fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Trial) -> Result<(), String> {
-    let site = site_of(plan, tools.overfly, case, cell)?;
+    let site = site_of(plan, tools, case, cell)?;
     let mut servers: Vec<Server<'_>> = Vec::new();
     // One after the other: the first one's broker serves the next ones, once it is there.
     let mut result = Ok(());
     let instances = if cell.link == Link::Memory { 0 } else { cell.instances };
     for instance in 0..instances {
         let mut server = Server::start(plan, &site, tools, case.mode, cell, instance)?;
-        result =
-            server.fill(plan, cell).and_then(|()| server.await_answer(plan, tools.overfly, case.mode, cell));
+        result = server.fill(plan, cell).and_then(|()| server.await_answer(plan, case.mode, cell));
         servers.push(server);
         if result.is_err() {
             break;
@@ -121,7 +128,7 @@ fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Tr
     let lines: Vec<&str> = servers.iter().map(|server| server.line.as_str()).collect();
     trial.server_command = lines.join(" & ");
     let result = result.and_then(|()| {
-        let generator = Generator { plan, tools, site: &site, case, cell, servers: &servers };
+        let generator = Generator { plan, site: &site, case, cell, servers: &servers };
         let measured = measure(generator, trial);
         // What is no more explains whatever else went wrong, and has no figure.
         servers.iter_mut().try_for_each(Server::is_alive).inspect_err(|_| trial.value = 0.0).and(measured)
@@ -145,7 +152,11 @@ fn attempt(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell, trial: &mut Tr
 }
 
 /// Where a case's run takes place.
-fn site_of(plan: &Plan, overfly: &Path, case: Case, cell: Cell) -> Result<Site, String> {
+fn site_of(plan: &Plan, tools: Tools<'_>, case: Case, cell: Cell) -> Result<Site, String> {
+    let overfly = tools.overfly;
+    if let Some(hosts) = tools.hosts {
+        return Ok(Site::hosts(overfly, hosts));
+    }
     let site = match cell.link {
         Link::Memif | Link::Host | Link::Memory => Site::machine(overfly),
         Link::Xdp | Link::Kernel if case.mode == Mode::KernelAsFound => Site::lab_as_found(overfly),
@@ -172,7 +183,7 @@ fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
     let mut running = start(&generator, plan.duration_s, cell.connections)?;
     let generator_id = running.id();
     generator.await_start(&mut running);
-    let started = Instant::now();
+    let (started, own) = (Instant::now(), own_time());
     let from = started + if generator.warms_up() { warmup } else { Duration::ZERO };
     // A search is as long as it is: what is measured of cores and processes says nothing of its answer.
     let until = match plan.client.find_max {
@@ -180,11 +191,12 @@ fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
         None => from + duration,
     };
     let watched = plan.server_cores(&cell);
-    let watch = Watch::start(&watched, plan.client.cpu, from, until);
+    // Another machine's cores are looked at before and after.
+    let here = generator.site.machines().is_none();
+    let watch = here.then(|| Watch::start(&watched, plan.client.cpu, from, until));
     let mut look = |share: f64| {
-        wait_until(&mut running, from + duration.mul_f64(share), || {
-            Clocks::read(plan, cell, servers, generator_id)
-        })
+        let look = || Clocks::read(plan, cell, generator.site, servers, generator_id);
+        wait_until(&mut running, from + duration.mul_f64(share), look).flatten()
     };
     // The middle of the measured time, so that nothing of the generator's start and end is in it.
     // It may itself take a moment to start: its own clock says when it was measuring.
@@ -193,8 +205,13 @@ fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
         Some(_) => memory::in_use(&both_sides(servers, generator_id)),
         None => 0,
     };
-    let output = output_of(running, until + LOAD_SLACK);
-    trial.conditions.speeds = watch.end();
+    let output = output_of(
+        running,
+        plan.timeout_s.map_or(until + LOAD_SLACK, |limit| started + Duration::from_secs_f64(limit)),
+    );
+    trial.conditions.speeds = watch.map(Watch::end).unwrap_or_default();
+    let own = own_time().saturating_sub(own).as_secs_f64();
+    trial.harness_percent = own / started.elapsed().as_secs_f64() * 100.0;
     let told = generator.told(&output?)?;
     trial.take(plan, told, clocks)?;
     if let Some(alone) = alone {
@@ -209,15 +226,17 @@ fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
     Ok(())
 }
 
+/// What this process has run, all threads together.
+fn own_time() -> Duration {
+    Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
+}
+
 /// Starts the generator, for so many seconds and connections.
 fn start(generator: &Generator<'_>, seconds: f64, connections: u32) -> Result<Child, String> {
     let words = generator.command(seconds, connections);
-    let Some((program, arguments)) = words.split_first() else {
-        return Err("there is no generator".to_owned());
-    };
-    let mut command = generator.site.generator(program, generator.plan.client.cpu);
-    command.args(arguments).env("EF_NO_FAIL", "0");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = generator.site.generator(&words, generator.plan.client.cpu);
+    command.env("EF_NO_FAIL", "0");
+    command.stdin(generator.site.leash()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().map_err(|error| format!("the generator could not be started: {error}"))
 }
 
@@ -251,9 +270,9 @@ impl Trial {
         self.client_cpu_us_per_request = told.client_cpu_us.unwrap_or(0.0);
         self.generator_busy_percent = told.generator_busy.unwrap_or(0.0).min(1.0) * 100.0;
         if let Some((before, after)) = clocks {
-            self.add_clocks(before, after);
-            let wall_s = (after.when - before.when).as_secs_f64();
-            let spent_s = after.generator.saturating_sub(before.generator).as_secs_f64();
+            self.add_clocks(&before, &after);
+            let wall_s = (after.client.when - before.client.when).as_secs_f64();
+            let spent_s = after.client.by_processes.saturating_sub(before.client.by_processes).as_secs_f64();
             if told.generator_busy.is_none() {
                 // It has no clock of its own: what it waits it sleeps.
                 self.generator_busy_percent = (spent_s / wall_s).min(1.0) * 100.0;
@@ -274,34 +293,47 @@ impl Trial {
         }
     }
 
-    fn add_clocks(&mut self, before: Clocks, after: Clocks) {
-        let wall_s = (after.when - before.when).as_secs_f64();
-        if wall_s <= 0.0 || self.value <= 0.0 {
+    fn add_clocks(&mut self, before: &Clocks, after: &Clocks) {
+        let of = |side: fn(&Clocks) -> &Spent| Interval::between(side(before), side(after));
+        let (server, client) = (of(|clocks| &clocks.server), of(|clocks| &clocks.client));
+        if server.wall_s <= 0.0 || client.wall_s <= 0.0 || self.value <= 0.0 {
             return;
         }
-        let work = self.work_per_s * wall_s;
-        let percent = |before: Duration, after: Duration| {
-            let share = after.saturating_sub(before).as_secs_f64() / wall_s;
-            (share * 1000.0).round() / 10.0
-        };
-        let server_s = after.server.saturating_sub(before.server).as_secs_f64();
-        let generator_s = after.generator.saturating_sub(before.generator).as_secs_f64();
-        let busy = |clocks: &Clocks| match clocks.cores_differ {
-            true => clocks.server_core.busy + clocks.client_core.busy,
-            false => clocks.server_core.busy,
-        };
-        let busy_s = busy(&after).saturating_sub(busy(&before)).as_secs_f64();
+        let work = self.work_per_s * server.wall_s;
+        let busy_s = server.cores_s + if after.cores_differ { client.cores_s } else { 0.0 };
         if busy_s > 0.0 {
-            let receiving_s = after.receiving.saturating_sub(before.receiving).as_secs_f64();
-            self.conditions.taken_by_others =
-                (1.0 - (server_s + generator_s + receiving_s) / busy_s).max(0.0);
+            let ours_s = server.processes_s + client.processes_s + client.receiving_s;
+            self.conditions.taken_by_others = (1.0 - ours_s / busy_s).max(0.0);
         }
-        self.server_cpu_us_per_request = if work > 0.0 { server_s * 1e6 / work } else { 0.0 };
-        let each = |time: Duration| time / after.server_cores.max(1);
-        let (earlier, later) = (before.server_core, after.server_core);
-        self.server_core_busy_percent = percent(each(earlier.busy), each(later.busy));
-        self.server_core_softirq_percent = percent(each(earlier.softirq), each(later.softirq));
-        self.client_core_busy_percent = percent(before.client_core.busy, after.client_core.busy);
-        self.client_core_softirq_percent = percent(before.client_core.softirq, after.client_core.softirq);
+        self.server_cpu_us_per_request = if work > 0.0 { server.processes_s * 1e6 / work } else { 0.0 };
+        let percent = |spent_s: f64, side: &Interval, cores: u32| {
+            (spent_s / f64::from(cores.max(1)) / side.wall_s * 1000.0).round() / 10.0
+        };
+        self.server_core_busy_percent = percent(server.cores_s, &server, after.server_cores);
+        self.server_core_softirq_percent = percent(server.softirq_s, &server, after.server_cores);
+        self.client_core_busy_percent = percent(client.cores_s, &client, 1);
+        self.client_core_softirq_percent = percent(client.softirq_s, &client, 1);
+    }
+}
+
+/// What a side spent between two looks, seconds.
+struct Interval {
+    wall_s: f64,
+    processes_s: f64,
+    receiving_s: f64,
+    cores_s: f64,
+    softirq_s: f64,
+}
+
+impl Interval {
+    fn between(before: &Spent, after: &Spent) -> Interval {
+        let between = |of: fn(&Spent) -> Duration| of(after).saturating_sub(of(before)).as_secs_f64();
+        Interval {
+            wall_s: between(|its| its.when),
+            processes_s: between(|its| its.by_processes),
+            receiving_s: between(|its| its.receiving),
+            cores_s: between(|its| its.by_cores.busy),
+            softirq_s: between(|its| its.by_cores.softirq),
+        }
     }
 }

@@ -6,6 +6,7 @@
 
 mod settings;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
@@ -43,7 +44,7 @@ pub enum Knob {
 }
 
 /// One setting that is not as it should be, or is.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Difference {
     /// Where it is kept.
     pub knob: Knob,
@@ -52,7 +53,7 @@ pub struct Difference {
     /// What should be.
     pub wanted: String,
     /// Why.
-    pub reason: &'static str,
+    pub reason: Cow<'static, str>,
 }
 
 /// A line of the journal: what was there before.
@@ -87,7 +88,7 @@ impl Host {
         let different = all.filter_map(|(knob, want, reason)| {
             let now = self.read(&knob)?;
             let wanted = want.given(&now)?;
-            Some(Difference { knob, now, wanted, reason })
+            Some(Difference { knob, now, wanted, reason: reason.into() })
         });
         different.collect()
     }
@@ -148,6 +149,8 @@ impl Host {
         }
         if left.is_empty() {
             fs::remove_file(&path).map_err(Error::kernel(format!("remove {}", path.display())))?;
+            // If nothing else is in it.
+            let _ = fs::remove_dir(path.parent().unwrap_or(Path::new("/")));
             return Ok(befores.len());
         }
         left.reverse();

@@ -29,6 +29,9 @@ pub(crate) struct Arguments {
     /// Only see whether all of it works: the ends of each axis, once, for half a second each
     #[arg(long)]
     smoke: bool,
+    /// Measure less of it: the ends of each axis, three times each
+    #[arg(long, conflicts_with = "smoke")]
+    quick: bool,
     /// Go on with what an interrupted session of this plan has measured
     #[arg(long, conflicts_with = "seed")]
     resume: bool,
@@ -70,10 +73,20 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
 /// The report, and the folder that it was written to.
 fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Error> {
     let plan = Plan::read(&arguments.plan)?;
-    let plan = if arguments.smoke { plan.smoke() } else { plan };
+    let plan = match (arguments.smoke, arguments.quick) {
+        (true, _) => plan.smoke(),
+        (_, true) => plan.quick(),
+        _ => plan,
+    };
     // The plan's own profile, before an hour of runs that cannot have it.
     if plan.modes.contains(&Mode::Overfly) {
         for name in &plan.profile.0 {
+            if name.contains('/') && !plan.hosts.is_empty() {
+                let message = format!(
+                    "profile = \"{name}\": a file of this machine; expected the name of a profile with hosts"
+                );
+                return Err(plan.fault("profile", message));
+            }
             let profile = Profile::load(name, &profile::folders());
             profile.map_err(|error| plan.fault("profile", format!("profile = \"{name}\": {error}")))?;
         }
@@ -85,7 +98,8 @@ fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Er
     let output = arguments.output.clone().unwrap_or_else(|| Path::new("results").join(plan.name()));
     let seed = arguments.seed.unwrap_or_else(Session::random_seed);
     listen_to_signals();
-    Session { overfly, output, seed, resume: arguments.resume }.run(&plan)
+    let library = crate::run::library().ok();
+    Session { overfly, library, output, seed, resume: arguments.resume }.run(&plan)
 }
 
 /// The first signal ends the session with a report of what was measured, the second ends this process.

@@ -9,6 +9,7 @@ mod bench;
 mod broker;
 mod doctor;
 mod enter;
+mod far;
 mod interface;
 mod lab;
 mod manual;
@@ -59,6 +60,8 @@ enum Command {
     Broker(broker::Arguments),
     #[command(name = "__enter", hide = true)]
     Enter(enter::Arguments),
+    #[command(name = "__far", hide = true)]
+    Far(far::Arguments),
     #[command(name = "__warden", hide = true)]
     Warden(run::WardenArguments),
 }
@@ -105,6 +108,7 @@ fn main() -> ExitCode {
         Command::Visible(command) => visible(command),
         Command::Broker(arguments) => broker::broker(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
+        Command::Far(arguments) => far::far(&arguments),
         Command::Warden(arguments) => run::warden(&arguments),
     }
 }

@@ -9,12 +9,16 @@
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use overfly_bench::lab::die_with;
 use overfly_link::memif::{Address, remove_abandoned};
 use overfly_load::{Link, Network};
-use rustix::process::{Pid, Signal, getppid};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 
 use crate::acceleration::Acceleration;
 use crate::profile::{self, InForce, Profile};
@@ -107,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
                 ));
             }
             let command = warden_command(&library, &acceleration, &in_force, arguments);
-            let status = supervise(command, None, acceleration.process());
+            let status = supervise(command, || false, acceleration.process());
             drop(acceleration);
             finish(status)
         }
@@ -219,6 +223,24 @@ fn warden_command(
     command
 }
 
+/// Signals to this process what comes by its standard input, and that it has come to its end.
+fn heed_leash(released: Arc<AtomicBool>) {
+    thread::spawn(move || {
+        for line in std::io::stdin().lines() {
+            let Ok(line) = line else { break };
+            if let Some(signal) = line.trim().parse().ok().and_then(Signal::from_named_raw) {
+                let _ = kill_process(getpid(), signal);
+            }
+        }
+        released.store(true, Ordering::Relaxed);
+        // Until it is heard: the handler may not be there yet.
+        loop {
+            let _ = kill_process(getpid(), Signal::TERM);
+            thread::sleep(Duration::from_millis(100));
+        }
+    });
+}
+
 fn ourselves() -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.arg0("overfly");
@@ -228,8 +250,12 @@ fn ourselves() -> Command {
 /// `overfly __warden`: stands between whoever started a program and the program. Not for people.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WardenArguments {
-    #[arg(long)]
-    parent: u32,
+    /// Whose end is the program's
+    #[arg(long, required_unless_present = "leash")]
+    parent: Option<u32>,
+    /// The end of standard input is the program's; a line with a number on it is a signal for it
+    #[arg(long, conflicts_with = "parent")]
+    leash: bool,
     #[arg(long)]
     preload: Option<OsString>,
     /// A link whose socket is to go if nobody listens there in the end
@@ -246,10 +272,14 @@ pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
     // Started through /proc/self/exe, it would be called `exe` in ps.
     let _ = rustix::thread::set_name(c"overfly-warden");
     // SIGTERM wakes us, and our parent's number, which is another one then, says why.
-    if let Err(error) = die_with(arguments.parent, Signal::TERM) {
+    if let Some(parent) = arguments.parent
+        && let Err(error) = die_with(parent, Signal::TERM)
+    {
         complain(error);
         return ExitCode::FAILURE;
     }
+    let parent = getppid().or(Pid::from_raw(1));
+    let released = Arc::new(AtomicBool::new(false));
     let mut command = ourselves();
     command
         .args(["__enter", "--die-with"])
@@ -262,7 +292,15 @@ pub(crate) fn warden(arguments: &WardenArguments) -> ExitCode {
         command.arg("--preload").arg(preload);
     }
     command.arg("--").args(&arguments.command);
-    let status = supervise(command, getppid().or(Pid::from_raw(1)), None);
+    if arguments.leash {
+        command.stdin(Stdio::null());
+        heed_leash(released.clone());
+    }
+    let is_orphaned = || {
+        // Whoever is at the other end of a leash is no process of this machine.
+        if arguments.leash { released.load(Ordering::Relaxed) } else { getppid() != parent }
+    };
+    let status = supervise(command, is_orphaned, None);
     if let Some(Ok(Link::Memif(place))) = arguments.abandoned.as_deref().map(Link::parse) {
         let _ = remove_abandoned(&place);
     }

@@ -18,14 +18,18 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Starts `command` and stays until it and all its descendants have ended, those that were
 /// re-parented too (a server that goes into the background). Signals go on to the program. If
-/// the program dies by a signal, or one of its descendants by one that was sent on to it, or the supervisor's `parent` does,
+/// the program dies by a signal, or one of its descendants by one that was sent on to it, or it `is_orphaned` when a signal comes,
 /// the remaining descendants are terminated. The child `apart` is none of the family.
 ///
 /// Returns the exit status: the program's own, or 128 + the signal that killed it.
 ///
 /// # Errors
 /// If the command cannot be started.
-pub(crate) fn supervise(mut command: Command, parent: Option<Pid>, apart: Option<Pid>) -> io::Result<u8> {
+pub(crate) fn supervise(
+    mut command: Command,
+    is_orphaned: impl Fn() -> bool,
+    apart: Option<Pid>,
+) -> io::Result<u8> {
     set_child_subreaper(Some(getpid()))?;
     // What we were told to ignore (nohup, a script's background jobs) the program is to find
     // ignored too, so those signals get their handlers after it has been started.
@@ -49,8 +53,7 @@ pub(crate) fn supervise(mut command: Command, parent: Option<Pid>, apart: Option
             if origin.signal == SIGCHLD {
                 continue;
             }
-            let orphaned = parent.is_some() && rustix::process::getppid() != parent;
-            if orphaned {
+            if is_orphaned() {
                 family.terminate(128 + 9);
             } else {
                 family.forward(origin.signal, origin.cause == Cause::Kernel);

@@ -4,7 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use overfly_bench::agent;
 use overfly_bench::tune::{Difference, Host};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Prepare this host for measurements, and put it back
 ///
@@ -35,6 +38,8 @@ enum Command {
     Check,
     /// Show it, then change it; what was there is kept in /var/lib/overfly/tune.jsonl first
     Apply,
+    /// Change it, show it, and put everything back when standard input ends, or at Ctrl-C
+    Hold,
     /// Put everything back, also after a crash
     Revert,
 }
@@ -49,6 +54,15 @@ pub(crate) fn tune(arguments: &Arguments) -> ExitCode {
             ExitCode::from(error.exit_status())
         }
     }
+}
+
+/// Returns at the end of standard input, or at a signal.
+fn await_end(mut signals: Signals) {
+    std::thread::spawn(|| {
+        agent::await_end_of_leash();
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
+    });
+    let _ = signals.forever().next();
 }
 
 fn carry_out(host: &Host, command: &Command, json: bool) -> Result<ExitCode, overfly_bench::Error> {
@@ -77,6 +91,17 @@ fn carry_out(host: &Host, command: &Command, json: bool) -> Result<ExitCode, ove
             overfly_terminal::tell(format_args!(
                 "{changed} settings changed; `overfly tune revert` puts them back"
             ));
+            Ok(shown)
+        }
+        Command::Hold => {
+            let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(|source| {
+                overfly_bench::Error::Kernel { action: "listen to signals".to_owned(), source }
+            })?;
+            let differences = host.apply()?;
+            let shown = show(&differences);
+            await_end(signals);
+            host.revert()?;
+            overfly_terminal::tell(format_args!("{} settings are as they were", differences.len()));
             Ok(shown)
         }
         Command::Revert => {

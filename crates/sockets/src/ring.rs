@@ -6,8 +6,8 @@ use overfly_wire::checksum::{Sum, copy_and_sum};
 
 use crate::bound;
 
-/// Bytes of the first buffer.
-const FIRST_CAPACITY: usize = 4096;
+/// Bytes of the first buffer: a request or a short answer. Most connections that are open and idle never had more, and they have two.
+const FIRST_CAPACITY: usize = 1024;
 /// A buffer larger than this is given back when its socket is cached.
 const KEEP_CAPACITY: usize = 64 * 1024;
 

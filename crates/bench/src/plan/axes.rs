@@ -7,6 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{Connection, Link, Mode, Plan, Tool};
 
+/// What a gain needs to have an interval of 90 %.
+const QUICK_REPEATS: u32 = 3;
+
 /// One value, or a list of values to go through.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -189,10 +192,16 @@ impl Plan {
         cores
     }
 
-    /// A plan that shows within moments whether all of this one works: the ends of each axis, once, for half a second. Its figures
-    /// say nothing, so that nothing is required of them.
+    /// A plan that says within minutes what this one says: the ends of each axis, three times at most.
     #[must_use]
-    pub fn smoke(mut self) -> Plan {
+    pub fn quick(mut self) -> Plan {
+        self.keep_ends();
+        self.repeats = self.repeats.min(QUICK_REPEATS);
+        self.source.quick = true;
+        self
+    }
+
+    fn keep_ends(&mut self) {
         fn ends<T: Clone>(values: &mut Vec<T>) {
             if values.len() > 2 {
                 *values = vec![values[0].clone(), values[values.len() - 1].clone()];
@@ -203,6 +212,13 @@ impl Plan {
         ends(&mut self.client.rates_per_s);
         ends(&mut self.server.workers.0);
         ends(&mut self.server.instances.0);
+    }
+
+    /// A plan that shows within moments whether all of this one works: the ends of each axis, once, for half a second. Its figures
+    /// say nothing, so that nothing is required of them.
+    #[must_use]
+    pub fn smoke(mut self) -> Plan {
+        self.keep_ends();
         self.repeats = 1;
         self.patience_s = 0.0;
         self.rules.clear();

@@ -315,8 +315,7 @@ fn the_schema_agrees_with_the_parser() {
     let schema: serde_json::Value = serde_json::from_str(text).unwrap();
     let mut right: toml::Table = toml::from_str(RIGHT).unwrap();
     // Tables that no plan needs, so that each of their keys is looked at.
-    let more =
-        "[astf]\nprofile = \"p.py\"\n[find_max]\nof = \"connections\"\nup_to = 100\nholds = \"p99<1s\"";
+    let more = "[hosts.a]\nssh = \"a\"\naddress = \"10.0.0.1\"\n[astf]\nprofile = \"p.py\"\n[find_max]\nof = \"connections\"\nup_to = 100\nholds = \"p99<1s\"";
     let more: toml::Table = toml::from_str(more).unwrap();
     let answer = |plan: &toml::Table| {
         Plan::parse(Path::new("p.toml"), &toml::to_string(plan).unwrap())
@@ -341,6 +340,7 @@ fn the_schema_agrees_with_the_parser() {
         ("", &schema),
         ("server", &schema["properties"]["server"]),
         ("client", client),
+        ("hosts.a", &schema["properties"]["hosts"]["additionalProperties"]),
         ("client.astf", &client["properties"]["astf"]),
         ("client.find_max", &client["properties"]["find_max"]),
     ] {
@@ -393,6 +393,10 @@ fn check_values(key: &str, its: &serde_json::Value, answer: &dyn Fn(toml::Value)
     let number =
         |number: f64| if one["type"] == "integer" { toml::Value::from(number as i64) } else { number.into() };
     let is_core = key.starts_with("cpu");
+    if one["type"] == "boolean" {
+        assert!(!answer(true.into()).is_err_and(|error| error.contains("true or false")), "{key}");
+        assert!(answer("zzz".into()).unwrap_err().contains("true or false"), "{key}");
+    }
     for (end, step) in [("minimum", -1.0), ("maximum", 1.0)] {
         let Some(limit) = one[end].as_f64().filter(|_| !is_core || end == "minimum") else { continue };
         let inside = answer(value(number(limit)));
@@ -416,4 +420,78 @@ fn every_plan_of_the_cookbooks_is_right() {
         }
     }
     assert!(count >= 7, "{count} plans in {}", folder.display());
+}
+
+/// A plan whose sides are hosts, with a change.
+fn of_hosts(from: &str, to: &str) -> Result<Plan, String> {
+    let plan = RIGHT.replacen(
+        "[server]",
+        "[hosts.a]\nssh = \"root@a\"\naddress = \"10.0.0.1\"\n[hosts.b]\n[server]\nhost = \"a\"",
+        1,
+    );
+    let plan = plan.replacen("[client]", "[client]\nhost = \"b\"", 1);
+    assert!(plan.contains(from), "{from}");
+    Plan::parse(Path::new("p.toml"), &plan.replacen(from, to, 1)).map_err(|error| error.to_string())
+}
+
+#[test]
+fn hosts_are_where_the_sides_are() {
+    let plan = of_hosts("repeats", "repeats").unwrap();
+    assert!(!plan.needs_lab());
+    let [(server, host), (client, other)] = plan.sides().unwrap();
+    assert_eq!((server, client), ("a", "b"));
+    assert_eq!((host.ssh.as_deref(), other.ssh.as_deref()), (Some("root@a"), None));
+    assert_eq!((host.interface.as_str(), other.interface.as_str()), ("eth0", "eth0"));
+    // What a host has of cores is known once it answers.
+    of_hosts("cpu = 0", "cpu = 900").unwrap();
+    for (from, to, named) in [
+        (
+            "host = \"a\"",
+            "host = \"c\"",
+            "p.toml:14: server.host = \"c\": there is no [hosts.c]; expected one of a, b",
+        ),
+        ("host = \"b\"\n", "", "client.host: the plan has hosts; expected one of a, b"),
+        ("address = \"10.0.0.1\"\n", "", "hosts.a.address: nobody knows where the server is"),
+        ("\"10.0.0.1\"", "\"a\"", "p.toml:11: hosts.a.address = \"a\": expected an IPv4 address"),
+        (
+            "\"root@a\"",
+            "\"-oProxyCommand=x\"",
+            "p.toml:10: hosts.a.ssh = \"-oProxyCommand=x\": expected a destination",
+        ),
+        (
+            "[hosts.b]",
+            "[hosts.b]\nssh_config = \"c\"",
+            "p.toml:13: hosts.b.ssh_config: this host is this machine",
+        ),
+        ("[hosts.b]", "[hosts.b]\nirq_cpus = [1, 1]", "p.toml:13: hosts.b.irq_cpus: 1 is there twice"),
+        ("[hosts.b]", "[hosts.b]\ncolour = 1", "there is no key `colour`"),
+        ("repeats = 3", "repeats = 3\nlinks = [\"memif\"]", "links: memif is within one machine"),
+        ("\"kernel\", ", "\"kernel\", \"kernel-as-found\", ", "expected tune = true with hosts"),
+        ("config =", "fill = [\"f\"]\nconfig =", "server.fill: it is a program of this machine"),
+        ("arguments = []", "arguments = [\"@PLAN@/x\"]", "server.arguments: \"@PLAN@/x\""),
+        ("connections = 64", "connections = 64\ntool = \"idle\"", "it needs both sides on this machine"),
+    ] {
+        let error = of_hosts(from, to).unwrap_err();
+        assert!(error.contains(named), "{from} -> {to}: {error}");
+    }
+}
+
+#[test]
+fn runs_come_in_the_order_that_is_asked_for() {
+    let orders = ["random", "interleaved", "sequential"].map(|order| {
+        let text = RIGHT.replacen("repeats = 3", &format!("repeats = 3\norder = \"{order}\""), 1);
+        let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+        let cases = plan.cases();
+        let order: Vec<Case> = plan.order_of_runs(7).into_iter().map(|run| cases[run]).collect();
+        assert!(order.len() == cases.len() && cases.iter().all(|case| order.contains(case)), "each once");
+        (cases, order)
+    });
+    let [(cases, random), (_, interleaved), (_, sequential)] = orders;
+    assert_ne!(random, cases);
+    assert_eq!(interleaved, cases);
+    let modes = |cases: &[Case]| cases.iter().take(6).map(|case| case.mode).collect::<Vec<_>>();
+    let (kernel, overfly) = (Mode::Kernel, Mode::Overfly);
+    assert_eq!(modes(&interleaved), [kernel, overfly, kernel, overfly, kernel, overfly]);
+    assert_eq!(modes(&sequential), [kernel, kernel, kernel, overfly, overfly, overfly]);
+    assert!(sequential.is_sorted_by_key(|case| case.cell));
 }

@@ -33,8 +33,10 @@ fn kind(expected: &str) -> &str {
     match expected {
         "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number, 0 or more",
         "f64" => "a number",
+        "a boolean" => "true or false",
         "a string" | "a borrowed string" | "path string" => "text in quotes",
         "a sequence" => "a list in brackets, [ ]",
+        "struct Host" => "a table, [hosts.NAME]",
         "struct Server" => "a table, [server]",
         "struct Client" => "a table, [client]",
         "struct Astf" => "a table, [client.astf]",

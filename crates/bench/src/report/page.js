@@ -123,7 +123,7 @@ function bars(title, note, unit, categories, series, floor) {
   const n = series.length;
   const slots = categories.flatMap((_, i) => Array.from({ length: n + 1 }, (_, j) => i * (n + 1) + j));
   const values = series.map((its, j) => slots.map((slot) => slot % (n + 1) === j ? its.values[Math.floor(slot / (n + 1))] ?? null : null));
-  const parts = frame(title, note, series);
+  const parts = frame(title, unit === "times" ? note : `${note}; ${unit}`, series);
   const centres = categories.map((_, i) => i * (n + 1) + (n - 1) / 2);
   const wide = (label) => label.length * 7;
   draw(parts, (width) => {
@@ -147,7 +147,7 @@ function bars(title, note, unit, categories, series, floor) {
 
 // Lines over a number.
 function lines(title, note, unit, xLabel, xs, series, { logX = false, logY = false, xWords = short } = {}) {
-  const parts = frame(title, note, series);
+  const parts = frame(title, unit === "times" ? note : `${note}; ${unit}`, series);
   draw(parts, () => ({
     scales: { x: { time: false, distr: logX ? 3 : 1 }, y: logY ? { distr: 3 } : { range: (_, low, high) => [0, high * 1.08 || 1] } },
     axes: [
@@ -220,20 +220,20 @@ function card(value, words) {
   make(its, "span", words, "soft");
 }
 const gains = cells.filter((cell) => cell.gain !== undefined);
-const sure = gains.filter((cell) => !cell.gain_disturbed && cell.gain_interval && (cell.gain_interval.low > 1 || cell.gain_interval.high < 1));
+const sure = gains.filter((cell) => !cell.gain_disturbed && cell.gain_interval && cell.gain_interval.confidence >= 0.9 && (cell.gain_interval.low > 1 || cell.gain_interval.high < 1));
 if (gains.length) {
   const best = [...gains].sort((a, b) => b.gain - a.gain)[0];
   const least = [...gains].sort((a, b) => a.gain - b.gain)[0];
   card(gainInWords(best), "the greatest gain: " + nameOf(best));
   if (gains.length > 1) card(gainInWords(least), "the smallest: " + nameOf(least));
-  card(`${sure.length} of ${gains.length}`, "cells show a difference that is beyond noise");
+  card(`${sure.length} of ${gains.length}`, "cells show a difference with 90 % confidence or more");
 }
 const top1 = cells.flatMap((cell) => figures(cell).map((entry) => ({ cell, ...entry }))).filter(({ figure }) => figure.median > 0).sort((a, b) => measure.smaller_is_better ? a.figure.median - b.figure.median : b.figure.median - a.figure.median)[0];
 if (top1) card(`${shown(top1.figure.median)} ${measure.unit}`, `${measure.smaller_is_better ? "the least" : "the most"}: ${top1.name}, ${nameOf(top1.cell)}`);
 const errors = cells.flatMap(figures).reduce((sum, { figure }) => sum + figure.errors, 0);
 card(String(errors), measure.each === "request" ? "failed runs and requests" : `failed runs, and failures of a ${measure.each}`);
 const disturbed = summary.yardstick.disturbed;
-card(`${summary.yardstick.points - disturbed} of ${summary.yardstick.points}`, `points were measured on a steady machine; ${summary.plan.repeats} run${summary.plan.repeats === 1 ? "" : "s"} of ${summary.plan.duration_s} s each, order by seed ${summary.seed}`);
+card(`${summary.yardstick.points - disturbed} of ${summary.yardstick.points}`, `points were measured on a steady machine; ${summary.plan.repeats} run${summary.plan.repeats === 1 ? "" : "s"} of ${summary.plan.duration_s} s each, ${summary.plan.order === "random" ? `order by seed ${summary.seed}` : `${summary.plan.order} order`}`);
 
 if (summary.judgements.length) {
   make(page, "h2", "What the plan requires");

@@ -79,14 +79,15 @@ impl Report {
         }
         let _ = writeln!(
             text,
-            "{} ({}) over {} repeats of {} s each, in random order (seed {}), {:.0} s in all. \
-             `overfly bench {}` makes this.\n",
+            "{} ({}) over {} repeats of {} s each, in {}, {:.0} s in all. \
+             `overfly bench {}{}` makes this.\n",
             self.measure.name,
             self.measure.unit,
             self.plan.repeats,
             self.plan.duration_s,
-            self.seed,
+            self.plan.order.in_words(self.seed),
             self.duration_s,
+            if self.quick { "--quick " } else { "" },
             self.plan_file
         );
         let _ = writeln!(
@@ -158,11 +159,15 @@ impl Report {
         text.push_str(
             "\nEvery run as it was made: [raw/](raw/), and one line each in [points.jsonl](points.jsonl).\n",
         );
-        text.push_str(if self.plan.needs_lab() {
-            "\n## Commands, inside the namespaces of each run\n"
-        } else {
-            "\n## Commands of each run\n"
-        });
+        match self.plan.sides() {
+            None if self.plan.needs_lab() => {
+                text.push_str("\n## Commands, inside the namespaces of each run\n");
+            }
+            None => text.push_str("\n## Commands of each run\n"),
+            Some([(server, _), (client, _)]) => {
+                let _ = writeln!(text, "\n## Commands of each run, on {server} and on {client}");
+            }
+        }
         for cell in &self.cells {
             for figure in cell.figures() {
                 let _ = writeln!(text, "\n    {}\n    {}", figure.server_command, figure.client_command);
@@ -186,11 +191,12 @@ impl Report {
             ("kernel", environment.kernel.clone()),
             ("kernel command line", format!("`{}`", environment.kernel_command_line)),
             ("load average before", environment.load_average.clone()),
+            ("the bench itself", format!("{} % of a core while it measured", self.harness_percent)),
             ("overfly", environment.overfly_version.clone()),
             ("server", environment.server_version.clone()),
             (
                 "offloads on",
-                if self.plan.needs_lab() {
+                if self.plan.needs_lab() || !self.plan.hosts.is_empty() {
                     environment.offloads_on.join(", ")
                 } else {
                     "all of loopback's".to_owned()
@@ -198,6 +204,9 @@ impl Report {
             ),
         ] {
             let _ = writeln!(text, "| {name} | {value} |");
+        }
+        for tuned in &environment.tuned {
+            let _ = writeln!(text, "| tuned | {tuned} |");
         }
         for refused in &environment.refused_sysctls {
             let _ = writeln!(text, "| refused by the kernel | {refused} |");

@@ -11,12 +11,10 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::Tools;
 use super::child::Output;
 use super::server::Server;
 use crate::foreign::{self, Told};
 use crate::interruption::interrupted;
-use crate::lab::DEVICE;
 use crate::plan::{A_FILE, Astf, Case, Cell, Connection, Link, Mode, Over, Plan, Tool};
 use crate::site::Site;
 
@@ -30,7 +28,6 @@ const PROFILE_DEADLINE: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy)]
 pub(super) struct Generator<'a> {
     pub(super) plan: &'a Plan,
-    pub(super) tools: Tools<'a>,
     pub(super) site: &'a Site,
     pub(super) case: Case,
     pub(super) cell: Cell,
@@ -90,7 +87,7 @@ impl Generator<'_> {
             Some(search) if search.of == of => format!("{from}:{}", search.up_to),
             _ => from,
         };
-        words.add([self.tools.overfly.as_os_str()]);
+        words.add([self.site.client_overfly().as_os_str()]);
         words.add(["load", "http", "--json", "-t", &client.threads.to_string()]);
         words.add(["-c", &range(Over::Connections, connections.to_string())]);
         words.add(["--warmup", &format!("{}s", plan.warmup_s), "-d", &format!("{seconds}s")]);
@@ -119,7 +116,7 @@ impl Generator<'_> {
     /// What carries connections of a generator of ours.
     fn link(&self, words: &mut Words) {
         match self.case.generator {
-            Link::Xdp => words.add(["--link", "xdp", "--interface", DEVICE]),
+            Link::Xdp => words.add(["--link", "xdp", "--interface", self.site.client_device()]),
             Link::Memif => words.add(["--link", &self.site.memif()]),
             Link::Kernel | Link::Host => words.add(["--link", "kernel"]),
             Link::Memory => {}
@@ -144,11 +141,11 @@ impl Generator<'_> {
         if self.case.mode != Mode::Overfly || !matches!(self.cell.link, Link::Xdp | Link::Host) {
             return;
         }
-        words.add([self.tools.overfly.as_os_str()]);
+        words.add([self.site.client_overfly().as_os_str()]);
         words.add(["run", "--profile", self.plan.profile_of(&self.cell)]);
         match self.cell.link {
             Link::Host => words.add(["--link", &self.site.own_memif("client")]),
-            _ => words.add(["--interface", DEVICE]),
+            _ => words.add(["--interface", self.site.client_device()]),
         }
         words.add(["--"]);
     }
@@ -165,7 +162,7 @@ impl Generator<'_> {
 
     fn vod(&self, words: &mut Words, seconds: f64) {
         let Generator { plan, case, cell, servers, .. } = *self;
-        words.add([self.tools.overfly.as_os_str()]);
+        words.add([self.site.client_overfly().as_os_str()]);
         words.add(["load", "vod", "--json", "-t", "1", "--cpus", &plan.client.cpu.to_string()]);
         words.add(["--initial", &cell.connections.to_string()]);
         words.add(["-d", &format!("{}s", plan.warmup_s + seconds)]);
@@ -178,7 +175,7 @@ impl Generator<'_> {
         let Generator { plan, case, cell, .. } = *self;
         let Some(astf) = &plan.client.astf else { return };
         let client = &plan.client;
-        words.add([self.tools.overfly.as_os_str()]);
+        words.add([self.site.client_overfly().as_os_str()]);
         words.add(profile_words(
             plan,
             astf,

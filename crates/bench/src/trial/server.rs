@@ -3,18 +3,17 @@
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use super::child::{line, output_of};
 use super::generator::{Peer, expected, server_side, sockperf_words, takes_orders, url_of};
 use super::{LOAD_SLACK, Tools};
 use crate::interruption::interrupted;
-use crate::lab::DEVICE;
 use crate::plan::{Cell, Connection, Link, Mode, Plan, Stop, Tool};
 use crate::site::Site;
 
@@ -31,6 +30,8 @@ pub(super) struct Server<'a> {
     pub(super) null: bool,
     pub(super) guardian: Child,
     pub(super) line: String,
+    /// Its folder, by which its warden is known.
+    pub(super) root: PathBuf,
     log: File,
 }
 
@@ -53,14 +54,14 @@ fn words(
 ) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     match mode {
-        Mode::Null => return null_words(plan, site, tools, cell, place.port),
+        Mode::Null => return null_words(plan, site, cell, place.port),
         Mode::Overfly => {
-            let overfly = tools.overfly.as_os_str().to_owned();
+            let overfly = site.server_overfly().as_os_str().to_owned();
             words.extend([overfly, "run".into(), "--profile".into(), plan.profile_of(&cell).into()]);
             match cell.link {
                 Link::Memif => words.extend(["--link".into(), site.memif().into()]),
                 Link::Host => words.extend(["--link".into(), site.own_memif("server").into()]),
-                _ => words.extend(["--interface".into(), DEVICE.into()]),
+                _ => words.extend(["--interface".into(), site.server_device().into()]),
             }
             words.push("--".into());
         }
@@ -69,12 +70,13 @@ fn words(
     words.push(plan.server.program.clone().into());
     let folder = plan.beside("");
     let folder = std::path::absolute(&folder).unwrap_or(folder).display().to_string();
+    let build = site.build(tools.build).display().to_string();
     let filled_in = |word: &String| {
         word.replace("@ROOT@", place.root)
             .replace("@PLAN@", folder.trim_end_matches('/'))
             .replace("@CONFIG@", place.config)
             .replace("@PORT@", &place.port.to_string())
-            .replace("@BUILD@", &tools.build.display().to_string())
+            .replace("@BUILD@", &build)
     };
     let by_udp = cell.connection == Connection::Udp;
     let arguments = plan.server.arguments.iter().filter(|word| !(by_udp && *word == "@TCP@"));
@@ -87,14 +89,14 @@ fn words(
 }
 
 /// The server that does nothing but answer.
-fn null_words(plan: &Plan, site: &Site, tools: Tools<'_>, cell: Cell, port: u16) -> Vec<OsString> {
-    if let Some(words) = server_side(plan, tools.overfly, site, cell) {
+fn null_words(plan: &Plan, site: &Site, cell: Cell, port: u16) -> Vec<OsString> {
+    if let Some(words) = server_side(plan, site.server_overfly(), site, cell) {
         return words;
     }
-    let mut words: Vec<OsString> = vec![tools.overfly.as_os_str().to_owned()];
+    let mut words: Vec<OsString> = vec![site.server_overfly().as_os_str().to_owned()];
     words.extend(["load".into(), "serve".into(), "--port".into(), port.to_string().into(), "--link".into()]);
     match cell.link {
-        Link::Xdp => words.extend(["xdp".into(), "--interface".into(), DEVICE.into()]),
+        Link::Xdp => words.extend(["xdp".into(), "--interface".into(), site.server_device().into()]),
         Link::Memif => words.push(site.memif().into()),
         Link::Kernel | Link::Host | Link::Memory => words.push("kernel".into()),
     }
@@ -133,25 +135,21 @@ impl Server<'_> {
 
         let place = Place { root: &root, config: &config, port };
         let words = words(plan, site, tools, mode, cell, place);
-        let Some((program, arguments)) = words.split_first() else {
-            return Err("the server has no command line".to_owned());
-        };
         // Not a pipe, which would have to be emptied while the server runs.
         let log = rustix::fs::memfd_create("server-log", rustix::fs::MemfdFlags::CLOEXEC)
             .map(File::from)
             .map_err(|error| format!("no memory for the server's messages: {error}"))?;
         let copy = || log.try_clone().map_err(|error| error.to_string());
         let guardian = site
-            .server(program, &folder, &plan.cores_of(&cell, instance as usize))
-            .args(arguments)
+            .server(&words, &folder, &plan.cores_of(&cell, instance as usize))
             // A comparison with the kernel under Overfly's name would be worse than none.
             .env("EF_NO_FAIL", "0")
-            .stdin(Stdio::null())
+            .stdin(site.leash())
             .stdout(copy()?)
             .stderr(copy()?)
             .spawn()
             .map_err(|error| format!("the server could not be started: {error}"))?;
-        Ok(Server { site, port, null: mode == Mode::Null, guardian, line: line(&words), log })
+        Ok(Server { site, port, null: mode == Mode::Null, guardian, line: line(&words), log, root: folder })
     }
 
     /// Runs what gives the server what will be asked for.
@@ -195,20 +193,14 @@ impl Server<'_> {
     }
 
     /// Asks until the server answers.
-    pub(super) fn await_answer(
-        &mut self,
-        plan: &Plan,
-        overfly: &Path,
-        mode: Mode,
-        cell: Cell,
-    ) -> Result<(), String> {
+    pub(super) fn await_answer(&mut self, plan: &Plan, mode: Mode, cell: Cell) -> Result<(), String> {
         match plan.client.tool {
             Tool::Sockperf => self.await_socket(plan, cell),
             // The server side of a profile answers nothing but flows.
             Tool::Astf if mode == Mode::Null => {
                 self.wait(plan, |server| takes_orders(&server.site.control("server")))
             }
-            _ => self.await_page(plan, overfly, cell),
+            _ => self.await_page(plan, cell),
         }
     }
 
@@ -217,10 +209,7 @@ impl Server<'_> {
         let table = if cell.connection == Connection::Udp { "udp" } else { "tcp" };
         let port = format!(":{:04X} ", self.port);
         self.wait(plan, |server| {
-            let look =
-                || std::fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap_or_default();
-            let text = server.site.within_server(look);
-            text.lines().any(|line| {
+            server.site.sockets(table).lines().any(|line| {
                 line.split_once(&port).is_some_and(|(before, _)| before.matches(':').count() == 1)
             })
         })
@@ -242,23 +231,27 @@ impl Server<'_> {
         }
     }
 
-    fn await_page(&mut self, plan: &Plan, overfly: &Path, cell: Cell) -> Result<(), String> {
+    fn await_page(&mut self, plan: &Plan, cell: Cell) -> Result<(), String> {
         let deadline = Instant::now() + Duration::from_secs_f64(plan.server.start_s);
         // In shared memory there is no kernel that would ask for us.
         let memif = (self.null && cell.link == Link::Memif).then(|| self.site.memif());
         let by = if memif.is_some() { Link::Memif } else { Link::Kernel };
         let link = memif.unwrap_or_else(|| "kernel".to_owned());
+        let mut words: Vec<OsString> = vec![self.site.client_overfly().into()];
+        words.extend(
+            ["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms", "--link"].map(OsString::from),
+        );
+        words.push(link.into());
+        words.extend(expected(cell));
+        words.push(url_of(plan, cell, self, by).into());
         loop {
             if let Ok(Some(status)) = self.guardian.try_wait() {
                 return Err(format!("the server ended at once: {status}"));
             }
             let child = self
                 .site
-                .generator(overfly, plan.client.cpu)
-                .args(["load", "http", "-n", "1", "-c", "1", "--timeout", "500ms", "--link", &link])
-                .args(expected(cell))
-                .arg(url_of(plan, cell, self, by))
-                .stdin(Stdio::null())
+                .generator(&words, plan.client.cpu)
+                .stdin(self.site.leash())
                 .stdout(Stdio::piped())
                 .stderr(Stdio::piped())
                 .spawn()
@@ -288,10 +281,7 @@ impl Server<'_> {
 
     /// Tells the server to end in its own way.
     pub(super) fn tell(&self, stop: Stop) {
-        let told = self.site.listens_to_signals(self.guardian.id());
-        if let Some(told) = told.and_then(|id| Pid::from_raw(id.cast_signed())) {
-            let _ = kill_process(told, self.ending(stop));
-        }
+        self.site.tell(&self.guardian, self.ending(stop));
     }
 
     /// Waits for the end of a server that was told to.

@@ -128,6 +128,16 @@ fn a_plan_is_carried_out_and_everything_is_written() {
     assert!(report.contains("| 1024 B | close | kernel |"), "{report}");
 }
 
+/// By its processor time, which a busy machine does not change.
+#[test]
+fn the_bench_itself_takes_little_of_a_core() {
+    let workplace = Workplace::new(|plan| plan.replace("duration_s = 0.5", "duration_s = 4"));
+    let (code, said) = outcome(&workplace.bench().output().unwrap());
+    assert_eq!(code, Some(0), "{said}");
+    let percent = workplace.summary()["harness_percent"].as_f64().unwrap();
+    assert!(percent > 0.0 && percent < 2.0, "{percent} % of a core");
+}
+
 #[test]
 fn a_plan_may_have_another_server_than_nginx() {
     let server = r#"
@@ -444,6 +454,11 @@ fn the_report_is_a_page_that_needs_nothing_but_itself() {
         "the title is text"
     );
     assert!(body.contains("keepalive, 2 workers"), "the table is there");
+    for unit in
+        ["median; more is better; requests/s", "content only, without headers; Gb/s", "less is better; µs"]
+    {
+        assert!(body.contains(unit), "each chart says its unit: {unit}");
+    }
     // Kept, to be looked at.
     let pictures = Path::new(env!("CARGO_TARGET_TMPDIR")).join("report-pictures");
     fs::create_dir_all(&pictures).unwrap();

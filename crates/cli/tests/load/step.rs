@@ -72,6 +72,52 @@ fn two_generators_begin_together_and_merge_exactly() {
     assert!(!fs::exists(folder.file("place")).unwrap(), "the socket is gone");
 }
 
+/// As a Kubernetes Indexed Job starts them: all alike, in any order, the first one among them.
+#[test]
+fn shards_are_alike_and_the_first_one_reports_for_all() {
+    let server = Server::new(4, Duration::from_millis(1));
+    // Nobody else's, most likely: the first shard says so if it is.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let shard = |index: usize, patience: &str| {
+        let words = format!(
+            "http -c 2 -n 100 --json --shards 3 --join localhost:{port} --patience {patience} http://{}/",
+            server.address
+        );
+        let mut command = load(&words);
+        command.env("JOB_COMPLETION_INDEX", index.to_string());
+        command
+    };
+    let late: Vec<Guard> = [2, 1].map(|index| Guard::spawn(&mut shard(index, "60s"))).into();
+    std::thread::sleep(Duration::from_millis(300));
+    assert_eq!(server.answered(), 0, "they wait for the first one");
+    let merged = Guard::spawn(&mut shard(0, "60s")).output();
+    assert!(merged.status.success(), "{}", String::from_utf8_lossy(&merged.stderr));
+    let merged = report(&merged.stdout);
+    let parts: Vec<Report> = late.into_iter().map(|shard| report(&shard.output().stdout)).collect();
+    assert_eq!((merged.requests, merged.connections, server.answered()), (300, 6, 300));
+    // What the others found is in it, bucket by bucket; what is left over is the first one's.
+    let mut rest = merged.record.latency_ns.clone();
+    for part in &parts {
+        assert_eq!(part.requests, 100);
+        rest.subtract(&part.record.latency_ns).unwrap();
+    }
+    assert_eq!(rest.len(), 100);
+
+    let alone = shard(1, "300ms").output().unwrap();
+    let said = String::from_utf8(alone.stderr).unwrap();
+    assert!(alone.status.code() == Some(1) && said.contains("joining localhost"), "{said}");
+    for (index, named) in [("3", "JOB_COMPLETION_INDEX 3"), ("x", "JOB_COMPLETION_INDEX x")] {
+        let wrong = shard(0, "1s").env("JOB_COMPLETION_INDEX", index).output().unwrap();
+        let said = String::from_utf8(wrong.stderr).unwrap();
+        assert!(
+            wrong.status.code() == Some(2) && said.contains(named) && said.contains("from 0 to 2"),
+            "{said}"
+        );
+    }
+    let wrong = shard(0, "1s").env_remove("JOB_COMPLETION_INDEX").output().unwrap();
+    assert!(String::from_utf8(wrong.stderr).unwrap().contains("JOB_COMPLETION_INDEX"));
+}
+
 #[test]
 fn a_generator_that_dies_is_said() {
     let server = Server::new(4, Duration::from_millis(1));

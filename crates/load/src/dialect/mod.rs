@@ -14,6 +14,7 @@ mod units;
 mod wrk;
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
 
@@ -42,7 +43,7 @@ fn run(
     step: &StepArgs,
     mut progress: impl FnMut(&Progress<'_>),
 ) -> Result<Report, Error> {
-    let start = RefCell::new(Start::new(step)?);
+    let start = RefCell::new(Start::new(step, Duration::ZERO)?);
     if start.borrow().wants_intervals() {
         settings.interval = Some(INTERVAL);
     }

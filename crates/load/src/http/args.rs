@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::link::Link;
 use crate::output::OutputArgs;
 use crate::search::SearchArgs;
-use crate::step::StepArgs;
+use crate::step::{ShardArgs, StepArgs};
 
 /// Loads an HTTP server and reports requests/s, latency and failures.
 ///
@@ -131,6 +131,9 @@ pub struct HttpArgs {
     /// When it begins.
     #[command(flatten)]
     pub step: StepArgs,
+    /// How many are started alike.
+    #[command(flatten)]
+    pub shards: ShardArgs,
     /// Where results go.
     #[command(flatten)]
     pub output: OutputArgs,

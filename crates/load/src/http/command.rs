@@ -7,8 +7,8 @@ use super::find_max::find_max;
 use super::{HttpArgs, Progress, Report, Settings, run_from};
 use crate::error::Error;
 use crate::output::watch::{INTERVAL, Moment, Span, Subject, Watch};
-use crate::output::{print, print_report};
-use crate::step::Start;
+use crate::output::{OutputArgs, print, print_report};
+use crate::step::{Gatherer, Start};
 
 /// Runs what the arguments ask for, prints the report, and says how it went:
 /// 0 something succeeded, 1 nothing did or the machine cannot do it, 2 a wrong option.
@@ -26,12 +26,15 @@ fn one_run(args: &HttpArgs) -> Result<bool, Error> {
         }
     }
     let mut settings = args.settings()?;
-    let mut watch = Watch::new(&args.output, subject(&settings))?;
-    let start = RefCell::new(Start::new(&args.step)?);
+    let gatherer = Gatherer::begin(&args.shards, &args.step, &args.output)?;
+    // The first shard's own results are in those of all, which are what is printed then.
+    let output = if gatherer.is_some() { &OutputArgs::default() } else { &args.output };
+    let mut watch = Watch::new(output, subject(&settings))?;
+    let start = RefCell::new(Start::new(&args.step, args.shards.patience()?)?);
     if watch.wants_intervals() || start.borrow().wants_intervals() {
         settings.interval = Some(INTERVAL);
     }
-    if !args.output.json {
+    if !args.output.json && gatherer.is_none() {
         print(&format!("Running {} @ {}\n", length(&settings), settings.targets[0].url()))?;
     }
     let result = run_from(
@@ -51,9 +54,14 @@ fn one_run(args: &HttpArgs) -> Result<bool, Error> {
         Ok(report) => report,
         Err(error) => {
             start.give_up(&error);
-            return Err(error);
+            // The others' results, before this one's fault.
+            return gatherer.map_or(Ok(false), Gatherer::end).and(Err(error));
         }
     };
+    if let Some(gatherer) = gatherer {
+        start.leave(&report)?;
+        return gatherer.end();
+    }
     let printed = print_report(args.output.json, || report.to_json(), &report);
     start.leave(&report)?;
     printed?;

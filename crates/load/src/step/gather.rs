@@ -48,33 +48,50 @@ pub struct GatherArgs {
 /// Gathers as the arguments say: 0 all reported and something succeeded, 1 not, 2 a wrong option.
 #[must_use]
 pub fn main_gather(args: &GatherArgs) -> ExitCode {
-    Error::exit("overfly load gather", gather(args))
+    Error::exit("overfly load gather", Gathering::open(args).and_then(Gathering::run))
 }
 
-/// Whether all reported and something succeeded.
-fn gather(args: &GatherArgs) -> Result<bool, Error> {
-    let wanted = number::<usize>("--generators", &args.generators)?;
-    if !(1..=GENERATORS_MAX).contains(&wanted) {
-        return Err(Error::usage("--generators", wanted, format!("1 to {GENERATORS_MAX} generators")));
+/// A gatherer whom generators may join.
+#[derive(Debug)]
+pub(super) struct Gathering {
+    circle: Circle,
+    watch: Watch,
+    patience: Duration,
+    json: bool,
+}
+
+impl Gathering {
+    /// Listens.
+    pub(super) fn open(args: &GatherArgs) -> Result<Gathering, Error> {
+        let wanted = number::<usize>("--generators", &args.generators)?;
+        if !(1..=GENERATORS_MAX).contains(&wanted) {
+            return Err(Error::usage("--generators", wanted, format!("1 to {GENERATORS_MAX} generators")));
+        }
+        let patience = time("--patience", &args.patience)?;
+        let place = Place::parse("--listen", &args.listen)?;
+        let subject = Subject {
+            url: format!("{wanted} generators in step"),
+            link: "their links",
+            warmup: Duration::ZERO,
+            duration: None,
+        };
+        let watch = Watch::new(&args.output, subject)?;
+        let door = Door::open(&place).map_err(|error| {
+            Error::usage("--listen", &args.listen, format!("an address or a path that is free ({error})"))
+        })?;
+        let circle = Circle::open(door, wanted)?;
+        Ok(Gathering { circle, watch, patience, json: args.output.json })
     }
-    let patience = time("--patience", &args.patience)?;
-    let place = Place::parse("--listen", &args.listen)?;
-    let subject = Subject {
-        url: format!("{wanted} generators in step"),
-        link: "their links",
-        warmup: Duration::ZERO,
-        duration: None,
-    };
-    let watch = Watch::new(&args.output, subject)?;
-    let door = Door::open(&place).map_err(|error| {
-        Error::usage("--listen", &args.listen, format!("an address or a path that is free ({error})"))
-    })?;
-    let mut circle = Circle::open(door, wanted)?;
-    let result = circle.run(patience, watch);
-    if let Err(error) = &result {
-        circle.give_up(error);
+
+    /// Whether all reported and something succeeded.
+    pub(super) fn run(self) -> Result<bool, Error> {
+        let Gathering { mut circle, watch, patience, json } = self;
+        let result = circle.run(patience, watch);
+        if let Err(error) = &result {
+            circle.give_up(error);
+        }
+        conclude(result?, json)
     }
-    conclude(result?, args.output.json)
 }
 
 /// What the generators brought home.

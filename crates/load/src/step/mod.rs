@@ -9,12 +9,15 @@ mod gather;
 mod instant;
 mod merge;
 mod seat;
+mod shards;
 mod timeline;
 
 use std::time::{Duration, Instant};
 
 pub use gather::{GatherArgs, main_gather};
 pub use merge::{MergeArgs, main_merge};
+pub(crate) use shards::Gatherer;
+pub use shards::ShardArgs;
 
 use crate::error::Error;
 use crate::http::{Interval, Report};
@@ -45,9 +48,10 @@ pub(crate) enum Start {
 }
 
 impl Start {
-    pub(crate) fn new(args: &StepArgs) -> Result<Start, Error> {
+    /// `patience`: how long who gathers may take to be there.
+    pub(crate) fn new(args: &StepArgs, patience: Duration) -> Result<Start, Error> {
         if let Some(given) = &args.join {
-            return Seat::take(given).map(Start::InStep);
+            return Seat::take(given, patience).map(Start::InStep);
         }
         let Some(given) = &args.start_at else {
             return Ok(Start::Now);

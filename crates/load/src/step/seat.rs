@@ -8,6 +8,8 @@ use crate::error::Error;
 use crate::http::Report;
 
 const OPTION: &str = "--join";
+/// Between two tries to join.
+const AGAIN: Duration = Duration::from_millis(100);
 /// A sleep ends this much late at times: the rest is waited for awake.
 const AWAKE: Duration = Duration::from_millis(2);
 
@@ -22,14 +24,20 @@ pub(crate) struct Seat {
 }
 
 impl Seat {
-    /// Joins whoever gathers there.
-    pub(crate) fn take(given: &str) -> Result<Seat, Error> {
+    /// Joins whoever gathers there. For so long nobody need be there, nor the name be known.
+    pub(crate) fn take(given: &str, patience: Duration) -> Result<Seat, Error> {
         let place = Place::parse(OPTION, given)?;
         let lost = |error: io::Error| {
             let why = format!("{error}; is `overfly load gather --listen {given}` running there?");
             Error::machine(format!("joining {given}"), why)
         };
-        let (ear, mut mouth) = connect(&place).map_err(lost)?;
+        let end = Instant::now() + patience;
+        let (ear, mut mouth) = loop {
+            match connect(&place) {
+                Err(_) if Instant::now() < end => std::thread::sleep(AGAIN),
+                joined => break joined.map_err(lost)?,
+            }
+        };
         mouth.say(&Said::Hello { version: VERSION, name: name() }).map_err(lost)?;
         Ok(Seat { ear, mouth, beginning: Instant::now(), given: given.to_string() })
     }

@@ -1,0 +1,217 @@
+//! `deploy/kubernetes/load-*.yaml`: held to Kubernetes' own schemas, and the Job played with processes: a namespace stands for each
+//! pod, and /etc/hosts for the cluster's DNS. Needs root, nginx, python3 with venv, and PyPI.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::thread::sleep;
+use std::time::Duration;
+
+use overfly_bench::lab::Lab;
+use overfly_tests::{Nginx, ROOT, Server, eventually, output, overfly};
+use serde_json::Value;
+
+/// Of PyPI.
+const VALIDATOR: &str = "kubernetes-validate==1.37.0";
+/// The oldest version of Kubernetes that has all of what is used, of those that the validator knows.
+const KUBERNETES: &str = "1.28";
+
+/// A Python that has the validator; kept from run to run, since it is large.
+fn python() -> &'static Path {
+    static PYTHON: OnceLock<PathBuf> = OnceLock::new();
+    PYTHON.get_or_init(installed)
+}
+
+fn installed() -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-validate");
+    let python = place.join("bin/python");
+    let has = |python: &Path| {
+        let mut command = Command::new(python);
+        command.args(["-c", "import kubernetes_validate, yaml"]).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    if !has(&python) {
+        let run = |program: &Path, words: &[&str]| {
+            let status = Command::new(program).args(words).stdout(Stdio::null()).status();
+            assert!(status.expect("start Python").success(), "{} {words:?}", program.display());
+        };
+        run(Path::new("python3"), &["-m", "venv", &place.display().to_string()]);
+        run(&python, &["-m", "pip", "install", "--quiet", VALIDATOR]);
+    }
+    python
+}
+
+fn manifest(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(name)
+}
+
+/// The objects of a file, after the validator has found nothing wrong.
+fn objects(name: &str) -> Vec<Value> {
+    const SCRIPT: &str = "
+import json, sys, kubernetes_validate, yaml
+objects = list(yaml.safe_load_all(open(sys.argv[1])))
+for its in objects:
+    kubernetes_validate.validate(its, sys.argv[2], strict=True)
+print(json.dumps(objects))
+";
+    let mut command = Command::new(python());
+    let checked =
+        command.arg("-c").arg(SCRIPT).arg(manifest(name)).arg(KUBERNETES).output().expect("start Python");
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(checked.status.success(), "{name}: {said}");
+    serde_json::from_slice(&checked.stdout).expect("JSON")
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    objects.iter().find(|its| its["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
+}
+
+#[test]
+fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
+    let (job, server) = (objects("load-job.yaml"), objects("load-server.yaml"));
+    for objects in [&job, &server] {
+        let selector = &of_kind(objects, "Service")["spec"]["selector"];
+        let pods = objects.iter().find(|its| its["kind"] != "Service").expect("pods");
+        assert_eq!(selector, &pods["spec"]["template"]["metadata"]["labels"], "the service finds the pods");
+    }
+    let (service, job) = (of_kind(&job, "Service"), of_kind(&job, "Job"));
+    let (name, pod) = (job["metadata"]["name"].as_str().expect("a name"), &job["spec"]["template"]["spec"]);
+    assert_eq!(pod["subdomain"], service["metadata"]["name"], "pods have names in the service's domain");
+    assert_eq!(job["spec"]["completions"], job["spec"]["parallelism"], "none waits for another's end");
+    let arguments = pod["containers"][0]["args"].to_string();
+    let port = &service["spec"]["ports"][0]["port"];
+    let subdomain = pod["subdomain"].as_str().expect("a domain");
+    for argument in
+        [format!("--shards={}", job["spec"]["completions"]), format!("--join={name}-0.{subdomain}:{port}")]
+    {
+        assert!(arguments.contains(&argument), "{argument}: {arguments}");
+    }
+    let server_name = of_kind(&server, "Service")["metadata"]["name"].as_str().expect("a name").to_owned();
+    assert!(arguments.contains(&format!("http://{server_name}/")), "{arguments}");
+}
+
+/// Starts a pod of the Job as its manifest says, but for what takes long.
+fn pod(lab: &Lab, side: &str, index: usize, words: &[String]) -> Child {
+    let mut command = lab.command(side, overfly());
+    command.args(words).env("JOB_COMPLETION_INDEX", index.to_string());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().expect("start a pod")
+}
+
+#[test]
+fn the_job_s_shards_find_each_other_start_in_step_and_make_one_report() {
+    let lab = Lab::routed(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[]);
+    let server = Server::nginx(&lab);
+    let objects = objects("load-job.yaml");
+    let container = &of_kind(&objects, "Job")["spec"]["template"]["spec"]["containers"][0];
+    let words = |key: &str| {
+        container[key].as_array().expect("words").iter().map(|word| word.as_str().expect("a word").to_owned())
+    };
+    let changed = |word: String| match word.as_str() {
+        "--shards=4" => "--shards=3".to_owned(),
+        "-d30s" => "-d2s".to_owned(),
+        "--warmup=5s" => "--warmup=200ms".to_owned(),
+        "-c64" => "-c4".to_owned(),
+        _ => word,
+    };
+    let words: Vec<String> = words("command").skip(1).chain(words("args")).map(changed).collect();
+
+    // The server has its name; the first pod gets its own when it is there.
+    let names = |names: &str| {
+        for side in ["client", "middle"] {
+            let path = "/dev/shm/hosts";
+            lab.write(
+                side,
+                path,
+                format!("127.0.0.1 localhost\n10.77.1.1 overfly-server\n{names}").as_bytes(),
+            )
+            .expect("write");
+        }
+    };
+    names("");
+    for side in ["client", "middle"] {
+        let bound = output(&lab, side, &["mount", "--bind", "/dev/shm/hosts", "/etc/hosts"]);
+        assert!(bound.status.success(), "{}", String::from_utf8_lossy(&bound.stderr));
+    }
+    let mut late: Vec<Child> = [1, 2]
+        .into_iter()
+        .zip(["client", "middle"])
+        .map(|(index, side)| pod(&lab, side, index, &words))
+        .collect();
+    sleep(Duration::from_millis(500));
+    assert!(
+        late.iter_mut().all(|pod| pod.try_wait().is_ok_and(|ended| ended.is_none())),
+        "they wait for a name"
+    );
+    names("10.77.2.2 overfly-load-0.overfly-load\n");
+    let first = pod(&lab, "client", 0, &words).wait_with_output().expect("wait");
+    let said = String::from_utf8_lossy(&first.stderr).into_owned();
+    assert!(first.status.success() && said.contains("3 of 3: ") && said.contains("Started: "), "{said}");
+    let merged: Value = serde_json::from_slice(&first.stdout).expect("one report, the merged one");
+    let parts: Vec<Value> = late
+        .drain(..)
+        .map(|pod| {
+            let output = pod.wait_with_output().expect("wait");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            serde_json::from_slice(&output.stdout).expect("a report")
+        })
+        .collect();
+    let number = |value: &Value, key: &str| value[key].as_u64().expect("a number");
+    assert_eq!((number(&merged, "connections"), number(&merged, "failed_total")), (12, 0), "{merged}");
+    let of_parts: u64 = parts.iter().map(|part| number(part, "succeeded")).sum();
+    assert!(parts.iter().all(|part| number(part, "succeeded") > 0));
+    assert!(number(&merged, "succeeded") > of_parts, "the first shard's are in it");
+
+    server.stop();
+}
+
+/// Beside those that a container has anyway.
+const DEFAULT_CAPABILITIES: [&str; 14] = [
+    "chown",
+    "dac_override",
+    "fowner",
+    "fsetid",
+    "kill",
+    "setgid",
+    "setuid",
+    "setpcap",
+    "net_bind_service",
+    "net_raw",
+    "sys_chroot",
+    "mknod",
+    "audit_write",
+    "setfcap",
+];
+
+#[test]
+fn what_the_server_s_manifest_allows_is_enough_to_be_accelerated() {
+    let objects = objects("load-server.yaml");
+    let container = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+    let added = container["securityContext"]["capabilities"]["add"].as_array().expect("capabilities");
+    let added = added.iter().map(|name| name.as_str().expect("a name").to_lowercase());
+    let all: Vec<String> = DEFAULT_CAPABILITIES.map(str::to_owned).into_iter().chain(added).collect();
+    let lab = Lab::new(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[]);
+    let mut server = lab.command("server", "setpriv");
+    server.arg("--bounding-set").arg(format!("-all,+{}", all.join(",+")));
+    server.arg(overfly());
+    let words = container["command"].as_array().expect("words").iter().skip(1);
+    server.args(words.map(|word| word.as_str().expect("a word")));
+    server.args(["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")]).env("EF_NO_FAIL", "0");
+    for variable in container["env"].as_array().expect("variables") {
+        server.env(variable["name"].as_str().expect("a name"), variable["value"].as_str().expect("a value"));
+    }
+    let server = Server::spawn(server);
+    let accepts = || -> u64 {
+        let binary = overfly().display().to_string();
+        let load = ["load", "http", "-n", "10", "-c", "2", "--link", "kernel", "http://10.77.0.1/ok"];
+        let _ = output(&lab, "client", &[&[binary.as_str()][..], &load].concat());
+        let seen = output(&lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
+        let look: Value = serde_json::from_slice(&seen.stdout).unwrap_or_default();
+        let stacks = look["stacks"].as_array().into_iter().flatten();
+        stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
+    };
+    eventually("nginx accepts at user level", || accepts() > 0);
+    server.stop();
+}
