@@ -186,7 +186,7 @@ impl Admission for Watch {
         match &programs[..] {
             [] => notify("STATUS=Serves no program"),
             [(_, only)] => {
-                notify(&format!("STATUS=Serves {}", overfly_terminal::shown(&only.replace('\n', " "))))
+                notify(&format!("STATUS=Serves {}", overfly_terminal::shown(&only.replace('\n', " "))));
             }
             several => notify(&format!("STATUS=Serves {} programs", several.len())),
         }
