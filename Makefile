@@ -4,13 +4,16 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build quickstart test check install clean
+.PHONY: help build quickstart test check prepare install uninstall packages packages-test clean
 
 help:
 	@echo "make quickstart  install what is missing (as root), build, and measure nginx on the kernel and on Overfly"
 	@echo "make test        install what is missing, check, build, and run every test"
 	@echo "make build       build target/release/overfly and target/release/liboverfly.so"
 	@echo "make check       formatting and lints"
+	@echo "make install     install what was built into PREFIX (/usr/local), below DESTDIR; make uninstall takes it away"
+	@echo "make packages    build a .deb, an .rpm and a tarball into target/packages"
+	@echo "make packages-test  install the .deb in a clean Debian, use it, remove it; build the packages twice (minutes)"
 	@echo "make clean       remove what was built"
 
 build:
@@ -30,15 +33,28 @@ quickstart:
 	$(TARGET)/release/overfly bench cookbooks/quickstart-memif.toml
 endif
 
-test: install check build
+test: prepare check build
 	scripts/test.sh
 
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-install:
+prepare:
 	@scripts/install.sh
+
+# Not built first: `sudo make install` need not have a compiler.
+install uninstall: export PREFIX := $(or $(PREFIX),/usr/local)
+install uninstall: export DESTDIR := $(DESTDIR)
+install uninstall:
+	@BUILD=$(TARGET)/release packaging/install.sh $@
+
+packages: build
+	@scripts/install.sh packages
+	@BUILD=$(TARGET)/release packaging/packages.sh $(TARGET)/packages
+
+packages-test: packages
+	packaging/test.sh $(TARGET)/packages
 
 clean:
 	$(CARGO) clean

@@ -3,11 +3,12 @@
 #
 # With the word `packages` and names: those, whatever they are for (`cargo xtask apps`).
 # With the word `quickstart`, only what the quickstart needs. Over shared memory it works without root: then this says what is
-# missing and installs nothing.
+# missing and installs nothing. With the word `packages`, what `make packages` and `make packages-test` need besides the build.
 set -euo pipefail
 
+purpose_asked=${1:-tests}
 only_quickstart=
-[ "${1:-}" != quickstart ] || only_quickstart=yes
+[ "$purpose_asked" != quickstart ] || only_quickstart=yes
 if [ "$(id -u)" -ne 0 ] && [ -z "$only_quickstart" ]; then
     echo "This needs root, to make network namespaces, load an XDP program and install packages: try again with sudo." >&2
     exit 1
@@ -15,11 +16,12 @@ fi
 
 packages=()
 # The first word is the tool that shows whether the package is there; the third says who needs it besides the tests: `quickstart`,
-# or `namespaces`, which is the quickstart as root.
+# or `namespaces`, which is the quickstart as root; or that only packages need it.
 while read -r tool package purpose; do
-    case "$only_quickstart:$purpose" in
-        :* | yes:quickstart) ;;
-        yes:namespaces) [ "$(id -u)" -eq 0 ] || continue ;;
+    case "$purpose_asked:${purpose:-tests}" in
+        tests:packages) continue ;;
+        tests:* | quickstart:quickstart | packages:packages) ;;
+        quickstart:namespaces) [ "$(id -u)" -eq 0 ] || continue ;;
         *) continue ;;
     esac
     command -v "$tool" >/dev/null || packages+=("$package")
@@ -64,10 +66,15 @@ gnuplot gnuplot-nox
 sockperf sockperf
 npm npm
 pip3 python3-pip
+systemd-analyze systemd
+rpmbuild rpm packages
+dpkg-deb dpkg packages
+objdump binutils packages
+debootstrap debootstrap packages
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
-if [ -z "$only_quickstart" ]; then
+if [ "$purpose_asked" = tests ]; then
     [ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
     /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 fi

@@ -286,7 +286,7 @@ fn the_options_in_force_are_the_first_programs() {
     assert_eq!(visit("32768"), "");
     assert_eq!(
         visit("65536"),
-        "overfly: eth0 serves another program already: EF_MAX_PACKETS=32768 is in force, not 65536\n"
+        "overfly: eth0 is served with other options already: EF_MAX_PACKETS=32768 is in force, not 65536\n"
     );
     nginx.stop();
     assert_eq!(visit("65536"), "");

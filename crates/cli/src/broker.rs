@@ -1,5 +1,9 @@
 //! One broker for each interface and network namespace: a process of its own, so that programs come and go in any order.
 
+mod notify;
+mod policy;
+pub(crate) mod service;
+
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -44,9 +48,14 @@ impl Membership {
             match Lease::at_interface(interface) {
                 Ok(Some(lease)) => {
                     for line in differences(&settings(&in_force.options), lease.in_force()) {
-                        complain(format_args!("{interface} serves another program already: {line}"));
+                        complain(format_args!("{interface} is served with other options already: {line}"));
                     }
                     return Membership::new(interface, lease, None);
+                }
+                Ok(None) if !rustix::process::geteuid().is_root() => {
+                    return Err(format!(
+                        "nobody serves {interface} (`overfly broker` does), and loading an XDP program needs root (try again with sudo)"
+                    ));
                 }
                 Ok(None) => {
                     if let Some(membership) = Membership::first(interface, in_force)? {

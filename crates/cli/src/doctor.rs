@@ -72,8 +72,16 @@ impl Diagnosis {
         let library = library();
         let carries = [&xdp, &memif].iter().any(|finding| finding.state != State::Missing);
         let works = carries && library.state != State::Missing;
-        let mut machine =
-            vec![library, interface(), firewall(), routing(), cores(), descriptors(), locked_memory()];
+        let mut machine = vec![
+            library,
+            interface(),
+            driver(),
+            firewall(),
+            routing(),
+            cores(),
+            descriptors(),
+            locked_memory(),
+        ];
         machine.extend(TOOLS.map(tool));
         Diagnosis { works, links: vec![xdp, memif, tap()], machine }
     }
@@ -251,6 +259,29 @@ fn interface() -> Finding {
         }
         Err(reason) => Finding::new("interface", State::Limited, reason)
             .remedy("overfly lab up && overfly lab exec server -- overfly run -- PROGRAM"),
+    }
+}
+
+/// What the interface's driver offers XDP, as the kernel says it (docs/drivers.md).
+fn driver() -> Finding {
+    let Ok(name) = crate::interface::choose() else {
+        return Finding::new("driver", State::Limited, "no interface was chosen");
+    };
+    match overfly_steer::xdp_features(&name) {
+        Ok(Some(features)) => {
+            let state = match (features.native && features.redirect, features.zero_copy) {
+                (false, _) => State::Missing,
+                (true, false) => State::Limited,
+                (true, true) => State::Good,
+            };
+            Finding::new("driver", state, format!("{name}: {features}"))
+        }
+        Ok(None) => Finding::new(
+            "driver",
+            State::Limited,
+            "this kernel does not say what drivers offer (Linux 6.3 does)",
+        ),
+        Err(error) => Finding::new("driver", State::Limited, error.to_string()),
     }
 }
 

@@ -12,6 +12,7 @@ mod enter;
 mod far;
 mod interface;
 mod lab;
+mod log;
 mod manual;
 mod one_line;
 /// The same table that the preloaded library reads. Not through the library's crate: linking that
@@ -30,9 +31,7 @@ mod supervise;
 mod tune;
 mod watch;
 
-use std::os::unix::net::UnixDatagram;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::{Parser, Subcommand};
 use overfly_load::astf::{AstfArgs, main_astf};
@@ -74,6 +73,7 @@ enum Visible {
     Report(report::Arguments),
     Doctor(doctor::Arguments),
     Profile(profile::Arguments),
+    Broker(broker::service::Arguments),
     Top(watch::top::Arguments),
     Sockets(watch::sockets::Arguments),
     Dump(watch::dump::Arguments),
@@ -120,6 +120,7 @@ fn visible(command: Visible) -> ExitCode {
         Visible::Report(arguments) => report::report(&arguments),
         Visible::Doctor(arguments) => doctor::doctor(&arguments),
         Visible::Profile(arguments) => profile::profile(&arguments),
+        Visible::Broker(arguments) => broker::service::serve(&arguments),
         Visible::Top(arguments) => watch::top::top(&arguments),
         Visible::Sockets(arguments) => watch::sockets::sockets(&arguments),
         Visible::Dump(arguments) => watch::dump::dump(&arguments),
@@ -139,27 +140,9 @@ fn visible(command: Visible) -> ExitCode {
     }
 }
 
-/// Messages go to the system log.
-static LOGS: AtomicBool = AtomicBool::new(false);
-
-/// Where messages go from now on: to the system log, or to standard error.
-fn complain_to_log(on: bool) {
-    LOGS.store(on, Ordering::Relaxed);
-}
-
-/// Says what is wrong, in one line, on standard error or, where a profile wants that and there is one, to the system log.
+/// Says what is wrong, in one line.
 fn complain(message: impl std::fmt::Display) {
-    const DAEMON_WARNING: u32 = 3 << 3 | 4; // syslog(3)
-    // A name with a newline in it would begin a line of its own.
-    let message = message.to_string().replace('\n', "\\n");
-    let message = overfly_terminal::shown(&message);
-    let logged = LOGS.load(Ordering::Relaxed) && {
-        let record = format!("<{DAEMON_WARNING}>overfly[{}]: {message}", std::process::id());
-        UnixDatagram::unbound().is_ok_and(|socket| socket.send_to(record.as_bytes(), "/dev/log").is_ok())
-    };
-    if !logged {
-        overfly_terminal::tell(format_args!("overfly: {message}"));
-    }
+    log::say(log::Level::Warning, message);
 }
 
 /// The exit status of a command whose output was written, or not: that is said, unless nobody reads any more.

@@ -72,7 +72,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    crate::complain_to_log(in_force.options.log_via_ioctl != 0);
+    crate::log::to_system_log(in_force.options.log_via_ioctl != 0);
     let path = match program::find(program) {
         Ok(path) => path,
         Err(Missing::NotFound) => {
@@ -158,9 +158,6 @@ impl Carrier {
         match self {
             Carrier::Memif(place, network) => Acceleration::start_memif(&place, network),
             Carrier::Tap(name, network) => Acceleration::start_tap(&name, network),
-            Carrier::Xdp(_) if !rustix::process::geteuid().is_root() => {
-                Err("loading an XDP program needs root (try again with sudo)".to_owned())
-            }
             Carrier::Xdp(interface) => {
                 Acceleration::start(&interface.map_or_else(interface::choose, Ok)?, in_force)
             }

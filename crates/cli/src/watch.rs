@@ -2,6 +2,7 @@
 
 pub(crate) mod dump;
 mod filter;
+pub(crate) mod metrics;
 mod pcapng;
 mod sample;
 mod screen;

@@ -31,3 +31,4 @@ pub mod vod;
 
 pub use error::Error;
 pub use link::{Link, Network};
+pub use output::metrics::{Label, Page};

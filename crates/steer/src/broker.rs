@@ -118,7 +118,10 @@ pub(crate) fn open_socket() -> Result<(OwnedFd, String, Token), Error> {
 pub(crate) fn refusal(error: &Error) -> Refusal {
     match error {
         Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
-        Error::NoStack { .. } | Error::TooFewFrames { .. } | Error::OtherUser { .. } => Refusal::NoStack,
+        Error::NoStack { .. }
+        | Error::TooFewFrames { .. }
+        | Error::OtherUser { .. }
+        | Error::Share { .. } => Refusal::NoStack,
         Error::ListenerTaken { .. } => Refusal::ListenerTaken,
         Error::NotLocal(_) => Refusal::NotLocal,
         Error::TupleInUse { .. } => Refusal::TupleInUse,

@@ -76,6 +76,11 @@ pub enum Error {
         /// How many there are.
         stacks: u16,
     },
+    /// The caller: its programs have as many stacks as the broker's policy gives them.
+    Share {
+        /// How many.
+        stacks: u16,
+    },
     /// The caller: another user's stacks are open, and would see this one's frames.
     OtherUser {
         /// The other user's number.
@@ -220,6 +225,10 @@ impl fmt::Display for Error {
             Error::NoStack { stacks } => write!(
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"
+            ),
+            Error::Share { stacks } => write!(
+                formatter,
+                "this user's programs have the {stacks} stacks that the broker's policy gives them: let fewer processes use the interface, or raise `stacks` there"
             ),
             Error::OtherUser { user } => write!(
                 formatter,

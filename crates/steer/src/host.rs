@@ -1,10 +1,12 @@
 //! The broker of an interface as a process of its own: it serves every program that joins it, and ends with the last.
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use overfly_link::broker::Holder;
 use rustix::io::Errno;
 
+use crate::admission::Admission;
 use crate::attachment::{Attachment, Options};
 use crate::broker::open_socket;
 use crate::door::{Sockets, raise_descriptor_limit};
@@ -44,24 +46,9 @@ pub fn host(
 ) -> Result<(), Error> {
     raise_descriptor_limit();
     let (listener, name, _) = open_socket()?;
-    // The name goes first: of two that begin at once, one attaches, and the other one's program waits for it.
-    let mut tries = 0;
-    let public = loop {
-        match listen_at(&public_name(interface)) {
-            Ok(public) => break Some(public),
-            Err(Errno::ADDRINUSE) => {}
-            Err(_) => break None,
-        }
-        match Holder::of(interface) {
-            Holder::Ours => {
-                say(Hosting::Elsewhere);
-                return Ok(());
-            }
-            // It has just ended, or has not begun to listen yet.
-            Holder::Nobody if tries < TRIES => std::thread::sleep(PAUSE),
-            Holder::Nobody | Holder::Stranger => break None,
-        }
-        tries += 1;
+    let Some(public) = public_socket(interface) else {
+        say(Hosting::Elsewhere);
+        return Ok(());
     };
     let attachment = Attachment::attach(interface, options)?;
     let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
@@ -70,6 +57,57 @@ pub fn host(
     say(hosting);
     service.run(None);
     Ok(())
+}
+
+/// As [`host`], as a service: it serves whomever `admission` admits until `stop` is readable. Then it takes no more programs, and
+/// ends with the last. `ready` is called when programs can come.
+///
+/// # Errors
+/// Those of [`Attachment::attach`]; [`Error::Options`] if the interface has a broker already, or somebody else its name: programs
+/// would not find this one.
+pub fn stand(
+    interface: &str,
+    options: Options,
+    in_force: &str,
+    admission: Box<dyn Admission>,
+    stop: &OwnedFd,
+    ready: impl FnOnce(),
+) -> Result<(), Error> {
+    raise_descriptor_limit();
+    let (listener, name, _) = open_socket()?;
+    let public = public_socket(interface).ok_or_else(|| {
+        Error::Options(format!("{interface} has a broker already: end the programs that it serves"))
+    })?;
+    let public = Some(public.ok_or_else(|| {
+        Error::Options(format!("another user's program has the name @{}", public_name(interface)))
+    })?);
+    let attachment = Attachment::attach(interface, options)?;
+    let sockets = Sockets { listener, name, public };
+    let service = Service::standing(Steering::new(attachment)?, sockets, in_force, admission);
+    ready();
+    service.run(Some(stop));
+    Ok(())
+}
+
+/// Listens where programs look for the broker of an interface. The inner `None`: another user has that name. The outer one: this
+/// user's broker is there.
+///
+/// The name comes first: of two that begin at once, one attaches, and the other one's program waits for it.
+fn public_socket(interface: &str) -> Option<Option<OwnedFd>> {
+    for tries in 0.. {
+        match listen_at(&public_name(interface)) {
+            Ok(public) => return Some(Some(public)),
+            Err(Errno::ADDRINUSE) => {}
+            Err(_) => return Some(None),
+        }
+        match Holder::of(interface) {
+            Holder::Ours => return None,
+            // It has just ended, or has not begun to listen yet.
+            Holder::Nobody if tries < TRIES => std::thread::sleep(PAUSE),
+            Holder::Nobody | Holder::Stranger => break,
+        }
+    }
+    Some(None)
 }
 
 /// What whoever started this process had open (locks, pipes) is closed when it becomes another program: all but the standard

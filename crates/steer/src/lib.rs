@@ -3,8 +3,10 @@
 //! * [`Attachment`]: the XDP program on one interface, with its maps, pools and sockets. Needs root.
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
 //! * [`host`]: the same for any number of programs, as a process of its own.
+//! * [`stand`]: the same as a service, for whomever a policy admits ([`Admission`]).
 //! * [`LocalBroker`]: the same for a program whose frames go over memif or a tap device, which takes no privilege at all.
 
+mod admission;
 mod attachment;
 mod broker;
 mod claim;
@@ -12,6 +14,7 @@ mod confined;
 mod device;
 mod door;
 mod error;
+mod features;
 mod firewall;
 mod grants;
 mod groups;
@@ -34,13 +37,15 @@ mod socket_table;
 mod steering;
 mod switch;
 
+pub use admission::{Admission, Applicant, Event, Share};
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use confined::long_frames_of;
 pub use device::restore_deferral;
 pub use error::Error;
+pub use features::{XdpFeatures, xdp_features};
 pub use firewall::firewall_in_force;
-pub use host::{Hosting, host, leave_descriptors_behind};
+pub use host::{Hosting, host, leave_descriptors_behind, stand};
 pub use local_broker::LocalBroker;
 pub use mirror::routing_rules;
 pub use overfly_link::broker::{Interface, Protocol, Route};

@@ -25,15 +25,15 @@ const NETDEV_A_NAPI_ID: u16 = 2;
 const NETDEV_A_NAPI_PID: u16 = 4;
 const NETDEV_A_NAPI_THREADED: u16 = 8;
 
-/// The family `netdev`, asked about the NAPIs of devices.
+/// The family `netdev`, asked about devices and their NAPIs.
 #[derive(Debug)]
-struct Netdev {
-    netlink: Netlink,
-    family: u16,
+pub(crate) struct Netdev {
+    pub(crate) netlink: Netlink,
+    pub(crate) family: u16,
 }
 
 impl Netdev {
-    fn open() -> Result<Netdev, Errno> {
+    pub(crate) fn open() -> Result<Netdev, Errno> {
         let mut netlink = Netlink::open_generic()?;
         let mut request = Request::generic(GENL_ID_CTRL, 0, CTRL_CMD_GETFAMILY);
         request.attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
@@ -133,7 +133,7 @@ fn place(thread: Pid, cpu: usize) -> Result<(), Errno> {
 }
 
 /// An attribute of a message, behind its generic header.
-fn generic_attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
+pub(crate) fn generic_attribute(body: &[u8], wanted: u16) -> Option<&[u8]> {
     attributes(body.get(4..)?).find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 

@@ -72,12 +72,13 @@ impl Peer {
             && self
                 .status()
                 .is_some_and(|status| status.user == self.user && status.capabilities & CAP_NET_ADMIN != 0)
-            && namespace(&self.number()).is_some_and(|its| namespace("self") == Some(its))
+            && namespace(&self.number().to_string()).is_some_and(|its| namespace("self") == Some(its))
             && alive()
     }
 
-    fn number(self) -> String {
-        self.process.as_raw_nonzero().to_string()
+    /// Its process's number.
+    pub(crate) fn number(self) -> u32 {
+        self.process.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// As /proc says it: nothing if the process is out of sight.
@@ -114,7 +115,7 @@ impl Seen {
 
     /// Hands it to the process, or to who looks at it. False if that one does not read.
     pub(crate) fn deliver(&self, socket: &OwnedFd, stack: Option<u16>) -> bool {
-        let process = self.peer.process.as_raw_nonzero().get().unsigned_abs();
+        let process = self.peer.number();
         let part = ShownPart::new(&Shown { process, user: self.peer.user, stack });
         deliver(socket, part.as_bytes(), &[self.memory.as_fd(), self.bell.as_fd()])
     }

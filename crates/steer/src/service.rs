@@ -17,6 +17,7 @@ use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
+use crate::admission::{Admission, Applicant, Event, Share};
 use crate::broker::{BrokerCounters, lock};
 use crate::door::{Door, Silent, Sockets, turn_away};
 use crate::error::Error;
@@ -124,6 +125,8 @@ enum State<W> {
 struct Program {
     number: u64,
     token: Token,
+    /// Whose it is, and what it gets; nothing if that is as much as there is.
+    share: Option<(u32, Share)>,
 }
 
 /// Somebody who has said who it is.
@@ -163,6 +166,8 @@ enum Term {
     First(Instant),
     /// Until the last program leaves.
     Last,
+    /// Until it is told to stop; then until the last program leaves.
+    Standing,
 }
 
 pub(crate) struct Service<C: Carrier> {
@@ -177,6 +182,8 @@ pub(crate) struct Service<C: Carrier> {
     programs_begun: u64,
     /// What a program that joins is told of the options.
     in_force: String,
+    /// Who is served, where somebody decides that: else the broker's own user.
+    admission: Option<Box<dyn Admission>>,
 }
 
 impl<C: Carrier> Service<C> {
@@ -184,7 +191,19 @@ impl<C: Carrier> Service<C> {
     pub(crate) fn endless(carrier: C, sockets: Sockets, token: Token) -> Service<C> {
         let mut service = Service::new(carrier, sockets, Term::Endless, "");
         let number = service.next_program();
-        service.programs.push(Program { number, token });
+        service.programs.push(Program { number, token, share: None });
+        service
+    }
+
+    /// One that serves whomever `admission` admits, until it is told to stop and its last program leaves.
+    pub(crate) fn standing(
+        carrier: C,
+        sockets: Sockets,
+        in_force: &str,
+        admission: Box<dyn Admission>,
+    ) -> Service<C> {
+        let mut service = Service::new(carrier, sockets, Term::Standing, in_force);
+        service.admission = Some(admission);
         service
     }
 
@@ -203,6 +222,7 @@ impl<C: Carrier> Service<C> {
             programs: Vec::new(),
             programs_begun: 0,
             in_force: in_force.to_owned(),
+            admission: None,
         }
     }
 
@@ -217,11 +237,13 @@ impl<C: Carrier> Service<C> {
     }
 
     /// Serves, until `stop` is readable if there is one.
-    pub(crate) fn run(mut self, stop: Option<&OwnedFd>) {
+    pub(crate) fn run(mut self, mut stop: Option<&OwnedFd>) {
         loop {
             let [stopped, private, public, silent, connections, carrier] = self.wait(stop);
             if stopped.contains(&true) {
-                return;
+                let Term::Standing = self.term else { return };
+                (self.term, stop) = (Term::Last, None);
+                self.note(Event::Ending { programs: self.programs.len() });
             }
             // Before anybody is served: rules may have changed.
             let failed = self.carrier.wake(&carrier);
@@ -239,6 +261,7 @@ impl<C: Carrier> Service<C> {
             self.carrier.tell(&mut clients);
             for line in self.carrier.news() {
                 self.spread(&line);
+                self.note(Event::News(line));
             }
             let heard: Vec<Silent> = {
                 let mut ready = silent.iter();
@@ -321,7 +344,7 @@ impl<C: Carrier> Service<C> {
     fn pause(&self) -> Option<Duration> {
         let first = match self.term {
             Term::First(until) => Some(until.saturating_duration_since(Instant::now())),
-            Term::Endless | Term::Last => None,
+            Term::Endless | Term::Last | Term::Standing => None,
         };
         let waits = |one: &Connection<C::Waiting>| {
             matches!(one.state, State::Client { waiting: Some(_), .. }) && !one.over
@@ -333,9 +356,13 @@ impl<C: Carrier> Service<C> {
     /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
     fn let_go_of_programs(&mut self) {
         let ended = |one: &&Connection<C::Waiting>| one.over && matches!(one.state, State::Lease);
-        let numbers: Vec<u64> = self.connections.iter().filter(ended).map(|its| its.program).collect();
+        let ended = self.connections.iter().filter(ended).map(|its| (its.program, its.peer));
+        let (numbers, peers): (Vec<u64>, Vec<Option<Peer>>) = ended.unzip();
         if numbers.is_empty() {
             return;
+        }
+        for peer in peers.into_iter().flatten() {
+            self.note(Event::Ended { process: peer.number() });
         }
         self.programs.retain(|program| !numbers.contains(&program.number));
         for connection in &mut self.connections {
@@ -346,10 +373,64 @@ impl<C: Carrier> Service<C> {
     /// Whether there is nothing to be done any more. Who is about to join will find that out and begin anew.
     fn has_served(&self) -> bool {
         match self.term {
-            Term::Endless => false,
+            Term::Endless | Term::Standing => false,
             Term::First(until) => until <= Instant::now(),
             Term::Last => self.programs.is_empty(),
         }
+    }
+
+    fn note(&mut self, event: Event) {
+        if let Some(admission) = &mut self.admission {
+            admission.note(event);
+        }
+    }
+
+    /// What a program gets that wants to be served.
+    ///
+    /// # Errors
+    /// Says why it is not.
+    fn judge(&mut self, peer: Option<Peer>) -> Result<Option<(u32, Share)>, String> {
+        const NOT_OURS: &str =
+            "the programs of this interface are another user's, or run over another version of Overfly";
+        let Some(admission) = &mut self.admission else {
+            return if peer.is_some_and(Peer::may_join) { Ok(None) } else { Err(NOT_OURS.to_owned()) };
+        };
+        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
+        let applicant = peer.and_then(|peer| Applicant::of(peer, alive));
+        let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
+        let judged = match self.term {
+            Term::Standing => admission.judge(&applicant),
+            _ => Err("the broker was told to end, and takes no more programs".to_owned()),
+        };
+        match judged {
+            Ok(share) => {
+                let share = share.map(|share| (applicant.user, share));
+                admission.note(Event::Begun(applicant));
+                Ok(share)
+            }
+            Err(reason) => {
+                admission.note(Event::Refused(applicant, reason.clone()));
+                Err(reason)
+            }
+        }
+    }
+
+    /// Whether a program has room for one more stack.
+    ///
+    /// # Errors
+    /// That it has not.
+    fn has_share(&self, program: u64) -> Result<(), Error> {
+        let share_of = |number: u64| self.programs.iter().find(|its| its.number == number)?.share.as_ref();
+        let Some((user, share)) = share_of(program) else { return Ok(()) };
+        let same = |one: &&Connection<C::Waiting>| {
+            let its = share_of(one.program);
+            one.stack().is_some() && its.is_some_and(|(its, other)| its == user && other.rule == share.rule)
+        };
+        if self.connections.iter().filter(same).count() < usize::from(share.stacks) {
+            return Ok(());
+        }
+        Err(Error::Share { stacks: share.stacks })
     }
 
     fn count(&self, change: impl FnOnce(&mut BrokerCounters)) {
@@ -367,11 +448,17 @@ impl<C: Carrier> Service<C> {
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
         let known = |program: &Program| Some((Hello::parse(message, program.token)?, program.number));
         let known = self.programs.iter().find_map(known);
+        let mut share = None;
         let (role, program) = match (known, Hello::parse(message, observer::PUBLIC)) {
             (Some((role @ (Role::Leash | Role::Client), program)), _) if !public => (role, program),
-            (None, Some(Role::Program))
-                if peer.is_some_and(Peer::may_join) && self.carrier.shares().is_some() =>
-            {
+            (None, Some(Role::Program)) if self.carrier.shares().is_some() => {
+                match self.judge(peer) {
+                    Ok(its) => share = its,
+                    Err(reason) => {
+                        deliver(&socket, Reply::no(Refusal::BadRequest, &reason).as_bytes(), &[]);
+                        return self.count(|counters| counters.greetings_refused += 1);
+                    }
+                }
                 (Role::Program, self.next_program())
             }
             (None, Some(Role::Observer)) if public => {
@@ -382,7 +469,7 @@ impl<C: Carrier> Service<C> {
             }
             _ => {
                 if public {
-                    let reason = "the programs of this interface are another user's, or run over another version of Overfly";
+                    let reason = "this is another version of Overfly's";
                     deliver(&socket, Reply::no(Refusal::BadRequest, reason).as_bytes(), &[]);
                 }
                 return self.count(|counters| counters.greetings_refused += 1);
@@ -400,7 +487,7 @@ impl<C: Carrier> Service<C> {
         let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
         let (state, delivered) = match role {
             Role::Leash => (State::Leash, tie(&mut socket)),
-            Role::Program => (State::Lease, self.join(program, &socket)),
+            Role::Program => (State::Lease, self.join(program, share, &socket)),
             _ => {
                 let welcome = Welcome::new(&self.carrier.interface());
                 (State::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
@@ -412,12 +499,12 @@ impl<C: Carrier> Service<C> {
     }
 
     /// One more program is served.
-    fn join(&mut self, number: u64, socket: &OwnedFd) -> bool {
+    fn join(&mut self, number: u64, share: Option<(u32, Share)>, socket: &OwnedFd) -> bool {
         let mut token = Token([0; 16]);
         if getrandom(&mut token.0[..], GetRandomFlags::empty()).is_err() {
             return false;
         }
-        self.programs.push(Program { number, token });
+        self.programs.push(Program { number, token, share });
         if let Term::First(_) = self.term {
             self.term = Term::Last;
         }
@@ -454,6 +541,10 @@ impl<C: Carrier> Service<C> {
     }
 
     fn serve(&mut self, index: usize, wish: Wish, descriptors: Vec<OwnedFd>) {
+        let share = match wish.kind {
+            Kind::OpenStack => self.has_share(self.connections[index].program),
+            _ => Ok(()),
+        };
         let Service { carrier, connections, .. } = self;
         let connection = &mut connections[index];
         let stack = connection.stack();
@@ -476,12 +567,18 @@ impl<C: Carrier> Service<C> {
                     Err(error) => return self.reply(index, Err(error)),
                 }
             }
-            Kind::OpenStack => match carrier.open_stack(connection.asker()) {
+            Kind::OpenStack => match share.and_then(|()| carrier.open_stack(connection.asker())) {
                 Ok((opened, delivered)) => {
                     connection.state = State::Client { stack: Some(opened), waiting: None };
                     delivered
                 }
-                Err(error) => return self.reply(index, Err(error)),
+                Err(error) => {
+                    if let Some(peer) = connection.peer {
+                        let (process, user, reason) = (peer.number(), peer.user, error.to_string());
+                        self.note(Event::NoStack { process, user, reason });
+                    }
+                    return self.reply(index, Err(error));
+                }
             },
             _ => match carrier.ask(connection.asker(), stack, wish, descriptors) {
                 Asked::Now(outcome) => return self.reply(index, outcome),

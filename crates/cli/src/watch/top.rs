@@ -5,12 +5,14 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use overfly_load::Page;
 use overfly_terminal::print_json;
 use serde_json::json;
 
 use super::sample::{Sample, Sampler, is_drop};
-use super::{Choice, Failure, Left, screen};
+use super::{Choice, Failure, Left, metrics, screen};
 use crate::complain;
+use crate::log::{Level, say};
 
 /// Show what programs over Overfly do: connections, rates, retransmissions, drops, cores
 ///
@@ -32,9 +34,28 @@ pub(crate) struct Arguments {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     interval: f64,
+    /// Show nothing here, but every counter to Prometheus, at http://ADDRESS/metrics, until it is interrupted
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["json", "count", "once", "interval"])]
+    metrics: Option<String>,
 }
 
 pub(crate) fn top(arguments: &Arguments) -> ExitCode {
+    if let Some(address) = &arguments.metrics {
+        return match Page::serve(address, metrics::of(&arguments.choice)) {
+            Ok(page) => {
+                if let Ok(address) = page.address() {
+                    say(Level::Info, format_args!("metrics are at http://{address}/metrics"));
+                }
+                loop {
+                    std::thread::park();
+                }
+            }
+            Err(error) => {
+                complain(error);
+                ExitCode::from(2)
+            }
+        };
+    }
     let interval = Duration::try_from_secs_f64(arguments.interval).ok().filter(|its| !its.is_zero());
     let Some(interval) = interval else {
         complain(format_args!("--interval {}: expected seconds, more than 0", arguments.interval));

@@ -1,4 +1,4 @@
-//! `scripts/install.sh`, with an apt-get that installs nothing.
+//! `scripts/install.sh`, with an apt-get that installs nothing; `make install` into a folder.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -47,4 +47,115 @@ fn the_quickstart_installs_what_it_needs_and_says_what() {
     assert!(packages.len() <= 8, "{packages:?}");
     let (_, all) = installed(&[]);
     assert!(all.len() > 30 && packages.iter().all(|package| all.contains(package)), "{all:?}");
+}
+
+#[test]
+fn packages_tools_are_for_packages_only() {
+    let (_, packages) = installed(&["packages"]);
+    assert!(
+        packages.contains(&"rpm".to_owned()) && !packages.contains(&"nginx-light".to_owned()),
+        "{packages:?}"
+    );
+    let (_, tests) = installed(&[]);
+    assert!(!tests.contains(&"rpm".to_owned()) && !tests.contains(&"debootstrap".to_owned()), "{tests:?}");
+}
+
+/// Every file below a folder, by its path there.
+fn files(folder: &Path) -> Vec<String> {
+    let output = Command::new("find").args([".", "!", "-type", "d"]).current_dir(folder).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut files: Vec<String> = text.lines().map(|line| line.trim_start_matches("./").to_owned()).collect();
+    files.sort();
+    files
+}
+
+fn make(words: &[&str], build: &Path, prefix: &Path) {
+    let mut command = Command::new("make");
+    command.args(["--no-print-directory", "-C", concat!(env!("CARGO_MANIFEST_DIR"), "/../..")]).args(words);
+    let output = command
+        .env("CARGO_TARGET_DIR", build)
+        .env("DESTDIR", prefix)
+        .env("PREFIX", "/opt/overfly")
+        .env_remove("MAKEFLAGS")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
+    let build = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let release = build.path().join("release");
+    fs::create_dir(&release).unwrap();
+    fs::hard_link(env!("CARGO_BIN_EXE_overfly"), release.join("overfly")).unwrap();
+    fs::write(release.join("liboverfly.so"), "").unwrap();
+    let destination = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::write(destination.path().join("neighbour"), "").unwrap();
+    make(&["install"], build.path(), destination.path());
+
+    let root = destination.path().join("opt/overfly");
+    let there = files(&root);
+    for name in [
+        "bin/overfly",
+        "lib/overfly/liboverfly.so",
+        "lib/systemd/system/overfly-broker@.service",
+        "share/bash-completion/completions/overfly",
+        "share/doc/overfly/LICENSE-MIT",
+        "share/doc/overfly/broker.toml",
+        "share/fish/vendor_completions.d/overfly.fish",
+        "share/man/man1/overfly-broker.1",
+        "share/man/man1/overfly.1",
+        "share/overfly/profiles/latency.opf",
+        "share/overfly/python/overfly/__init__.py",
+        "share/zsh/site-functions/_overfly",
+    ] {
+        assert!(there.contains(&name.to_owned()), "{name} is missing: {there:?}");
+    }
+    let unit = fs::read_to_string(root.join("lib/systemd/system/overfly-broker@.service")).unwrap();
+    assert!(unit.contains("ExecStart=/opt/overfly/bin/overfly broker --interface %I\n"), "{unit}");
+
+    let output = |words: &[&str]| {
+        let output = Command::new(root.join("bin/overfly")).args(words).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let diagnosis: serde_json::Value = serde_json::from_str(&output(&["doctor", "--json"])).unwrap();
+    assert_eq!(diagnosis["machine"][0]["state"], "good", "the library is found: {diagnosis}");
+    assert!(output(&["profile", "list"]).contains("share/overfly/profiles/latency.opf"));
+
+    make(&["uninstall"], build.path(), destination.path());
+    assert_eq!(files(destination.path()), ["neighbour"]);
+}
+
+/// What systemd itself says of the unit; `systemd-analyze` is of systemd, which Debian's smallest images lack.
+#[test]
+fn systemd_takes_the_unit() {
+    let folder = tempfile::tempdir().unwrap();
+    let unit = include_str!("../../../../packaging/overfly-broker@.service");
+    let path = folder.path().join("overfly-broker@.service");
+    fs::write(&path, unit.replace("@PREFIX@/bin/overfly", "/bin/true")).unwrap();
+    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
+    let output = output.expect("systemd-analyze is needed here: type scripts/install.sh");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && !said.contains("overfly-broker"), "{said}");
+}
+
+#[test]
+fn every_dependency_has_a_licence_that_is_allowed() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/licences.py");
+    let check = |changed: &[(&str, &str)]| {
+        let mut command = Command::new("/usr/bin/python3");
+        command.arg(script).arg("check").envs(changed.iter().copied());
+        command.output().unwrap()
+    };
+    let output = check(&[]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    // And one that is not in the list is found.
+    let folder = tempfile::tempdir().unwrap();
+    let list = folder.path().join("deny.toml");
+    fs::write(&list, "[licenses]\nallow = ['MIT']\n").unwrap();
+    let output = check(&[("DENY", list.to_str().unwrap())]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("foldhash") && said.contains("Zlib"), "{said}");
+    assert!(!said.contains("aya "), "MIT OR Apache-2.0 is allowed: {said}");
 }

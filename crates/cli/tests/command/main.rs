@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod documents;
 mod install;
 mod lab;
 mod run;

@@ -25,7 +25,7 @@ pub struct Lease {
 
 impl Lease {
     /// Joins the broker of an interface of this network namespace. `None` if there is none, or if whoever has its name is
-    /// another user: anybody may take a name, so it proves nothing.
+    /// another user than this one and root: anybody may take a name, so it proves nothing.
     ///
     /// # Errors
     /// [`Error::BrokerGone`] if it ended meanwhile: try again. [`Error::Refused`], [`Error::BrokerProtocol`].
@@ -119,9 +119,9 @@ pub enum Heard {
     Nothing,
 }
 
-/// Whether a process of this one's user listens at the other end.
+/// Whether a process of this one's user listens at the other end, or of root's, who could do all that a stranger there might do.
 fn is_ours(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
+    socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root())
 }
 
 /// Who has the name of an interface's broker.
@@ -129,7 +129,7 @@ fn is_ours(socket: &OwnedFd) -> bool {
 pub enum Holder {
     /// Nobody who listens.
     Nobody,
-    /// A broker of this process's user.
+    /// A broker of this process's user, or of root's.
     Ours,
     /// Another user, or somebody who does not answer.
     Stranger,

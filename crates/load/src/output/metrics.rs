@@ -61,7 +61,7 @@ pub(crate) struct Metrics {
 
 /// A page of metrics, served until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Page {
+pub struct Page {
     listener: Arc<TcpListener>,
     thread: Option<JoinHandle<()>>,
 }
@@ -97,7 +97,10 @@ impl Metrics {
 
 impl Page {
     /// Listens on `address`; `text` is asked for whenever somebody wants the page.
-    pub(crate) fn serve(address: &str, text: impl Fn() -> String + Send + 'static) -> Result<Page, Error> {
+    ///
+    /// # Errors
+    /// That it cannot listen there.
+    pub fn serve(address: &str, text: impl Fn() -> String + Send + 'static) -> Result<Page, Error> {
         let listener = TcpListener::bind(address).map_err(|error| {
             Error::usage(
                 "--metrics",
@@ -115,7 +118,10 @@ impl Page {
     }
 
     /// Where it listens.
-    pub(crate) fn address(&self) -> io::Result<SocketAddr> {
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 }
@@ -250,7 +256,8 @@ fn distribution(
 }
 
 /// A label's value, escaped.
-pub(crate) struct Label<'a>(pub(crate) &'a str);
+#[derive(Debug)]
+pub struct Label<'a>(pub &'a str);
 
 impl fmt::Display for Label<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,194 @@
+//! `overfly broker`: a broker as a service, which stands before programs come and serves those whom its policy admits.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use overfly_load::Page;
+use overfly_steer::{Admission, Applicant, Event, Share, stand};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::low_level::pipe;
+
+use super::notify::notify;
+use super::policy::Policy;
+use crate::acceleration::attachment_options;
+use crate::complain;
+use crate::log::{Level, say};
+use crate::profile::{self, Profile};
+use crate::watch::metrics;
+
+/// Serve an interface to programs of users without privilege, as a service
+///
+/// `overfly run` finds the broker of its interface by itself, and needs no privilege then. The policy says who is served,
+/// and how much they get. Told to stop (SIGTERM), the broker takes no more programs and ends with the last one. Systemd's unit
+/// is overfly-broker@INTERFACE.service.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Arguments {
+    /// The network interface to serve
+    #[arg(short, long, value_name = "NAME", required_unless_present = "check")]
+    interface: Option<String>,
+    /// Who may run programs, and with how many stacks [default: /etc/overfly/broker.toml if it is there; without it root alone]
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+    /// Only say whether the policy can be read
+    #[arg(long)]
+    check: bool,
+    /// The options of the packet memory and the device, as `overfly run` takes them
+    #[arg(short, long, default_value = "balanced")]
+    profile: String,
+    /// Show what runs over the interface to Prometheus, at http://ADDRESS/metrics
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<String>,
+}
+
+/// Where the policy is, if nobody says otherwise.
+const POLICY: &str = "/etc/overfly/broker.toml";
+
+pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
+    let policy = PolicyFile(arguments.policy.clone());
+    let read = match policy.read() {
+        Ok(read) => read,
+        Err(error) => {
+            complain(error);
+            return ExitCode::from(2);
+        }
+    };
+    let Some(interface) = arguments.interface.as_deref().filter(|_| !arguments.check) else {
+        return crate::written(overfly_terminal::print(&format!(
+            "{}: {} rules\n",
+            policy.path().display(),
+            read.len()
+        )));
+    };
+    match begin(arguments, interface, policy) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            complain(format_args!("{interface} is not served: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn begin(arguments: &Arguments, interface: &str, policy: PolicyFile) -> Result<(), String> {
+    let in_force = Profile::load(&arguments.profile, &profile::folders())
+        .and_then(|profile| profile.in_environment(&profile::environment(), false))
+        .map_err(|error| error.to_string())?;
+    let options = attachment_options(&in_force.options);
+    let stop = stop_signals().map_err(|error| format!("signals cannot be heard: {error}"))?;
+    let metrics = arguments.metrics.as_deref().map(|address| {
+        Page::serve(address, metrics::of_interface(interface)).map_err(|error| error.to_string())
+    });
+    let metrics = metrics.transpose()?;
+    let watch = Watch { interface: interface.to_owned(), policy, programs: Vec::new() };
+    let ready = || {
+        if let Some(address) = metrics.as_ref().and_then(|page| page.address().ok()) {
+            say(Level::Info, format_args!("metrics are at http://{address}/metrics"));
+        }
+        say(Level::Info, format_args!("{interface} is served"));
+        notify("READY=1\nSTATUS=Serves no program");
+    };
+    let settings = super::settings(&in_force.options);
+    stand(interface, options, &settings, Box::new(watch), &stop, ready).map_err(|error| error.to_string())
+}
+
+/// Readable when this process is told to stop.
+fn stop_signals() -> std::io::Result<OwnedFd> {
+    let (stop, told) = UnixStream::pair()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, told.try_clone()?)?;
+    }
+    Ok(stop.into())
+}
+
+/// Where the policy is: a file that must be there, or one that may be.
+struct PolicyFile(Option<PathBuf>);
+
+impl PolicyFile {
+    fn path(&self) -> &Path {
+        self.0.as_deref().unwrap_or(Path::new(POLICY))
+    }
+
+    fn read(&self) -> Result<Policy, String> {
+        if self.0.is_none() && !self.path().exists() {
+            return Ok(Policy::default());
+        }
+        Policy::read(self.path())
+    }
+}
+
+/// Judges by the policy, and keeps the log.
+struct Watch {
+    interface: String,
+    policy: PolicyFile,
+    /// The processes that have had a program served, with the programs' names.
+    programs: Vec<(u32, String)>,
+}
+
+impl Admission for Watch {
+    fn judge(&mut self, applicant: &Applicant) -> Result<Option<Share>, String> {
+        if applicant.is_privileged {
+            return Ok(None);
+        }
+        let policy =
+            self.policy.read().map_err(|error| format!("the broker's policy cannot be read: {error}"))?;
+        let share = policy.share(applicant, &self.interface);
+        share.map(Some).ok_or_else(|| {
+            let Applicant { user, .. } = applicant;
+            format!(
+                "the broker's policy, {}, gives user {user} nothing on {}",
+                self.policy.path().display(),
+                self.interface
+            )
+        })
+    }
+
+    fn note(&mut self, event: Event) {
+        let Watch { interface, programs, .. } = self;
+        match event {
+            Event::Begun(Applicant { process, name, user, .. }) => {
+                say(Level::Info, format_args!("{interface} serves {name} (process {process}, user {user})"));
+                programs.push((process, name));
+            }
+            Event::Refused(Applicant { process, name, user, .. }, reason) => {
+                say(
+                    Level::Notice,
+                    format_args!(
+                        "{interface} does not serve {name} (process {process}, user {user}): {reason}"
+                    ),
+                );
+            }
+            Event::Ended { process } => {
+                let place = programs.iter().position(|(its, _)| *its == process);
+                let name = place.map(|place| programs.swap_remove(place).1).unwrap_or_default();
+                say(Level::Info, format_args!("{interface} no longer serves {name} (process {process})"));
+            }
+            Event::NoStack { process, user, reason } => {
+                say(
+                    Level::Notice,
+                    format_args!(
+                        "{interface}: process {process} of user {user} goes on on the kernel's stack: {reason}"
+                    ),
+                );
+            }
+            Event::Ending { programs: left } => {
+                let programs = if left == 1 { "program".to_owned() } else { format!("{left} programs") };
+                let until = if left == 0 {
+                    String::new()
+                } else {
+                    format!(", and waits for the {programs} that it serves")
+                };
+                say(Level::Notice, format_args!("{interface}: the broker was told to stop{until}"));
+                notify("STOPPING=1");
+            }
+            Event::News(line) => say(Level::Notice, line),
+        }
+        match &programs[..] {
+            [] => notify("STATUS=Serves no program"),
+            [(_, only)] => {
+                notify(&format!("STATUS=Serves {}", overfly_terminal::shown(&only.replace('\n', " "))));
+            }
+            several => notify(&format!("STATUS=Serves {} programs", several.len())),
+        }
+    }
+}

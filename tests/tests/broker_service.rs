@@ -1,0 +1,316 @@
+//! `overfly broker`: it stands before programs come, serves users without privilege as its policy says, and ends with the last.
+
+use std::io::Read;
+use std::os::unix::net::UnixDatagram;
+use std::process::{Child, Command, Stdio};
+
+use overfly_bench::lab::Lab;
+use overfly_tests::{Server, eventually, is_steered, output, overfly, send, succeed};
+use rustix::process::Signal;
+
+/// Nobody of this machine's.
+const USER: &str = "48123";
+const OTHER: &str = "48124";
+const UNIT: &str = include_str!("../../packaging/overfly-broker@.service");
+
+/// A broker's process, what it says, and what it tells the service manager.
+struct Broker {
+    child: Child,
+    said: std::fs::File,
+    told: UnixDatagram,
+    folder: tempfile::TempDir,
+}
+
+impl Broker {
+    /// Started with these capabilities and no others, once it is ready.
+    fn start(lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
+        let broker = Broker::begin(lab, policy, capabilities, more);
+        eventually("it is ready", || broker.hears("READY=1"));
+        broker
+    }
+
+    fn begin(lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = folder.path().join("broker.toml");
+        std::fs::write(&place, policy).expect("write the policy");
+        let notify = folder.path().join("notify");
+        let told = UnixDatagram::bind(&notify).expect("bind");
+        told.set_nonblocking(true).expect("no waiting");
+        let said = tempfile::tempfile().expect("a file");
+        // The capability is to make up for systemd's usual limit, or a smaller one.
+        let mut command = lab.command("server", "prlimit");
+        let bounds = capabilities.iter().map(|name| format!("+{}", name.to_lowercase()));
+        let bounds: Vec<String> = std::iter::once("-all".to_owned()).chain(bounds).collect();
+        command
+            .args(["--memlock=65536", "setpriv"])
+            .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set"])
+            .arg(bounds.join(","))
+            .arg(overfly())
+            .args(["broker", "--interface", "eth0", "--policy"])
+            .arg(&place)
+            .args(more)
+            .env("NOTIFY_SOCKET", &notify)
+            .stdin(Stdio::null())
+            .stderr(said.try_clone().expect("dup"));
+        Broker { child: command.spawn().expect("start the broker"), said, told, folder }
+    }
+
+    fn policy(&self, text: &str) {
+        std::fs::write(self.folder.path().join("broker.toml"), text).expect("write the policy");
+    }
+
+    /// Whether it has told this since it was asked last.
+    fn hears(&self, what: &str) -> bool {
+        let mut bytes = [0; 1024];
+        while let Ok(length) = self.told.recv(&mut bytes) {
+            if String::from_utf8_lossy(&bytes[..length]).contains(what) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn log(&self) -> String {
+        use std::os::unix::fs::FileExt;
+        let mut bytes = vec![0; 65_536];
+        let length = self.said.read_at(&mut bytes, 0).expect("read");
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
+    }
+
+    fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().expect("wait")
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn capabilities() -> Vec<&'static str> {
+    let line = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    let names = line.expect("the unit bounds capabilities").split(' ');
+    names.map(|name| name.strip_prefix("CAP_").expect("a capability")).collect()
+}
+
+/// As a user who has nothing but its number.
+fn as_user(lab: &Lab, side: &str, user: &str) -> Command {
+    let mut command = lab.command(side, "setpriv");
+    command.args([
+        "--reuid",
+        user,
+        "--regid",
+        user,
+        "--clear-groups",
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+    ]);
+    command
+}
+
+/// A web server of a user's, under `overfly run`.
+fn web(lab: &Lab, user: &str, port: &str) -> Server {
+    let mut command = as_user(lab, "server", user);
+    command.arg(overfly()).args(["run", "--", "/usr/bin/python3", "-m", "http.server", port]);
+    command.current_dir("/usr/share/doc").stdout(Stdio::null());
+    Server::spawn(command)
+}
+
+fn answers(lab: &Lab, port: &str) -> bool {
+    let url = format!("http://10.77.0.1:{port}/");
+    output(lab, "client", &["curl", "-sf", "-o", "/dev/null", "--max-time", "5", &url]).status.success()
+}
+
+fn top(lab: &Lab) -> serde_json::Value {
+    let binary = overfly().to_str().expect("UTF-8").to_owned();
+    let text = succeed(lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn accepts(lab: &Lab) -> u64 {
+    let look = top(lab);
+    let stacks = look["stacks"].as_array().expect("stacks").iter();
+    stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
+}
+
+#[test]
+fn a_user_without_privilege_is_served_as_the_policy_says() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let policy = format!("[[rule]]\nusers = [{USER}]\ninterfaces = ['eth0']\nstacks = 1\n");
+    let mut broker = Broker::start(&lab, &policy, &capabilities(), &["--metrics", "127.0.0.1:9477"]);
+    assert!(is_steered(&lab));
+
+    let server = web(&lab, USER, "8001");
+    eventually("it answers", || answers(&lab, "8001"));
+    // A peer that the neighbour table lacks yet is the kernel's.
+    eventually("connections are counted", || answers(&lab, "8001") && accepts(&lab) >= 1);
+    eventually("the log says so", || {
+        broker.log().contains("eth0 serves python3 (process ")
+            && broker.log().contains(&format!("user {USER})"))
+    });
+
+    // One more process of the rule's finds no place.
+    let refused = as_user(&lab, "server", USER)
+        .arg(overfly())
+        .args(["run", "--", "curl", "-s", "http://10.77.0.2:1/"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("start overfly");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("the 1 stacks that the broker's policy gives them"), "{said}");
+    assert_eq!(refused.status.code(), Some(7), "curl itself ran, on the kernel: {said}");
+
+    // Who is not in the policy is told, and runs on the kernel's stack.
+    let stranger = as_user(&lab, "server", OTHER)
+        .arg(overfly())
+        .args(["run", "--", "true"])
+        .stdin(Stdio::null())
+        .output()
+        .expect("start overfly");
+    let said = String::from_utf8_lossy(&stranger.stderr).into_owned();
+    assert!(said.contains(&format!("gives user {OTHER} nothing on eth0")), "{said}");
+    assert!(stranger.status.success(), "{said}");
+    assert!(broker.log().contains(&format!("user {OTHER}): the broker's policy")), "{}", broker.log());
+
+    // A file that cannot be read admits nobody new.
+    broker.policy("[[rule]]\n");
+    let unread =
+        as_user(&lab, "server", USER).arg(overfly()).args(["run", "--", "true"]).output().expect("start");
+    let said = String::from_utf8_lossy(&unread.stderr).into_owned();
+    assert!(said.contains("policy cannot be read"), "{said}");
+    broker.policy(&policy);
+
+    let page = succeed(&lab, "server", &["curl", "-s", "http://127.0.0.1:9477/metrics"]);
+    let who = "{interface=\"eth0\",program=\"python3\"}";
+    let value = |name: &str| -> u64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(&format!("overfly_{name}{who} ")));
+        line.unwrap_or_else(|| panic!("{name} is not in\n{page}")).parse().expect("a number")
+    };
+    assert!(value("accepts_total") >= 1 && value("processes") == 1);
+    // Every family of a stack's has a series: its name is one that stacks have.
+    for line in page.lines().filter_map(|line| line.strip_prefix("# TYPE overfly_")) {
+        let name = line.split(' ').next().expect("a name");
+        let begins = format!("overfly_{name}");
+        let by_reason = ["kernel_sockets_total", "dropped_total", "counter_total"].contains(&name);
+        let series = page.lines().any(|line| line.starts_with(&begins));
+        assert!(series || by_reason, "{name} has no series:\n{page}");
+    }
+
+    // Told to stop, it takes nobody any more, and waits for those who are there.
+    send(broker.child.id(), Signal::TERM);
+    eventually("it says that it stops", || broker.hears("STOPPING=1"));
+    let late =
+        as_user(&lab, "server", USER).arg(overfly()).args(["run", "--", "true"]).output().expect("start");
+    let said = String::from_utf8_lossy(&late.stderr).into_owned();
+    assert!(said.contains("takes no more programs"), "{said}");
+    assert!(broker.ended().is_none() && answers(&lab, "8001"));
+    server.stop();
+    eventually("the broker ends", || broker.ended().is_some());
+    assert!(broker.ended().is_some_and(|status| status.success()), "{}", broker.log());
+    assert!(!is_steered(&lab));
+}
+
+#[test]
+fn without_a_broker_a_user_is_told_what_is_missing() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let alone =
+        as_user(&lab, "server", USER).arg(overfly()).args(["run", "--", "true"]).output().expect("start");
+    let said = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(said.contains("nobody serves eth0") && said.contains("needs root"), "{said}");
+    assert!(alone.status.success());
+}
+
+#[test]
+fn a_service_with_nobody_to_serve_ends_at_once_and_a_second_one_says_why_it_does_not_begin() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let mut broker = Broker::start(&lab, "", &capabilities(), &[]);
+    let mut second = Broker::begin(&lab, "", &capabilities(), &[]);
+    eventually("the second one ends", || second.ended().is_some());
+    assert!(second.log().contains("eth0 has a broker already"), "{}", second.log());
+    send(broker.child.id(), Signal::TERM);
+    eventually("it ends", || broker.ended().is_some());
+    assert!(broker.ended().is_some_and(|status| status.success()), "{}", broker.log());
+    assert!(!is_steered(&lab));
+}
+
+/// Root without capabilities, as in a container, needs a rule like everybody.
+#[test]
+fn roots_number_alone_is_no_privilege() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let _broker = Broker::start(&lab, "", &capabilities(), &[]);
+    let run = |bounds: &str| {
+        let mut command = lab.command("server", "setpriv");
+        command
+            .args(["--inh-caps=-all", "--bounding-set", bounds])
+            .arg(overfly())
+            .args(["run", "--", "true"]);
+        String::from_utf8_lossy(&command.output().expect("start").stderr).into_owned()
+    };
+    let said = run("-all");
+    assert!(said.contains("gives user 0 nothing on eth0"), "{said}");
+    assert_eq!(run("+all"), "");
+}
+
+/// A broker with these capabilities serves a program, and root's, too.
+fn serves_with(lab: &Lab, capabilities: &[&str]) -> Result<(), String> {
+    let policy = format!("[[rule]]\nusers = [{USER}]\nstacks = 4\n");
+    let mut broker = Broker::begin(lab, &policy, capabilities, &[]);
+    let mut ready = false;
+    eventually("it is ready, or has ended", || {
+        ready = ready || broker.hears("READY=1");
+        ready || broker.ended().is_some()
+    });
+    if !ready {
+        return Err(broker.log());
+    }
+    let server = web(lab, USER, "8002");
+    eventually("it answers", || answers(lab, "8002"));
+    // A peer that the neighbour table lacks yet is the kernel's, and a process shows its counters a little later.
+    let mut served = 0;
+    for _ in 0..100 {
+        assert!(answers(lab, "8002"));
+        served = accepts(lab);
+        if served > 0 {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    server.stop();
+    let mut root = lab.command("server", overfly());
+    let root = root.args(["run", "--", "true"]).output().expect("start");
+    let said = String::from_utf8_lossy(&root.stderr).into_owned();
+    if served == 0 || !said.is_empty() || broker.log().contains("Operation not permitted") {
+        return Err(format!("{served} accepts; {said}; {}", broker.log()));
+    }
+    Ok(())
+}
+
+#[test]
+fn the_unit_has_the_capabilities_that_it_needs_and_no_others() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let all = capabilities();
+    serves_with(&lab, &all).expect("with what the unit has");
+    for without in &all {
+        let rest: Vec<&str> = all.iter().copied().filter(|name| name != without).collect();
+        let outcome = serves_with(&lab, &rest);
+        println!("without {without}: {outcome:?}");
+        assert!(outcome.is_err(), "CAP_{without} is in the unit, and nothing needs it");
+    }
+}
+
+#[test]
+fn lines_have_levels_where_the_journal_reads_them() {
+    use std::os::linux::fs::MetadataExt;
+    let mut pipe = tempfile::tempfile().expect("a file");
+    let its = pipe.metadata().expect("metadata");
+    let mut command = Command::new(overfly());
+    command.args(["broker", "--check", "--policy", "/nowhere"]).stderr(pipe.try_clone().expect("dup"));
+    command.env("JOURNAL_STREAM", format!("{}:{}", its.st_dev(), its.st_ino()));
+    assert_eq!(command.status().expect("start").code(), Some(2));
+    let mut said = String::new();
+    std::io::Seek::rewind(&mut pipe).expect("rewind");
+    pipe.read_to_string(&mut said).expect("read");
+    assert!(said.starts_with("<4>/nowhere: "), "{said}");
+}
