@@ -601,10 +601,10 @@ impl Engine {
         }
     }
 
-    /// Bytes of memory that control blocks and the flow table take.
+    /// Bytes of memory that control blocks, the flow table and the timers take.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.flows.bytes() + self.output.capacity() * size_of::<u32>()
+        self.flows.bytes() + self.wheel.bytes() + self.output.capacity() * size_of::<u32>()
     }
 
     /// Control blocks in use, TIME-WAIT ones included.
@@ -780,11 +780,15 @@ impl Engine {
 
     /// Brings the wheel and the output queue up to what the flow says.
     pub(crate) fn settle(&mut self, index: u32) {
+        let many = self.flows.are_many();
         let flow = self.flows.at_mut(index);
-        if let Some(at) = flow.deadline()
-            && (!flow.link.is_linked() || at.is_before(flow.link.at()))
-        {
-            self.wheel.schedule(&mut self.flows, index, at);
+        match flow.deadline() {
+            Some(at) if !flow.link.is_linked() || at.is_before(flow.link.at()) => {
+                self.wheel.schedule(&mut self.flows, index, at);
+            }
+            // Else the wheel would bring it back from memory for nothing.
+            None if many && flow.link.is_linked() => self.wheel.cancel(&mut self.flows, index),
+            _ => {}
         }
         let flow = self.flows.at_mut(index);
         if flow.has_output() {

@@ -149,7 +149,15 @@ impl<W: Wire> Shard<W> {
         }
         let (stack, opener, random, plan) =
             (&mut self.stack, &mut self.opener, &mut self.random, &*self.plan);
-        pace.begin(&mut self.side, multiplier, |side, template| {
+        let many = stack.engine.flows() >= PREPARE_FROM;
+        pace.begin(&mut self.side, multiplier, |side, template, row| {
+            if many
+                && row > 1
+                && let Some(opener) = opener
+            {
+                let routes = opener.draw(template, row, random);
+                stack.engine.prepare_tuples(routes.map(|route| (route.local, route.remote)));
+            }
             Machine { stack, side, plan, opener, random, now, met: Vec::new() }.open(template, None)
         })
     }
