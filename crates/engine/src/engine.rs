@@ -524,6 +524,18 @@ impl Engine {
         }
     }
 
+    /// How many hops the flow's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
+    pub fn set_hop_limit(&mut self, flow: FlowId, hops: u8) {
+        self.flows.at_mut(flow.0).hop_limit = hops.max(1);
+    }
+
+    /// How many hops packets of the listener's connections may go from now on, their SYN and ACK included.
+    pub fn set_listener_hop_limit(&mut self, listener: ListenerId, hops: u8) {
+        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
+            inherited.hop_limit = hops.max(1);
+        }
+    }
+
     /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
     pub fn set_congestion(&mut self, flow: FlowId, algorithm: crate::Algorithm) {
         let block = self.flows.at_mut(flow.0);
@@ -955,6 +967,7 @@ impl Shared {
             send_shift: 0,
             receive_shift,
             traffic_class: 0,
+            hop_limit: self.config.hop_limit,
             backoff: 0,
             lateness: Lateness::new(),
             challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),

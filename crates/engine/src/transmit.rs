@@ -516,7 +516,7 @@ impl<O: Owner> Turn<'_, O> {
             &flow.tuple,
             Lengths { header: header_len, segment: segment_len },
             sum,
-            outgoing.ecn.in_traffic_class(flow.traffic_class),
+            (outgoing.ecn.in_traffic_class(flow.traffic_class), flow.hop_limit),
         );
         if self.shared.config.checksum_offload {
             // A probe of the path's MTU is longer than a segment and must stay whole: it is never as long as two.
@@ -688,7 +688,7 @@ impl Shared {
         tuple: &Tuple,
         lengths: Lengths,
         payload: Sum,
-        traffic_class: u8,
+        (traffic_class, hop_limit): (u8, u8),
     ) -> usize {
         let length = lengths.segment;
         match tuple.ends() {
@@ -707,7 +707,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    self.config.hop_limit,
+                    hop_limit,
                 )
             }
             Ends::V6(local, remote) => {
@@ -725,7 +725,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    self.config.hop_limit,
+                    hop_limit,
                 )
             }
         }
@@ -864,7 +864,7 @@ impl Shared {
                 };
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 let lengths = Lengths { header: length, segment: length };
-                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), 0)
+                self.finish_tcp(frame, next_hop, &tuple, lengths, Sum::new(), (0, self.config.hop_limit))
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =

@@ -21,19 +21,27 @@ const TOGETHER: usize = 32;
 /// Flows that an emptied bucket keeps room for.
 const KEPT: usize = 256;
 
-/// A flow's place in the wheel.
+/// A flow's place in the wheel. Numbers of 32 bits are in halves, low first, so that it takes ten bytes of the control block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
     /// When the slot fires; meaningful while linked.
-    at: Tick,
+    at: [u16; 2],
     /// Where in the slot's bucket.
-    place: u32,
+    place: [u16; 2],
     slot: u16,
+}
+
+const fn halves(number: u32) -> [u16; 2] {
+    [number as u16, (number >> 16) as u16]
+}
+
+const fn whole([low, high]: [u16; 2]) -> u32 {
+    low as u32 | (high as u32) << 16
 }
 
 impl Link {
     pub(crate) const fn new() -> Self {
-        Self { at: Tick(0), place: 0, slot: NOT_LINKED }
+        Self { at: [0; 2], place: [0; 2], slot: NOT_LINKED }
     }
 
     pub(crate) const fn is_linked(&self) -> bool {
@@ -41,7 +49,7 @@ impl Link {
     }
 
     pub(crate) const fn at(&self) -> Tick {
-        self.at
+        Tick(whole(self.at))
     }
 }
 
@@ -113,7 +121,7 @@ impl Wheel {
         let in_level = (at.0 >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1);
         let slot = level * SLOTS + in_level;
         let bucket = &mut self.slots[slot];
-        *links.link(index) = Link { at, place: bucket.len() as u32, slot: slot as u16 };
+        *links.link(index) = Link { at: halves(at.0), place: halves(bucket.len() as u32), slot: slot as u16 };
         bucket.push(index);
         self.occupied[level][in_level / 64] |= 1 << (in_level % 64);
         self.linked += 1;
@@ -127,8 +135,8 @@ impl Wheel {
         let (slot, place) = (usize::from(link.slot), link.place);
         link.slot = NOT_LINKED;
         let bucket = &mut self.slots[slot];
-        bucket.swap_remove(place as usize);
-        match bucket.get(place as usize) {
+        bucket.swap_remove(whole(place) as usize);
+        match bucket.get(whole(place) as usize) {
             Some(moved) => links.link(*moved).place = place,
             None if bucket.is_empty() => self.emptied(slot),
             None => {}
@@ -200,7 +208,7 @@ impl Wheel {
             for index in flows {
                 let link = links.link(*index);
                 link.slot = NOT_LINKED;
-                let at = link.at;
+                let at = link.at();
                 if at == self.now {
                     // Into the slot that fires now.
                     self.put(links, *index, at, 0);
@@ -258,7 +266,7 @@ mod tests {
             &mut self.0[index as usize]
         }
         fn touch(&self, index: u32) -> u32 {
-            self.0[index as usize].place
+            whole(self.0[index as usize].place)
         }
     }
 

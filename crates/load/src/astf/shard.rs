@@ -108,6 +108,9 @@ impl<W: Wire> Shard<W> {
                         stack.engine.set_listener_max_segment(listener, mss);
                     }
                     stack.engine.set_listener_traffic_class(listener, tuning.traffic_class);
+                    if let Some(hops) = tuning.hop_limit {
+                        stack.engine.set_listener_hop_limit(listener, hops);
+                    }
                 }
                 side.listeners.push((listener, *port));
             }
