@@ -333,9 +333,17 @@ fn over_xdp_with_clients_that_nobody_has_seen() {
     };
     let server = start("server", &[]);
     eventually("the server side is attached", || overfly_tests::is_steered(&lab));
-    let client = json(&start("client", &["-m", "50"]).wait_with_output().expect("wait for the client side"));
+    let client = json(
+        &start("client", &["-m", "50", "--probe", "50"])
+            .wait_with_output()
+            .expect("wait for the client side"),
+    );
     std::thread::sleep(std::time::Duration::from_millis(300));
     send(server.id(), Signal::INT);
     let server = json(&server.wait_with_output().expect("wait for the server side"));
     check(&client, &server, 640, 57, 42 + 32_768);
+    let probe = &client["probes"][0];
+    let received = probe["received"].as_u64();
+    assert!(received > Some(10) && probe["lost"] == 0, "the kernel answers, and hears the answers: {probe}");
+    assert!(probe["avg_us"].as_f64() > Some(0.0), "{probe}");
 }

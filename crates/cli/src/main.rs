@@ -23,11 +23,17 @@ mod options;
 mod profile;
 mod program;
 mod report;
+#[path = "../../sockets/src/routes.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
+mod routes;
 #[path = "../../sockets/src/rules.rs"]
 #[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
 mod rules;
 mod run;
 mod supervise;
+#[path = "../../sockets/src/sysctls.rs"]
+#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
+mod sysctls;
 mod tune;
 mod watch;
 

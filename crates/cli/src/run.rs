@@ -100,9 +100,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             for line in in_force.without_effect() {
                 complain(line);
             }
-            let mut settings = overfly::sysctls::not_obeyed();
+            let mut settings = crate::sysctls::not_obeyed();
             if matches!(acceleration, Acceleration::Xdp(_)) {
-                settings.extend(overfly::routes::not_obeyed());
+                settings.extend(crate::routes::not_obeyed());
             }
             if !settings.is_empty() {
                 complain(format_args!(

@@ -86,6 +86,23 @@ pub enum Algorithm {
     Reno,
 }
 
+/// What Linux calls them (tcp(7), TCP_CONGESTION).
+const NAMES: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
+
+impl Algorithm {
+    /// The one of that name, if there is one.
+    #[must_use]
+    pub fn named(name: &[u8]) -> Option<Algorithm> {
+        NAMES.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, algorithm)| algorithm)
+    }
+
+    /// What Linux calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        NAMES.iter().find(|&&(_, known)| known == self).map_or("", |&(name, _)| name)
+    }
+}
+
 /// One flow's congestion control.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Congestion {

@@ -536,6 +536,18 @@ impl Engine {
         }
     }
 
+    /// How many hops the flow's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
+    pub fn set_hop_limit(&mut self, flow: FlowId, hops: u8) {
+        self.flows.at_mut(flow.0).hop_limit = hops.max(1);
+    }
+
+    /// How many hops packets of the listener's connections may go from now on, their SYN and ACK included.
+    pub fn set_listener_hop_limit(&mut self, listener: ListenerId, hops: u8) {
+        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
+            inherited.hop_limit = hops.max(1);
+        }
+    }
+
     /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
     pub fn set_congestion(&mut self, flow: FlowId, algorithm: crate::Algorithm) {
         let block = self.flows.at_mut(flow.0);
@@ -624,10 +636,10 @@ impl Engine {
         }
     }
 
-    /// Bytes of memory that control blocks and the flow table take.
+    /// Bytes of memory that control blocks, the flow table and the timers take.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.flows.bytes() + self.output.capacity() * size_of::<u32>()
+        self.flows.bytes() + self.wheel.bytes() + self.output.capacity() * size_of::<u32>()
     }
 
     /// Control blocks in use, TIME-WAIT ones included.
@@ -803,11 +815,15 @@ impl Engine {
 
     /// Brings the wheel and the output queue up to what the flow says.
     pub(crate) fn settle(&mut self, index: u32) {
+        let many = self.flows.are_many();
         let flow = self.flows.at_mut(index);
-        if let Some(at) = flow.deadline()
-            && (!flow.link.is_linked() || at.is_before(flow.link.at()))
-        {
-            self.wheel.schedule(&mut self.flows, index, at);
+        match flow.deadline() {
+            Some(at) if !flow.link.is_linked() || at.is_before(flow.link.at()) => {
+                self.wheel.schedule(&mut self.flows, index, at);
+            }
+            // Else the wheel would bring it back from memory for nothing.
+            None if many && flow.link.is_linked() => self.wheel.cancel(&mut self.flows, index),
+            _ => {}
         }
         let flow = self.flows.at_mut(index);
         if flow.has_output() {
@@ -980,6 +996,7 @@ impl Shared {
             send_shift: 0,
             receive_shift,
             traffic_class: 0,
+            hop_limit: self.config.hop_limit_to(tuple.remote().ip()),
             backoff: 0,
             lateness: Lateness::new(),
             challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),

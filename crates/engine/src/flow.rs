@@ -182,8 +182,10 @@ impl Flags {
 /// Ticks in which a flow challenges its peer once: about half a second, as Linux's net.ipv4.tcp_invalid_ratelimit.
 pub(crate) const CHALLENGE_TICKS: u32 = 512;
 
-/// One connection. Names after RFC 9293 section 3.3.1 where it has one.
+/// One connection. Names after RFC 9293 section 3.3.1 where it has one. Aligned so that it never lies on more cache lines than it
+/// must.
 #[derive(Debug)]
+#[repr(align(32))]
 pub(crate) struct Flow {
     pub(crate) tuple: Tuple,
     pub(crate) next_hop: MacAddr,
@@ -238,6 +240,8 @@ pub(crate) struct Flow {
     pub(crate) receive_shift: u8,
     /// Differentiated services of its packets; the two bits of ECN are 0.
     pub(crate) traffic_class: u8,
+    /// Hops that its packets may go.
+    pub(crate) hop_limit: u8,
     /// Doublings of the timeout (RFC 6298 section 5.5); goes on while a closed window is being probed.
     pub(crate) backoff: u8,
     /// When it last challenged the peer, in units of [`CHALLENGE_TICKS`] (wrapping).
@@ -593,3 +597,27 @@ const COST: usize = size_of::<Flow>() + 8 * 8 / 3 + size_of::<u32>() + size_of::
 /// DESIGN: a generated flow costs 256 bytes or less.
 #[cfg(test)]
 const _: () = assert!(COST <= 256);
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn something_of_each_cache_line_is_touched() {
+        let touched = [
+            offset_of!(Flow, una_offset),
+            offset_of!(Flow, tuple) + offset_of!(Tuple, local_port),
+            offset_of!(Flow, receive_next),
+            offset_of!(Flow, congestion),
+            offset_of!(Flow, sent_at_us),
+            offset_of!(Flow, traffic_class),
+        ];
+        println!("{} bytes, touched at {touched:?}", size_of::<Flow>());
+        for first in [0, 32] {
+            let lines: std::collections::BTreeSet<_> = touched.iter().map(|at| (first + at) / 64).collect();
+            assert_eq!(lines.len(), (first + size_of::<Flow>()).div_ceil(64), "from {first}: {lines:?}");
+        }
+    }
+}

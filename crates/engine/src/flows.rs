@@ -4,6 +4,9 @@ use crate::flow::{Flags, Flow};
 use crate::tuple::{Tuple, TupleHasher};
 use crate::wheel::{Link, Links};
 
+/// Control blocks of so many flows fill a processor's second-level cache.
+const MANY: usize = 8192;
+
 /// All flows of an engine. Memory for them is taken as they come.
 pub(crate) struct Flows {
     slab: Vec<Flow>,
@@ -30,10 +33,10 @@ impl Flows {
         self.table.find(self.hasher.hash(tuple), |index| slab[index as usize].tuple == *tuple)
     }
 
-    /// The place where a flow of `tuple` would be found first: its index, if one is there. The memory of the table is near then.
+    /// The flow that [`Flows::find`] would look at first, which is the one, nearly always. No control block is read.
     #[inline]
-    pub(crate) fn probe(&self, tuple: &Tuple) -> u32 {
-        self.table.slots[self.hasher.hash(tuple) as usize & self.table.mask()].index
+    pub(crate) fn probe(&self, tuple: &Tuple) -> Option<u32> {
+        self.table.find(self.hasher.hash(tuple), |_| true)
     }
 
     /// Reads a little of each of a control block's cache lines.
@@ -94,6 +97,12 @@ impl Flows {
         self.slab.len() - self.free.len()
     }
 
+    /// So many that most of them are in no near cache.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
+        self.slab.len() > MANY
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.len() >= self.max as usize
     }
@@ -109,6 +118,10 @@ impl Flows {
 impl Links for Flows {
     fn link(&mut self, index: u32) -> &mut Link {
         &mut self.slab[index as usize].link
+    }
+
+    fn touch(&self, index: u32) -> u32 {
+        Flows::touch(self, index)
     }
 }
 

@@ -106,6 +106,9 @@ impl Shared {
         flow.listener = listener;
         flow.mss = flow.mss.min(inherited.max_segment);
         flow.traffic_class = inherited.traffic_class;
+        if inherited.hop_limit > 0 {
+            flow.hop_limit = inherited.hop_limit;
+        }
     }
 
     /// Half-open connections of a listener that may have brought data.

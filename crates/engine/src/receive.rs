@@ -1,6 +1,6 @@
 //! Frames that arrive (RFC 9293 section 3.10.7).
 
-use core::net::{IpAddr, Ipv4Addr};
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use overfly_wire::checksum::{self, ChecksumState};
 use overfly_wire::ip::{Ecn, Packet};
@@ -42,13 +42,19 @@ impl Engine {
         core::hint::black_box(flows.fold(0, |sum, flow| sum ^ self.flows.touch(flow.0)));
     }
 
+    /// As [`Engine::prepare`], for connections that [`Engine::connect`] will be asked for next, by their local and remote ends.
+    pub fn prepare_tuples(&self, ends: impl Iterator<Item = (SocketAddr, SocketAddr)>) {
+        let found = ends.map(|(local, remote)| self.flows.probe(&Tuple::new(local, remote)));
+        core::hint::black_box(found.fold(0, |sum, index| sum ^ index.unwrap_or(0)));
+    }
+
     /// As [`Engine::prepare`], for TCP segments over IPv4 that [`Engine::receive`] will be given next, 64 at most. `each` is told
     /// whose they seem to be.
     pub fn prepare_frames<'a>(&self, frames: impl Iterator<Item = &'a [u8]>, mut each: impl FnMut(FlowId)) {
         let mut found = [u32::MAX; 64];
         let mut count = 0;
         for (frame, place) in frames.zip(&mut found) {
-            *place = plain_tuple(frame).map_or(u32::MAX, |tuple| self.flows.probe(&tuple));
+            *place = plain_tuple(frame).and_then(|tuple| self.flows.probe(&tuple)).unwrap_or(u32::MAX);
             count += 1;
         }
         let mut sum = 0;

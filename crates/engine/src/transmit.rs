@@ -527,7 +527,7 @@ impl<O: Owner> Turn<'_, O> {
             &flow.tuple,
             Lengths { header: header_len, segment: segment_len },
             (!unfinished).then_some(sum),
-            outgoing.ecn.in_traffic_class(flow.traffic_class),
+            (outgoing.ecn.in_traffic_class(flow.traffic_class), flow.hop_limit),
         );
         if unfinished {
             sink.commit_unfinished(
@@ -705,7 +705,7 @@ impl Shared {
         tuple: &Tuple,
         lengths: Lengths,
         payload: Option<Sum>,
-        traffic_class: u8,
+        (traffic_class, hop_limit): (u8, u8),
     ) -> usize {
         let length = lengths.segment;
         match tuple.ends() {
@@ -724,7 +724,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    self.config.hop_limit,
+                    hop_limit,
                 )
             }
             Ends::V6(local, remote) => {
@@ -742,7 +742,7 @@ impl Shared {
                     ipv4::PROTOCOL_TCP,
                     length,
                     traffic_class,
-                    self.config.hop_limit6,
+                    hop_limit,
                 )
             }
         }
@@ -883,7 +883,8 @@ impl Shared {
                 let length = header.emit(&mut frame[headers_len(tuple.is_v4())..]);
                 let lengths = Lengths { header: length, segment: length };
                 let sum = (!self.config.checksum_offload).then(Sum::new);
-                self.finish_tcp(frame, next_hop, &tuple, lengths, sum, 0)
+                let marks = (0, self.config.hop_limit_to(tuple.remote().ip()));
+                self.finish_tcp(frame, next_hop, &tuple, lengths, sum, marks)
             }
             &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =

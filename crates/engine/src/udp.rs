@@ -195,10 +195,15 @@ struct Socket {
     group: u32,
     /// Bytes of the largest IP packet that it sent; 0 if none.
     largest_sent: u16,
+    /// Differentiated services of its packets, and how many hops they may go.
+    marks: Marks,
 }
 
 /// In no group.
 const ALONE: u32 = u32::MAX;
+
+/// Traffic class, and hop limit; 0: the configuration's.
+type Marks = (u8, u8);
 
 impl Socket {
     fn kind(&self) -> usize {
@@ -222,6 +227,7 @@ pub(crate) struct Held {
     next_hop: MacAddr,
     tuple: Tuple,
     payload: Box<[u8]>,
+    marks: Marks,
 }
 
 impl Held {
@@ -329,8 +335,15 @@ impl Udp {
 
     /// A new socket, which does not stand in the table yet.
     fn add(&mut self, tuple: Tuple, is_connected: bool, bound: IpAddr) -> u32 {
-        let socket =
-            Socket { tuple, bound: bound.into(), is_open: true, is_connected, group: ALONE, largest_sent: 0 };
+        let socket = Socket {
+            tuple,
+            bound: bound.into(),
+            is_open: true,
+            is_connected,
+            group: ALONE,
+            largest_sent: 0,
+            marks: (0, 0),
+        };
         match self.free.pop() {
             Some(index) => {
                 self.sockets[index as usize] = socket;
@@ -543,6 +556,16 @@ impl Engine {
         self.udp.enter(socket.0);
     }
 
+    /// The traffic class of the socket's packets (IP_TOS, IPV6_TCLASS; RFC 2474), the lowest two bits of which are 0.
+    pub fn udp_set_traffic_class(&mut self, socket: UdpId, class: u8) {
+        self.udp.sockets[socket.index()].marks.0 = class & !0b11;
+    }
+
+    /// How many hops the socket's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
+    pub fn udp_set_hop_limit(&mut self, socket: UdpId, hops: u8) {
+        self.udp.sockets[socket.index()].marks.1 = hops.max(1);
+    }
+
     /// The local end, and the remote end of a connected socket.
     #[must_use]
     pub fn udp_ends(&self, socket: UdpId) -> (SocketAddr, Option<SocketAddr>) {
@@ -605,17 +628,18 @@ impl Engine {
         if packet_len > usize::from(mtu) {
             return Err(SendError::TooBig(mtu));
         }
+        let marks = self.udp.at(socket).marks;
         match self.udp_next_hop(tuple.remote) {
             Some(next_hop) => {
                 let frame = sink.frame().ok_or(SendError::Full)?;
-                let length = self.shared.write_datagram(frame, next_hop, &tuple, payload);
+                let length = self.shared.write_datagram(frame, next_hop, &tuple, payload, marks);
                 sink.commit(length);
                 self.shared.counters.tx_frames += 1;
                 self.shared.counters.tx_datagrams += 1;
             }
             None if self.shared.config.arp => {
                 let next_hop = MacAddr::BROADCAST;
-                let held = Held { socket, next_hop, tuple, payload: payload.into() };
+                let held = Held { socket, next_hop, tuple, payload: payload.into(), marks };
                 if !self.shared.hold_datagram(now, held) {
                     return Err(SendError::NoNeighbor);
                 }
@@ -849,7 +873,14 @@ fn write_udp<A: checksum::Address>(
 impl Shared {
     /// Writes a datagram; returns the frame's length.
     #[inline]
-    fn write_datagram(&self, frame: &mut [u8], next_hop: MacAddr, tuple: &Tuple, payload: &[u8]) -> usize {
+    fn write_datagram(
+        &self,
+        frame: &mut [u8],
+        next_hop: MacAddr,
+        tuple: &Tuple,
+        payload: &[u8],
+        (traffic_class, hop_limit): Marks,
+    ) -> usize {
         let headers = headers_len(tuple.is_v4());
         let length = HEADER_LEN + payload.len();
         let datagram = &mut frame[headers..headers + length];
@@ -865,20 +896,14 @@ impl Shared {
             _ => unreachable!("a datagram's ends are of one family: Engine::udp_send sees to it"),
         }
         let path = Path { next_hop, source, destination };
-        self.write_headers(
-            frame,
-            &path,
-            ipv4::PROTOCOL_UDP,
-            length,
-            0,
-            self.config.hop_limit_to(path.destination),
-        )
+        let hop_limit = if hop_limit > 0 { hop_limit } else { self.config.hop_limit_to(path.destination) };
+        self.write_headers(frame, &path, ipv4::PROTOCOL_UDP, length, traffic_class, hop_limit)
     }
 
     /// Writes a datagram that waited for its next hop; returns the frame's length.
     pub(crate) fn write_held(&mut self, frame: &mut [u8], held: &Held) -> usize {
         self.counters.tx_datagrams += 1;
-        self.write_datagram(frame, held.next_hop, &held.tuple, &held.payload)
+        self.write_datagram(frame, held.next_hop, &held.tuple, &held.payload, held.marks)
     }
 
     /// Writes a port unreachable message; returns the frame's length.

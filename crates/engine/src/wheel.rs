@@ -1,12 +1,14 @@
-//! Timers: a hierarchical wheel whose links live in the control blocks.
+//! Timers: a hierarchical wheel of buckets of flows. A flow's control block says where in which bucket it stands.
 //!
 //! A flow stands in at most one slot, for its earliest deadline when it was put there. A deadline that moves later is not
 //! moved in the wheel: the slot fires at the old time and the flow is put in again. So the common case, a retransmission
 //! timer that is pushed back by every acknowledgment, costs nothing here.
+//!
+//! Buckets rather than lists through the control blocks: who stands behind whom is known without a look at either, so that the
+//! memory of many flows that fire together is asked for at once, not of each when the one before it has come.
 
 use crate::time::Tick;
 
-pub(crate) const NONE: u32 = u32::MAX;
 const NOT_LINKED: u16 = u16::MAX;
 
 const SLOT_BITS: u32 = 8;
@@ -14,20 +16,32 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const LEVELS: usize = 3;
 /// Deadlines further away (4.7 h) fire early, see that they are not due, and are put in again.
 const HORIZON: u32 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
+/// Flows whose memory is asked for together.
+const TOGETHER: usize = 32;
+/// Flows that an emptied bucket keeps room for.
+const KEPT: usize = 256;
 
-/// A flow's place in the wheel.
+/// A flow's place in the wheel. Numbers of 32 bits are in halves, low first, so that it takes ten bytes of the control block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Link {
-    next: u32,
-    previous: u32,
-    slot: u16,
     /// When the slot fires; meaningful while linked.
-    at: Tick,
+    at: [u16; 2],
+    /// Where in the slot's bucket.
+    place: [u16; 2],
+    slot: u16,
+}
+
+const fn halves(number: u32) -> [u16; 2] {
+    [number as u16, (number >> 16) as u16]
+}
+
+const fn whole([low, high]: [u16; 2]) -> u32 {
+    low as u32 | (high as u32) << 16
 }
 
 impl Link {
     pub(crate) const fn new() -> Self {
-        Self { next: NONE, previous: NONE, slot: NOT_LINKED, at: Tick(0) }
+        Self { at: [0; 2], place: [0; 2], slot: NOT_LINKED }
     }
 
     pub(crate) const fn is_linked(&self) -> bool {
@@ -35,32 +49,50 @@ impl Link {
     }
 
     pub(crate) const fn at(&self) -> Tick {
-        self.at
+        Tick(whole(self.at))
     }
 }
 
 /// Where the links are.
 pub(crate) trait Links {
     fn link(&mut self, index: u32) -> &mut Link;
+    /// Reads a little of all that firing needs.
+    fn touch(&self, index: u32) -> u32;
+}
+
+/// Brings the memory of flows near, all at once.
+fn approach(links: &impl Links, flows: &[u32]) {
+    if flows.len() > 1 {
+        core::hint::black_box(flows.iter().fold(0, |sum, index| sum ^ links.touch(*index)));
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct Wheel {
-    heads: Box<[u32; SLOTS * LEVELS]>,
+    slots: Box<[Vec<u32>]>,
     occupied: [[u64; SLOTS / 64]; LEVELS],
     /// The last tick whose slot has fired.
     now: Tick,
     linked: usize,
+    /// The last so many flows of the slot that fires are near.
+    near: usize,
 }
 
 impl Wheel {
     pub(crate) fn new() -> Self {
         Self {
-            heads: Box::new([NONE; SLOTS * LEVELS]),
+            slots: vec![Vec::new(); SLOTS * LEVELS].into(),
             occupied: [[0; SLOTS / 64]; LEVELS],
             now: Tick(0),
             linked: 0,
+            near: 0,
         }
+    }
+
+    /// Bytes of memory in use.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.iter().map(Vec::capacity).sum::<usize>() * size_of::<u32>()
+            + self.slots.len() * size_of::<Vec<u32>>()
     }
 
     /// An empty wheel goes to `now` at once: the epoch, or the time spent idle, may be far away.
@@ -82,49 +114,63 @@ impl Wheel {
             0x100..=0xffff => 1,
             _ => 2,
         };
-        let slot = level * SLOTS + ((at.0 >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1));
-        let head = self.heads[slot];
-        if head != NONE {
-            links.link(head).previous = index;
-        }
-        *links.link(index) = Link { next: head, previous: NONE, slot: slot as u16, at };
-        self.heads[slot] = index;
-        self.occupied[level][(slot % SLOTS) / 64] |= 1 << (slot % 64);
+        self.put(links, index, at, level);
+    }
+
+    fn put(&mut self, links: &mut impl Links, index: u32, at: Tick, level: usize) {
+        let in_level = (at.0 >> (SLOT_BITS * level as u32)) as usize & (SLOTS - 1);
+        let slot = level * SLOTS + in_level;
+        let bucket = &mut self.slots[slot];
+        *links.link(index) = Link { at: halves(at.0), place: halves(bucket.len() as u32), slot: slot as u16 };
+        bucket.push(index);
+        self.occupied[level][in_level / 64] |= 1 << (in_level % 64);
         self.linked += 1;
     }
 
     pub(crate) fn cancel(&mut self, links: &mut impl Links, index: u32) {
-        let link = *links.link(index);
+        let link = links.link(index);
         if !link.is_linked() {
             return;
         }
-        if link.next != NONE {
-            links.link(link.next).previous = link.previous;
+        let (slot, place) = (usize::from(link.slot), link.place);
+        link.slot = NOT_LINKED;
+        let bucket = &mut self.slots[slot];
+        bucket.swap_remove(whole(place) as usize);
+        match bucket.get(whole(place) as usize) {
+            Some(moved) => links.link(*moved).place = place,
+            None if bucket.is_empty() => self.emptied(slot),
+            None => {}
         }
-        if link.previous == NONE {
-            self.set_head(usize::from(link.slot), link.next);
-        } else {
-            links.link(link.previous).next = link.next;
-        }
-        links.link(index).slot = NOT_LINKED;
         self.linked -= 1;
     }
 
-    fn set_head(&mut self, slot: usize, head: u32) {
-        self.heads[slot] = head;
-        if head == NONE {
-            self.occupied[slot / SLOTS][(slot % SLOTS) / 64] &= !(1 << (slot % 64));
+    fn emptied(&mut self, slot: usize) {
+        self.occupied[slot / SLOTS][(slot % SLOTS) / 64] &= !(1 << (slot % 64));
+        if self.slots[slot].capacity() > KEPT {
+            self.slots[slot] = Vec::new();
         }
     }
 
     /// Takes the next link that is due at `now`, or returns `None` when there is none left.
     pub(crate) fn expire(&mut self, links: &mut impl Links, now: Tick) -> Option<u32> {
         loop {
-            let head = self.heads[self.now.0 as usize & (SLOTS - 1)];
-            if head != NONE {
-                self.cancel(links, head);
-                return Some(head);
+            let slot = self.now.0 as usize & (SLOTS - 1);
+            if let Some(index) = self.slots[slot].pop() {
+                let left = &self.slots[slot];
+                if self.near == 0 {
+                    self.near = left.len().min(TOGETHER);
+                    approach(links, &left[left.len() - self.near..]);
+                } else {
+                    self.near -= 1;
+                }
+                if left.is_empty() {
+                    self.emptied(slot);
+                }
+                links.link(index).slot = NOT_LINKED;
+                self.linked -= 1;
+                return Some(index);
             }
+            self.near = 0;
             if !self.now.is_before(now) {
                 return None;
             }
@@ -154,32 +200,23 @@ impl Wheel {
 
     /// Spreads a slot of a higher level over the lower ones.
     fn cascade(&mut self, links: &mut impl Links, slot: usize) {
-        let mut index = self.heads[slot];
-        self.set_head(slot, NONE);
-        while index != NONE {
-            let link = *links.link(index);
-            links.link(index).slot = NOT_LINKED;
-            self.linked -= 1;
-            if link.at == self.now {
-                self.schedule_due(links, index);
-            } else {
-                self.schedule(links, index, link.at);
+        let bucket = core::mem::take(&mut self.slots[slot]);
+        self.emptied(slot);
+        self.linked -= bucket.len();
+        for flows in bucket.chunks(TOGETHER) {
+            approach(links, flows);
+            for index in flows {
+                let link = links.link(*index);
+                link.slot = NOT_LINKED;
+                let at = link.at();
+                if at == self.now {
+                    // Into the slot that fires now.
+                    self.put(links, *index, at, 0);
+                } else {
+                    self.schedule(links, *index, at);
+                }
             }
-            index = link.next;
         }
-    }
-
-    /// Puts a link into the slot that fires now.
-    fn schedule_due(&mut self, links: &mut impl Links, index: u32) {
-        let slot = self.now.0 as usize & (SLOTS - 1);
-        let head = self.heads[slot];
-        if head != NONE {
-            links.link(head).previous = index;
-        }
-        *links.link(index) = Link { next: head, previous: NONE, slot: slot as u16, at: self.now };
-        self.heads[slot] = index;
-        self.occupied[0][slot / 64] |= 1 << (slot % 64);
-        self.linked += 1;
     }
 
     /// The tick at which [`Wheel::expire`] should be called next: when something fires, or has to be spread.
@@ -227,6 +264,9 @@ mod tests {
     impl Links for Table {
         fn link(&mut self, index: u32) -> &mut Link {
             &mut self.0[index as usize]
+        }
+        fn touch(&self, index: u32) -> u32 {
+            whole(self.0[index as usize].place)
         }
     }
 

@@ -9,6 +9,7 @@ class Prof1():
         parser.add_argument("--req", type=int, default=1, help="bytes of the request")
         parser.add_argument("--size", type=int, default=1, help="bytes of the response")
         parser.add_argument("--hold", type=int, default=0, help="how long the client waits before it closes, us")
+        parser.add_argument("--first", type=int, default=0, help="how long the client waits before its request, us")
         parser.add_argument("--clients", type=int, default=255, help="client addresses")
         parser.add_argument("--win", type=int, default=32768, help="receive window, bytes")
         parser.add_argument("--cps", type=float, default=1.0, help="connections a second")
@@ -16,6 +17,8 @@ class Prof1():
         parser.add_argument("--delay", type=int, default=0, help="how long packets take each way, us")
         args = parser.parse_args(tunables)
         prog_c = ASTFProgram()
+        if args.first:
+            prog_c.delay(args.first)
         prog_c.send("q" * args.req)
         prog_c.recv(args.size)
         prog_s = ASTFProgram()

@@ -11,8 +11,8 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
-use crate::socket::{FastOpenKeys, Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings, algorithm, algorithm_name};
-use crate::sysctls::Sysctls;
+use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+use crate::sysctls::{FastOpenKeys, Sysctls};
 use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
@@ -285,7 +285,7 @@ impl Fresh {
             max_segment: number(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
             congestion: sockopt::tcp_congestion(&socket)
                 .ok()
-                .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes())),
+                .and_then(|name| Algorithm::named(name.trim_end_matches('\0').as_bytes())),
         };
         fresh.settings = settings(socket.as_raw_fd(), &fresh);
         Ok(fresh)
@@ -334,7 +334,7 @@ pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
         traffic_class: traffic_class(descriptor),
         congestion: sockopt::tcp_congestion(socket)
             .ok()
-            .and_then(|name| algorithm(name.trim_end_matches('\0').as_bytes()))
+            .and_then(|name| Algorithm::named(name.trim_end_matches('\0').as_bytes()))
             .filter(|&algorithm| Some(algorithm) != fresh.congestion),
         linger: (linger[0] != 0).then_some(linger_time),
         linger_time,
@@ -373,7 +373,7 @@ pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
         let _ = sockopt::set_tcp_quickack(socket, on);
     }
     if let Some(algorithm) = settings.congestion {
-        let _ = sockopt::set_tcp_congestion(socket, algorithm_name(algorithm));
+        let _ = sockopt::set_tcp_congestion(socket, algorithm.name());
     }
     if settings.send_limit != default.send_limit {
         let _ = sockopt::set_socket_send_buffer_size(socket, settings.send_limit);

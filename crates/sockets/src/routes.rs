@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use core::time::Duration;
 use std::os::fd::OwnedFd;
 
-use overfly_engine::{Prefix, Route};
+use overfly_engine::{Algorithm, Prefix, Route};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -21,6 +21,8 @@ const RT_TABLE_MAIN: u8 = 254;
 /// A clone of a route for one destination.
 const RTM_F_CLONED: u32 = 0x200;
 const RTN_UNICAST: u8 = 1;
+const AF_INET: u16 = AddressFamily::INET.as_raw();
+const AF_INET6: u16 = AddressFamily::INET6.as_raw();
 const RTA_DST: u16 = 1;
 const RTA_METRICS: u16 = 8;
 
@@ -154,9 +156,9 @@ fn parse(body: &[u8]) -> Option<Line> {
     if table != RT_TABLE_MAIN || kind != RTN_UNICAST || flags & RTM_F_CLONED != 0 {
         return None;
     }
-    let mut address = match i32::from(family) {
-        libc::AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        libc::AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+    let mut address = match u16::from(family) {
+        AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         _ => return None,
     };
     let mut metrics: &[u8] = &[];
@@ -181,7 +183,7 @@ fn parse(body: &[u8]) -> Option<Line> {
             QUICK_ACK => route.quick_ack = number != 0,
             CONGESTION => {
                 let name = value.split(|&byte| byte == 0).next().unwrap_or_default();
-                route.congestion = crate::socket::algorithm(name);
+                route.congestion = Algorithm::named(name);
                 if route.congestion.is_none() {
                     line.not_obeyed.push(format!("congctl {}", String::from_utf8_lossy(name)));
                 }

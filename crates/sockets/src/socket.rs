@@ -37,22 +37,6 @@ pub(crate) const SEND_LIMIT: usize = 512 * 1024;
 /// Least and largest SO_SNDBUF.
 pub(crate) const SEND_LIMIT_RANGE: (usize, usize) = (4 * 1024, 1024 * 1024);
 
-/// The keys of Fast Open cookies: that of new ones, and that of those given before.
-pub(crate) type FastOpenKeys = ([u8; 16], Option<[u8; 16]>);
-
-/// The algorithms that the engine has, by Linux's names.
-const ALGORITHMS: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
-
-/// What TCP_CONGESTION means.
-pub(crate) fn algorithm(name: &[u8]) -> Option<Algorithm> {
-    ALGORITHMS.iter().find(|(known, _)| known.as_bytes() == name).map(|&(_, algorithm)| algorithm)
-}
-
-/// What TCP_CONGESTION says.
-pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
-    ALGORITHMS.iter().find(|&&(_, known)| known == algorithm).map_or("", |&(name, _)| name)
-}
-
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 /// An address as the engine and the broker have it: IPv4 if it is mapped, without flow label and scope.

@@ -23,7 +23,8 @@ pub(crate) use self::datagram::{DatagramFace, Datagrams};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
-use crate::socket::{Arrival, FastOpenKeys, Listening, Settings, Side, Socket, SocketId, State};
+use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
+use crate::sysctls::FastOpenKeys;
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;

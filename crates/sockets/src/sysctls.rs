@@ -3,10 +3,12 @@
 
 use core::time::Duration;
 
-use overfly_engine::{Config, Ecn, SynCookies};
+use overfly_engine::{Algorithm, Config, Ecn, SynCookies};
 
 use crate::options::Options;
-use crate::socket::FastOpenKeys;
+
+/// The keys of Fast Open cookies: that of new ones, and that of those given before.
+pub type FastOpenKeys = ([u8; 16], Option<[u8; 16]>);
 
 /// What an engine cannot follow, and the value with which nothing is to be followed.
 const NOT_OBEYED: [(&str, u64); 24] = [
@@ -136,7 +138,7 @@ impl<R: Fn(&str) -> String> Sysctls<R> {
         ];
         let algorithm = (self.0)("tcp_congestion_control");
         let algorithm = algorithm.trim();
-        let known = algorithm.is_empty() || crate::socket::algorithm(algorithm.as_bytes()).is_some();
+        let known = algorithm.is_empty() || Algorithm::named(algorithm.as_bytes()).is_some();
         let congestion = (!known).then(|| ("tcp_congestion_control", format!("{algorithm} (cubic)")));
         plain
             .chain(partly.into_iter().flatten())

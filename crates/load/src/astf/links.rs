@@ -192,16 +192,22 @@ pub(crate) fn shard<W: Wire>(
     let ports = Ports { range: first + offset..=*settings.ports.end(), stride };
     let opener = Opener::new(plan, index, settings.threads, &ports);
     let pace = Pace::new(plan, index, settings.threads);
-    let probe = if index == 0 { probe(settings, plan) } else { None };
+    let probe = if index == 0 { probe(settings, plan)? } else { None };
     Ok(Shard::client(stack, plan, (opener, pace, probe), flows, seed))
 }
 
 /// The latency probe of a run's first thread: between the pairs that the profile names, else its first client and server.
-pub(crate) fn probe(settings: &Settings, plan: &Plan) -> Option<Probe> {
+pub(crate) fn probe(settings: &Settings, plan: &Plan) -> Result<Option<Probe>, Error> {
     let first = [(plan.templates[0].clients.0.first, plan.templates[0].servers.0.first)];
     let pairs: &[_] = if plan.probes.is_empty() { &first } else { &plan.probes };
-    let per_s = settings.probe_per_s.or((!plan.probes.is_empty()).then_some(1.0))?;
+    let Some(per_s) = settings.probe_per_s.or((!plan.probes.is_empty()).then_some(1.0)) else {
+        return Ok(None);
+    };
     let [low, high] =
         [0, 8].map(|at| boot_key()[at..at + 8].iter().fold(0, |sum, byte| sum << 8 | u64::from(*byte)));
-    Some(Probe::new(pairs, per_s, SplitMix::new(low ^ high ^ uptime_ns()).next()))
+    let mut probe = Probe::new(pairs, per_s, SplitMix::new(low ^ high ^ uptime_ns()).next());
+    if settings.link == Some(Link::Xdp) {
+        probe.listen()?;
+    }
+    Ok(Some(probe))
 }

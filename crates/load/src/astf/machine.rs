@@ -148,14 +148,26 @@ impl<W: Wire> Machine<'_, W> {
     /// What a template sets for its flows.
     fn tune(&mut self, key: Key, template: u16) {
         let tuning = *self.plan.templates[usize::from(template)].tuning(self.side.role);
-        let Tuning { no_delay, traffic_class, mss: _, window, initial, congestion, keep_alive, queue: _ } =
-            tuning;
+        let Tuning {
+            no_delay,
+            traffic_class,
+            hop_limit,
+            mss: _,
+            window,
+            initial,
+            congestion,
+            keep_alive,
+            queue: _,
+        } = tuning;
         let (engine, flow) = (&mut self.stack.engine, FlowId::at(key.index()));
         if no_delay {
             engine.set_no_delay(flow, true);
         }
         if traffic_class != 0 {
             engine.set_traffic_class(flow, traffic_class);
+        }
+        if let Some(hops) = hop_limit {
+            engine.set_hop_limit(flow, hops);
         }
         if let Some(window) = window {
             engine.set_receive_window(flow, window);
@@ -561,6 +573,12 @@ impl<W: Wire> Machine<'_, W> {
 
     /// A datagram flow is there: its program begins.
     fn begin_datagrams(&mut self, key: Key, template: u16) {
+        let tuning = self.plan.templates[usize::from(template)].tuning(self.side.role);
+        let socket = self.side.sockets_at(key);
+        self.stack.engine.udp_set_traffic_class(socket, tuning.traffic_class);
+        if let Some(hops) = tuning.hop_limit {
+            self.stack.engine.udp_set_hop_limit(socket, hops);
+        }
         let now_us = self.side.now_us;
         self.side.tally(template).established += 1;
         let flow = &mut self.side.datagrams[key.index()];

@@ -6,6 +6,7 @@ mod buffer;
 mod compile;
 mod control;
 mod counter;
+mod ear;
 mod flow;
 mod form;
 mod latency;

@@ -1,5 +1,6 @@
 //! Where the client side's flows come from and go to.
 
+use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 
@@ -23,7 +24,34 @@ struct Ends {
     ports: LocalPorts,
     server_port: u16,
     /// The pair that the next flow is of: a port that was taken is no reason to leave it.
-    pair: Option<(u64, IpAddr, IpAddr)>,
+    pair: Option<Pair>,
+    /// What the flows after that are of, and their ports.
+    ahead: VecDeque<(Pair, u16)>,
+}
+
+/// A client and a server.
+#[derive(Debug, Clone, Copy)]
+struct Pair {
+    position: u64,
+    client: IpAddr,
+    server: IpAddr,
+}
+
+impl Ends {
+    fn pair(&mut self, from: Option<IpAddr>, random: &mut SplitMix) -> Pair {
+        let (position, client) = match from {
+            Some(client) => (0, client),
+            None => self.clients.take(random),
+        };
+        Pair { position, client, server: self.servers.take(random).1 }
+    }
+
+    fn between(&self, pair: Pair, port: u16) -> Route {
+        Route {
+            local: SocketAddr::new(pair.client, port),
+            remote: SocketAddr::new(pair.server, self.server_port),
+        }
+    }
 }
 
 /// One thread's share of the addresses.
@@ -47,6 +75,7 @@ impl Opener {
                 ports: LocalPorts::new(*ports.range.start(), *ports.range.end(), ports.stride, range.count),
                 server_port: template.port,
                 pair: None,
+                ahead: VecDeque::new(),
             }
         };
         Opener { templates: plan.templates.iter().map(ends).collect() }
@@ -56,20 +85,38 @@ impl Opener {
     #[inline]
     pub(crate) fn route(&mut self, template: u16, from: Option<IpAddr>, random: &mut SplitMix) -> Route {
         let ends = &mut self.templates[usize::from(template)];
-        let (position, client, server) = match ends.pair {
+        if ends.pair.is_none()
+            && from.is_none()
+            && let Some((pair, port)) = ends.ahead.pop_front()
+        {
+            ends.pair = Some(pair);
+            return ends.between(pair, port);
+        }
+        let pair = match ends.pair {
             Some(pair) => pair,
-            None => {
-                let (position, client) = match from {
-                    Some(client) => (0, client),
-                    None => ends.clients.take(random),
-                };
-                let pair = (position, client, ends.servers.take(random).1);
-                ends.pair = Some(pair);
-                pair
-            }
+            None => ends.pair(from, random),
         };
-        let port = ends.ports.take(position);
-        Route { local: SocketAddr::new(client, port), remote: SocketAddr::new(server, ends.server_port) }
+        ends.pair = Some(pair);
+        let port = ends.ports.take(pair.position);
+        ends.between(pair, port)
+    }
+
+    /// Draws the next `count` routes of a template's flows beforehand, if none is drawn. Returns those.
+    pub(crate) fn draw(
+        &mut self,
+        template: u16,
+        count: u32,
+        random: &mut SplitMix,
+    ) -> impl Iterator<Item = Route> + '_ {
+        let ends = &mut self.templates[usize::from(template)];
+        let count = if ends.ahead.is_empty() { count } else { 0 };
+        for _ in 0..count {
+            let pair = ends.pair(None, random);
+            let port = ends.ports.take(pair.position);
+            ends.ahead.push_back((pair, port));
+        }
+        let ends = &*ends;
+        ends.ahead.iter().take(count as usize).map(|(pair, port)| ends.between(*pair, *port))
     }
 
     /// The last route was good: the next flow has another one.

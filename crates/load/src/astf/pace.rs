@@ -73,12 +73,13 @@ impl Pace {
         }
     }
 
-    /// Begins what is due, by `open`, and counts what is so late that it will not be begun. True if more is due.
+    /// Begins what is due, by `open`, and counts what is so late that it will not be begun. True if more is due. `open` is told
+    /// about how many flows of the template are begun in a row, that one first.
     pub(crate) fn begin(
         &mut self,
         side: &mut Side,
         multiplier: f64,
-        mut open: impl FnMut(&mut Side, u16) -> bool,
+        mut open: impl FnMut(&mut Side, u16, u32) -> bool,
     ) -> bool {
         let mut more = false;
         for (index, due) in self.templates.iter_mut().enumerate() {
@@ -101,10 +102,11 @@ impl Pace {
                     more = true;
                     break;
                 }
+                let row = (due.owed as u32).clamp(1, burst);
                 burst -= 1;
                 due.owed = (due.owed - 1.0).max(0.0);
                 due.begun += 1;
-                if !open(side, index as u16) {
+                if !open(side, index as u16, row) {
                     break;
                 }
             }

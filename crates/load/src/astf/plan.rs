@@ -99,6 +99,8 @@ pub(crate) struct Tuning {
     /// Nagle's algorithm is off.
     pub(crate) no_delay: bool,
     pub(crate) traffic_class: u8,
+    /// If the profile says one.
+    pub(crate) hop_limit: Option<u8>,
     pub(crate) mss: Option<u16>,
     pub(crate) window: Option<u32>,
     /// Bytes of the initial congestion window.
@@ -156,7 +158,7 @@ pub(crate) struct Plan {
     /// What the client side sends, and the server side.
     paths: [Paths; 2],
     /// Engine-wide tunables of the client and the server side.
-    wide: [(form::Tcp, Option<u8>); 2],
+    wide: [form::Tcp; 2],
 }
 
 /// The group of templates that have none.
@@ -261,10 +263,8 @@ impl Plan {
             return Err(Error::usage("PROFILE", place, "clients and servers of one family: IPv4 or IPv6"));
         }
         let group = template.group.unwrap_or(self.groups.len() - 1);
-        let tunings = [
-            tuning(&client.tcp, &client.ip, &self.wide[0].0),
-            tuning(&server.tcp, &server.ip, &self.wide[1].0),
-        ];
+        let tunings =
+            [tuning(&client.tcp, &client.ip, &self.wide[0]), tuning(&server.tcp, &server.ip, &self.wide[1])];
         self.templates.push(Template {
             transport: template.transport,
             group,
@@ -319,7 +319,7 @@ impl Plan {
 
     /// The largest segment that either side may send.
     pub(crate) fn largest_segment(&self) -> u16 {
-        self.wide.iter().map(|(tcp, _)| tcp.mss).max().unwrap_or(1460)
+        self.wide.iter().map(|tcp| tcp.mss).max().unwrap_or(1460)
     }
 
     /// Whether there are flows of IPv6.
@@ -329,7 +329,7 @@ impl Plan {
 
     /// An engine's configuration with this side's tunables, out of what its link asks for.
     pub(crate) fn configure(&self, role: Role, config: Config) -> Config {
-        let (tcp, ttl) = &self.wide[role as usize];
+        let tcp = &self.wide[role as usize];
         Config {
             receive_window: tcp.rxbufsize,
             initial_receive_window: tcp.rxbufsize,
@@ -348,7 +348,6 @@ impl Plan {
             delayed_ack: Duration::from_millis(tcp.delay_ack_msec.min(DELAYED_ACK_MOST_MS).into()),
             // As TRex's stack, in which delay_ack_msec holds from the first segment on.
             quick_acks: false,
-            hop_limit: ttl.unwrap_or(config.hop_limit),
             // The test's own peers: nobody guesses, and no SYN is one too many.
             syn_cookies: overfly_engine::SynCookies::Off,
             min_half_open: u32::MAX,
@@ -412,6 +411,7 @@ fn tuning(tcp: &form::Tcp, ip: &form::Ip, wide: &form::Tcp) -> Tuning {
     Tuning {
         no_delay: tcp.no_delay & 1 == 1,
         traffic_class: ip.tos,
+        hop_limit: ip.ttl,
         mss: (mss != 1460).then_some(mss),
         window: (window != wide.rxbufsize).then_some(window),
         initial: (initial != wide.initwnd * u32::from(wide.mss)).then_some(initial),
@@ -427,11 +427,11 @@ fn tuning(tcp: &form::Tcp, ip: &form::Ip, wide: &form::Tcp) -> Tuning {
 }
 
 /// What an engine has for all its flows: of the client side, and of the server side.
-fn wide(form: &Form) -> Result<[(form::Tcp, Option<u8>); 2], Error> {
-    let of = |side: fn(&form::Template) -> (form::Tcp, Option<u8>)| {
+fn wide(form: &Form) -> Result<[form::Tcp; 2], Error> {
+    let of = |side: fn(&form::Template) -> form::Tcp| {
         let mut all = form.templates.iter().map(|template| (template, side(template)));
-        let (_, (mut tcp, ttl)) = all.next().expect("there is a template");
-        for (template, (other, other_ttl)) in all {
+        let (_, mut tcp) = all.next().expect("there is a template");
+        for (template, other) in all {
             let differs = [
                 ("do_rfc1323", tcp.do_rfc1323 != other.do_rfc1323),
                 ("do_sack", tcp.do_sack != other.do_sack),
@@ -439,7 +439,6 @@ fn wide(form: &Form) -> Result<[(form::Tcp, Option<u8>); 2], Error> {
                 ("reass_maxqlen", tcp.reass_maxqlen != other.reass_maxqlen),
                 ("keepinit", tcp.keepinit != other.keepinit),
                 ("delay_ack_msec", tcp.delay_ack_msec != other.delay_ack_msec),
-                ("ip.ttl", ttl != other_ttl),
             ];
             if let Some((name, _)) = differs.into_iter().find(|(_, differs)| *differs) {
                 let expected = format!("the same {name} in all templates of a side: one stack runs them");
@@ -448,10 +447,7 @@ fn wide(form: &Form) -> Result<[(form::Tcp, Option<u8>); 2], Error> {
             tcp.rxbufsize = tcp.rxbufsize.max(other.rxbufsize);
             tcp.mss = tcp.mss.max(other.mss);
         }
-        Ok((tcp, ttl))
+        Ok(tcp)
     };
-    Ok([
-        of(|template| (template.client.tcp, template.client.ip.ttl))?,
-        of(|template| (template.server.tcp, template.server.ip.ttl))?,
-    ])
+    Ok([of(|template| template.client.tcp)?, of(|template| template.server.tcp)?])
 }

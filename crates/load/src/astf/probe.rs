@@ -7,6 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use overfly_wire::ethernet::{self, ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET_LEN};
 use overfly_wire::{FrameSink, MacAddr, icmpv4, icmpv6, ipv4, ipv6};
 
+use super::ear::Ear;
+use crate::error::Error;
+
 /// A reply that takes longer is lost.
 const PATIENCE_US: u64 = 1_000_000;
 const DATA_LEN: usize = 16;
@@ -80,6 +83,8 @@ pub(crate) struct Probe {
     data: [u8; DATA_LEN],
     /// Our hardware address, and the next hop's: those of a frame that came.
     link: Option<(MacAddr, MacAddr)>,
+    /// Where answers are the kernel's.
+    ear: Option<Ear>,
 }
 
 impl Probe {
@@ -98,13 +103,24 @@ impl Probe {
             identifier: (secret >> 48) as u16,
             data,
             link: None,
+            ear: None,
         }
+    }
+
+    /// The answers go to the kernel: they are heard there.
+    ///
+    /// # Errors
+    /// As [`Ear::new`].
+    pub(crate) fn listen(&mut self) -> Result<(), Error> {
+        self.ear = Some(Ear::new(self.lines.iter().map(|line| line.times.server))?);
+        Ok(())
     }
 
     /// Time has gone on: sends what is due, and gives up what was not answered. No more are sent once `ends`.
     pub(crate) fn at(&mut self, now_us: u64, ends: bool, sink: &mut impl FrameSink) {
         self.now_us = now_us;
         let Some(link) = self.link else { return };
+        self.hear();
         if now_us < self.next_us {
             return;
         }
@@ -134,6 +150,15 @@ impl Probe {
             line.sequence = line.sequence.wrapping_add(1);
             line.times.sent += 1;
         }
+    }
+
+    fn hear(&mut self) {
+        if self.lines.iter().all(|line| line.waiting.is_empty()) {
+            return;
+        }
+        let Some(ear) = self.ear.take() else { return };
+        ear.hear(|source, destination, echo| _ = self.matches(source, destination, echo));
+        self.ear = Some(ear);
     }
 
     /// When the next one is due, µs, once there is a way for it.
@@ -185,14 +210,22 @@ impl Probe {
                 };
                 (source.into(), destination.into(), echo)
             };
+        self.matches(source, Some(destination), &echo)
+    }
+
+    /// `None`: it answers none of ours.
+    fn matches(
+        &mut self,
+        source: IpAddr,
+        destination: Option<IpAddr>,
+        echo: &icmpv6::Echo<'_>,
+    ) -> Option<()> {
         let is_ours =
             echo.kind == icmpv4::Kind::Reply && echo.identifier == self.identifier && echo.data == self.data;
         let now_us = self.now_us;
-        let line = self
-            .lines
-            .iter_mut()
-            .filter(|_| is_ours)
-            .find(|line| line.times.server == source && line.times.client == destination)?;
+        let line = self.lines.iter_mut().filter(|_| is_ours).find(|line| {
+            line.times.server == source && destination.is_none_or(|client| line.times.client == client)
+        })?;
         // One that was answered already, or given up, counts no more.
         if let Some(at) = line.waiting.iter().position(|(sequence, _)| *sequence == echo.sequence)
             && let Some((_, at_us)) = line.waiting.remove(at)

@@ -314,7 +314,7 @@ pub(crate) fn pair<W: HasEnd>(
     let headers = if plan.has_ipv6() { 60 } else { 40 };
     let mtu = settings.mtu.unwrap_or((plan.largest_segment() + headers).max(1500));
     let epoch_ns = uptime_ns();
-    let probe = if index == 0 { super::links::probe(settings, plan) } else { None };
+    let probe = if index == 0 { super::links::probe(settings, plan)? } else { None };
     let answers = probe.is_some();
     let own_prefixes = if answers { plan.addresses(Role::Server) } else { Vec::new() };
     // A peer sends again what the path has lost, as long as that takes.

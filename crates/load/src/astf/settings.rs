@@ -135,13 +135,6 @@ impl Settings {
                     "--side client or both with it: the server side only answers",
                 ));
             }
-            if self.link == Some(Link::Xdp) {
-                return Err(Error::usage(
-                    "--probe",
-                    per_s,
-                    "memif, tap or memory: over xdp answers reach the kernel, and ping measures the same",
-                ));
-            }
         }
         if !(1..=64).contains(&self.threads) {
             return Err(Error::usage("--threads", self.threads, "1 to 64 threads"));

@@ -108,6 +108,9 @@ impl<W: Wire> Shard<W> {
                         stack.engine.set_listener_max_segment(listener, mss);
                     }
                     stack.engine.set_listener_traffic_class(listener, tuning.traffic_class);
+                    if let Some(hops) = tuning.hop_limit {
+                        stack.engine.set_listener_hop_limit(listener, hops);
+                    }
                 }
                 side.listeners.push((listener, *port));
             }
@@ -149,7 +152,15 @@ impl<W: Wire> Shard<W> {
         }
         let (stack, opener, random, plan) =
             (&mut self.stack, &mut self.opener, &mut self.random, &*self.plan);
-        pace.begin(&mut self.side, multiplier, |side, template| {
+        let many = stack.engine.flows() >= PREPARE_FROM;
+        pace.begin(&mut self.side, multiplier, |side, template, row| {
+            if many
+                && row > 1
+                && let Some(opener) = opener
+            {
+                let routes = opener.draw(template, row, random);
+                stack.engine.prepare_tuples(routes.map(|route| (route.local, route.remote)));
+            }
             Machine { stack, side, plan, opener, random, now, met: Vec::new() }.open(template, None)
         })
     }

@@ -17,6 +17,7 @@ use super::tunnel::{Tunnelled, Tunnels};
 use super::wire::End;
 
 mod hostile;
+mod marks;
 mod paths;
 
 /// Virtual time that a turn takes.

@@ -2,6 +2,7 @@
 
 use core::time::Duration;
 
+use overfly_engine::Algorithm;
 use rustix::io::Errno;
 
 use super::life::leave_to_kernel;
@@ -9,7 +10,7 @@ use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::process::contexts::of;
 use crate::process::{Process, Told};
-use crate::socket::{Later, Settings, Socket, SocketId, State, algorithm, algorithm_name};
+use crate::socket::{Later, Settings, Socket, SocketId, State};
 use crate::stack::rows::state_number;
 use crate::statistics::Why;
 use crate::table::{self, Entry};
@@ -413,7 +414,7 @@ fn set_locked(
         }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION, Value::Name(name)) => {
             let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            let algorithm = algorithm(name).ok_or(Errno::NOENT)?;
+            let algorithm = Algorithm::named(name).ok_or(Errno::NOENT)?;
             change(&|settings| settings.congestion = Some(algorithm));
         }
         (libc::SOL_SOCKET, libc::SO_RCVBUF, &Value::Number(size)) => {
@@ -503,7 +504,7 @@ fn get_locked(
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => {
             let mut bytes = [0; NAME_LEN];
             let algorithm = process.stack.congestion(id).unwrap_or(process.default_congestion());
-            let name = algorithm_name(algorithm).as_bytes();
+            let name = algorithm.name().as_bytes();
             bytes[..name.len()].copy_from_slice(name);
             Value::Name(bytes)
         }
