@@ -30,6 +30,9 @@ use crate::tuple::{Tuple, TupleHasher};
 use crate::udp::Udp;
 use crate::wheel::{Link, Wheel};
 
+/// What a program's turn takes that serves many connections, and far less than a delayed acknowledgment.
+const READ_WAIT: Duration = Duration::from_micros(500);
+
 /// A TCP/IP engine for one shard.
 ///
 /// # How to drive it
@@ -66,6 +69,8 @@ pub(crate) struct Shared {
     /// Flows whose data came at a time and is acknowledged as soon as it has passed, unless an answer takes the acknowledgment
     /// along ([`Turn::schedule_ack`]). One that has gone, or acknowledged since, may still stand here.
     pub(crate) quick: VecDeque<(Instant, u32)>,
+    /// Those of them whose data no program had read by then: acknowledged at that time, whatever happens.
+    pub(crate) unread: VecDeque<(Instant, u32)>,
     pub(crate) reassembly_bytes: usize,
     /// Ranges of all flows' scoreboards.
     pub(crate) sack_ranges: usize,
@@ -208,6 +213,7 @@ impl Engine {
                 resolution: Resolution::default(),
                 answers: VecDeque::new(),
                 quick: VecDeque::new(),
+                unread: VecDeque::new(),
                 reassembly_bytes: 0,
                 sack_ranges: 0,
                 time_wait: 0,
@@ -716,7 +722,8 @@ impl Engine {
             let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
-        timers.into_iter().chain(quick).chain(self.shared.resolution.next_deadline()).min()
+        let unread = self.shared.unread.front().map(|&(due, _)| due);
+        timers.into_iter().chain(quick).chain(unread).chain(self.shared.resolution.next_deadline()).min()
     }
 
     /// The time last told.
@@ -733,8 +740,8 @@ impl Engine {
     /// Runs the timers that are due.
     pub fn advance<O: Owner>(&mut self, now: Instant, owner: &mut O) {
         self.tell(now);
-        if !self.shared.quick.is_empty() {
-            self.acknowledge_quickly(now);
+        if !self.shared.quick.is_empty() || !self.shared.unread.is_empty() {
+            self.acknowledge_quickly(now, owner);
         }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
@@ -743,15 +750,27 @@ impl Engine {
         self.advance_resolution(now, owner);
     }
 
-    /// What arrived before `now` on flows that answer nothing is acknowledged now: their owners have had their chance.
-    fn acknowledge_quickly(&mut self, now: Instant) {
+    /// What arrived before `now` on flows that answer nothing is acknowledged now: their owners have had their chance. Who has
+    /// not read it, as it has other connections to serve first, has [`READ_WAIT`].
+    fn acknowledge_quickly<O: Owner>(&mut self, now: Instant, owner: &O) {
+        while let Some((_, index)) = self.shared.unread.pop_front_if(|(due, _)| *due <= now) {
+            self.acknowledge_unanswered(index);
+        }
         while let Some((_, index)) = self.shared.quick.pop_front_if(|(since, _)| *since < now) {
-            let flow = self.flows.at_mut(index);
-            let answers = flow.flags.has(Flags::PINGPONG) || !flow.flags.has(Flags::IN_TABLE);
-            if flow.ack_at.is_set() && !answers {
-                flow.flags.set(Flags::ACK_NOW);
-                self.enqueue(index);
+            if owner.is_unread(FlowId(index)) {
+                self.shared.unread.push_back((now + READ_WAIT, index));
+            } else {
+                self.acknowledge_unanswered(index);
             }
+        }
+    }
+
+    fn acknowledge_unanswered(&mut self, index: u32) {
+        let flow = self.flows.at_mut(index);
+        let answers = flow.flags.has(Flags::PINGPONG) || !flow.flags.has(Flags::IN_TABLE);
+        if flow.ack_at.is_set() && !answers {
+            flow.flags.set(Flags::ACK_NOW);
+            self.enqueue(index);
         }
     }
 

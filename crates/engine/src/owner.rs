@@ -186,6 +186,13 @@ pub trait Owner {
         let _ = (flow, act);
     }
 
+    /// Whether data that [`Owner::deliver`] took waits for a program, which has not had its chance to answer. An owner that
+    /// answers inside the callbacks leaves this out.
+    fn is_unread(&self, flow: FlowId) -> bool {
+        let _ = flow;
+        false
+    }
+
     /// A segment with urgent data arrived (RFC 9293 section 3.8.5), which the engine knows nothing to do with. False: its data
     /// stands in the stream like any other. True: it is dropped unacknowledged, as the flow is about to be somebody else's
     /// ([`crate::Engine::export`]), whom the peer will send it again.

@@ -155,6 +155,35 @@ fn a_segment_that_nobody_answers_is_acknowledged_at_once() {
 }
 
 #[test]
+fn who_has_not_read_a_segment_yet_may_still_answer_it() {
+    // A server that accepts many connections before it reads any sent an acknowledgment more for each.
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.owner.hold = true;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait(NEXT_CALL);
+    s.expect(&[]);
+    s.wait(Duration::from_micros(400));
+    s.expect(&[]);
+    s.host.send(flow, 20);
+    s.expect(&[(PSH | ACK, 1, 11, 20)]);
+    s.wait_ms(100);
+    s.expect(&[]);
+}
+
+#[test]
+fn a_segment_that_nobody_reads_is_acknowledged_soon() {
+    let mut s = Script::new();
+    s.passive_open();
+    s.host.owner.hold = true;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait(NEXT_CALL);
+    s.expect(&[]);
+    s.wait(Duration::from_micros(500));
+    s.expect(&[(ACK, 1, 11, 0)]);
+}
+
+#[test]
 fn without_quick_acknowledgments_each_waits_for_company() {
     let mut s = Script::with(Config { quick_acks: false, ..config(SERVER) });
     s.passive_open();

@@ -552,6 +552,10 @@ impl Owner for Face {
         0
     }
 
+    fn is_unread(&self, flow: FlowId) -> bool {
+        self.socket_of(flow).is_some_and(|id| !self.at(id).receive.is_empty())
+    }
+
     fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
         let id = self.socket_of(flow)?;
         let socket = self.at(id);

@@ -8,6 +8,8 @@ use crate::bound;
 
 /// Bytes of the first buffer: a request or a short answer. Most connections that are open and idle never had more, and they have two.
 const FIRST_CAPACITY: usize = 1024;
+/// Bytes of the next one at least: answers of a page seldom cross its end.
+const SECOND_CAPACITY: usize = 4096;
 /// A buffer larger than this is given back when its socket is cached.
 const KEEP_CAPACITY: usize = 64 * 1024;
 
@@ -41,7 +43,8 @@ impl Ring {
     fn grow(&mut self, more: usize) -> bool {
         let needed = self.len + more;
         let before = self.buffer.len();
-        let mut capacity = before.max(FIRST_CAPACITY);
+        let mut capacity =
+            if needed <= FIRST_CAPACITY { FIRST_CAPACITY } else { before.max(SECOND_CAPACITY) };
         while capacity < needed {
             capacity *= 2;
         }

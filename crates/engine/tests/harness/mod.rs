@@ -190,6 +190,10 @@ impl Owner for Recorder {
         self.leaves_urgent
     }
 
+    fn is_unread(&self, flow: FlowId) -> bool {
+        self.streams.get(&flow).is_some_and(|stream| stream.unread > 0)
+    }
+
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
         let stream = self.streams.get_mut(&flow).expect("a flow that this owner knows");
         assert!(!stream.remote_closed && !stream.released, "data after the end");
