@@ -1,7 +1,7 @@
 #!/bin/bash
 # Installs, on Debian, what the build, the quickstart and the tests call and is not there yet.
 #
-# With the word `packages` and names: those, whatever they are for (`cargo xtask apps`).
+# With the word `named` and names: those, whatever they are for (`cargo xtask apps`).
 # With the word `quickstart`, only what the quickstart needs. Over shared memory it works without root: then this says what is
 # missing and installs nothing. With the word `packages`, what `make packages` and `make packages-test` need besides the build.
 set -euo pipefail
@@ -79,7 +79,7 @@ if [ "$purpose_asked" = tests ]; then
     /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 fi
 
-[ "${1:-}" != packages ] || packages=("${@:2}")
+[ "$purpose_asked" != named ] || packages=("${@:2}")
 
 if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
     echo "Missing here: ${packages[*]}. On Debian: sudo apt-get install --no-install-recommends ${packages[*]}" >&2
@@ -87,7 +87,7 @@ if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
 elif [ ${#packages[@]} -gt 0 ]; then
     purpose="the build and the tests"
     [ -z "$only_quickstart" ] || purpose="the build and the quickstart (the tests need more: \`make test\` installs it)"
-    [ "${1:-}" != packages ] || purpose="a program that is to be run"
+    [ "$purpose_asked" != named ] || purpose="a program that is to be run"
     echo "Installing ${packages[*]}, for $purpose" >&2
     if ! command -v apt-get >/dev/null; then
         echo "There is no apt-get here: install these by hand: ${packages[*]}" >&2

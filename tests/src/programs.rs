@@ -131,7 +131,7 @@ impl Program {
             return Ok(());
         }
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install.sh");
-        let status = Command::new(script).arg("packages").args(&missing).status();
+        let status = Command::new(script).arg("named").args(&missing).status();
         match status {
             Ok(status) if status.success() => Ok(()),
             Ok(status) => Err(format!("{}: {status}", missing.join(" "))),

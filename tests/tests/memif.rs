@@ -318,3 +318,23 @@ fn the_bench_compares_with_the_loopback_and_leaves_nothing() {
         eventually("its folder goes", || folders() == before);
     }
 }
+
+#[test]
+fn what_an_administrator_set_and_is_not_followed_is_named_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let run = |setting: &str| {
+        let script =
+            format!("echo reno > /proc/sys/net/ipv4/tcp_congestion_control; {setting}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("unshare");
+        command.args(["-n", "sh", "-c", &script]).arg(overfly()).args(["run", "--link"]);
+        command.arg(format!("memif:{}/socket", folder.path().display())).arg("true");
+        let output = command.output().expect("run a command");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert_eq!(run("true"), (Some(0), String::new()));
+    let (code, said) =
+        run("echo 10 > /proc/sys/net/ipv4/tcp_reordering; echo 2 > /proc/sys/net/ipv4/tcp_mtu_probing");
+    assert_eq!(code, Some(0));
+    let named = "do not follow net.ipv4.tcp_reordering=10, net.ipv4.tcp_mtu_probing=2 (as 1) (docs/tcp.md)";
+    assert!(said.lines().count() == 1 && said.contains(named), "{said}");
+}

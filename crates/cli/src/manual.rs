@@ -151,6 +151,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("tune", "overfly tune check"),
     ("tune check", "overfly tune check"),
     ("tune apply", "overfly tune apply"),
+    ("tune hold", "overfly tune hold --interface eth0"),
     ("tune revert", "overfly tune revert"),
     ("load", "overfly load http -c 64 -d 10s http://10.0.0.1/"),
     ("load", "overfly load serve --port 8080"),

@@ -469,7 +469,8 @@ fn python_serves() {
         assert!(bench.fetch(&format!("http://{SERVER}/large")) == large);
     }
     let counters = bench.broker.attachment().counters().unwrap();
-    assert!(counters.to_listener > 1000, "{counters:?}");
+    // What leaves together arrives together, and has one acknowledgment.
+    assert!(counters.flows_recorded == 5 && counters.to_listener > 100, "{counters:?}");
 }
 
 /// Without a broker the program runs over the kernel and one line says why; with EF_NO_FAIL=0 it does not run.

@@ -315,7 +315,7 @@ fn the_schema_agrees_with_the_parser() {
     let schema: serde_json::Value = serde_json::from_str(text).unwrap();
     let mut right: toml::Table = toml::from_str(RIGHT).unwrap();
     // Tables that no plan needs, so that each of their keys is looked at.
-    let more = "[hosts.a]\nssh = \"a\"\naddress = \"10.0.0.1\"\n[astf]\nprofile = \"p.py\"\n[find_max]\nof = \"connections\"\nup_to = 100\nholds = \"p99<1s\"";
+    let more = "[hosts.a]\nssh = \"a\"\naddress = \"10.0.0.1\"\n[hosts.b]\n[astf]\nprofile = \"p.py\"\n[find_max]\nof = \"connections\"\nup_to = 100\nholds = \"p99<1s\"";
     let more: toml::Table = toml::from_str(more).unwrap();
     let answer = |plan: &toml::Table| {
         Plan::parse(Path::new("p.toml"), &toml::to_string(plan).unwrap())
@@ -332,6 +332,12 @@ fn the_schema_agrees_with_the_parser() {
     };
     let with = |table: &str, change: &dyn Fn(&mut toml::Table)| {
         let mut plan = right.clone();
+        if table.starts_with("hosts") {
+            plan.insert("hosts".to_owned(), more["hosts"].clone());
+            for (side, host) in [("server", "a"), ("client", "b")] {
+                plan[side].as_table_mut().unwrap().insert("host".to_owned(), host.into());
+            }
+        }
         table_of(&mut plan, table, change);
         answer(&plan)
     };

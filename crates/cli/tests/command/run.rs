@@ -43,26 +43,6 @@ fn what_cannot_be_accelerated_runs_on_the_kernel_after_one_warning() {
 }
 
 #[test]
-fn what_an_administrator_set_and_is_not_followed_is_named_once() {
-    let folder = tempfile::tempdir().unwrap();
-    let run = |setting: &str| {
-        let program = overfly().get_program().to_owned();
-        let mut command = Command::new("unshare");
-        let script =
-            format!("echo reno > /proc/sys/net/ipv4/tcp_congestion_control; {setting}; exec \"$0\" \"$@\"");
-        command.args(["-n", "sh", "-c", &script]).arg(program).args(["run", "--link"]);
-        command.arg(format!("memif:{}/socket", folder.path().display())).arg("true");
-        outcome(&command.output().unwrap())
-    };
-    assert_eq!(run("true"), (Some(0), String::new()));
-    let (code, said) =
-        run("echo 10 > /proc/sys/net/ipv4/tcp_reordering; echo 2 > /proc/sys/net/ipv4/tcp_mtu_probing");
-    assert_eq!(code, Some(0));
-    let named = "do not follow net.ipv4.tcp_reordering=10, net.ipv4.tcp_mtu_probing=2 (as 1) (docs/tcp.md)";
-    assert!(said.lines().count() == 1 && said.contains(named), "{said}");
-}
-
-#[test]
 fn what_a_first_time_user_types_is_answered_with_what_to_type_next() {
     let words = ["no program was given", "`overfly run -- nginx", "`overfly run --help`", "`overfly doctor`"];
     assert_refused(overfly().arg("run"), 2, &words);

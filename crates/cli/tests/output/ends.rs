@@ -164,6 +164,7 @@ cpu = 0
             prints("report diff summary.json summary.json"),
             prints("report diff --json summary.json summary.json"),
             prints("tune check --json --root root"),
+            prints("tune hold --help"),
             quiet("tune apply --root root", 0),
             quiet("tune revert --root root", 0),
             prints("completions bash"),
@@ -171,6 +172,7 @@ cpu = 0
             prints("--help"),
             prints("--version"),
             prints("run --help"),
+            prints("broker --help"),
             quiet("fly", 2),
         ];
         let load = vec![
