@@ -18,7 +18,8 @@ const NAME: &str = "overfly";
 
 /// Queueing disciplines that hold no frame back while the device takes some. In others frames of several segments would wait, and
 /// AF_XDP's, which no discipline sees, would overtake those of their flow.
-const UNHURRIED: [&str; 5] = ["noqueue", "pfifo", "pfifo_fast", "bfifo", "fq_codel"];
+/// An interface that is not up yet has `noop`.
+const UNHURRIED: [&str; 6] = ["noop", "noqueue", "pfifo", "pfifo_fast", "bfifo", "fq_codel"];
 
 /// A namespace with nothing but a way out by one interface.
 #[derive(Debug)]
