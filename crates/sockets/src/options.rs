@@ -226,7 +226,7 @@ options! {
     numbers {
         acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 0, [0..=65535], "least backlog of a listener, in connections";
         cluster_ignore: "EF_CLUSTER_IGNORE" = 1, [0..=1], "1: EF_CLUSTER_NAME counts only where EF_CLUSTER_SIZE is set; 0: it always does";
-        background: "EF_BACKGROUND" = 1, [0..=1], "1: when a program has made no call for 2 ms, a thread moves its frames, timers and output in its place, as always with EF_STACK_PER_THREAD; 0: they wait for the next call";
+        background: "EF_BACKGROUND" = 1, [0..=2], "1: when a program has made no call for 2 ms, a thread moves its frames, timers and output in its place, as always with EF_STACK_PER_THREAD; 2: that thread begins when the program has other threads, sends or waits elsewhere than in epoll_wait, poll or select, or was away from there for 20 ms, since a process with one thread is faster; 0: they wait for the next call";
         cluster_size: "EF_CLUSTER_SIZE" = 0, [0..=4294967295], "stacks that share one address and port at most, the rest of the listeners being the kernel's; 0: as many as there are processes";
         dynamic_ack_thresh: "EF_DYNAMIC_ACK_THRESH" = 16, [0..=65535], "segments that arrive without an acknowledgment at most, while they come one after the other; 0 and 1: each is acknowledged";
         epoll_mt_safe: "EF_EPOLL_MT_SAFE" = 0, [0..=1], "1: the program promises that its threads do not wait in epoll at once: a spinning epoll_wait lets others at the stack only every 16th time";

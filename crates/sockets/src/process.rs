@@ -374,7 +374,7 @@ impl Guarded for Process {
 
     #[inline]
     fn take_calls(&mut self) -> Option<sleep::Calls> {
-        if self.sleepers.are_forgotten() {
+        if self.sleepers.are_forgotten(self.pumped) {
             self.remember_sleepers();
         }
         self.sleepers.take_calls()
@@ -771,6 +771,7 @@ impl Process {
     /// The calling thread waits for events, in epoll_wait, poll or select: what it sends before that can wait.
     pub(crate) fn waits_for_events(&mut self) {
         self.event_loop = true;
+        self.judge_event_loop();
         spin::begins_to_loop();
     }
 
@@ -800,6 +801,9 @@ impl Process {
 
     /// A call made output: it goes out now if there is enough of it, or if nothing says that the program will soon wait.
     pub(crate) fn output(&mut self) {
+        if !self.event_loop {
+            self.leaves_event_loop();
+        }
         // Whoever is not the stack's own thread may wait elsewhere.
         let waits = self.event_loop && (self.context == 0 || contexts::own_if_any() == Some(self.context));
         if !waits || self.stack.wants_transmit() || self.sleepers.any() {

@@ -17,20 +17,26 @@ const PORT: u16 = 8080;
 
 /// Runs a part of the script on the kernel, and on Overfly, where it has so many `connections`; `other` is the kernel's end of it.
 fn both(what: &str, connections: u64, other: impl Fn(&TcpListener) + Sync) {
+    both_with(what, connections, "1", other);
+}
+
+/// As [`both`], with this value of EF_BACKGROUND; returns what Overfly and the script said.
+fn both_with(what: &str, connections: u64, background: &str, other: impl Fn(&TcpListener) + Sync) -> String {
     let bench = Bench::new(1);
     let listener = bench.lab.client.within(|| TcpListener::bind((CLIENT, PORT)).unwrap());
+    let mut told = String::new();
     for accelerates in [false, true] {
         println!("{what}, accelerated: {accelerates}");
         let mut script = if accelerates { bench.accelerated("python3") } else { Command::new("python3") };
         script.arg(programs("elsewhere.py")).args([what, &SERVER.to_string(), &CLIENT.to_string()]);
-        script.arg(PORT.to_string()).stderr(Stdio::piped());
+        script.arg(PORT.to_string()).env("EF_BACKGROUND", background).stderr(Stdio::piped());
         let mut script = Helper(spawn(&bench.lab.server, &mut script));
         bench.lab.client.within(|| other(&listener));
-        let mut told = Vec::new();
+        let mut said = Vec::new();
         let mut errors = script.0.stderr.take().unwrap();
         assert!(script.0.wait().unwrap().success());
-        errors.read_to_end(&mut told).unwrap();
-        let told = text(&told);
+        errors.read_to_end(&mut said).unwrap();
+        told = text(&said);
         println!("{told}");
         if accelerates {
             // A connection that is given away was accepted here.
@@ -38,6 +44,7 @@ fn both(what: &str, connections: u64, other: impl Fn(&TcpListener) + Sync) {
             assert!(names.map(|name| sum(&told, name)).iter().sum::<u64>() >= connections, "{told}");
         }
     }
+    told
 }
 
 /// Connects as soon as somebody listens, and says how long it took since.
@@ -102,6 +109,38 @@ fn who_connects_is_answered_while_the_program_computes() {
             }
         });
     }
+}
+
+/// Serves as "loops" does.
+fn is_served_late(_: &TcpListener) {
+    let (mut first, _) = connect();
+    assert_eq!(first.read(&mut [0; 8]).unwrap(), 0);
+    // The thread that may be postponed is there by now.
+    std::thread::sleep(Duration::from_millis(300));
+    let (mut stream, took) = connect();
+    assert!(took < AWAY / 2, "{took:?}");
+    let mut second = connect().0;
+    for stream in [&mut stream, &mut second] {
+        let mut answer = [0; 4];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"late");
+    }
+}
+
+#[test]
+fn an_event_loop_has_one_thread_until_it_comes_late() {
+    let told = both_with("loops-late", 2, "2", is_served_late);
+    assert!(told.contains("in time: 1\n") && told.contains("late: 2\n"), "{told}");
+    let told = both_with("loops-late", 2, "1", is_served_late);
+    assert!(told.contains("in time: 2\n"), "{told}");
+}
+
+#[test]
+fn who_waits_elsewhere_than_in_an_event_loop_has_the_thread_at_once() {
+    both_with("sends", 1, "2", |listener| {
+        let took = read(&mut listener.accept().unwrap().0, 300_000);
+        assert!(took < AWAY / 2, "{took:?}");
+    });
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn wait_for(
 ) -> Result<crate::lock::Guard<'static, Process>, Answer<usize>> {
     let settings = guard.stack.socket(id).settings;
     let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
-    guard.event_loop = false;
+    guard.leaves_event_loop();
     let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
     hold.begin(&mut guard, id);

@@ -182,7 +182,7 @@ pub(crate) fn receive(
             [true, _] => Some(Duration::ZERO),
             _ => sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None),
         };
-        guard.event_loop = false;
+        guard.leaves_event_loop();
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let deadline = timeout.map(|timeout| started + timeout);

@@ -303,7 +303,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         if !waits {
             return Answer::error(Errno::AGAIN);
         }
-        guard.event_loop = false;
+        guard.leaves_event_loop();
         let spin = spin_until(&guard, Waiting::Accept, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let (next, woken) = wait(
@@ -571,7 +571,7 @@ fn finish_connecting(
             }
             _ => return failed_to_connect(&mut guard, id),
         }
-        guard.event_loop = false;
+        guard.leaves_event_loop();
         let spin = spin_until(&guard, Waiting::Connect, started);
         let deadline = timeout.map(|timeout| started + timeout);
         let (next, woken) = wait(guard, For::Frames, &mut [], deadline, spin, since, timeout.is_none());
@@ -666,7 +666,7 @@ fn linger(
     let since = sys::seen();
     let deadline = now() + time;
     let _ = guard.stack.shutdown(id, false, true);
-    guard.event_loop = false;
+    guard.leaves_event_loop();
     loop {
         guard.pump();
         if table::lookup(descriptor) != Entry::Socket(id) || guard.stack.lingers(id).is_none() {

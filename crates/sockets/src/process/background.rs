@@ -1,9 +1,10 @@
 //! The thread that moves a process's frames while its own threads are elsewhere: the part that the softirq has in the kernel.
 //!
 //! A stack does nothing by itself: frames, timers and output wait for the next call. So whoever is the last to leave the library sets a
-//! timer, once in [`RELIEF`] at most. When it rings and nobody has looked since, this thread takes the program's place: it moves what
-//! there is, and watches the links as a sleeping thread of the program's would, until a call comes. Then it only waits for the timer
-//! again. Where a thread of the program sleeps in the library, that one watches, and no timer is set.
+//! timer to [`RELIEF`] from then, once in [`FRESH`] at most: it does not ring, and this thread does not run, while the program comes
+//! back. When it rings, this thread takes the program's place: it moves what there is, and watches the links as a sleeping thread of
+//! the program's would, until a call comes. Then it only waits for the timer again. Where a thread of the program sleeps in the
+//! library, that one watches, and no timer is set.
 //!
 //! It holds a stack's lock for as long as a call does, and never waits for it. What it does counts as nobody's look at what comes
 //! (`link/xdp/pulse.rs`): a program that computes gets no new connections that another one could take.
@@ -26,6 +27,10 @@ use crate::sys;
 
 /// How long the program may be elsewhere before this thread takes its place.
 const RELIEF: Duration = Duration::from_millis(2);
+/// For how long a timer that was set serves who leaves the library next. Its ring is early for them by no more, and then set again.
+const FRESH: Duration = Duration::from_millis(1);
+/// How long an event loop may be elsewhere and yet do without such a thread, with EF_BACKGROUND=2.
+const LATE: Duration = Duration::from_millis(20);
 /// How long it waits for a lock that somebody holds.
 const PAUSE_US: u64 = 1000;
 /// Its stack, in bytes: a program may have a limit.
@@ -40,8 +45,12 @@ static BELL: AtomicI32 = AtomicI32::new(-1);
 pub(super) struct Background {
     /// A timerfd. Without it the thread does not look after this context.
     timer: Option<i32>,
+    /// It begins once the program turns out to need it (EF_BACKGROUND=2).
+    postponed: bool,
     /// When it rings, if it is set.
     rings: Option<Instant>,
+    /// Who leaves from then on sets it anew.
+    stale_at: Instant,
     /// It watches the links: nobody has been in the library since the timer rang.
     watches: bool,
     /// It is this thread that releases the lock.
@@ -50,13 +59,20 @@ pub(super) struct Background {
 
 impl Background {
     pub(super) const fn new() -> Self {
-        Self { timer: None, rings: None, watches: false, leaves: false }
+        Self {
+            timer: None,
+            postponed: false,
+            rings: None,
+            stale_at: Instant::from_micros(0),
+            watches: false,
+            leaves: false,
+        }
     }
 
-    /// A thread of the program's leaves the library, and no other one sleeps there.
+    /// A thread of the program's leaves the library, in which it looked for frames at `looked`, and no other one sleeps there.
     #[inline]
-    pub(super) const fn is_called(&self) -> bool {
-        self.timer.is_some() && (self.watches || self.rings.is_none())
+    pub(super) fn is_called(&self, looked: Instant) -> bool {
+        self.timer.is_some() && (self.watches || self.rings.is_none() || looked >= self.stale_at)
     }
 
     fn set(&mut self, at: Instant, time: Instant) {
@@ -65,6 +81,7 @@ impl Background {
         let value = Timespec { tv_sec: pause.as_secs().cast_signed(), tv_nsec: pause.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         self.rings = Some(at);
+        self.stale_at = time + FRESH;
         let _ = timerfd_settime(kernel::borrow(timer), TimerfdTimerFlags::empty(), &once);
     }
 
@@ -82,11 +99,43 @@ impl Background {
 }
 
 impl Process {
-    /// A context has a stack: the thread looks after it from now on. One that cannot be had is said.
+    /// A context has a stack: the thread looks after it from now on, or once the program turns out to need it.
     pub(super) fn look_after(&mut self) {
         // A thread's stack may be nobody's soon.
-        let wanted = self.options.background != 0 || contexts::are_several();
-        if !wanted || self.sleepers.background.timer.is_some() {
+        if self.options.background == 1 || contexts::are_several() {
+            self.begin_background();
+        } else {
+            self.sleepers.background.postponed = self.options.background == 2;
+        }
+    }
+
+    /// The program waits in its event loop: it needs the thread if it has come late, or has another thread already. A process with one
+    /// thread alone is faster: libc's malloc() takes no locks, the kernel counts no references to descriptors.
+    #[inline]
+    pub(super) fn judge_event_loop(&mut self) {
+        if self.sleepers.background.postponed {
+            let looked = self.pumped;
+            let came_late = looked > Instant::from_micros(0) && now() - looked >= LATE;
+            if came_late || !sys::is_single_threaded() {
+                self.begin_background();
+            }
+        }
+    }
+
+    /// The program sends or waits elsewhere than in an event loop: what it sent must not wait for its next call.
+    #[inline]
+    pub(crate) fn leaves_event_loop(&mut self) {
+        self.event_loop = false;
+        if self.sleepers.background.postponed {
+            self.begin_background();
+        }
+    }
+
+    /// The thread looks after this context from now on. One that cannot be had is said.
+    #[cold]
+    fn begin_background(&mut self) {
+        self.sleepers.background.postponed = false;
+        if self.sleepers.background.timer.is_some() {
             return;
         }
         let begun = may_begin().and_then(|()| begin()).and_then(|()| {
@@ -112,8 +161,8 @@ impl Process {
             return;
         }
         background.stand_back();
-        if background.rings.is_none() {
-            let time = now();
+        let time = now();
+        if background.rings.is_none() || time >= background.stale_at {
             background.set(time + RELIEF, time);
         }
     }
@@ -142,7 +191,7 @@ impl Process {
         }
         polled.push(readable(timer));
         if !self.sleepers.background.watches {
-            return self.sleepers.background.rings;
+            return None;
         }
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.look_unseen(true);
@@ -155,7 +204,7 @@ impl Process {
         let at_once = !self.arm() || self.stack.owes();
         polled.extend(self.link_descriptors.iter().copied().map(readable));
         polled.extend(self.broker_descriptor().into_iter().chain(self.bell()).map(readable));
-        self.sleepers.background.leaves = self.sleepers.are_forgotten();
+        self.sleepers.background.leaves = self.sleepers.are_forgotten(self.pumped);
         if at_once { Some(time) } else { self.next_look() }
     }
 }

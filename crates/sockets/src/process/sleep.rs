@@ -155,11 +155,11 @@ impl Sleepers {
         self.asleep + self.away > 0
     }
 
-    /// Threads sleep, frames wake none of them, and nobody is about to look; or nobody is here at all.
+    /// Threads sleep, frames wake none of them, and nobody is about to look; or nobody is here at all since who `looked` for frames.
     #[inline]
-    pub(super) const fn are_forgotten(&self) -> bool {
+    pub(super) fn are_forgotten(&self, looked: Instant) -> bool {
         if self.asleep == 0 {
-            return self.away == 0 && self.background.is_called();
+            return self.away == 0 && self.background.is_called(looked);
         }
         self.away == 0
             && if self.watching > 0 {

@@ -4,6 +4,7 @@ usage: elsewhere.py WHAT OWN PEER PORT
 """
 import array
 import fcntl
+import os
 import select
 import socket
 import sys
@@ -45,13 +46,18 @@ elif what == "computes":
         connection = listener.accept()[0]
         connection.sendall(b"late")
         connection.close()
-elif what == "loops":
+elif what in ("loops", "loops-late"):
     # As above, by an event loop.
     listener = socket.create_server((own, port))
     events = select.epoll()
     events.register(listener, select.EPOLLIN)
     events.poll()
     listener.accept()[0].close()
+    if what == "loops-late":
+        print("in time:", len(os.listdir("/proc/self/task")), file=sys.stderr)
+        time.sleep(0.05)
+        events.poll(0)
+        print("late:", len(os.listdir("/proc/self/task")), file=sys.stderr)
     compute()
     for _ in range(2):
         events.poll()
@@ -87,7 +93,6 @@ elif what == "looks":
     connection.sendall(b"%d" % waiting[0])
 elif what == "child":
     # A child of a fork has no thread of its parent's.
-    import os
     first = socket.create_connection((peer, port))
     first.sendall(b"1")
     child = os.fork()
