@@ -43,6 +43,11 @@ awk -v disturbed="${#disturbed[@]}" '
          passed += python - bad - counts["skipped"]; failed += bad; skipped += counts["skipped"]; python = ""
      }
      END { printf "%d passed, %d failed, %d skipped\n", passed + disturbed, failed - disturbed, skipped }' "$log"
+# What to make faster first.
+awk '/^ +(Running|Doc-tests) / { name = $0; sub(/^ +/, "", name); sub(/ \(.*/, "", name)
+         crate = $0; sub(/.*\/deps\//, "", crate); sub(/-[0-9a-f]+\).*/, "", crate); if (name ~ /unittests/) name = name " of " crate }
+     /^test result:.* finished in / { took = $NF; sub(/s$/, "", took); printf "%7.1f s  %s\n", took, name; all += took }
+     END { printf "%7.1f s  all targets\n", all }' "$log" | sort -rn | head -13
 for name in "${disturbed[@]}"; do
     echo "disturbed: $name failed among the others and passed alone"
 done

@@ -322,8 +322,9 @@ impl Soak<'_> {
         for toll in &tolls {
             assert!(toll.requests > 100, "a load: {toll}");
             assert!(toll.failed <= most, "at most {most} may fail: {toll}");
-            // A request takes about a millisecond: one that waits for nobody is still there at the end.
-            assert!(toll.unanswered <= CONNECTIONS / 2, "no answer: {toll}");
+            // A request takes about a millisecond: one that waits for nobody is still there at the end, if its time was not up.
+            let timed_out = self.plan.settle_s > self.plan.timeout_s;
+            assert!(timed_out || toll.unanswered <= CONNECTIONS / 2, "no answer: {toll}");
             for kind in ["timeout", "connect_timeout"] {
                 assert!(!toll.kinds.contains_key(kind), "failures are told at once: {toll}");
             }

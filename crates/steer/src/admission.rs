@@ -1,5 +1,7 @@
 //! Whom a broker that stands by itself serves: who asks, and what a policy says.
 
+use std::os::fd::OwnedFd;
+
 use crate::observers::Peer;
 
 /// A program that wants to be served, as the kernel describes the process that asks.
@@ -11,7 +13,7 @@ pub struct Applicant {
     pub name: String,
     /// The user as whom it connected.
     pub user: u32,
-    /// Its groups, the supplementary ones too.
+    /// The groups with which it connected, the supplementary ones too.
     pub groups: Vec<u32>,
     /// Its control group, as the broker sees it; nothing if there is no unified hierarchy.
     pub cgroup: Option<String>,
@@ -71,11 +73,10 @@ pub trait Admission: Send {
 }
 
 impl Applicant {
-    /// The process that connected. Nothing if it has ended: its number may be another's. `alive` says that it is still its own.
-    pub(crate) fn of(peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
+    /// The process that connected by `socket`. Nothing if it has ended: its number may be another's. `alive` says that it is still its own.
+    pub(crate) fn of(socket: &OwnedFd, peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
         let process = peer.number();
         let read = |name: &str| std::fs::read(format!("/proc/{process}/{name}"));
-        let status = String::from_utf8_lossy(&read("status").ok()?).into_owned();
         let cgroup = String::from_utf8_lossy(&read("cgroup").ok()?).into_owned();
         let line = String::from_utf8_lossy(&read("cmdline").ok()?).into_owned();
         let own = String::from_utf8_lossy(&read("comm").ok()?).trim_end().to_owned();
@@ -83,7 +84,7 @@ impl Applicant {
             process,
             name: command(&line).map_or(own, str::to_owned),
             user: peer.user,
-            groups: groups(&status),
+            groups: Peer::groups(socket)?,
             cgroup: cgroup.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned),
             is_privileged: peer.may_do_all(&alive),
         };
@@ -97,19 +98,13 @@ fn command(line: &str) -> Option<&str> {
     program.rsplit('/').next().filter(|name| !name.is_empty())
 }
 
-/// The effective group and the supplementary ones, of a /proc/PID/status.
-fn groups(status: &str) -> Vec<u32> {
-    let line = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-    let effective = line("Gid:").split_ascii_whitespace().nth(1).into_iter();
-    effective
-        .chain(line("Groups:").split_ascii_whitespace())
-        .filter_map(|number| number.parse().ok())
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{command, groups};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+    use rustix::process::Gid;
+
+    use super::command;
+    use crate::observers::Peer;
 
     #[test]
     fn the_program_is_what_is_to_be_run() {
@@ -119,10 +114,18 @@ mod tests {
         }
     }
 
+    /// Its own process's groups are what /proc says; those of a thread that connects are what count.
     #[test]
-    fn the_effective_group_and_the_supplementary_ones_count() {
-        let status = "Name:\tx Gid: 7\nUid:\t1\t2\t3\t4\nGid:\t10\t11\t12\t13\nGroups:\t20 30 \n";
-        assert_eq!(groups(status), [11, 20, 30]);
-        assert!(groups("").is_empty());
+    fn the_groups_are_those_with_which_it_connected() {
+        const GROUP: u32 = 54_321;
+        let (ours, theirs) = std::thread::spawn(|| {
+            rustix::thread::set_thread_groups(&[Gid::from_raw(GROUP)]).expect("root");
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .expect("a pair")
+        })
+        .join()
+        .expect("no panic");
+        assert_eq!(Peer::groups(&ours), Some(vec![GROUP, rustix::process::getegid().as_raw()]));
+        drop(theirs);
     }
 }

@@ -1,6 +1,6 @@
 //! What observers (`overfly top`, `sockets`, `dump`) are told of a program's processes, whatever carries its frames.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_link::broker::message::{LeftPart, Reply, Shown, ShownPart};
 use overfly_link::broker::{LeftFrames, observer};
@@ -14,6 +14,9 @@ use rustix::process::{Pid, geteuid};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
+
+/// Groups that a process can have (NGROUPS_MAX in include/uapi/linux/limits.h).
+const GROUPS_MAX: usize = 65_536;
 
 /// A listener at an abstract name.
 pub(crate) fn listen_at(name: &str) -> Result<OwnedFd, Errno> {
@@ -46,6 +49,30 @@ impl Peer {
     pub(crate) fn of(socket: &OwnedFd) -> Option<Peer> {
         let peer = socket_peercred(socket).ok()?;
         Some(Peer { process: peer.pid, user: peer.uid.as_raw() })
+    }
+
+    /// The group and the supplementary groups with which it connected. What /proc says may be another program's by now: one that it
+    /// has become, with a set-group-id bit.
+    pub(crate) fn groups(socket: &OwnedFd) -> Option<Vec<u32>> {
+        let own = socket_peercred(socket).ok()?.gid.as_raw();
+        let mut groups = vec![0_u32; GROUPS_MAX];
+        let mut length = size_of_val(&groups[..]) as libc::socklen_t;
+        // SAFETY: the kernel writes `length` bytes at most, which is what the vector has, and says how many they were.
+        let result = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if result != 0 {
+            return None;
+        }
+        groups.truncate(length as usize / size_of::<u32>());
+        groups.push(own);
+        Some(groups)
     }
 
     /// Root sees everybody, others see their own.

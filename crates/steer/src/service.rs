@@ -389,7 +389,7 @@ impl<C: Carrier> Service<C> {
     ///
     /// # Errors
     /// Says why it is not.
-    fn judge(&mut self, peer: Option<Peer>) -> Result<Option<(u32, Share)>, String> {
+    fn judge(&mut self, socket: &OwnedFd, peer: Option<Peer>) -> Result<Option<(u32, Share)>, String> {
         const NOT_OURS: &str =
             "the programs of this interface are another user's, or run over another version of Overfly";
         let Some(admission) = &mut self.admission else {
@@ -397,7 +397,7 @@ impl<C: Carrier> Service<C> {
         };
         let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
         let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
-        let applicant = peer.and_then(|peer| Applicant::of(peer, alive));
+        let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
         let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
         let judged = match self.term {
             Term::Standing => admission.judge(&applicant),
@@ -452,7 +452,7 @@ impl<C: Carrier> Service<C> {
         let (role, program) = match (known, Hello::parse(message, observer::PUBLIC)) {
             (Some((role @ (Role::Leash | Role::Client), program)), _) if !public => (role, program),
             (None, Some(Role::Program)) if self.carrier.shares().is_some() => {
-                match self.judge(peer) {
+                match self.judge(&socket, peer) {
                     Ok(its) => share = its,
                     Err(reason) => {
                         deliver(&socket, Reply::no(Refusal::BadRequest, &reason).as_bytes(), &[]);
