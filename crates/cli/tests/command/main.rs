@@ -3,7 +3,6 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod documents;
 mod install;
 mod lab;
 mod run;
