@@ -10,7 +10,7 @@ help:
 	@echo "make quickstart  install what is missing (as root), build, and measure nginx on the kernel and on Overfly"
 	@echo "make test        install what is missing, check, build, and run every test"
 	@echo "make build       build target/release/overfly and target/release/liboverfly.so"
-	@echo "make check       formatting and lints"
+	@echo "make check       formatting, lints, and what xtask tidy judges"
 	@echo "make install     install what was built into PREFIX (/usr/local), below DESTDIR; make uninstall takes it away"
 	@echo "make packages    build a .deb, an .rpm and a tarball into target/packages"
 	@echo "make packages-test  install the .deb in a clean Debian, use it, remove it; build the packages twice (minutes)"
@@ -39,6 +39,7 @@ test: prepare check build
 check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	$(CARGO) run --quiet --locked -p xtask -- tidy
 
 prepare:
 	@scripts/install.sh

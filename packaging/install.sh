@@ -45,7 +45,7 @@ case "${1:-}" in
         remove # what an earlier version had and this one has not
         install -D -m 755 "$build/overfly" "$root/bin/overfly"
         install -D -m 644 "$build/liboverfly.so" "$root/lib/overfly/liboverfly.so"
-        install -D -m 644 -t "$root/share/overfly/profiles" profiles/*.opf
+        install -D -m 644 -t "$root/share/overfly/profiles" crates/profile/profiles/*.opf
         for module in $(cd python && find overfly -name '*.py' -o -name py.typed | sort); do
             install -D -m 644 "python/$module" "$root/share/overfly/python/$module"
         done

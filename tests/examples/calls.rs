@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::process::{Command, ExitCode, Stdio};
 
 use overfly_bench::lab::Lab;
+use overfly_testing::process;
 use overfly_tests::measured::{Link, Measured};
 use overfly_tests::{eventually, overfly, send};
 use rustix::process::Signal;
@@ -64,10 +65,7 @@ fn count(link: Link, requests: u64, words: &[&str], bytes: u32) -> BTreeMap<Stri
         .stderr(Stdio::null())
         .spawn()
         .expect("strace");
-    eventually("strace looks on", || {
-        let status = std::fs::read_to_string(format!("/proc/{worker}/status")).unwrap_or_default();
-        status.lines().any(|line| line.starts_with("TracerPid:") && !line.ends_with("\t0"))
-    });
+    eventually("strace looks on", || !matches!(process::status(worker, "TracerPid").as_str(), "" | "0"));
     load(requests);
     send(strace.id(), Signal::INT);
     strace.wait().expect("strace ends");

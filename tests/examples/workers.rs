@@ -8,6 +8,7 @@ use std::thread;
 
 use overfly_bench::lab::Lab;
 use overfly_bench::statistics::median;
+use overfly_testing::process;
 use overfly_tests::measured::{Link, Measured, Rounds};
 use overfly_tests::overfly;
 use serde_json::Value;
@@ -93,10 +94,10 @@ fn together(link: Link, close: bool, seconds: u32) -> Run {
     for _ in 0..10 {
         let lab = Lab::new(overfly()).expect("a lab");
         let nginx = Measured::start(&lab, link, &[0, 1], &OPTIONS);
-        let before: Vec<u64> = nginx.workers.iter().map(|id| ticks_of(*id)).collect();
+        let before: Vec<u64> = nginx.workers.iter().map(|id| process::ticks(*id)).collect();
         let report = load(&nginx, &["-t", "2", "-c", "512", "--cpus", "0,1"], close, seconds);
         let spent: Vec<u64> =
-            nginx.workers.iter().zip(before).map(|(id, before)| ticks_of(*id) - before).collect();
+            nginx.workers.iter().zip(before).map(|(id, before)| process::ticks(*id) - before).collect();
         nginx.stop();
         let all: u64 = spent.iter().sum();
         if spent.iter().all(|one| one * 5 > all) {
@@ -116,12 +117,5 @@ fn load(nginx: &Measured<'_>, words: &[&str], close: bool, seconds: u32) -> Valu
 }
 
 fn ticks(nginx: &Measured<'_>) -> u64 {
-    nginx.workers.iter().map(|id| ticks_of(*id)).sum()
-}
-
-/// Processor time of a process, user and system (proc_pid_stat(5)).
-fn ticks_of(id: u32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("the worker's times");
-    let fields = stat.rsplit_once(')').map(|(_, rest)| rest.split_whitespace()).expect("a name");
-    fields.skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
+    nginx.workers.iter().map(|id| process::ticks(*id)).sum()
 }

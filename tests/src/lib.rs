@@ -7,7 +7,6 @@ pub mod programs;
 pub mod soak;
 pub mod steady;
 pub mod tap;
-pub mod unprivileged;
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -17,6 +16,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use overfly_bench::lab::{Lab, SERVER};
+pub use overfly_testing::Random;
+use overfly_testing::kernel::counter;
+pub use overfly_testing::process::{alive, descendants, titled};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// The `overfly` command under test: `OVERFLY_BIN`, or the release build beside this test's own build.
@@ -73,32 +75,6 @@ pub fn succeed(lab: &Lab, side: &str, words: &[&str]) -> String {
         String::from_utf8_lossy(&output.stderr)
     );
     text
-}
-
-/// A random sequence from a seed (SplitMix64).
-#[derive(Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// `length` random bytes.
-    #[must_use]
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(length + 8);
-        while bytes.len() < length {
-            bytes.extend_from_slice(&self.next_u64().to_le_bytes());
-        }
-        bytes.truncate(length);
-        bytes
-    }
 }
 
 /// How nginx is configured for a test.
@@ -290,42 +266,13 @@ pub fn send(id: u32, signal: Signal) {
     }
 }
 
-/// Whether a process exists and is no zombie.
+/// Connections that the server side's kernel has accepted.
+///
+/// # Panics
+/// If the kernel does not say.
 #[must_use]
-pub fn alive(id: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{id}/stat"))
-        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z')))
-}
-
-/// Every process under `root`.
-#[must_use]
-pub fn descendants(root: u32) -> Vec<u32> {
-    let mut found = Vec::new();
-    let mut open = vec![root];
-    while let Some(id) = open.pop() {
-        let children = children(id);
-        found.extend(&children);
-        open.extend(children);
-    }
-    found
-}
-
-fn children(id: u32) -> Vec<u32> {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{id}/task")) else { return Vec::new() };
-    threads
-        .flatten()
-        .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())
-        .flat_map(|text| text.split_whitespace().filter_map(|id| id.parse().ok()).collect::<Vec<_>>())
-        .collect()
-}
-
-/// The processes under `root` whose title begins with `title`.
-#[must_use]
-pub fn titled(root: u32, title: &str) -> Vec<u32> {
-    let named = |id: &u32| {
-        std::fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|line| line.starts_with(title.as_bytes()))
-    };
-    descendants(root).into_iter().filter(named).collect()
+pub fn kernel_accepted(lab: &Lab) -> u64 {
+    counter(&succeed(lab, "server", &["cat", "/proc/net/snmp"]), "Tcp", "PassiveOpens")
 }
 
 /// Whether an XDP program is attached to the server's device.

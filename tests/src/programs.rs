@@ -25,6 +25,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use overfly_bench::lab::{CLIENT, Lab, SERVER};
+use overfly_testing::{kernel, process};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
@@ -218,7 +219,7 @@ impl Drop for Started {
         // A master whose worker dies first makes another one, before it is its turn.
         let end = Instant::now() + Duration::from_secs(5);
         loop {
-            let left = processes_in(&self.namespace);
+            let left = process::inhabitants(&self.namespace);
             if left.is_empty() || Instant::now() > end {
                 break;
             }
@@ -227,13 +228,6 @@ impl Drop for Started {
         }
         let _ = self.child.wait();
     }
-}
-
-fn processes_in(namespace: &Path) -> Vec<u32> {
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let inside =
-        |id: &u32| std::fs::read_link(format!("/proc/{id}/ns/net")).is_ok_and(|link| link == namespace);
-    entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).filter(inside).collect()
 }
 
 struct Run<'a> {
@@ -290,7 +284,7 @@ impl Run<'_> {
         work: impl FnOnce() -> Result<(), String>,
     ) -> Result<(), String> {
         let datagrams = |side, name| {
-            if self.program.has("datagrams") { self.kernel_count(side, "Udp:", &[name]) } else { 0 }
+            if self.program.has("datagrams") { self.kernel_count(side, "Udp", &[name]) } else { 0 }
         };
         let counts = || {
             let (client, server) = (self.kernel_opens("client"), self.kernel_opens("server"));
@@ -306,19 +300,13 @@ impl Run<'_> {
 
     /// Connections that a side's kernel made or accepted (RFC 4022: tcpActiveOpens, tcpPassiveOpens).
     fn kernel_opens(&self, side: &str) -> u64 {
-        self.kernel_count(side, "Tcp:", &["ActiveOpens", "PassiveOpens"])
+        self.kernel_count(side, "Tcp", &["ActiveOpens", "PassiveOpens"])
     }
 
     /// The sum of some of a side's kernel's counters (`/proc/net/snmp`).
     fn kernel_count(&self, side: &str, protocol: &str, wanted: &[&str]) -> u64 {
         let text = succeed(self.lab, side, &["cat", "/proc/net/snmp"]);
-        let mut lines = text.lines().filter(|line| line.starts_with(protocol));
-        let (names, values) = (lines.next().unwrap_or_default(), lines.next().unwrap_or_default());
-        let pairs = names.split_whitespace().zip(values.split_whitespace());
-        pairs
-            .filter(|(name, _)| wanted.contains(name))
-            .filter_map(|(_, value)| value.parse::<u64>().ok())
-            .sum()
+        wanted.iter().map(|name| kernel::counter(&text, protocol, name)).sum()
     }
 
     fn wait_until_ready(&self, mut server: Option<&mut Started>) -> Result<(), String> {

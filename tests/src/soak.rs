@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use overfly_bench::lab::{Lab, SERVER};
+use overfly_testing::process;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -150,8 +151,9 @@ pub fn run(plan: Plan) -> Vec<Toll> {
     let mut soak = Soak { server: start(&lab, plan.link), lab: &lab, plan, random: Random(plan.seed) };
     let mut tolls = soak.strike(Blow::Stop, plan.stops);
     let keepers = soak.keepers();
-    let descriptors =
-        || -> Vec<_> { keepers.iter().map(|&(name, id)| format!("{name} {}", descriptors(id))).collect() };
+    let descriptors = || -> Vec<_> {
+        keepers.iter().map(|&(name, id)| format!("{name} {}", process::descriptors(id))).collect()
+    };
     // What the beginning opened for a moment is closed.
     sleep(Duration::from_secs(1));
     let held = descriptors();
@@ -236,7 +238,7 @@ struct Soak<'a> {
 impl Soak<'_> {
     /// Up to `most`, at least 1, in ms.
     fn pause(&mut self, most: u64) -> Duration {
-        Duration::from_millis(1 + self.random.next_u64() % most)
+        Duration::from_millis(1 + self.random.next() % most)
     }
 
     /// Those that stay while workers come and go.
@@ -283,11 +285,11 @@ impl Soak<'_> {
                 workers = titled(self.server.id(), WORKER);
                 !workers.is_empty()
             });
-            let victim = workers[(self.random.next_u64() % workers.len() as u64) as usize];
+            let victim = workers[(self.random.next() % workers.len() as u64) as usize];
             match blow {
                 Blow::Kill => {
                     // A process that has been stopped holds what it holds for longer.
-                    if self.random.next_u64().is_multiple_of(2) {
+                    if self.random.next().is_multiple_of(2) {
                         send(victim, Signal::STOP);
                         let stopped = self.pause(50);
                         sleep(stopped);
@@ -372,17 +374,7 @@ fn nothing_is_left(lab: &Lab, before: &Place) {
 /// The processes in the server's network namespace.
 fn inhabitants(lab: &Lab) -> Vec<u32> {
     let own = lab.within("server", || std::fs::read_link("/proc/thread-self/ns/net").expect("a namespace"));
-    let own = own.expect("enter the server");
-    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
-    processes
-        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-        .filter(|id| std::fs::read_link(format!("/proc/{id}/ns/net")).is_ok_and(|its| its == own))
-        .collect()
-}
-
-/// Descriptors that a process has open.
-fn descriptors(id: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count)
+    process::inhabitants(&own.expect("enter the server"))
 }
 
 /// Whether `condition` holds within ten seconds.

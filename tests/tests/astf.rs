@@ -3,14 +3,15 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use overfly_testing::Folder;
+use overfly_testing::process::Killed;
+use overfly_testing::unprivileged::outside_with;
 use overfly_tests::{eventually, overfly};
 use serde_json::Value;
-
-const INSIDE: &str = "OVERFLY_TEST_ASTF_INSIDE";
 
 /// The clients are behind t0, the servers behind t1.
 const ROUTER: &str = "ip link set lo up && for t in t0 t1; do ip tuntap add dev $t mode tap multi_queue; \
@@ -27,62 +28,25 @@ const MORE: &str = "&& ip -6 route add fd02::/64 dev t0 && ip -6 route add fd03:
 
 /// Runs the test of that name once more inside the router's namespace, after more of its setup. False there.
 fn outside(test: &str, more: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
-    let output = Command::new("unshare")
-        .args(["-Urn", "sh", "-c", &format!("{ROUTER} {more} && exec \"$0\" \"$@\"")])
-        .arg(std::env::current_exe().expect("the path of the test"))
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1")
-        .output()
-        .expect("start unshare");
-    let said = [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned());
-    assert!(output.status.success() && said[0].contains("1 passed"), "{}\n{}", said[0], said[1]);
-    true
+    outside_with(test, &format!("{ROUTER} {more}"))
 }
 
 /// A folder that goes with the test, with the profiles and the captures that they name.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("astf-{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("make a folder");
-        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
-        for entry in fs::read_dir(python.join("tests/profiles")).expect("read the profiles") {
-            let path = entry.expect("read the profiles").path();
-            if path.is_file() {
-                fs::copy(&path, folder.join(path.file_name().expect("a file"))).expect("copy a profile");
-            }
+fn folder(test: &str) -> Folder {
+    let folder = Folder::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("astf-{test}")));
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../python");
+    for entry in fs::read_dir(python.join("tests/profiles")).expect("read the profiles") {
+        let path = entry.expect("read the profiles").path();
+        if path.is_file() {
+            fs::copy(&path, folder.as_ref().join(path.file_name().expect("a file"))).expect("copy a profile");
         }
-        let script = "import sys; sys.dont_write_bytecode = True\nfrom tests.running import captures\n\
-            for name, content in captures(): open(sys.argv[1] + '/' + name, 'wb').write(content)";
-        let written = Command::new("python3").args(["-c", script]).arg(&folder).current_dir(&python).status();
-        assert!(written.expect("start python3").success(), "captures are written");
-        Folder(folder)
     }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    let script = "import sys; sys.dont_write_bytecode = True\nfrom tests.running import captures\n\
+        for name, content in captures(): open(sys.argv[1] + '/' + name, 'wb').write(content)";
+    let written =
+        Command::new("python3").args(["-c", script]).arg(folder.as_ref()).current_dir(&python).status();
+    assert!(written.expect("start python3").success(), "captures are written");
+    folder
 }
 
 fn astf(folder: &Folder, profiles: &[&str], words: &[&str]) -> Command {
@@ -172,7 +136,7 @@ fn run(folder: &Folder, profiles: &[&str], more: &[&str]) -> Outcome {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let _dumpcap = Process(dumpcap.expect("start dumpcap"));
+    let _dumpcap = Killed(dumpcap.expect("start dumpcap"));
     eventually("the server side listens", || Path::new(&socket).exists());
     eventually("dumpcap listens", || fs::metadata(&capture).is_ok_and(|file| file.len() > 100));
     // The capture's head is written before the devices are opened: a packet that was seen says that they are.
@@ -227,7 +191,7 @@ fn counters_of_the_profiles_are_what_tshark_counts() {
     if outside("counters_of_the_profiles_are_what_tshark_counts", "") {
         return;
     }
-    let folder = Folder::new("profiles");
+    let folder = folder("profiles");
     for (names, multiplier, flows, up, down) in [
         (&["http_simple.py"][..], "10", 28, 28 * 100, 28 * 20_000),
         (&["http_by_program.py"], "2", 20, 20 * 57, 20 * (42 + 32_768)),
@@ -250,7 +214,7 @@ fn profiles_of_other_kinds_are_what_tshark_counts() {
     if outside("profiles_of_other_kinds_are_what_tshark_counts", MORE) {
         return;
     }
-    let folder = Folder::new("kinds");
+    let folder = folder("kinds");
     for (name, multiplier, flows, up, down) in [
         ("captures.py", "1", 23 + 12 + 67, 23 * 300 + 12 * 600 + 67 * 40, 23 * 5700 + 12 * 5400 + 67 * 100),
         // Five seconds of ramp: a tenth of what a second of the whole rate would be, and the first flow.
@@ -280,7 +244,7 @@ fn what_a_path_loses_never_leaves_and_the_rest_is_late() {
     if outside("what_a_path_loses_never_leaves_and_the_rest_is_late", "") {
         return;
     }
-    let folder = Folder::new("path");
+    let folder = folder("path");
     let outcome = run(&folder, &["path.py"], &["-m", "3", "--probe", "20"]);
     let at = |side, counter| outcome.at(side, counter);
     assert_eq!((at("client", "flows_total"), at("client", "tcps_rcvbyte")), (30, 30 * 20_000));
@@ -312,7 +276,7 @@ fn ports_and_addresses_may_change_on_the_way() {
     if outside("ports_and_addresses_may_change_on_the_way", nat) {
         return;
     }
-    let folder = Folder::new("nat");
+    let folder = folder("nat");
     let outcome = run(&folder, &["nat.py"], &["-m", "5"]);
     check("nat.py", &outcome, 20, 5 * (3 + 4 + 5 + 7), 5 * (11 + 22 + 33 + 44));
     assert_eq!(outcome.at("server", "defer_template"), 10);
@@ -330,7 +294,7 @@ fn a_real_server_answers_the_client_side() {
     if outside("a_real_server_answers_the_client_side", server) {
         return;
     }
-    let folder = Folder::new("nginx");
+    let folder = folder("nginx");
     let response = 32_768;
     fs::write(folder.path("page"), vec![b'x'; response]).expect("write a page");
     let place = folder.path("");
@@ -348,7 +312,7 @@ fn a_real_server_answers_the_client_side() {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn();
-    let _nginx = Process(nginx.expect("start nginx"));
+    let _nginx = Killed(nginx.expect("start nginx"));
     eventually("nginx answers", || std::net::TcpStream::connect("48.0.0.1:80").is_ok());
     let head = {
         use std::io::{Read, Write};

@@ -7,40 +7,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use overfly_bench::lab::Lab;
+use overfly_testing::Folder;
+use overfly_testing::process::Killed;
 use overfly_tests::{eventually, overfly, send, succeed};
 use rustix::process::Signal;
 use serde_json::Value;
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        // Short: the names of Unix sockets hold 108 bytes.
-        let folder = Path::new("/dev/shm").join(format!("astf-{test}-{}", std::process::id()));
-        fs::create_dir_all(&folder).expect("make a folder");
-        Folder(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// A process that ends with the test.
-struct Process(Child);
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+fn folder(test: &str) -> Folder {
+    // Short: the names of Unix sockets hold 108 bytes.
+    Folder::new(Path::new("/dev/shm").join(format!("astf-{test}-{}", std::process::id())))
 }
 
 fn python() -> PathBuf {
@@ -107,7 +83,7 @@ fn page(address: &str) -> String {
 
 #[test]
 fn over_memif_with_two_threads_and_what_others_see() {
-    let folder = Folder::new("memif");
+    let folder = folder("memif");
     let (link, control) = (format!("memif:{}", folder.path("link")), folder.path("control"));
     let csv = folder.path("run.csv");
     let text = fs::read_to_string(profile("http_by_program.py")).expect("read a profile");
@@ -208,7 +184,7 @@ with Control(sys.argv[2]) as run:
 
 #[test]
 fn a_run_obeys_the_python_client() {
-    let folder = Folder::new("orders");
+    let folder = folder("orders");
     let control = folder.path("control");
     let run = astf(&profile("http_by_program.py"), &["-m", "10", "--control", &control, "--json"]).spawn();
     let run = run.expect("start a run");
@@ -216,7 +192,7 @@ fn a_run_obeys_the_python_client() {
     let orders = Command::new("python3").args(["-c", ORDERS]).arg(python()).arg(&control).output();
     let orders = orders.expect("start python3");
     if !orders.status.success() {
-        drop(Process(run));
+        drop(Killed(run));
         panic!("{}", String::from_utf8_lossy(&orders.stderr));
     }
     let report = json(&run.wait_with_output().expect("wait for the run"));
@@ -225,7 +201,7 @@ fn a_run_obeys_the_python_client() {
 
 #[test]
 fn a_wrong_profile_is_two_and_nothing_is_touched() {
-    let folder = Folder::new("wrong");
+    let folder = folder("wrong");
     let link = folder.path("link");
     let good = fs::read_to_string(profile("http_by_program.py")).expect("read a profile");
     for (name, text, said) in [
@@ -258,7 +234,7 @@ fn a_profile_runs_as_whoever_called_sudo() {
         println!("only root can be somebody else");
         return;
     }
-    let folder = Folder::new("sudo");
+    let folder = folder("sudo");
     // Where nobody may read.
     let copied =
         Command::new("cp").arg("-r").arg(python().join("overfly")).arg(folder.path("overfly")).status();
@@ -288,7 +264,7 @@ fn a_profile_runs_as_whoever_called_sudo() {
 
 #[test]
 fn the_package_installs_without_a_network() {
-    let folder = Folder::new("pip");
+    let folder = folder("pip");
     let run = |command: &mut Command| {
         let output = command.output().expect("start a command");
         let said = [&output.stdout, &output.stderr].map(|said| String::from_utf8_lossy(said).into_owned());

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
 
 use overfly_bench::lab::Lab;
 use overfly_tests::{Server, eventually, is_steered, output, overfly, send, succeed};
@@ -11,7 +12,10 @@ use rustix::process::Signal;
 /// Nobody of this machine's.
 const USER: &str = "48123";
 const OTHER: &str = "48124";
-const UNIT: &str = include_str!("../../packaging/overfly-broker@.service");
+static UNIT: LazyLock<String> = LazyLock::new(|| {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/overfly-broker@.service");
+    std::fs::read_to_string(path).expect("the unit of systemd's")
+});
 
 /// A broker's process, what it says, and what it tells the service manager.
 struct Broker {

@@ -46,8 +46,8 @@ impl Plan {
         let mut random = Random(u64::from(id));
         let mut size = || {
             // Small and large ones alike often.
-            let bits = random.next_u64() % 16;
-            (random.next_u64() % (2 << bits)).min(MOST_BYTES)
+            let bits = random.next() % 16;
+            (random.next() % (2 << bits)).min(MOST_BYTES)
         };
         Plan { id, up: HEADER + size(), down: size() }
     }
@@ -276,7 +276,7 @@ impl Relay {
     }
 
     fn chance(&mut self, per_mille: u64) -> bool {
-        self.random.next_u64() % 1000 < per_mille
+        self.random.next() % 1000 < per_mille
     }
 
     /// Takes a frame, and hands what is to arrive now to `arrive`.
@@ -296,14 +296,14 @@ impl Relay {
         }
         if self.chance(self.faults.corruption) {
             // One bit behind the Ethernet header: some sum misses it.
-            let bit = self.random.next_u64() as usize % ((frame.len() - 14) * 8);
+            let bit = self.random.next() as usize % ((frame.len() - 14) * 8);
             frame[14 + bit / 8] ^= 1 << (bit % 8);
         }
         if self.chance(self.faults.duplication) {
             arrive(&frame);
         }
         if self.chance(self.faults.reordering) {
-            let wait = Duration::from_micros(200 + self.random.next_u64() % 3000);
+            let wait = Duration::from_micros(200 + self.random.next() % 3000);
             self.serial += 1;
             self.late.insert((now + wait, self.serial), frame);
         } else {
@@ -358,7 +358,7 @@ fn drive(
     config.address6 = Some(SERVER6);
     config.max_flows = 32_768;
     config.time_wait = Duration::from_secs(1);
-    let [first, second] = [Random(seed).next_u64().to_be_bytes(), Random(!seed).next_u64().to_be_bytes()];
+    let [first, second] = [Random(seed).next().to_be_bytes(), Random(!seed).next().to_be_bytes()];
     config.hash_key = *[first, second].concat().first_chunk().expect("16 bytes");
     let mut engine = Engine::new(config).expect("a valid configuration");
     engine.listen(SocketAddr::new(ends_of_link[0], ENGINE_PORT), 1024).expect("listen");

@@ -4,6 +4,7 @@
 use std::process::{Command, Output, Stdio};
 
 use overfly_bench::lab::Lab;
+use overfly_testing::process;
 use overfly_tests::steady::{self, Steady};
 use overfly_tests::{Random, Server, alive, descendants, eventually, overfly, send, succeed, titled};
 use rustix::process::Signal;
@@ -119,10 +120,9 @@ fn every_byte_is_right_and_nobody_has_privilege() {
     let lab = lab();
     let server = nginx(&lab);
     for id in descendants(server.id()).into_iter().chain([server.id()]) {
-        let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("a process");
-        let line = |name: &str| status.lines().find(|line| line.starts_with(name)).unwrap_or_default();
-        assert_eq!(line("CapPrm:"), "CapPrm:\t0000000000000000");
-        assert!(line("Uid:").split_whitespace().skip(1).all(|user| user == NOBODY), "{status}");
+        assert_eq!(process::status(id, "CapPrm"), "0000000000000000");
+        let users = process::status(id, "Uid");
+        assert!(!users.is_empty() && users.split_whitespace().all(|user| user == NOBODY), "{users}");
     }
     for size in SIZES {
         let (size, file) = (size.to_string(), format!("{FOLDER}/{size}"));

@@ -1,8 +1,6 @@
 //! nginx, unmodified, on the user-level stack, with curl on the kernel as its client, and the other way round.
 
 use std::process::Stdio;
-use std::thread::sleep;
-use std::time::Duration;
 
 use overfly_bench::lab::{Lab, ROUTED_SERVER};
 use overfly_tests::{
@@ -62,8 +60,8 @@ fn thousand_files(seed: u64) -> Vec<(String, Vec<u8>)> {
                 0 => 0,
                 1 => 5_000_000,
                 _ => {
-                    let bits = random.next_u64() % 22;
-                    (random.next_u64() % (2 << bits)).min(5_000_000) as usize
+                    let bits = random.next() % 22;
+                    (random.next() % (2 << bits)).min(5_000_000) as usize
                 }
             };
             (format!("file{index:04}"), random.bytes(size))
@@ -150,11 +148,15 @@ fn reload_and_graceful_quit_lose_nothing() {
         // A slow download that is under way during the reload.
         let mut download = lab
             .command("client", "sh")
-            .args(["-c", &format!("curl -s --limit-rate 1M {URL}/file | cmp - /dev/shm/file")])
+            .args([
+                "-c",
+                &format!("curl -s --limit-rate 1M {URL}/file | tee /dev/shm/begun | cmp - /dev/shm/file"),
+            ])
             .stdin(Stdio::null())
             .spawn()
             .expect("start curl");
-        sleep(Duration::from_millis(500));
+        let begun = || output(&lab, "client", &["test", "-s", "/dev/shm/begun"]).status.success();
+        eventually("the download is under way", begun);
         let master = titled(server.id(), "nginx: master process")[0];
         for _ in 0..3 {
             send(master, Signal::HUP);

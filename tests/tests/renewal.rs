@@ -5,7 +5,8 @@ use std::io::{Read, Seek};
 use std::process::{Child, Stdio};
 
 use overfly_bench::lab::{DEVICE, Lab, queue_count};
-use overfly_tests::{Nginx, Server, descendants, eventually, output, overfly, succeed};
+use overfly_testing::process;
+use overfly_tests::{Nginx, Server, descendants, eventually, kernel_accepted, output, overfly, succeed};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 const ROUNDS: usize = 10;
@@ -20,15 +21,6 @@ impl Drop for Running {
     }
 }
 
-/// Connections that the server side's kernel accepted (RFC 4022: tcpPassiveOpens).
-fn kernel_accepted(lab: &Lab) -> u64 {
-    let text = succeed(lab, "server", &["cat", "/proc/net/snmp"]);
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let place = names.split_whitespace().position(|name| name == "PassiveOpens").unwrap();
-    values.split_whitespace().nth(place).unwrap().parse().unwrap()
-}
-
 /// Whether nginx answers, and not over the kernel.
 fn is_accelerated(lab: &Lab) -> bool {
     let before = kernel_accepted(lab);
@@ -38,18 +30,12 @@ fn is_accelerated(lab: &Lab) -> bool {
 
 /// Files that the server's processes have open.
 fn open_files(server: &Server) -> usize {
-    let count = |id: &u32| std::fs::read_dir(format!("/proc/{id}/fd")).map_or(0, Iterator::count);
-    descendants(server.id()).iter().map(count).sum()
+    descendants(server.id()).into_iter().map(process::descriptors).sum()
 }
 
 /// What the server's processes have spent, in ticks of 10 ms.
 fn processor_time(server: &Server) -> u64 {
-    let spent = |id: &u32| -> u64 {
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
-        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-        rest.split_whitespace().skip(11).take(2).filter_map(|ticks| ticks.parse::<u64>().ok()).sum()
-    };
-    descendants(server.id()).iter().map(spent).sum()
+    descendants(server.id()).into_iter().map(process::ticks).sum()
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use overfly_bench::lab::Lab;
-use overfly_tests::{Server, eventually, overfly, succeed};
+use overfly_tests::{Server, eventually, kernel_accepted, overfly};
 
 /// A JVM on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,15 +52,6 @@ fn run(lab: &Lab, side: &str, script: &str) -> Output {
     shell(lab, side, script).output().expect("start a shell")
 }
 
-/// Connections that the server side's kernel has accepted.
-fn kernels(lab: &Lab) -> u64 {
-    let text = succeed(lab, "server", &["cat", "/proc/net/snmp"]);
-    let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("Tcp:")).collect();
-    let [names, values] = lines[..] else { panic!("no counters of TCP in {text}") };
-    let place = names.split(' ').position(|name| name == "PassiveOpens").expect("PassiveOpens");
-    values.split(' ').nth(place).expect("a value").parse().expect("a number")
-}
-
 #[test]
 fn the_commands_of_each_servers_page_work_as_they_stand_there() {
     let pages = pages();
@@ -88,8 +79,8 @@ fn the_commands_of_each_servers_page_work_as_they_stand_there() {
         assert!(answer.contains("hello"), "{answer}");
         // A peer that the neighbour table lacks yet is the kernel's.
         eventually("the kernel accepts nothing of it", || {
-            let before = kernels(&lab);
-            run(&lab, "client", &client).status.success() && kernels(&lab) == before
+            let before = kernel_accepted(&lab);
+            run(&lab, "client", &client).status.success() && kernel_accepted(&lab) == before
         });
         server.stop();
     }

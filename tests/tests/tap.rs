@@ -2,11 +2,13 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use overfly_testing::Folder;
+use overfly_testing::kernel::counter;
+use overfly_testing::unprivileged::outside;
 use overfly_tests::steady::{self, Steady};
-use overfly_tests::unprivileged::outside;
 use overfly_tests::{Random, Server, alive, descendants, eventually, overfly, send, titled};
 use rustix::process::Signal;
 
@@ -16,25 +18,8 @@ const URL: &str = "http://10.77.0.1:8080";
 const SIZES: [usize; 4] = [0, 1024, 10_000, 1_000_000];
 
 /// A folder that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(test: &str) -> Folder {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tap-{test}"));
-        let _ = fs::remove_dir_all(&folder);
-        fs::create_dir_all(&folder).expect("make a folder");
-        Folder(folder)
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).display().to_string()
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn folder(test: &str) -> Folder {
+    Folder::new(Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tap-{test}")))
 }
 
 fn run(options: &[&str], words: &[&str]) -> Command {
@@ -107,13 +92,7 @@ fn workers(server: &Server) -> Vec<u32> {
 /// Connections that the namespace's kernel has made, and those that it has accepted.
 fn kernels_connections() -> (u64, u64) {
     let text = fs::read_to_string("/proc/self/net/snmp").expect("the kernel's counters");
-    let mut lines = text.lines().filter(|line| line.starts_with("Tcp:"));
-    let (names, values) = (lines.next().expect("names"), lines.next().expect("values"));
-    let value = |name: &str| {
-        let at = names.split(' ').position(|its| its == name).expect("a counter");
-        values.split(' ').nth(at).and_then(|value| value.parse().ok()).expect("a number")
-    };
-    (value("ActiveOpens"), value("PassiveOpens"))
+    (counter(&text, "Tcp", "ActiveOpens"), counter(&text, "Tcp", "PassiveOpens"))
 }
 
 /// Nobody has the device open, and no broker is there.
@@ -134,7 +113,7 @@ fn every_byte_is_right_and_the_kernel_accepts_nothing() {
     if outside("every_byte_is_right_and_the_kernel_accepts_nothing", &KERNEL) {
         return;
     }
-    let folder = Folder::new("bytes");
+    let folder = folder("bytes");
     let server = nginx(&folder, "8080 reuseport");
     for size in SIZES {
         let (size, file) = (size.to_string(), folder.path(&size.to_string()));
@@ -171,7 +150,7 @@ fn a_reload_under_load_moves_on_to_the_new_workers() {
     if outside("a_reload_under_load_moves_on_to_the_new_workers", &KERNEL) {
         return;
     }
-    let folder = Folder::new("reload");
+    let folder = folder("reload");
     let server = nginx(&folder, "8080");
     let load = steady(&["-c", "16", "--close"]);
     for _ in 0..3 {
@@ -195,7 +174,7 @@ fn a_worker_that_is_killed_or_stopped_costs_its_own_connections_only() {
     if outside("a_worker_that_is_killed_or_stopped_costs_its_own_connections_only", &KERNEL) {
         return;
     }
-    let folder = Folder::new("killed");
+    let folder = folder("killed");
     let server = nginx(&folder, "8080 reuseport");
     let load = steady(&["-c", "16", "--timeout", "60s"]);
     eventually("the load is served", || served(&folder).len() > 100);
@@ -353,7 +332,7 @@ fn its_own_address_and_datagrams_without_any_capability() {
     if outside("its_own_address_and_datagrams_without_any_capability", &KERNEL) {
         return;
     }
-    let folder = Folder::new("own");
+    let folder = folder("own");
     let said = fs::File::create(folder.path("said")).expect("make a file");
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(overfly());
@@ -372,7 +351,7 @@ fn over_ipv6_and_a_device_with_one_queue() {
     if outside("over_ipv6_and_a_device_with_one_queue", &KERNEL) {
         return;
     }
-    let folder = Folder::new("ipv6");
+    let folder = folder("ipv6");
     let data = Random(6).bytes(20_000_000);
     fs::write(folder.path("file"), &data).expect("write a file");
     succeed(&["ip", "link", "delete", "t0"]);
@@ -423,7 +402,7 @@ fn killed_anywhere_it_leaves_nothing_and_starts_again() {
     if outside("killed_anywhere_it_leaves_nothing_and_starts_again", &KERNEL) {
         return;
     }
-    let folder = Folder::new("anywhere");
+    let folder = folder("anywhere");
     for victim in ["overfly", "nginx: master process"] {
         let mut server = nginx(&folder, "8080");
         let family = descendants(server.id());

@@ -9,6 +9,7 @@ mod instructions;
 mod miri;
 mod results;
 mod sanitize;
+mod tidy;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask instructions [--write]
        cargo xtask miri
        cargo xtask sanitize [TEST-OPTION…]
+       cargo xtask tidy [--write]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
        cargo xtask bulk [--repeats N] [--seconds N]
        cargo xtask calls [--requests N]
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
         Some("miri") => miri::run(words),
         Some("sanitize") => sanitize::Plan::parse(words).run(),
+        Some("tidy") => tidy::run(words),
         Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
         Some(name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "within-host" | "workers")) => {
             example::run(name, words)

@@ -210,16 +210,8 @@ mod tests {
     /// Draws from distributions that are far from normal, and counts how often the truth is within.
     #[test]
     fn intervals_hold_the_truth_as_often_as_they_say() {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-        println!("OVERFLY_SEED={seed}");
-        // SplitMix64 (Steele, Lea, Flood 2014).
-        let mut state: u64 = seed;
-        let mut uniform = move || {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (((mixed ^ (mixed >> 31)) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64
-        };
+        let mut random = overfly_testing::Random::seeded();
+        let mut uniform = move || ((random.next() >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
         const TURNS: u32 = 4000;
         let (mut medians, mut ratios) = (0, 0);
         for _ in 0..TURNS {

@@ -3,12 +3,12 @@
 use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
 use overfly_load::Network;
+use overfly_profile::InForce;
+use overfly_profile::options::Options;
 use overfly_steer::LocalBroker;
 use rustix::process::Pid;
 
 use crate::broker::Membership;
-use crate::options::Options;
-use crate::profile::InForce;
 
 /// Holds what serves the program's processes; dropping it takes it away.
 pub(crate) enum Acceleration {

@@ -7,9 +7,8 @@ use overfly_bench::plan::{Mode, Plan};
 use overfly_bench::report::Report;
 use overfly_bench::session::Session;
 
+use overfly_profile::Profile;
 use signal_hook::consts::{SIGINT, SIGTERM};
-
-use crate::profile::{self, Profile};
 
 /// Measure a server on the kernel and on Overfly, as a plan says, and compare
 ///
@@ -87,7 +86,7 @@ fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Er
                 );
                 return Err(plan.fault("profile", message));
             }
-            let profile = Profile::load(name, &profile::folders());
+            let profile = Profile::load(name, &overfly_profile::folders());
             profile.map_err(|error| plan.fault("profile", format!("profile = \"{name}\": {error}")))?;
         }
     }

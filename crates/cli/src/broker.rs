@@ -13,14 +13,14 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::{Heard, Holder, Lease};
+use overfly_profile::InForce;
+use overfly_profile::options::Options;
 use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use crate::acceleration::attachment_options;
 use crate::complain;
-use crate::options::Options;
-use crate::profile::{self, InForce};
 
 /// How long a broker that comes or goes is waited for.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -257,7 +257,7 @@ pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::clone(&told));
     }
-    let environment = profile::environment();
+    let environment = overfly_profile::environment();
     let variable =
         |name: &str| environment.iter().find(|(its, _)| its == name).map(|(_, value)| value.clone());
     let options = match Options::read(variable) {

@@ -15,25 +15,11 @@ mod lab;
 mod log;
 mod manual;
 mod one_line;
-/// The same table that the preloaded library reads. Not through the library's crate: linking that
-/// would put its socket hooks into this command.
-#[path = "../../sockets/src/options.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
-mod options;
 mod profile;
 mod program;
 mod report;
-#[path = "../../sockets/src/routes.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
-mod routes;
-#[path = "../../sockets/src/rules.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
-mod rules;
 mod run;
 mod supervise;
-#[path = "../../sockets/src/sysctls.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the rest of the file is for the library")]
-mod sysctls;
 mod tune;
 mod watch;
 

@@ -18,10 +18,10 @@ use std::time::Duration;
 use overfly_bench::lab::die_with;
 use overfly_link::memif::{Address, remove_abandoned};
 use overfly_load::{Link, Network};
+use overfly_profile::{InForce, Profile, routes, sysctls};
 use rustix::process::{Pid, Signal, getpid, getppid, kill_process};
 
 use crate::acceleration::Acceleration;
-use crate::profile::{self, InForce, Profile};
 use crate::program::{self, Missing};
 use crate::supervise::supervise;
 use crate::{complain, interface};
@@ -63,8 +63,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         complain("no program to run was given");
         return ExitCode::from(2);
     };
-    let read = Profile::load(&arguments.profile, &profile::folders())
-        .and_then(|profile| profile.in_environment(&profile::environment(), arguments.force_profiles));
+    let read = Profile::load(&arguments.profile, &overfly_profile::folders()).and_then(|profile| {
+        profile.in_environment(&overfly_profile::environment(), arguments.force_profiles)
+    });
     let in_force = match read {
         Ok(in_force) => in_force,
         Err(error) => {
@@ -100,9 +101,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             for line in in_force.without_effect() {
                 complain(line);
             }
-            let mut settings = crate::sysctls::not_obeyed();
+            let mut settings = sysctls::not_obeyed();
             if matches!(acceleration, Acceleration::Xdp(_)) {
-                settings.extend(crate::routes::not_obeyed());
+                settings.extend(routes::not_obeyed());
             }
             if !settings.is_empty() {
                 complain(format_args!(

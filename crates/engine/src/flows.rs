@@ -229,11 +229,8 @@ mod tests {
     #[test]
     fn finds_what_a_map_would_find() {
         for seed in 1..100_u64 {
-            let mut state = seed;
-            let mut random = |bound: u32| {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-                (state >> 33) as u32 % bound
-            };
+            let mut numbers = overfly_testing::Random(seed);
+            let mut random = |bound: u32| numbers.below(bound.into()) as u32;
             let mut table = Table::with_slots(8);
             let mut expected = BTreeMap::new();
             for index in 0..400 {

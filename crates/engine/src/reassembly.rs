@@ -213,13 +213,8 @@ mod tests {
 
     /// Numbers below the bound that each is asked with, always the same ones for a seed.
     fn random(seed: u32) -> impl FnMut(u32) -> u32 {
-        let mut state = seed.wrapping_mul(2_654_435_761) | 1;
-        move |bound| {
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            state % bound
-        }
+        let mut numbers = overfly_testing::Random(seed.into());
+        move |bound| numbers.below(bound.into()) as u32
     }
 
     /// Random overlapping inserts against a plain array of "byte is here" flags, around the wrap of sequence numbers.

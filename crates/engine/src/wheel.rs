@@ -274,13 +274,8 @@ mod tests {
     #[test]
     fn fires_all_in_time_as_a_sorted_list_would() {
         for seed in 0..200_u64 {
-            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            let mut random = move |bound: u32| {
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                (state >> 11) as u32 % bound
-            };
+            let mut numbers = overfly_testing::Random(seed);
+            let mut random = move |bound: u32| numbers.below(bound.into()) as u32;
             let mut wheel = Wheel::new();
             let mut table = Table(vec![Link::new(); 100]);
             let mut expected: Vec<Option<u32>> = vec![None; 100];

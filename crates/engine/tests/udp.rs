@@ -438,12 +438,9 @@ fn fragments_are_dropped() {
 /// Frames cut, lengthened and damaged at random, some with checksums that hold nevertheless.
 #[test]
 fn damaged_frames_do_no_harm() {
-    let seed = std::env::var("OVERFLY_SEED").map_or(1, |seed| seed.parse().expect("a number"));
-    let mut state: u64 = seed;
-    let mut random = |bound: usize| {
-        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        (state >> 33) as usize % bound.max(1)
-    };
+    let seed = overfly_testing::seed(1);
+    let mut numbers = overfly_testing::Random(seed);
+    let mut random = |bound: usize| numbers.index(bound);
     let mut host = Host::with(|config| {
         config.arp = true;
         config.partial_checksums = true;

@@ -8,6 +8,7 @@ use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 use drivers::{DRIVERS, Driver};
+use overfly_testing::Random;
 
 /// Executions of each driver in an ordinary run.
 const EXECUTIONS: u64 = 1500;
@@ -18,19 +19,10 @@ fn number(name: &str) -> Option<u64> {
 
 /// What a seed stands for: bytes, up to 2,000 of them.
 fn input(seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    };
-    for _ in 0..4 {
-        next();
-    }
-    let most = [20, 200, 2000][(next() % 3) as usize];
-    let length = next() % (most + 1);
-    (0..length).map(|_| (next() >> 24) as u8).collect()
+    let mut random = Random(seed);
+    let most = random.one_of(&[20, 200, 2000]);
+    let length = random.index(most + 1);
+    random.bytes(length)
 }
 
 fn execute(name: &str, driver: Driver, seed: u64) {

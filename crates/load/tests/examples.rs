@@ -1,6 +1,5 @@
 //! The examples of docs/load.md, run as they stand but for where they go and how long they take.
 
-mod manual;
 mod secure;
 
 use std::io::{Read, Write};
@@ -11,8 +10,7 @@ use clap::Parser;
 use overfly_load::Link;
 use overfly_load::http::{HttpArgs, Target, run};
 use overfly_load::serve::{Server, Settings};
-
-use manual::words;
+use overfly_testing::manual::words;
 
 #[derive(Parser)]
 struct Command {

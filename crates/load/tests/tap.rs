@@ -1,10 +1,6 @@
 //! `overfly load` over a tap device, in a user and network namespace without privilege: the other end is the kernel's.
 //! Needs iproute2, curl and unshare.
 
-#[expect(unreachable_pub, reason = "it is also a part of a library")]
-#[path = "../../../tests/src/unprivileged.rs"]
-mod unprivileged;
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
@@ -13,7 +9,7 @@ use std::time::Duration;
 use overfly_load::Link;
 use overfly_load::http::{self, Target};
 use overfly_load::serve::{Server, Settings};
-use unprivileged::outside;
+use overfly_testing::unprivileged::outside;
 
 const KERNEL: &str = "10.77.0.1/24";
 const LENGTH: usize = 100_000_000;

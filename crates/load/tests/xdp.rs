@@ -1,8 +1,6 @@
 //! The generator over AF_XDP on a veth pair, against kernel servers in another namespace. Needs
 //! root and iproute2; without root there is nothing to test and the tests say so.
 
-#[path = "../../steer/tests/lab/kernel.rs"]
-mod kernel;
 mod lab;
 mod secure;
 
@@ -12,10 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use kernel::napis_have_threads;
 use lab::Lab;
 use overfly_load::http::{Hostility, Rate, Report, Settings, Target, run};
 use overfly_load::{Error, Link};
+use overfly_testing::kernel::napis_have_threads;
 
 impl Lab {
     /// Serves each connection in a thread of its own; says how many are open.

@@ -6,13 +6,13 @@ use core::time::Duration;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use overfly_engine::Algorithm;
+use overfly_profile::sysctls::{self, FastOpenKeys, Sysctls};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 use crate::process::contexts::are_several;
 use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
-use crate::sysctls::{FastOpenKeys, Sysctls};
 use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
@@ -486,7 +486,7 @@ const TCP_FASTOPEN_KEY: i32 = 33;
 
 /// The keys of a listener's Fast Open cookies, or the administrator's, if this process may read those.
 pub(crate) fn fast_open_keys(descriptor: i32) -> Option<FastOpenKeys> {
-    own_fast_open_keys(descriptor).or_else(|| crate::sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)))
+    own_fast_open_keys(descriptor).or_else(|| sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)))
 }
 
 const FAST_OPEN_KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
@@ -506,7 +506,7 @@ pub(crate) fn keep_fast_open_keys(descriptor: i32) {
     {
         return;
     }
-    let Some((primary, backup)) = crate::sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)) else { return };
+    let Some((primary, backup)) = sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)) else { return };
     let keys = [primary, backup.unwrap_or_default()];
     let length = if backup.is_some() { 32 } else { 16 };
     let value = keys.as_ptr() as usize;

@@ -4,7 +4,7 @@
 //! * `calls`: what the calls mean. They take the lock of the socket's stack, and wait outside it.
 //! * `process`: the stack of the process, or those of its threads; how they come to be, fork and exit.
 //! * [`stack`]: sockets and epoll sets over an engine and a link. No system calls, no clock: tested in memory.
-//! * [`options`]: the EF_* options that the library reads.
+//! * `overfly_profile`: the EF_* options that the library reads, and the rules and settings that it follows.
 //!
 //! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
 //! end, `sys`, or the next symbol of a hook's own name.
@@ -18,13 +18,9 @@ mod cancel;
 mod environment;
 mod face;
 pub mod interest;
-pub mod options;
 mod ring;
-pub mod routes;
-pub mod rules;
 pub mod socket;
 pub mod stack;
-pub mod sysctls;
 
 // What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
 // crate run without it, over the kernel as it is.

@@ -27,6 +27,9 @@ use std::os::fd::AsRawFd;
 
 use overfly_engine::{Algorithm, Config, Engine, Instant, Prefix};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
+use overfly_profile::options::Options;
+use overfly_profile::routes;
+use overfly_profile::rules::{self, Direction, Rules};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -50,13 +53,11 @@ use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
-use crate::options::Options;
-use crate::rules::{self, Direction, Rules};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
 use crate::table::{self, Entry};
-use crate::{allocate, bound, routes, sys};
+use crate::{allocate, bound, sys};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);

@@ -220,10 +220,9 @@ mod tests {
     fn behaves_like_a_queue() {
         let mut ring = Ring::new();
         let mut model = std::collections::VecDeque::new();
-        let mut state = 12345u64;
+        let mut random = overfly_testing::Random(12_345);
         for round in 0..5000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let size = (state >> 33) as usize % 3000;
+            let size = random.index(3000);
             if round % 3 != 2 {
                 let data: Vec<u8> = (0..size).map(|i| (i + round) as u8).collect();
                 if round % 2 == 0 {

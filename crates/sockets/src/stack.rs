@@ -14,6 +14,7 @@ use core::time::Duration;
 
 use overfly_engine::{Algorithm, Engine, Error, Info, Instant, KeepAlive};
 use overfly_link::watch::Show;
+use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
@@ -24,7 +25,6 @@ use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
-use crate::sysctls::FastOpenKeys;
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
 const RECEIVE_BATCH: usize = 256;

@@ -142,10 +142,10 @@ mod tests {
     use std::net::UdpSocket;
     use std::time::Duration;
 
+    use overfly_testing::kernel::napis_have_threads;
     use rustix::thread::sched_getaffinity;
 
     use super::*;
-    use crate::lab::kernel::napis_have_threads;
     use crate::lab::{CLIENT, INTERFACE, Lab};
     use crate::{Attachment, Options};
 

@@ -1303,16 +1303,8 @@ mod tests {
     /// Every kind of frame above with random bytes changed, cut or put in: the program always comes to one of two verdicts.
     #[test]
     fn malformed_frames_pass_or_go_to_a_stack() {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
-        let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-        println!("OVERFLY_SEED={seed}");
-        let mut state = seed;
-        let mut random = move |below: usize| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 16) as usize % below
-        };
+        let mut numbers = overfly_testing::Random(overfly_testing::fresh_seed());
+        let mut random = move |below: usize| numbers.index(below);
         let mut bench = Bench::new();
         let places = [V4, V6].into_iter().flat_map(|family| {
             [Protocol::Tcp, Protocol::Udp]

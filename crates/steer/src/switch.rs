@@ -624,15 +624,8 @@ mod tests {
     /// Frames that are cut anywhere, and some hundred thousand with random bytes: nothing panics.
     #[test]
     fn bad_frames_are_anybodys_or_nobodys() {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-        println!("OVERFLY_SEED={seed}");
-        let mut state = seed;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state as usize
-        };
+        let mut numbers = overfly_testing::Random::seeded();
+        let mut random = move || numbers.next() as usize;
         let frames = [
             tcp_frame(remote(5), local(80), tcp::Flags::SYN),
             tcp_frame(remote6(5), local6(80), tcp::Flags::SYN),

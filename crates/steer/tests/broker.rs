@@ -429,8 +429,13 @@ fn an_active_open_gets_its_route_and_its_frames() {
         reset
     });
     client.disconnect_flow(Protocol::Tcp, 40_000, remote).unwrap();
+    let segments = || {
+        let text = std::fs::read_to_string("/proc/thread-self/net/snmp").unwrap();
+        overfly_testing::kernel::counter(&text, "Tcp", "InSegs")
+    };
+    let before = segments();
     syn(&mut link);
-    std::thread::sleep(Duration::from_millis(50));
+    wait_until("the RST comes to the kernel", || segments() > before);
     assert_eq!(link.receive(64, |_| ()), 0);
     assert!(other.connect_flow(Protocol::Tcp, 40_000, remote).is_ok());
 }

@@ -5,10 +5,10 @@ mod lab;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::kernel::napis_have_threads;
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{XdpLink, kick};
 use overfly_steer::{Attachment, Options, Protocol};
+use overfly_testing::kernel::napis_have_threads;
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_setaffinity};

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use lab::{INTERFACE, Lab, SERVER, SERVER_V6};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
+use overfly_testing::{Random, fresh_seed};
 use overfly_wire::{ethernet, ipv4, ipv6, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -519,14 +520,11 @@ fn what_a_stack_opens_and_datagrams_are_judged_too() {
 }
 
 /// Draws rules.
-struct Dice(u64);
+struct Dice(Random);
 
 impl Dice {
     fn roll(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % below
+        self.0.index(below)
     }
 
     fn one_of<'a>(&mut self, these: &[&'a str]) -> &'a str {
@@ -738,10 +736,7 @@ impl Dice {
 /// Draws rulesets: what the kernel lets in and what it does not is the same with a stack in front of it.
 #[test]
 fn whatever_the_rules_peers_reach_the_same_as_the_kernels_listener() {
-    let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-    println!("OVERFLY_SEED={seed}");
-    let mut dice = Dice(seed);
+    let mut dice = Dice(Random(fresh_seed()));
     let site = Site::new();
     let mut served = Served::new(&site);
     let (mut connected, mut by_stack) = (0, 0);

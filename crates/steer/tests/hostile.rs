@@ -408,8 +408,7 @@ fn hear_nothing(socket: &OwnedFd) {
 
 /// The most memory that this process has had, in kB.
 fn most_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let line = overfly_testing::process::status(std::process::id(), "VmHWM");
     line.split_ascii_whitespace().next().unwrap().parse().unwrap()
 }
 

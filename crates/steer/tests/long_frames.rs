@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{StackSockets, XdpLink};
 use overfly_steer::{Attachment, Options};
+use overfly_testing::Random;
 use overfly_wire::{FrameSink, MacAddr, Unfinished, ethernet, ipv4, tcp};
 use rustix::io::Errno;
 
@@ -25,24 +26,6 @@ fn attach(lab: &Lab, options: Options) -> (Attachment, StackSockets) {
         let sockets = attachment.add_stack().unwrap();
         (attachment, sockets)
     })
-}
-
-/// A number from a seed (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn new() -> Random {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
-        println!("OVERFLY_SEED={seed}");
-        Random(seed)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
-    }
 }
 
 /// The byte of a flow's stream.
@@ -144,7 +127,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     assert_eq!(link.segment_offload(), 65_435);
     let watcher = watch(&lab);
     let macs = [lab.client.mac(), attachment.interface().mac];
-    let mut random = Random::new();
+    let mut random = Random::seeded();
     let mut sent: BTreeMap<u16, u32> = BTreeMap::new();
     let mut arrived: BTreeMap<u16, u32> = BTreeMap::new();
     let mut buffer = vec![0; 70_000];
@@ -308,6 +291,8 @@ fn its_holder_reaches_nothing_but_the_interface_and_reads_nothing() {
     let socket = sockets.long_frames.expect("a packet socket");
     let everybody = lab.client.within(|| std::net::UdpSocket::bind((CLIENT, 0)).unwrap());
     everybody.set_broadcast(true).unwrap();
+    let reached = lab.server.within(|| std::net::UdpSocket::bind("0.0.0.0:9").unwrap());
+    reached.set_read_timeout(Some(PATIENCE)).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
@@ -338,8 +323,9 @@ fn its_holder_reaches_nothing_but_the_interface_and_reads_nothing() {
             frame[..10].fill(0);
             for _ in 0..20 {
                 everybody.send_to(b"for everybody", "10.99.0.255:9").unwrap();
+                // The kernel hands a frame to packet sockets before it looks for a UDP socket.
+                reached.recv(&mut [0; 20]).expect("the frame comes to the interface");
             }
-            std::thread::sleep(Duration::from_millis(200));
             assert_eq!(receive(&socket, &mut frame), None, "it receives");
             // The filter stays, and no memory of the kernel's is to be had.
             assert_eq!(set(&socket, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0), Err(Errno::PERM));

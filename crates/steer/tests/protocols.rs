@@ -11,6 +11,7 @@ use overfly_link::broker::{Client, Refusal};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Broker, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
 
 const TCP: u8 = 6;
@@ -155,18 +156,19 @@ fn knock(lab: &Lab, to: SocketAddr) -> OwnedFd {
     })
 }
 
-/// Whether a SYN to that address reaches the stack.
+/// Whether a SYN to that address reaches the stack, which does not answer it; the kernel would.
 fn is_heard(lab: &Lab, link: &mut XdpLink, to: SocketAddr) -> bool {
     while link.receive(64, |_| ()) > 0 {}
-    let _socket = knock(lab, to);
-    let begin = Instant::now();
+    let socket = knock(lab, to);
     let mut heard = false;
-    while !heard && begin.elapsed() < Duration::from_millis(200) {
+    wait_until("the stack hears the SYN, or the kernel answers it", || {
         link.receive(64, |frame| {
             let seen = parse(frame);
             heard |= seen.protocol == TCP && (seen.to.ip(), seen.to.port()) == (to.ip(), to.port());
         });
-    }
+        let answered = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&Timespec::default()));
+        heard || answered == Ok(1)
+    });
     heard
 }
 

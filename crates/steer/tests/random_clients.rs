@@ -13,6 +13,7 @@ use overfly_link::broker::message::{Hello, Kind, Request, Role, Token, Wish};
 use overfly_link::broker::{Client, Cluster, observer};
 use overfly_link::messages;
 use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_testing::{Random, fresh_seed, process};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
@@ -21,21 +22,6 @@ use zerocopy::IntoBytes;
 
 const ROUNDS: usize = 3000;
 const CLIENTS: usize = 6;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % bound
-    }
-
-    fn one_of<T: Copy>(&mut self, each: &[T]) -> T {
-        each[self.below(each.len())]
-    }
-}
 
 fn inet(kind: SocketType) -> OwnedFd {
     let socket = socket_with(AddressFamily::INET, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -53,19 +39,19 @@ fn address(random: &mut Random) -> SocketAddr {
 fn file(random: &mut Random) -> OwnedFd {
     let mut connection = Connection::between(address(random), address(random));
     for bytes in [&mut connection.unread, &mut connection.sent, &mut connection.unsent] {
-        *bytes = random.below(3000) as u32;
+        *bytes = random.index(3000) as u32;
     }
-    connection.mss = random.below(3000) as u16;
-    connection.flags = random.below(256) as u32;
-    connection.send_shift = random.below(40) as u8;
-    connection.receive_shift = random.below(40) as u8;
-    connection.receive_window = random.below(1 << 32) as u32;
-    connection.send_window = random.below(1 << 20) as u32;
+    connection.mss = random.index(3000) as u16;
+    connection.flags = random.index(256) as u32;
+    connection.send_shift = random.index(40) as u8;
+    connection.receive_shift = random.index(40) as u8;
+    connection.receive_window = random.index(1 << 32) as u32;
+    connection.send_window = random.index(1 << 20) as u32;
     connection.to_file(|_| {}).unwrap()
 }
 
 fn descriptor(random: &mut Random) -> OwnedFd {
-    match random.below(8) {
+    match random.index(8) {
         0 => std::fs::File::open("/dev/null").unwrap().into(),
         1 => rustix::pipe::pipe().unwrap().0,
         2 => inet(SocketType::DGRAM),
@@ -97,10 +83,10 @@ fn wish(random: &mut Random) -> Wish {
     ];
     Wish {
         protocol: random.one_of(&[Protocol::Tcp, Protocol::Udp]),
-        v6only: random.below(2) == 1,
+        v6only: random.index(2) == 1,
         local: address(random),
         remote: address(random),
-        cluster: Cluster::new(random.one_of(&["", "a"]), random.below(3) as u32),
+        cluster: Cluster::new(random.one_of(&["", "a"]), random.index(3) as u32),
         ..Wish::new(random.one_of(&kinds))
     }
 }
@@ -113,26 +99,26 @@ fn dial(name: &str) -> OwnedFd {
 }
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    process::descriptors(std::process::id())
 }
 
 /// One of the hostile clients says something.
 fn attack(random: &mut Random, clients: &mut [OwnedFd], names: [&str; 2], token: Token) {
-    let place = random.below(clients.len());
-    if random.below(20) == 0 {
+    let place = random.index(clients.len());
+    if random.index(20) == 0 {
         clients[place] = dial(random.one_of(&names));
     }
     let role = random.one_of(&[Role::Client, Role::Client, Role::Client, Role::Leash, Role::Observer]);
     let secret = random.one_of(&[token, token, token, observer::PUBLIC]);
     let hello = Hello::new(role, secret);
     let request = Request::new(&wish(random));
-    let mut bytes = if random.below(4) == 0 { hello.as_bytes() } else { request.as_bytes() }.to_vec();
-    if random.below(16) == 0 {
-        let at = random.below(bytes.len());
-        bytes[at] ^= 1 << random.below(8);
-        bytes.truncate(random.below(bytes.len()) + 1);
+    let mut bytes = if random.index(4) == 0 { hello.as_bytes() } else { request.as_bytes() }.to_vec();
+    if random.index(16) == 0 {
+        let at = random.index(bytes.len());
+        bytes[at] ^= 1 << random.index(8);
+        bytes.truncate(random.index(bytes.len()) + 1);
     }
-    let given: Vec<OwnedFd> = (0..random.below(7)).map(|_| descriptor(random)).collect();
+    let given: Vec<OwnedFd> = (0..random.index(7)).map(|_| descriptor(random)).collect();
     let given: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).collect();
     let sent = messages::send(&clients[place], &bytes, &given, SendFlags::DONTWAIT);
     if sent.is_err() {
@@ -141,7 +127,7 @@ fn attack(random: &mut Random, clients: &mut [OwnedFd], names: [&str; 2], token:
         let _ = messages::send(&clients[place], greeting.as_bytes(), &[], SendFlags::DONTWAIT);
     }
     // Some read what they are told, some do not.
-    if random.below(3) > 0 {
+    if random.index(3) > 0 {
         while messages::receive(&clients[place], &mut [0; 1024], RecvFlags::DONTWAIT)
             .is_ok_and(|(length, _)| length > 0)
         {}
@@ -150,9 +136,7 @@ fn attack(random: &mut Random, clients: &mut [OwnedFd], names: [&str; 2], token:
 
 #[test]
 fn whatever_is_said_an_honest_client_is_served() {
-    let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
-    let seed = seed.unwrap_or_else(|| std::process::id().into());
-    println!("OVERFLY_SEED={seed}");
+    let seed = fresh_seed();
     let lab = Lab::new(1);
     let options = Options { stacks: 4, rx_frames: 1024, rx_ring: 512, tx_frames: 64, ..Options::default() };
     let broker =
@@ -167,7 +151,7 @@ fn whatever_is_said_an_honest_client_is_served() {
     let before = descriptors();
     lab.server.within(|| {
         rustix::thread::set_thread_uid(Uid::from_raw(65534)).unwrap();
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random(seed);
         let mut clients: Vec<OwnedFd> = (0..CLIENTS).map(|_| dial(name)).collect();
         for round in 0..ROUNDS {
             attack(&mut random, &mut clients, [name, &public], token);

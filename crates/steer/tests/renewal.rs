@@ -17,7 +17,7 @@ const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 8080);
 const ROUNDS: u32 = 10;
 
 fn descriptors() -> usize {
-    std::fs::read_dir("/proc/self/fd").unwrap().count()
+    overfly_testing::process::descriptors(std::process::id())
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {

@@ -143,18 +143,8 @@ fn request(source_port: u16, from: MacAddr, to: MacAddr) -> [u8; LENGTH] {
 
 /// Random numbers, from a seed that is printed.
 fn random() -> impl FnMut() -> u64 {
-    let seed = std::env::var("OVERFLY_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-        .unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-    println!("OVERFLY_SEED={seed}");
-    let mut state = seed;
-    move || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state
-    }
+    let mut numbers = overfly_testing::Random(overfly_testing::fresh_seed());
+    move || numbers.next()
 }
 
 /// Every frame is back when all stacks have ended. The kernel keeps one or the other in its own hands.

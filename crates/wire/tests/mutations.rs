@@ -18,19 +18,16 @@ const TRANSPORT: usize = IP + ipv4::HEADER_LEN;
 /// Marks frames in these tests whose payload may be of either IP version.
 const ETHERTYPE_NONE: u16 = 0;
 
-/// splitmix64 (Steele, Lea and Flood 2014).
-struct Random(u64);
+/// What frames are made of, at random.
+struct Random(overfly_testing::Random);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        (self.next() % limit.max(1) as u64) as usize
+        self.0.index(limit)
     }
 
     fn chance(&mut self, one_in: usize) -> bool {
@@ -77,13 +74,6 @@ impl Random {
             options.sack.push(self.next() as u32, self.next() as u32);
         }
         options
-    }
-}
-
-fn seed() -> u64 {
-    match std::env::var("OVERFLY_SEED") {
-        Ok(text) => text.parse().expect("OVERFLY_SEED is a decimal number"),
-        Err(_) => RandomState::new().hash_one(0),
     }
 }
 
@@ -546,9 +536,8 @@ fn emit_again(header: &tcp::Header) {
 
 #[test]
 fn damaged_frames_are_refused_by_name_or_hold_together() {
-    let seed = seed();
-    println!("OVERFLY_SEED={seed}");
-    let mut random = Random(seed);
+    let seed = overfly_testing::seed(RandomState::new().hash_one(0));
+    let mut random = Random(overfly_testing::Random(seed));
     let mut refused = vec![0u32; Malformed::ALL.len()];
     let mut accepted = 0u32;
     for _ in 0..ITERATIONS {

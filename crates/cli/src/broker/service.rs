@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use overfly_load::Page;
+use overfly_profile::Profile;
 use overfly_steer::{Admission, Applicant, Event, Share, stand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
@@ -15,7 +16,6 @@ use super::policy::Policy;
 use crate::acceleration::attachment_options;
 use crate::complain;
 use crate::log::{Level, say};
-use crate::profile::{self, Profile};
 use crate::watch::metrics;
 
 /// Serve an interface to programs of users without privilege, as a service
@@ -71,8 +71,8 @@ pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
 }
 
 fn begin(arguments: &Arguments, interface: &str, policy: PolicyFile) -> Result<(), String> {
-    let in_force = Profile::load(&arguments.profile, &profile::folders())
-        .and_then(|profile| profile.in_environment(&profile::environment(), false))
+    let in_force = Profile::load(&arguments.profile, &overfly_profile::folders())
+        .and_then(|profile| profile.in_environment(&overfly_profile::environment(), false))
         .map_err(|error| error.to_string())?;
     let options = attachment_options(&in_force.options);
     let stop = stop_signals().map_err(|error| format!("signals cannot be heard: {error}"))?;

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use overfly_testing::process;
 use serde_json::Value;
 
 use super::{
-    Guard, alive, assert_refused, descendants, eventually, network_of, outcome, overfly, processes, signal,
-    write_script,
+    Guard, alive, assert_refused, descendants, eventually, network_of, outcome, overfly, signal, write_script,
 };
 
 /// A folder with a plan for nginx on the kernel under a generator with kernel sockets.
@@ -301,11 +301,11 @@ fn a_summary_of_before_there_were_other_figures_is_read() {
 
 /// Starts a long run and waits until server and generator are both there; returns every process
 /// under it and the lab's network namespaces.
-fn long_run(workplace: &Workplace) -> (Guard, HashSet<u32>, HashSet<u64>) {
+fn long_run(workplace: &Workplace) -> (Guard, Vec<u32>, HashSet<u64>) {
     let mut command = workplace.bench();
     let bench = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
     let ours = network_of(std::process::id()).unwrap();
-    let (mut family, mut networks) = (HashSet::new(), HashSet::new());
+    let (mut family, mut networks) = (Vec::new(), HashSet::new());
     // The guardian, nginx, its worker, the generator.
     eventually("server and generator run", || {
         family = descendants(bench.0.id());
@@ -502,10 +502,7 @@ fn killed_in_the_middle_it_leaves_nothing() {
         signal(bench.0.id(), name);
         assert!(!bench.0.wait().unwrap().success());
         eventually("every process has ended", || !family.iter().any(|&id| alive(id)));
-        let inside = processes()
-            .into_iter()
-            .filter_map(|(id, _, _)| network_of(id))
-            .any(|its| networks.contains(&its));
+        let inside = process::all().into_iter().filter_map(network_of).any(|its| networks.contains(&its));
         assert!(!inside, "nobody is left in the lab");
     }
 }

@@ -130,7 +130,8 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
 #[test]
 fn systemd_takes_the_unit() {
     let folder = tempfile::tempdir().unwrap();
-    let unit = include_str!("../../../../packaging/overfly-broker@.service");
+    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/overfly-broker@.service");
+    let unit = fs::read_to_string(unit).unwrap();
     let path = folder.path().join("overfly-broker@.service");
     fs::write(&path, unit.replace("@PREFIX@/bin/overfly", "/bin/true")).unwrap();
     let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();

@@ -1,6 +1,6 @@
 //! `overfly lab`, and the labs of tests and runs.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use overfly_bench::lab::{Lab, ROUTED_SERVER, SERVER};
+use overfly_testing::process;
 
 use super::{Guard, assert_refused, eventually, outcome, overfly, signal};
 
@@ -84,14 +85,19 @@ fn exec_is_the_command_itself() {
     assert_refused(&mut lab.lab(&["exec", "server", "--", "no-such-program"]), 127, &["no-such-program"]);
     assert_refused(&mut lab.lab(&["exec", "router", "--", "true"]), 2, &["'router'", "server, client"]);
 
-    let mut command =
-        lab.lab(&["exec", "server", "--", "sh", "-c", "trap 'exit 7' TERM; while :; do sleep 0.05; done"]);
-    let mut child = Guard(command.stdout(Stdio::null()).spawn().unwrap());
+    let mut command = lab.lab(&[
+        "exec",
+        "server",
+        "--",
+        "sh",
+        "-c",
+        "trap 'exit 7' TERM; echo ready; while :; do sleep 0.05; done",
+    ]);
+    let mut child = Guard(command.stdout(Stdio::piped()).spawn().unwrap());
     let id = child.0.id();
-    eventually("the shell runs", || {
-        std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sh")
-    });
-    std::thread::sleep(Duration::from_millis(100));
+    let mut said = String::new();
+    BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut said).unwrap();
+    assert_eq!(said, "ready\n", "it listens to SIGTERM");
     signal(id, "TERM");
     assert_eq!(child.0.wait().unwrap().code(), Some(7));
 }
@@ -141,9 +147,7 @@ fn down_tells_of_processes_inside_and_leaves_them_alone() {
     lab.succeed(&["up"]);
     let child = Guard(lab.lab(&["exec", "server", "--", "sleep", "60"]).spawn().unwrap());
     let id = child.0.id();
-    eventually("sleep runs", || {
-        std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sleep")
-    });
+    eventually("sleep runs", || process::status(id, "Name") == "sleep");
     let output = lab.lab(&["down"]).output().unwrap();
     let (code, said) = outcome(&output);
     assert_eq!(code, Some(0));
@@ -223,9 +227,7 @@ fn a_command_dies_with_the_thread_that_owns_it() {
         let owner = scope.spawn(|| {
             let child = lab.command("server", "sleep").arg("60").spawn().unwrap();
             let id = child.id();
-            eventually("sleep runs", || {
-                std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name.trim() == "sleep")
-            });
+            eventually("sleep runs", || process::status(id, "Name") == "sleep");
             child
         });
         owner.join().unwrap()

@@ -3,19 +3,19 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod documents;
 mod install;
 mod lab;
 mod run;
 mod tune;
 
-use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use overfly_testing::process::{alive, descendants};
 
 /// The command under test.
 fn overfly() -> Command {
@@ -65,38 +65,6 @@ fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within 20 s: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// (process, parent, first letter of its state) of every process.
-fn processes() -> Vec<(u32, u32, char)> {
-    let entries = fs::read_dir("/proc").unwrap();
-    entries
-        .filter_map(|entry| {
-            let id: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
-            let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
-            let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
-            let state = fields.next()?.chars().next()?;
-            Some((id, fields.next()?.parse().ok()?, state))
-        })
-        .collect()
-}
-
-/// All processes under `root`, without it.
-fn descendants(root: u32) -> HashSet<u32> {
-    let processes = processes();
-    let mut family = vec![root];
-    let mut next = 0;
-    while next < family.len() {
-        let parent = family[next];
-        family.extend(processes.iter().filter(|process| process.1 == parent).map(|process| process.0));
-        next += 1;
-    }
-    family.into_iter().skip(1).collect()
-}
-
-/// Whether a process is there and is more than a corpse that nobody has buried yet.
-fn alive(id: u32) -> bool {
-    processes().iter().any(|&(its, _, state)| its == id && state != 'Z')
 }
 
 /// The network namespace that a process is in.

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use overfly_testing::process;
+
 use super::{Guard, alive, assert_refused, descendants, eventually, outcome, overfly, signal};
 
 /// The warden alone, as `overfly run` starts it, with nothing preloaded.
@@ -196,10 +198,9 @@ fn a_program_that_goes_into_the_background_is_waited_for() {
     // And told to end.
     let mut child = Guard(warden("setsid sleep 60 & exit 0").spawn().unwrap());
     let id = child.0.id();
-    let name = |id: &u32| fs::read_to_string(format!("/proc/{id}/comm")).unwrap_or_default();
     eventually("only sleep is left", || {
         let family = descendants(id);
-        family.len() == 1 && family.iter().all(|id| name(id).trim() == "sleep")
+        family.len() == 1 && family.iter().all(|&id| process::status(id, "Name") == "sleep")
     });
     signal(id, "TERM");
     assert_eq!(child.0.wait().unwrap().code(), Some(128 + 15));
@@ -223,7 +224,7 @@ const MASTER: &str = "sleep 60 & sh -c 'trap \"\" TERM; while :; do sleep 0.05; 
 
 fn family_of(id: u32, size: usize) -> Vec<u32> {
     eventually("the family is complete", || descendants(id).len() >= size);
-    descendants(id).into_iter().collect()
+    descendants(id)
 }
 
 #[test]

@@ -1,9 +1,6 @@
 //! The examples of docs/load.md, as they stand there.
 
-#[path = "../../../load/tests/manual/mod.rs"]
-mod manual;
-
-use manual::words;
+use overfly_testing::manual::words;
 
 use super::server::Server;
 use super::{overfly, page};

@@ -10,7 +10,6 @@
 #![allow(dead_code, reason = "each user takes its part")]
 #![allow(unreachable_pub, missing_docs, reason = "a module of tests")]
 
-mod bytes;
 mod operations;
 mod segments;
 mod wire;

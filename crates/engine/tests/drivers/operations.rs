@@ -6,9 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{Algorithm, Ecn, FlowId, Instant, ListenerId, SendError, State, SynCookies};
+use overfly_testing::bytes::Bytes;
 use overfly_wire::ipv4;
 
-use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
 use crate::harness::{CLIENT, Host, SERVER, config, pattern};
 

@@ -1,10 +1,10 @@
 //! Segments of a peer that knows the numbers, into each state.
 
 use overfly_engine::FlowId;
+use overfly_testing::bytes::Bytes;
 use overfly_wire::MacAddr;
 use overfly_wire::tcp::{Flags, Options, Sacks, Timestamps};
 
-use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
 use crate::harness::script::{ACK, FIN, PSH, SYN, Script};
 use crate::harness::{CLIENT, SERVER, config, pattern};

@@ -1,9 +1,9 @@
 //! Frames of any content: through every parser, and into an engine.
 
+use overfly_testing::bytes::Bytes;
 use overfly_wire::tcp::{Flags, Header, Options, Segment, write_checksum};
 use overfly_wire::{MacAddr, arp, ethernet, icmpv4, ipv4, udp};
 
-use super::bytes::Bytes;
 use super::{limited, pass, transmit, wind_up, within_limits};
 use crate::harness::script::Script;
 use crate::harness::{CLIENT, SERVER, config};

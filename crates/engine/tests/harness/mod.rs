@@ -13,31 +13,10 @@ use std::time::Duration;
 use overfly_engine::{
     Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable,
 };
+pub use overfly_testing::Random;
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{Segment, write_checksum};
 use overfly_wire::{FrameSink, MacAddr, Unfinished, ethernet, ipv4};
-
-/// SplitMix64: enough for tests, and a seed is one number.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound.max(1)
-    }
-
-    /// True in `per_mille` of a thousand cases.
-    pub fn chance(&mut self, per_mille: u64) -> bool {
-        self.below(1000) < per_mille
-    }
-}
 
 /// What one direction of the link does to frames. Probabilities in per mille, delays in microseconds.
 #[derive(Clone, Copy, Debug, Default)]

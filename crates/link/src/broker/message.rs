@@ -858,15 +858,8 @@ mod tests {
     /// Every length and some hundred thousand random contents: nothing panics, little is understood.
     #[test]
     fn bad_messages_are_refused() {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-        println!("OVERFLY_SEED={seed}");
-        let mut state = seed;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state
-        };
+        let mut numbers = overfly_testing::Random::seeded();
+        let mut random = move || numbers.next();
         let mut bytes = [0_u8; MESSAGE_LEN_MAX];
         for _ in 0..200_000 {
             for chunk in bytes[..64].chunks_mut(8) {

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+pub(crate) use overfly_testing::Random;
 use overfly_wire::{FrameSink, Unfinished};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
@@ -15,28 +16,6 @@ use super::*;
 
 /// Longer than anything here takes.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Numbers from a seed that is printed.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn seeded() -> Random {
-        let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1_u64);
-        println!("OVERFLY_SEED={seed}");
-        Random(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, limit: u64) -> u64 {
-        self.next() % limit
-    }
-}
 
 pub(super) fn any_address() -> Address {
     static NUMBER: AtomicU32 = AtomicU32::new(0);

@@ -112,6 +112,7 @@ mod tests {
     use core::net::SocketAddr;
     use core::time::Duration;
 
+    use overfly_testing::{Random, seed};
     use rustix::io::fcntl_dupfd_cloexec;
 
     use super::*;
@@ -232,11 +233,7 @@ mod tests {
     }
 
     /// Numbers that a hostile process would write: extremes, neighbours of every limit, anything.
-    fn hostile(random: &mut u64) -> u64 {
-        // xorshift64 (Marsaglia, 2003).
-        *random ^= *random << 13;
-        *random ^= *random >> 7;
-        *random ^= *random << 17;
+    fn hostile(random: &mut Random) -> u64 {
         let limits = [
             0,
             1,
@@ -248,34 +245,33 @@ mod tests {
             96 << 32,
             u64::MAX,
         ];
-        match *random % 4 {
-            0 => limits[(*random >> 8) as usize % limits.len()],
-            1 => limits[(*random >> 8) as usize % limits.len()].wrapping_add(*random >> 62).wrapping_sub(1),
-            2 => *random >> (*random >> 58),
-            _ => *random,
+        match random.below(4) {
+            0 => random.one_of(&limits),
+            1 => random.one_of(&limits).wrapping_add(random.below(4)).wrapping_sub(1),
+            2 => random.next() >> random.below(64),
+            _ => random.next(),
         }
     }
 
     #[test]
     fn a_process_that_writes_anything_at_any_time_harms_no_observer() {
-        let seed = now_us() | 1;
-        println!("OVERFLY_SEED={seed}");
+        let seed = seed(now_us());
         let (show, view) = pair();
         let over = core::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut random = seed;
+                let mut random = Random(seed);
                 while !over.load(core::sync::atomic::Ordering::Relaxed) {
                     let index = match hostile(&mut random) % 4 {
-                        0 | 1 => (random >> 16) as usize % NAMES,
-                        2 => (random >> 16) as usize % ROWS,
-                        _ => (random >> 16) as usize % LENGTH,
+                        0 | 1 => random.index(NAMES),
+                        2 => random.index(ROWS),
+                        _ => random.index(LENGTH),
                     };
                     // Who takes frames is asked for below.
                     if index != word::CAPTURE_OWNER && index != word::CAPTURE_UNTIL_US {
                         show.area.store(index, hostile(&mut random));
                     }
-                    if random.is_multiple_of(64) {
+                    if random.below(64) == 0 {
                         show.area.store(word::MAGIC, MAGIC);
                     }
                 }

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use overfly_link::memif::{Address, Listener, Settings};
 use overfly_link::messages;
+use overfly_testing::bytes::Bytes;
 use overfly_wire::FrameSink;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
 };
 
-use super::bytes::Bytes;
 use super::{memory, write_ring};
 
 /// Bytes of a message, and of a region that the good script has.

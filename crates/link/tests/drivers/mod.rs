@@ -8,9 +8,6 @@
 #![allow(unreachable_pub, missing_docs, reason = "a module of tests")]
 
 mod broker;
-#[path = "../../../engine/tests/drivers/bytes.rs"]
-#[allow(dead_code, reason = "each user takes its part")]
-mod bytes;
 mod messages;
 mod rings;
 

@@ -3,13 +3,13 @@
 use std::os::fd::OwnedFd;
 
 use overfly_link::memif::{Buffers, FRAME_LEN_MAX, MemifLink, Pair, RingEnd, RingPlace, Role, State};
+use overfly_testing::bytes::Bytes;
 use overfly_wire::FrameSink;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{fcntl_dupfd_cloexec, pread};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::bytes::Bytes;
 use super::{DESCRIPTOR_LEN, DESCRIPTORS, HEAD, TAIL, memory, write, write_ring};
 
 /// Where the second ring begins, and the buffers. Rings have 64 entries at most.

@@ -1,12 +1,12 @@
 //! read, write and their kin.
 
+use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::hold::Hold;
 use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
-use crate::options::Waiting;
 use crate::process::{For, Process, Told, Woken, before_kernel_wait, spin_until, wait};
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};

@@ -6,6 +6,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
 use overfly_engine::SendError;
+use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
@@ -15,7 +16,6 @@ use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
-use crate::options::Waiting;
 use crate::process::contexts::of;
 use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};

@@ -4,6 +4,8 @@ use core::net::{Ipv4Addr, SocketAddr};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 
+use overfly_profile::options::Waiting;
+use overfly_profile::rules::Direction;
 use rustix::io::Errno;
 
 use super::wait::listener_event;
@@ -12,12 +14,10 @@ use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
-use crate::options::Waiting;
 use crate::process::contexts::{self, are_several, at, of, own};
 use crate::process::{
     For, KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
 };
-use crate::rules::Direction;
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
 use crate::sys;

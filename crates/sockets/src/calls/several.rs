@@ -6,6 +6,7 @@ use core::sync::atomic::Ordering;
 use core::time::Duration;
 
 use overfly_engine::Instant;
+use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::life::leave_to_kernel;
@@ -17,7 +18,6 @@ use crate::interest::SetId;
 use crate::kernel::now;
 use crate::lock::Guard;
 use crate::memory::is_plausible;
-use crate::options::Waiting;
 use crate::process::contexts::{self, at, of, own_if_any};
 use crate::process::sets::{Contexts, shared};
 use crate::process::{

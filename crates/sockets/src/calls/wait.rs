@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use overfly_engine::Instant;
+use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::life::{leave_to_kernel, watched};
@@ -11,7 +12,6 @@ use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::lock::Guard;
 use crate::memory::is_plausible;
-use crate::options::Waiting;
 use crate::process::contexts::are_several;
 use crate::process::{
     For, KernelSet, Placed, Process, Tag, Told, before_kernel_wait, has_inherited, is_active, let_others_in,

@@ -7,13 +7,13 @@ use libc::{
     epoll_event, fd_set, id_t, idtype_t, nfds_t, pid_t, pollfd, rusage, siginfo_t, sigset_t, timespec,
     timeval,
 };
+use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::{count, done, fail, next};
 use crate::calls::{Answer, life, wait};
 use crate::cancel;
 use crate::kernel::now;
-use crate::options::Waiting;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
 

@@ -4,10 +4,11 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
+use overfly_profile::options::Options;
+use overfly_profile::rules::Rules;
+
 use super::{Process, background};
 use crate::lock::{Guard, Lock};
-use crate::options::Options;
-use crate::rules::Rules;
 use crate::socket::{CONTEXTS, SocketId};
 
 /// Alone on its cache lines: what threads have of their own they do not share by chance.

@@ -3,12 +3,12 @@
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use overfly_link::broker::Protocol;
+use overfly_profile::rules::Direction;
 use rustix::net::sockopt;
 
 use super::Process;
 use crate::calls::datagram::Origin;
 use crate::kernel::{self, now};
-use crate::rules::Direction;
 use crate::socket::{SocketId, canonical};
 use crate::statistics::{Refused, Why};
 

@@ -4,8 +4,9 @@
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use overfly_profile::options::Options;
+
 use crate::kernel;
-use crate::options::Options;
 
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {

@@ -6,9 +6,9 @@ use core::cell::Cell;
 use core::time::Duration;
 
 use overfly_engine::Instant;
+use overfly_profile::options::Waiting;
 
 use super::Process;
-use crate::options::Waiting;
 use crate::spins::Spins;
 
 thread_local! {

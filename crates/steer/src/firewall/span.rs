@@ -135,13 +135,8 @@ mod tests {
 
     #[test]
     fn sets_of_a_byte_are_as_those_of_its_256_numbers() {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = |below: u64| {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 20) % below
-        };
+        let mut numbers = overfly_testing::Random(1);
+        let mut random = |below: u64| numbers.below(below);
         for _ in 0..2000 {
             let mut draw = || {
                 let count = random(5);

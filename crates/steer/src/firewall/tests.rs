@@ -3,6 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Instant;
 
+use overfly_testing::{Random, fresh_seed};
+
 use super::evaluate::{Judgement, Packet, judge};
 use super::ruleset::{Chain, Ruleset, Table};
 use super::span::{Span, number};
@@ -157,16 +159,8 @@ fn damaged_messages_are_survived() {
         messages
     });
     assert!(messages.len() > 30, "{}", messages.len());
-    let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-    println!("OVERFLY_SEED={seed}");
-    let mut state: u64 = seed;
-    let mut random = move |below: usize| {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state >> 16) as usize % below.max(1)
-    };
+    let mut numbers = Random(fresh_seed());
+    let mut random = move |below: usize| numbers.index(below);
     let mut judged = 0;
     for _ in 0..1500 {
         let mut tables = vec![Table { family: 1, name: "t".to_owned(), ..Table::default() }];

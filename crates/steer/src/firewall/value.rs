@@ -255,13 +255,8 @@ mod tests {
 
     #[test]
     fn conditions_on_an_address_are_true_where_they_are_for_the_address_itself() {
-        let mut state = 0x2545_f491_4f6c_dd1d_u64;
-        let mut random = move || {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            (state >> 16) as u32
-        };
+        let mut numbers = overfly_testing::Random(1);
+        let mut random = move || numbers.next() as u32;
         for round in 0..20_000 {
             let (and, xor) = match round % 4 {
                 0 => (u32::MAX, 0),

@@ -2,8 +2,6 @@
 //! descriptors of this process, and vanish with it however it ends.
 #![allow(dead_code, reason = "each test uses a part")]
 
-pub(crate) mod kernel;
-
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};

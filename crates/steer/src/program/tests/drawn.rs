@@ -1,5 +1,7 @@
 //! Frames drawn at random, most of them nearly right, against what the routes and neighbours say of them.
 
+use overfly_testing::{Random, fresh_seed};
+
 use super::*;
 use crate::firewall::{Span, number};
 use crate::mirror::{RT_TABLE_LOCAL, RT_TABLE_MAIN, RouteLine, Tables, compile};
@@ -10,19 +12,16 @@ const INTERFACE: u32 = 2;
 const ROUNDS: usize = 30;
 const FRAMES: usize = 600;
 
-/// Numbers from a seed (xorshift).
-struct Draw(u64);
+/// What is drawn from a seed.
+struct Draw(Random);
 
 impl Draw {
     fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % limit
+        self.0.index(limit)
     }
 
     fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())]
+        self.0.one_of(all)
     }
 }
 
@@ -175,13 +174,6 @@ fn places() -> [(Place, u16); 4] {
     ]
 }
 
-fn seed() -> u64 {
-    let seed = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) << 20 | 1);
-    println!("OVERFLY_SEED={seed}");
-    seed
-}
-
 fn bench_of(host: &Host) -> Bench {
     let mut bench = Bench::new();
     bench.program.set_routes(&host.ways).unwrap();
@@ -231,7 +223,7 @@ fn run(bench: &Bench, frame: &[u8]) -> (u32, Vec<u8>) {
 /// Well-formed frames from anywhere: a stack gets exactly those that it should, from where its answers must go.
 #[test]
 fn whoever_opens_is_judged_by_routes_neighbours_and_firewall() {
-    let mut draw = Draw(seed());
+    let mut draw = Draw(Random(fresh_seed()));
     let mut accepted = 0;
     for _ in 0..ROUNDS {
         let host = Host::draw(&mut draw);
@@ -294,7 +286,7 @@ fn ends(frame: &[u8]) -> Option<(IpAddr, IpAddr)> {
 /// Frames of all kinds with bytes changed, cut and put in: never to another's stack, never from whom no frame can be from.
 #[test]
 fn no_mutation_brings_a_frame_to_the_wrong_stack() {
-    let mut draw = Draw(seed());
+    let mut draw = Draw(Random(fresh_seed()));
     let mut redirected = 0;
     for _ in 0..ROUNDS {
         let host = Host::draw(&mut draw);

@@ -11,17 +11,26 @@ const INSIDE: &str = "OVERFLY_TEST_INSIDE";
 /// If the test fails.
 #[must_use]
 pub fn outside(test: &str, addresses: &[&str]) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return false;
-    }
     let mut script = "ip link set lo up && ip tuntap add dev t0 mode tap multi_queue".to_owned();
     for address in addresses {
         let at_once = if address.contains(':') { "nodad" } else { "" };
         script.push_str(&format!(" && ip address add {address} dev t0 {at_once}"));
     }
-    script.push_str(" && ip link set t0 up && exec \"$0\" \"$@\"");
+    script.push_str(" && ip link set t0 up");
+    outside_with(test, &script)
+}
+
+/// The same, in namespaces that a shell's script sets up.
+///
+/// # Panics
+/// If the script or the test fails.
+#[must_use]
+pub fn outside_with(test: &str, script: &str) -> bool {
+    if std::env::var_os(INSIDE).is_some() {
+        return false;
+    }
     let output = Command::new("unshare")
-        .args(["-Urn", "sh", "-c", &script])
+        .args(["-Urn", "sh", "-c", &format!("{script} && exec \"$0\" \"$@\"")])
         .arg(std::env::current_exe().expect("the path of the test"))
         .args([test, "--exact", "--nocapture"])
         .env(INSIDE, "1")

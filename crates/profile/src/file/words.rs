@@ -1,11 +1,11 @@
 //! The words of a profile's lines, quoted as in a shell: profiles for Onload are read by one.
 
 /// One line with anything on it: the number of its first line, from 1, and its words or what is wrong with them.
-pub(crate) type Line = (usize, Result<Vec<String>, String>);
+pub(super) type Line = (usize, Result<Vec<String>, String>);
 
 /// Splits a profile. `'…'` and `"…"` hold blanks together, `\` takes the next character as it is and joins lines at their
 /// end, `#` begins a comment where a word could begin, `;` ends a line.
-pub(crate) fn lines(text: &str) -> Vec<Line> {
+pub(super) fn lines(text: &str) -> Vec<Line> {
     let mut splitter = Splitter { characters: text.chars().peekable(), number: 1 };
     let mut lines = Vec::new();
     while let Some(line) = splitter.line() {

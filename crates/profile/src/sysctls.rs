@@ -160,7 +160,8 @@ fn take<T>(field: &mut T, value: Option<T>) {
 /// The keys of Fast Open cookies as net.ipv4.tcp_fastopen_key writes them: one, or two with a comma between; of each four words in
 /// hexadecimal digits, whose bytes stand in the machine's order of the least first (proc_tcp_fastopen_key() in
 /// net/ipv4/sysctl_net_ipv4.c). `None` if none was made yet, or it is not readable.
-pub(crate) fn fast_open_keys(text: &str) -> Option<FastOpenKeys> {
+#[must_use]
+pub fn fast_open_keys(text: &str) -> Option<FastOpenKeys> {
     let key = |text: &str| {
         let mut words = text.split('-').map(|word| u32::from_str_radix(word, 16));
         let mut key = [0; 16];
