@@ -1,0 +1,45 @@
+//! What differs from the kernel, each with its reason. docs/sockets.md has the reasons too, which a test keeps so.
+
+/// A difference.
+pub(crate) struct Known {
+    /// The step, and what is said on the kernel and on Overfly; `*` stands for anything.
+    step: &'static str,
+    kernel: &'static str,
+    overfly: &'static str,
+    /// Whether nothing can be compared after it.
+    pub(crate) ends: bool,
+    pub(crate) reason: &'static str,
+}
+
+pub(crate) const KNOWN: [Known; 2] = [
+    Known {
+        step: "* bind *",
+        kernel: "EINVAL",
+        overfly: "0",
+        ends: true,
+        reason: "bind() of an accepted connection succeeds: the kernel's socket behind it has no port of its own",
+    },
+    Known {
+        step: "* bind *",
+        kernel: "0",
+        overfly: "EINVAL",
+        ends: true,
+        reason: "bind() after a connection has failed or was given up by AF_UNSPEC fails: the kernel's socket keeps its port",
+    },
+];
+
+impl Known {
+    pub(crate) fn is(&self, step: &str, kernel: &str, overfly: &str) -> bool {
+        fits(self.step, step) && fits(self.kernel, kernel) && fits(self.overfly, overfly)
+    }
+}
+
+/// Whether a text is as the pattern has it.
+fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == text,
+        Some((begin, rest)) => text.strip_prefix(begin).is_some_and(|text| {
+            text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| fits(rest, &text[at..]))
+        }),
+    }
+}
