@@ -222,7 +222,7 @@ class Actor:
             result = move()
             if result == "EAGAIN" and quiet < 5:
                 quiet += 1
-                time.sleep(self.sequence.timer_ms / 15_000)
+                time.sleep(self.sequence.timer_ms / 7_500)
             elif not isinstance(result, int) or result == 0:
                 return result
             else:

@@ -11,7 +11,7 @@ pub(crate) struct Known {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) const KNOWN: [Known; 2] = [
+pub(crate) const KNOWN: [Known; 3] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
@@ -25,6 +25,13 @@ pub(crate) const KNOWN: [Known; 2] = [
         overfly: "EINVAL",
         ends: true,
         reason: "bind() after a connection has failed or was given up by AF_UNSPEC fails: the kernel's socket keeps its port",
+    },
+    Known {
+        step: "* get * unsent",
+        kernel: "*",
+        overfly: "0",
+        ends: false,
+        reason: "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number",
     },
 ];
 

@@ -207,7 +207,13 @@ impl<'a> Stage<'a> {
     }
 
     fn call(&mut self, number: usize, step: &Step, later: &mut Vec<String>) -> String {
-        let patience = if step.may_block() { self.unit * 5 } else { PATIENCE };
+        let patience = match step.word() {
+            _ if !step.may_block() => PATIENCE,
+            // Seldom waits, and is often the first call for which a stack is made.
+            "connect" => self.unit * 40,
+            "accept" => self.unit * 15,
+            _ => self.unit * 8,
+        };
         self.busy.insert(step.actor, number);
         let sent = writeln!(self.actors.get_mut(&step.actor).unwrap(), "{number} {}", step.words);
         let said = match sent {
