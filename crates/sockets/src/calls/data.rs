@@ -43,6 +43,8 @@ fn wait_for(
         }
         // Another thread has handed the connection over.
         Woken::Look if !is_there => Err(Answer::Kernel),
+        // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
+        Woken::Look if guard.stack.socket(id).disconnected => Err(Answer::error(Errno::PIPE)),
         Woken::Look => Ok(guard),
     }
 }
@@ -155,8 +157,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
 }
 
 /// A write to a connection that does not take any more raises SIGPIPE, unless MSG_NOSIGNAL says otherwise.
-fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answer<usize> {
-    drop(guard);
+fn broken_pipe(flags: i32) -> Answer<usize> {
     if flags & libc::MSG_NOSIGNAL == 0 {
         // To this thread: one that blocks it keeps it (sk_stream_error() in net/core/stream.c).
         sys::raise_signal(libc::SIGPIPE);
@@ -230,12 +231,16 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
+                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(flags),
                     Err(answer) => return answer,
                 };
                 guard.pump();
             }
             Err(_) if done > 0 => return Answer::ok(done),
-            Err(Errno::PIPE) => return broken_pipe(guard, flags),
+            Err(Errno::PIPE) => {
+                drop(guard);
+                return broken_pipe(flags);
+            }
             Err(error) => return Answer::error(error),
         }
     }
@@ -318,7 +323,9 @@ fn send_from(
                 let started = *started.get_or_insert_with(now);
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
-                    Err(answer) => return if done > 0 { Answer::ok(done) } else { answer },
+                    Err(_) if done > 0 => return Answer::ok(done),
+                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(0),
+                    Err(answer) => return answer,
                 };
                 guard.pump();
             }
@@ -326,7 +333,10 @@ fn send_from(
         }
     };
     match outcome {
-        Err(Errno::PIPE) if done == 0 => broken_pipe(guard, 0),
+        Err(Errno::PIPE) if done == 0 => {
+            drop(guard);
+            broken_pipe(0)
+        }
         Err(error) if done == 0 => Answer::error(error),
         _ => Answer::ok(done),
     }

@@ -624,6 +624,8 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         told.0.output();
         return Answer::ok(());
     }
+    // A connect() that has not been told is over, too (inet_shutdown() in Linux).
+    told.0.stack.socket_mut(id).connect_told = true;
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();
     Answer::Done(outcome)

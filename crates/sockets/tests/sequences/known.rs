@@ -11,7 +11,7 @@ pub(crate) struct Known {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) const KNOWN: [Known; 3] = [
+pub(crate) const KNOWN: [Known; 4] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
@@ -32,6 +32,13 @@ pub(crate) const KNOWN: [Known; 3] = [
         overfly: "0",
         ends: false,
         reason: "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number",
+    },
+    Known {
+        step: "* close *",
+        kernel: "*",
+        overfly: "*has waited: *",
+        ends: true,
+        reason: "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait",
     },
 ];
 
