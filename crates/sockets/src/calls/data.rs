@@ -94,7 +94,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
     let enough = match flags & libc::MSG_WAITALL {
-        _ if peek || nonblocking => 0,
+        _ if nonblocking => 0,
         0 => guard.stack.socket(id).low_water().min(wanted),
         _ => wanted,
     };
@@ -110,20 +110,30 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 guard.stack.consume(id, wanted)
             })
         } else if plausible || guard.stack.socket(id).receive.is_empty() {
-            guard.stack.read(id, target.pieces(done), peek)
+            guard.stack.read(id, target.pieces(if peek { 0 } else { done }), peek)
         } else {
             Err(Errno::FAULT)
         };
         match outcome {
             Ok(count) => {
-                done += count;
-                if count == 0 || done >= enough {
+                done = if peek { count } else { done + count };
+                // Who peeks sees what is there, as long as more may come.
+                let ends = count == 0 || peek && guard.stack.level(id) & crate::interest::bits::RDHUP != 0;
+                if ends || done >= enough {
                     let told = Told(&mut guard);
                     if told.0.stack.has_output() {
                         // A window update: worth sending when a window's worth was read.
                         told.0.output();
                     }
                     return Answer::ok(done);
+                }
+                if peek {
+                    let started = *started.get_or_insert_with(now);
+                    guard = match wait_for(guard, (id, descriptor), &mut hold, true, started, since) {
+                        Ok(guard) => guard,
+                        Err(_) => return Answer::ok(done),
+                    };
+                    guard.pump();
                 }
             }
             Err(Errno::AGAIN) => {

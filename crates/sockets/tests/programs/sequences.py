@@ -170,7 +170,8 @@ class Actor:
 
     def data(self, length):
         """Every step sends bytes of its own."""
-        return bytes((self.step * 37 + index) & 0xff for index in range(length))
+        first = self.step * 37 % 256
+        return (bytes(range(256)) * (length // 256 + 2))[first:first + length]
 
     def send(self, slot, length, letters):
         data = self.data(int(length))

@@ -11,7 +11,7 @@ pub(crate) struct Known {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) const KNOWN: [Known; 4] = [
+pub(crate) const KNOWN: [Known; 7] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
@@ -39,6 +39,27 @@ pub(crate) const KNOWN: [Known; 4] = [
         overfly: "*has waited: *",
         ends: true,
         reason: "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait",
+    },
+    Known {
+        step: "C *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        reason: "a child of a fork finds a connection that was over, or reset, at its first use unconnected: there is nothing to hand over",
+    },
+    Known {
+        step: "D *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        reason: "a child of a fork finds a connection that was over, or reset, at its first use unconnected: there is nothing to hand over",
+    },
+    Known {
+        step: "* connect *",
+        kernel: "EINVAL",
+        overfly: "*",
+        ends: true,
+        reason: "connect() after shutdown() of a connection that has failed says what failed, or EISCONN; the kernel says EINVAL",
     },
 ];
 

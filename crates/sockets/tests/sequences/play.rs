@@ -209,9 +209,8 @@ impl<'a> Stage<'a> {
     fn call(&mut self, number: usize, step: &Step, later: &mut Vec<String>) -> String {
         let patience = match step.word() {
             _ if !step.may_block() => PATIENCE,
-            // Seldom waits, and is often the first call for which a stack is made.
-            "connect" => self.unit * 40,
-            "accept" => self.unit * 15,
+            // Often the first call for which a stack is made.
+            "connect" | "accept" => self.unit * 40,
             _ => self.unit * 8,
         };
         self.busy.insert(step.actor, number);

@@ -39,6 +39,12 @@ impl Step {
         match self.word() {
             "poll" | "wait" => self.words.ends_with('-'),
             "fill" => false,
+            // MSG_DONTWAIT
+            "recv" | "recvmsg" | "send" | "sendmsg"
+                if self.words.split(' ').next_back().is_some_and(|flags| flags.contains('d')) =>
+            {
+                false
+            }
             word => self.reads() || self.writes() || word == "connect",
         }
     }
@@ -329,27 +335,53 @@ impl Story {
     }
 
     fn send(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
         let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 5, 10, 100, 3000]));
         let flags = self.flags(actor, &["-"]);
         self.say(actor, format!("send {slot} {length} {flags}"));
     }
 
     fn writev(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
         let (slot, first) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 5, 2000]));
         let second = self.random.of(&[0, 3, 1500]);
         self.say(actor, format!("writev {slot} {first} {second}"));
     }
 
     fn sendmsg(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
         let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[1, 6, 2000]));
         let flags = self.flags(actor, &["-"]);
         self.say(actor, format!("sendmsg {slot} {length} {flags}"));
     }
 
     fn fill(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
         let slot = self.slot(actor, &[Connection]);
         self.say(actor, format!("fill {slot}"));
         self.filled.push(side_of(actor));
+        let thread = if side_of(actor) == 'L' { 'M' } else { 'S' };
+        if self.actors.contains(&thread) && !"CD".contains(actor) {
+            // More than any queue holds.
+            self.say(thread, format!("send {slot} 3000000 -"));
+        }
+    }
+
+    /// Whether the side has filled a connection: whether there is room for a little more is each stack's own affair.
+    fn has_filled(&mut self, actor: char) -> bool {
+        let filled = self.filled.contains(side_of(actor));
+        if filled {
+            self.look(actor);
+        }
+        filled
     }
 
     /// Reads until nothing comes, if the other side has filled a connection.
@@ -368,7 +400,11 @@ impl Story {
             return;
         }
         let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 5, 12, 100, 5000]));
-        let flags = self.flags(actor, &["-", "-", "-", "p", "w", "t", "pw", "pt"]);
+        // Who waits for nothing goes on, in the kernel, whatever wakes it.
+        let flags = match length {
+            0 => "d".to_owned(),
+            _ => self.flags(actor, &["-", "-", "-", "p", "w", "t", "pw", "pt"]),
+        };
         self.say(actor, format!("recv {slot} {length} {flags}"));
     }
 
@@ -412,6 +448,10 @@ impl Story {
     }
 
     fn nonblock(&mut self, actor: char) {
+        if self.slots.len() > 2 {
+            // Processes share the flag in the kernel, and each has its own here.
+            return self.look(actor);
+        }
         let (slot, on) = (self.slot(actor, &[Connection, Listener]), self.random.below(2));
         self.say(actor, format!("nonblock {slot} {on}"));
     }
@@ -472,9 +512,11 @@ impl Story {
 
     fn look(&mut self, actor: char) {
         let slot = self.slot(actor, &[Connection, Connection, Connection, Listener, Fresh]);
-        let what = self
-            .random
-            .of(&["error", "state", "listens", "queued", "queued", "unsent", "flags", "peer", "name"]);
+        let mut choice = vec!["error", "state", "listens", "flags", "peer", "name"];
+        if self.filled.is_empty() {
+            choice.extend(["queued", "queued", "unsent"]);
+        }
+        let what = self.random.of(&choice);
         self.say(actor, format!("get {slot} {what}"));
     }
 
