@@ -11,7 +11,10 @@ pub(crate) struct Known {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) const KNOWN: [Known; 7] = [
+const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that was over, or reset, at its first use unconnected, or hears of the reset although its \
+     parent has heard of it: there is nothing to hand over";
+
+pub(crate) const KNOWN: [Known; 9] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
@@ -41,19 +44,21 @@ pub(crate) const KNOWN: [Known; 7] = [
         reason: "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait",
     },
     Known {
-        step: "C *",
-        kernel: "*",
-        overfly: "*ENOTCONN*",
+        step: "C send* *",
+        kernel: "EPIPE",
+        overfly: "ECONNRESET",
         ends: true,
-        reason: "a child of a fork finds a connection that was over, or reset, at its first use unconnected: there is nothing to hand over",
+        reason: REACHED_AFTER_ITS_END,
     },
+    Known { step: "C *", kernel: "*", overfly: "*ENOTCONN*", ends: true, reason: REACHED_AFTER_ITS_END },
     Known {
-        step: "D *",
-        kernel: "*",
-        overfly: "*ENOTCONN*",
+        step: "D send* *",
+        kernel: "EPIPE",
+        overfly: "ECONNRESET",
         ends: true,
-        reason: "a child of a fork finds a connection that was over, or reset, at its first use unconnected: there is nothing to hand over",
+        reason: REACHED_AFTER_ITS_END,
     },
+    Known { step: "D *", kernel: "*", overfly: "*ENOTCONN*", ends: true, reason: REACHED_AFTER_ITS_END },
     Known {
         step: "* connect *",
         kernel: "EINVAL",
