@@ -69,7 +69,7 @@ impl Tally {
         match outcome {
             Outcome::Same => self.same += 1,
             Outcome::Known(met) => {
-                met.iter().for_each(|known| *self.known.entry(known.reason).or_default() += 1)
+                met.iter().for_each(|known| *self.known.entry(known.reason).or_default() += 1);
             }
             Outcome::Varies(report) => {
                 println!("seed {seed} once said this, and not again:\n{report}");
