@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod compare_calls;
 mod compare_load;
 mod example;
 mod fuzz;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
+       cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--script FILE]
        cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
        cargo xtask miri
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     let done = match words.next().as_deref() {
         Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
+        Some("compare-calls") => compare_calls::Plan::parse(words).and_then(|plan| plan.run()),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
         Some("miri") => miri::run(words),

@@ -42,7 +42,7 @@ impl Port {
 
 /// What a callback noted, to be done when the engine may be called again.
 pub(crate) enum Chore {
-    /// A connection for a listener that has gone.
+    /// A connection for a listener that has gone, or one that was shut down both ways and got data.
     Abort(Side, FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
     Disconnected { side: Side, local: SocketAddr, remote: SocketAddr, descriptor: i32 },
@@ -540,6 +540,12 @@ impl Owner for Face {
         let Some(id) = self.socket_of(flow) else { return data.len() };
         let socket = self.at_mut(id);
         if socket.is_orphan() {
+            return data.len();
+        }
+        if socket.read_shut && socket.write_shut {
+            // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
+            socket.error = Some(Errno::CONNRESET);
+            self.chores.push(Chore::Abort(self.side, flow));
             return data.len();
         }
         if !socket.receive.push(data) {

@@ -237,6 +237,11 @@ impl KernelSet {
         self.signalled = ready;
     }
 
+    /// Whether threads sleep in it.
+    pub(crate) fn has_sleepers(&self) -> bool {
+        self.sleepers > 0
+    }
+
     /// Threads that sleep in it wake.
     fn signal_sleepers(&self) {
         if self.kick >= 0 {

@@ -1016,6 +1016,12 @@ impl Attachment {
         self.groups.accepting(place, self.turn)
     }
 
+    /// Whether the stack, and no other, takes new connections there.
+    pub(crate) fn accepts_alone(&self, listener: SocketAddr, stack: u16) -> bool {
+        let place = groups::Place::new(Protocol::Tcp, listener);
+        self.groups.accepts(stack, place) && self.groups.accepting_stacks(place) == 1
+    }
+
     /// All frames of the protocol to `address` and one of `ports` go to stack `first + port % count`: for generators that
     /// open more connections than could be registered one by one. The address need not be the interface's. Replaces an
     /// earlier claim of the same protocol and address; `count` 0 gives it up.

@@ -289,6 +289,10 @@ impl Steering {
         let gift = match wish.kind {
             Kind::GiveAway => {
                 self.check_gifts(stack)?;
+                if lock(&self.attachment).accepts_alone(wish.local, stack) {
+                    // Those that wait, wait for other connections.
+                    return Err(Error::Options("nobody else accepts there".to_owned()));
+                }
                 Some(Given::new(stack, wish.local, remote, &socket)?)
             }
             _ => None,

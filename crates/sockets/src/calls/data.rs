@@ -43,6 +43,8 @@ fn wait_for(
         }
         // Another thread has handed the connection over.
         Woken::Look if !is_there => Err(Answer::Kernel),
+        // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
+        Woken::Look if guard.stack.socket(id).disconnected => Err(Answer::error(Errno::PIPE)),
         Woken::Look => Ok(guard),
     }
 }
@@ -92,7 +94,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
     let enough = match flags & libc::MSG_WAITALL {
-        _ if peek || nonblocking => 0,
+        _ if nonblocking => 0,
         0 => guard.stack.socket(id).low_water().min(wanted),
         _ => wanted,
     };
@@ -108,20 +110,30 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 guard.stack.consume(id, wanted)
             })
         } else if plausible || guard.stack.socket(id).receive.is_empty() {
-            guard.stack.read(id, target.pieces(done), peek)
+            guard.stack.read(id, target.pieces(if peek { 0 } else { done }), peek)
         } else {
             Err(Errno::FAULT)
         };
         match outcome {
             Ok(count) => {
-                done += count;
-                if count == 0 || done >= enough {
+                done = if peek { count } else { done + count };
+                // Who peeks sees what is there, as long as more may come.
+                let ends = count == 0 || peek && guard.stack.level(id) & crate::interest::bits::RDHUP != 0;
+                if ends || done >= enough {
                     let told = Told(&mut guard);
                     if told.0.stack.has_output() {
                         // A window update: worth sending when a window's worth was read.
                         told.0.output();
                     }
                     return Answer::ok(done);
+                }
+                if peek {
+                    let started = *started.get_or_insert_with(now);
+                    guard = match wait_for(guard, (id, descriptor), &mut hold, true, started, since) {
+                        Ok(guard) => guard,
+                        Err(_) => return Answer::ok(done),
+                    };
+                    guard.pump();
                 }
             }
             Err(Errno::AGAIN) => {
@@ -155,8 +167,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
 }
 
 /// A write to a connection that does not take any more raises SIGPIPE, unless MSG_NOSIGNAL says otherwise.
-fn broken_pipe(guard: crate::lock::Guard<'static, Process>, flags: i32) -> Answer<usize> {
-    drop(guard);
+fn broken_pipe(flags: i32) -> Answer<usize> {
     if flags & libc::MSG_NOSIGNAL == 0 {
         // To this thread: one that blocks it keeps it (sk_stream_error() in net/core/stream.c).
         sys::raise_signal(libc::SIGPIPE);
@@ -230,12 +241,16 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
+                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(flags),
                     Err(answer) => return answer,
                 };
                 guard.pump();
             }
             Err(_) if done > 0 => return Answer::ok(done),
-            Err(Errno::PIPE) => return broken_pipe(guard, flags),
+            Err(Errno::PIPE) => {
+                drop(guard);
+                return broken_pipe(flags);
+            }
             Err(error) => return Answer::error(error),
         }
     }
@@ -318,7 +333,9 @@ fn send_from(
                 let started = *started.get_or_insert_with(now);
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
                     Ok(guard) => guard,
-                    Err(answer) => return if done > 0 { Answer::ok(done) } else { answer },
+                    Err(_) if done > 0 => return Answer::ok(done),
+                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(0),
+                    Err(answer) => return answer,
                 };
                 guard.pump();
             }
@@ -326,7 +343,10 @@ fn send_from(
         }
     };
     match outcome {
-        Err(Errno::PIPE) if done == 0 => broken_pipe(guard, 0),
+        Err(Errno::PIPE) if done == 0 => {
+            drop(guard);
+            broken_pipe(0)
+        }
         Err(error) if done == 0 => Answer::error(error),
         _ => Answer::ok(done),
     }

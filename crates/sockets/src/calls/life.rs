@@ -624,6 +624,10 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         told.0.output();
         return Answer::ok(());
     }
+    if !told.0.stack.is_over(id) {
+        // Nor is there a connect() any more that has to be told (inet_shutdown() in Linux).
+        told.0.stack.socket_mut(id).connect_told = true;
+    }
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();
     Answer::Done(outcome)

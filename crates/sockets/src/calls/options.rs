@@ -532,7 +532,11 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
     };
     let (send_shift, receive_shift) = info.window_shift;
     bytes[..7].copy_from_slice(&[
-        state_number(info.state),
+        match info.state {
+            // A socket of Linux's has no part in TIME-WAIT (tcp_time_wait() in net/ipv4/tcp_minisocks.c).
+            overfly_engine::State::TimeWait => state_number(overfly_engine::State::Closed),
+            state => state_number(state),
+        },
         info.congestion_state as u8,
         // tcpi_retransmits, tcpi_probes: timeouts in a row are of data, or of looks at a closed window.
         if info.flight > 0 { info.retries } else { 0 },

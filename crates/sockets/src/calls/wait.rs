@@ -62,7 +62,7 @@ pub(crate) fn control(
         if are_several() {
             several::watch_set(inner, descriptor, set);
         } else {
-            process().expose(inner);
+            drop(exposed(process(), inner));
         }
         return Answer::Kernel;
     }
@@ -75,6 +75,17 @@ pub(crate) fn control(
     }
     let told = Told(&mut guard);
     control_locked(told.0, (epoll, set), operation, (descriptor, id), event)
+}
+
+/// A set is watched as a descriptor from now on. What wakes the threads that sleep in it shows through until they have left.
+fn exposed(mut guard: Guard<'static, Process>, set: SetId) -> Guard<'static, Process> {
+    const PATIENCE: Duration = Duration::from_millis(20);
+    guard.expose(set);
+    let end = now() + PATIENCE;
+    while guard.sets[set.0 as usize].has_sleepers() && now() < end {
+        guard = let_others_in(guard, rustix::thread::sched_yield);
+    }
+    guard
 }
 
 /// epoll_ctl() for a socket of a context's.
@@ -477,7 +488,7 @@ pub(crate) fn poll(
     for descriptor in descriptors.iter() {
         match table::lookup(descriptor.fd) {
             Entry::Socket(id) if !joins(&mut guard, id, descriptor.fd) => leave_to_kernel(&mut guard, id),
-            Entry::Set(set) => guard.expose(set),
+            Entry::Set(set) => guard = exposed(guard, set),
             _ => {}
         }
     }

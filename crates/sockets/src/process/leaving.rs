@@ -1,9 +1,12 @@
 //! A listener that leaves while connections wait for it, as when a server replaces its workers: another process that listens
 //! at the same address accepts them. They are the kernel's from then on; the broker brings them over.
 
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 
 use overfly_link::broker::{Client, Gift, Protocol, Sockets};
+use rustix::net::sockopt;
 
 use super::Process;
 use crate::calls::wait::watch_links_again;
@@ -42,9 +45,7 @@ impl Process {
                 continue;
             };
             table::enter(arrival.descriptor, Entry::Kernel);
-            if let Some(client) = &mut self.client {
-                let _ = client.pass_on(listener, arrival.remote, kernel::borrow(arrival.descriptor));
-            }
+            self.pass_on(listener, arrival.remote, kernel::borrow(arrival.descriptor));
             sys::close(arrival.descriptor);
         }
         self.pump();
@@ -78,11 +79,7 @@ impl Process {
     }
 
     /// A connection is the kernel's, and on its way to another process that listens at `listener`.
-    pub(super) fn try_give_away(
-        &mut self,
-        id: SocketId,
-        listener: core::net::SocketAddr,
-    ) -> Result<(), String> {
+    pub(super) fn try_give_away(&mut self, id: SocketId, listener: SocketAddr) -> Result<(), String> {
         if self.stack.socket(id).side == Side::Loopback {
             return self.hand_over_within_host(id, Some(listener));
         }
@@ -97,6 +94,15 @@ impl Process {
         Ok(())
     }
 
+    /// A connection of the kernel's, whose descriptor the caller closes, is for whoever listens there. One that nobody brings there is
+    /// reset, as those of a listener that is closed.
+    pub(super) fn pass_on(&mut self, listener: SocketAddr, remote: SocketAddr, socket: BorrowedFd<'_>) {
+        let passed = self.client.as_mut().map(|client| client.pass_on(listener, remote, socket));
+        if !matches!(passed, Some(Ok(_))) {
+            let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+        }
+    }
+
     /// Connections that other processes gave away.
     pub(crate) fn take_gifts(&mut self) {
         while let Some(Gift { listener, remote, socket }) = self.client.as_mut().and_then(Client::gift) {
@@ -107,9 +113,7 @@ impl Process {
                 continue;
             }
             // This one has left, too.
-            if let Some(client) = &mut self.client {
-                let _ = client.pass_on(listener, remote, socket.as_fd());
-            }
+            self.pass_on(listener, remote, socket.as_fd());
         }
         if let Some(sockets) = self.client.as_mut().and_then(Client::renewal) {
             let outcome = sockets.map_err(|error| error.to_string());

@@ -203,11 +203,7 @@ impl Process {
             Backing::Own(_) => self.moved(end.id),
             Backing::New(socket) => {
                 match heir {
-                    Some(listener) => {
-                        if let Some(client) = &mut self.client {
-                            let _ = client.pass_on(listener, remote, socket.as_fd());
-                        }
-                    }
+                    Some(listener) => self.pass_on(listener, remote, socket.as_fd()),
                     None => {
                         let descriptor = kernel::move_up(socket).into_raw_fd();
                         if self.stack.replace_queued(end.id, Arrival { descriptor, remote }) {

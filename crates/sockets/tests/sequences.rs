@@ -1,0 +1,166 @@
+//! Sequences of calls that a seed makes, by threads and processes at both ends of connections: what each call says, at once, later or
+//! when a timer rings, is what it says over the kernel. The broker runs in this process. Needs root and python3.
+//!
+//! `cargo xtask compare-calls` plays more of them (the ignored test here). `OVERFLY_SCRIPT=FILE` plays a file's one, and prints it.
+
+mod bench;
+#[path = "sequences/compare.rs"]
+mod compare;
+#[path = "sequences/found.rs"]
+mod found;
+#[path = "sequences/known.rs"]
+mod known;
+#[path = "sequences/play.rs"]
+mod play;
+#[path = "sequences/script.rs"]
+mod script;
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bench::Bench;
+use compare::{Outcome, Worlds};
+use found::FOUND;
+use known::KNOWN;
+use play::{Players, show};
+use script::Script;
+
+/// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
+const SEED: u64 = 25_000;
+const SEQUENCES: u64 = 60;
+
+/// The two labs.
+struct Labs {
+    kernel: Bench,
+    overfly: Bench,
+}
+
+impl Labs {
+    fn new() -> Labs {
+        let labs = Labs { kernel: Bench::new(2), overfly: Bench::new(2) };
+        for bench in [&labs.kernel, &labs.overfly] {
+            for end in [&bench.lab.server, &bench.lab.client] {
+                // BBR paces: what it holds back comes at another step's time.
+                end.write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
+            }
+        }
+        labs
+    }
+
+    fn worlds(&self) -> Worlds {
+        Worlds { kernel: Players::new(&self.kernel, false), overfly: Players::new(&self.overfly, true) }
+    }
+}
+
+/// What came of many sequences.
+#[derive(Default)]
+struct Tally {
+    same: u64,
+    varied: Vec<u64>,
+    /// By reason: how often it was met.
+    known: BTreeMap<&'static str, u64>,
+    different: Vec<(u64, String)>,
+}
+
+impl Tally {
+    fn add(&mut self, seed: u64, outcome: Outcome) {
+        match outcome {
+            Outcome::Same => self.same += 1,
+            Outcome::Known(met) => {
+                met.iter().for_each(|known| *self.known.entry(known.reason).or_default() += 1);
+            }
+            Outcome::Varies(report) => {
+                println!("seed {seed} once said this, and not again:\n{report}");
+                self.varied.push(seed);
+            }
+            Outcome::Different(report) => {
+                println!("seed {seed}:\n{report}");
+                self.different.push((seed, report.to_string()));
+            }
+        }
+    }
+}
+
+/// Plays the sequences of these seeds, several at a time.
+fn session(seeds: std::ops::Range<u64>, players: u64, enough: usize) -> Tally {
+    let labs = Labs::new();
+    let (next, tally) = (AtomicU64::new(seeds.start), Mutex::new(Tally::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..players {
+            scope.spawn(|| {
+                let mut worlds = labs.worlds();
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
+                        return;
+                    }
+                    let outcome = worlds.examine(&Script::generate(seed));
+                    tally.lock().unwrap().add(seed, outcome);
+                }
+            });
+        }
+    });
+    let counters = labs.overfly.broker.attachment().counters().unwrap();
+    println!("flows that were accelerated: {}", counters.flows_recorded);
+    assert!(counters.flows_recorded > (seeds.end - seeds.start) / 4, "not accelerated: {counters:?}");
+    tally.into_inner().unwrap()
+}
+
+fn report(tally: &Tally, began: Instant) {
+    println!("same: {}, varied: {:?}, {:.0?}", tally.same, tally.varied, began.elapsed());
+    tally.known.iter().for_each(|(reason, times)| println!("known, {times}: {reason}"));
+    let seeds: Vec<u64> = tally.different.iter().map(|(seed, _)| *seed).collect();
+    assert!(seeds.is_empty(), "these seeds say something else over Overfly, see above: {seeds:?}");
+}
+
+#[test]
+fn generated_sequences_say_what_they_say_over_the_kernel() {
+    let began = Instant::now();
+    report(&session(SEED..SEED + SEQUENCES, 4, 2), began);
+}
+
+#[test]
+fn the_documentation_has_what_is_known_to_differ() {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let documentation = words(include_str!("../../../docs/sockets.md"));
+    for known in &KNOWN {
+        assert!(documentation.contains(&words(known.reason)), "docs/sockets.md lacks: {}", known.reason);
+    }
+}
+
+/// Sequences that a seed found, shortened, and that were mended.
+#[test]
+fn what_was_found_stays_mended() {
+    let labs = Labs::new();
+    let mut worlds = labs.worlds();
+    for (what, script) in FOUND {
+        let script = Script::parse(script).unwrap();
+        if let Some(report) = worlds.make_sure(&script) {
+            panic!("{what}:\n{report}");
+        }
+    }
+}
+
+fn setting(name: &str, otherwise: u64) -> u64 {
+    std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
+}
+
+/// What `cargo xtask compare-calls` runs.
+#[test]
+#[ignore = "for as long as one likes"]
+fn many_sequences() {
+    let began = Instant::now();
+    if let Some(path) = std::env::var_os("OVERFLY_SCRIPT") {
+        let script = Script::parse(&std::fs::read_to_string(path).unwrap()).expect("a script");
+        let (kernel, overfly) = Labs::new().worlds().play(&script, 60);
+        println!("{}", show(&script, &kernel, &overfly));
+        return;
+    }
+    let seed = setting("OVERFLY_SEED", 1);
+    let enough = setting("OVERFLY_ENOUGH", 20) as usize;
+    let seeds = seed..seed + setting("OVERFLY_SEQUENCES", 1000);
+    println!("seeds {seeds:?}");
+    report(&session(seeds, setting("OVERFLY_PLAYERS", 6), enough), began);
+}

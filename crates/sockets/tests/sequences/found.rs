@@ -1,0 +1,111 @@
+//! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
+
+pub(crate) const FOUND: [(&str, &str); 7] = [
+    (
+        "data for a connection that was shut down both ways resets it",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L shutdown a 2\n\
+         R send b 1 d\n\
+         L readv a 4 3\n\
+         R get b error",
+    ),
+    (
+        "a set says nothing of a thread that sleeps in it, and shutdown() leaves no connect() to be told",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L thread\n\
+         M epoll b\n\
+         M wait b -\n\
+         L poll b I 0\n\
+         L shutdown a 1\n\
+         L connect a 4",
+    ),
+    (
+        "who waits hears EPIPE when another thread disconnects",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 100 w\n\
+         L unconnect b",
+    ),
+    (
+        "who peeks with MSG_WAITALL waits for all of it, or the end",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R send a 5 d\n\
+         M recv b 10 pw\n\
+         R send a 5 d\n\
+         M recv b 12 pw\n\
+         R shutdown a 1\n\
+         M recv b 12 pw",
+    ),
+    (
+        "a listener that closes resets what waits for it, within the host as well",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R close a\n\
+         L get a error\n\
+         L poll a IOR 0\n\
+         L get a error\n\
+         L recv a 1 d",
+    ),
+    (
+        "the end that was closed first has no state to tell",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L shutdown a 2\n\
+         R shutdown b 2\n\
+         L get a state",
+    ),
+    (
+        "a connection stays where it waits while other programs wait for others",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         L fork\n\
+         C socket b b\n\
+         C bind b 1\n\
+         C listen b 8\n\
+         C close a\n\
+         C accept b c b\n\
+         R socket a b\n\
+         R connect a 0\n\
+         - pause\n\
+         L accept a b n",
+    ),
+];
