@@ -303,8 +303,7 @@ static __noinline int quoted_ipv6(void *message, void *end, struct flow_key *flo
 	return 1;
 }
 
-SEC("xdp")
-int overfly_steer(struct xdp_md *ctx)
+static __always_inline int steer(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
@@ -500,6 +499,19 @@ deliver:
 		count->icmp_errors++;
 	// If the stack is gone, the kernel answers for it.
 	return bpf_redirect_map(&xsks, stack * QUEUES + ctx->rx_queue_index, XDP_PASS);
+}
+
+SEC("xdp")
+int overfly_steer(struct xdp_md *ctx)
+{
+	return steer(ctx);
+}
+
+// The same for packets of several buffers, of which the first holds the headers: whose does not is the kernel's.
+SEC("xdp.frags")
+int overfly_steer_long(struct xdp_md *ctx)
+{
+	return steer(ctx);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";
