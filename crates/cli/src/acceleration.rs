@@ -3,7 +3,7 @@
 use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
 use overfly_load::Network;
-use overfly_steer::LocalBroker;
+use overfly_steer::{LocalBroker, ReceiveOffload};
 use rustix::process::Pid;
 
 use crate::broker::Membership;

@@ -44,7 +44,7 @@ pub struct Counters {
     /// Received frames with descriptors that point out of the pool, dropped. Something corrupted the ring.
     pub receive_invalid: u64,
     /// Received frames whose last descriptors are not there, dropped.
-    pub receive_cut_short: u64,
+    pub receive_unfinished: u64,
     /// Received frames of more bytes or descriptors than a packet can have ([`super::PACKET_LEN_MAX`]), dropped.
     pub receive_too_long: u64,
     /// Frames committed.
@@ -94,7 +94,7 @@ impl Counters {
     #[cold]
     fn drop_received(&mut self, flaw: Flaw) {
         match flaw {
-            Flaw::CutShort => self.receive_cut_short += 1,
+            Flaw::CutShort => self.receive_unfinished += 1,
             Flaw::TooLong => self.receive_too_long += 1,
             Flaw::Invalid => self.receive_invalid += 1,
             Flaw::Rest => {}
@@ -108,7 +108,7 @@ impl Counters {
             ("received_bytes", self.received_bytes),
             ("received_long_frames", self.received_long_frames),
             ("receive_invalid", self.receive_invalid),
-            ("receive_cut_short", self.receive_cut_short),
+            ("receive_unfinished", self.receive_unfinished),
             ("receive_too_long", self.receive_too_long),
             ("sent_frames", self.sent_frames),
             ("sent_bytes", self.sent_bytes),

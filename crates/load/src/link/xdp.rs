@@ -268,7 +268,7 @@ impl Wire for XdpLink {
             ("received_bytes", link.received_bytes),
             ("received_long_frames", link.received_long_frames),
             ("receive_invalid", link.receive_invalid),
-            ("receive_cut_short", link.receive_cut_short),
+            ("receive_unfinished", link.receive_unfinished),
             ("receive_too_long", link.receive_too_long),
             ("sent_frames", link.sent_frames),
             ("sent_bytes", link.sent_bytes),
