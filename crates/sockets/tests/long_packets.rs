@@ -142,3 +142,47 @@ fn the_largest_segment_follows_the_mtu_of_either_end() {
         });
     }
 }
+
+/// Datagrams that a peer sends many in one call arrive one by one, whatever arrives together.
+#[test]
+fn datagrams_that_a_peer_sends_together_stay_apart() {
+    const SENDER: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], 7200))
+s.setsockopt(17, 103, 100)  # SOL_UDP, UDP_SEGMENT
+for round in range(20):
+    s.send(b''.join(bytes([round * 10 + part]) * 100 for part in range(10)))
+    assert s.recv(100) == b'next'
+";
+    const RECEIVER: &str = "
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind((sys.argv[1], 7200))
+s.settimeout(20)
+print('ready', flush=True)
+for number in range(200):
+    data, peer = s.recvfrom(65536)
+    assert data == bytes([number]) * 100, (number, data)
+    if number % 10 == 9:
+        s.sendto(b'next', peer)
+print('done', flush=True)
+";
+    for offload in [ReceiveOffload::Packets, ReceiveOffload::Segments] {
+        let bench = Network { mtu: 1500, offload, loses: false }.bench();
+        let mut receiver = bench.accelerated(PYTHON);
+        receiver.args(["-c", RECEIVER, &SERVER.to_string()]).stdout(Stdio::piped());
+        let mut receiver = Helper(spawn(&bench.lab.server, &mut receiver));
+        let mut told = BufReader::new(receiver.0.stdout.take().unwrap());
+        let mut line = String::new();
+        told.read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        let mut sender = Command::new("timeout");
+        sender.args(["30", PYTHON, "-c", SENDER, &SERVER.to_string()]);
+        let sent = run(&bench.lab.client, &mut sender);
+        assert!(sent.status.success(), "{offload:?}: {}", text(&sent.stderr));
+        let mut rest = String::new();
+        told.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "done\n", "{offload:?}");
+    }
+}

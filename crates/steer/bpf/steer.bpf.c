@@ -32,6 +32,8 @@
 // Set by the loader before the program is verified.
 const volatile __u32 QUEUES = 1;
 const volatile __u64 HASH_KEY = 0;
+// Several datagrams that a peer sent in one call (UDP_SEGMENT) come as one packet that does not say where each ends: the kernel knows.
+const volatile __u32 JOINS_DATAGRAMS = 0;
 
 struct config {
 	// How much there is to look up: an empty map costs nothing.
@@ -389,7 +391,7 @@ static __always_inline int steer(struct xdp_md *ctx)
 		} else if (protocol == IPPROTO_UDP) {
 			struct udphdr *udp = transport;
 
-			if ((void *)(udp + 1) > end)
+			if ((void *)(udp + 1) > end || JOINS_DATAGRAMS)
 				goto other;
 			flow.local_port = udp->dest;
 			flow.remote_port = udp->source;

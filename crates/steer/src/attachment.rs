@@ -210,12 +210,13 @@ impl Attachment {
 
         let mut key = [0; 8];
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
-        let mut program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key), long_packets)?;
+        let key = u64::from_ne_bytes(key);
+        let mut program = Program::load(queues, options.flows.max(1), key, shape.place, long_packets)?;
         program.set_mac(mac)?;
         if !options.judge_senders {
             program.trust_senders()?;
         }
-        let attached = program.attach(link.index, shape.place)?.map_err(|errno| match errno {
+        let attached = program.attach(link.index)?.map_err(|errno| match errno {
             Errno::BUSY | Errno::EXIST => {
                 Error::ProgramAttached { name: interface.to_owned(), id: link.xdp_program }
             }
@@ -821,7 +822,7 @@ impl Attachment {
         }
         let attached = self
             .program
-            .attach(link.index, self.shape.place)?
+            .attach(link.index)?
             .map_err(|errno| Error::system("attaching the XDP program again", errno))?;
         let pools = (0..self.queues)
             .map(|queue| self.create_pool(link.index, queue))

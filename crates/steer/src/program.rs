@@ -236,6 +236,7 @@ unsafe impl Pod for Route {}
 pub(crate) struct Program {
     /// Its name in its object.
     name: &'static str,
+    place: XdpPlace,
     queues: u32,
     config: Array<MapData, Config>,
     counters: PerCpuArray<MapData, Counters>,
@@ -266,18 +267,20 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Loads the program for an interface with that many queues; `flows` connections of listeners are remembered. With
-    /// `long_packets` it takes packets of several buffers.
+    /// Loads the program for an interface with that many queues, to be attached at a place; `flows` connections of listeners are
+    /// remembered. With `long_packets` it takes packets of several buffers.
     pub(crate) fn load(
         queues: u32,
         flows: u32,
         hash_key: u64,
+        place: XdpPlace,
         long_packets: bool,
     ) -> Result<Program, Error> {
         let name = if long_packets { "overfly_steer_long" } else { "overfly_steer" };
         let mut ebpf = EbpfLoader::new()
             .override_global("QUEUES", &queues, true)
             .override_global("HASH_KEY", &hash_key, true)
+            .override_global("JOINS_DATAGRAMS", &u32::from(place == XdpPlace::Generic), true)
             .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
             .map_max_entries("flows", flows)
             .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
@@ -302,6 +305,7 @@ impl Program {
         }
         Ok(Program {
             name,
+            place,
             queues,
             config: take(&mut ebpf, "config")?,
             counters: take(&mut ebpf, "counters")?,
@@ -347,10 +351,10 @@ impl Program {
     /// Attaches the program. It stays as long as the returned value, or this process.
     ///
     /// aya's own attach falls back to netlink, which would outlive this process.
-    pub(crate) fn attach(&self, interface: u32, place: XdpPlace) -> Result<Result<Attached, Errno>, Error> {
+    pub(crate) fn attach(&self, interface: u32) -> Result<Result<Attached, Errno>, Error> {
         let xdp = self.xdp()?;
         let program = xdp.fd().map_err(|error| Error::Program(error.to_string()))?;
-        Ok(link_create(program.as_fd(), interface, place))
+        Ok(link_create(program.as_fd(), interface, self.place))
     }
 
     /// A descriptor of the array in which stacks show that they look at their rings.
@@ -856,7 +860,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Bench {
-            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0, false)
+            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0, XdpPlace::Driver, false)
                 .expect("these tests load XDP programs: run them as root");
             for stack in 0..4 {
                 program.admit(stack).unwrap();
