@@ -86,7 +86,9 @@ fn transfers(network: Network) {
     let seed = std::env::var("OVERFLY_SEED").unwrap_or_else(|_| std::process::id().to_string());
     println!("OVERFLY_SEED={seed}, {network:?}");
     for listens in [true, false] {
-        for (own, other) in [(IpAddr::from(SERVER), IpAddr::from(CLIENT)), (SERVER_V6.into(), CLIENT_V6.into())] {
+        for (own, other) in
+            [(IpAddr::from(SERVER), IpAddr::from(CLIENT)), (SERVER_V6.into(), CLIENT_V6.into())]
+        {
             let bench = network.bench();
             let counted = transfer(&bench, listens, own, other, &seed);
             let long = sum(&counted, "received_long_frames:");
@@ -137,7 +139,8 @@ fn the_largest_segment_follows_the_mtu_of_either_end() {
         ));
         let expected = format!(" mss:{expected} ");
         until(&format!("{expected} with MTU {own} and {peer}"), || {
-            let shown = run(&bench.lab.client, Command::new("ss").args(["-tin", "dport", "=", &format!(":{PORT}")]));
+            let shown =
+                run(&bench.lab.client, Command::new("ss").args(["-tin", "dport", "=", &format!(":{PORT}")]));
             text(&shown.stdout).contains(&expected)
         });
     }

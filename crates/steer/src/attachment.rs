@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 use overfly_link::broker::connection::Parcel;
 use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
 use overfly_link::packet::PacketSocket;
-use overfly_link::xdp::{
-    BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, Reclaimed, StackSockets,
-};
+use overfly_link::xdp::{BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, Reclaimed, StackSockets};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -335,7 +333,7 @@ impl Attachment {
     /// # Errors
     /// Why they do not, in words. The interface's MTU is bounded by a buffer then.
     pub fn long_packets(&self) -> Result<(), &str> {
-        self.shape.long_packets.as_ref().map(|()| ()).map_err(String::as_str)
+        self.shape.long_packets.as_ref().copied().map_err(String::as_str)
     }
 
     /// Whether what a kernel peer sends as one frame of several segments arrives so.
@@ -343,7 +341,7 @@ impl Attachment {
     /// # Errors
     /// Why it does not, in words. It arrives segment by segment.
     pub fn segments_arrive_together(&self) -> Result<(), &str> {
-        self.shape.segments.as_ref().map(|()| ()).map_err(String::as_str)
+        self.shape.segments.as_ref().copied().map_err(String::as_str)
     }
 
     /// The stack's way for frames of several segments. Where there is none it does without.

@@ -90,7 +90,9 @@ impl Device {
             return Err("switched off".to_owned());
         }
         if !self.sockets {
-            return Err("AF_XDP of this kernel takes no packets of several buffers (Linux 6.6 does)".to_owned());
+            return Err(
+                "AF_XDP of this kernel takes no packets of several buffers (Linux 6.6 does)".to_owned()
+            );
         }
         let features = match &self.features {
             Ok(Some(features)) => features,

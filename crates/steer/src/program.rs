@@ -689,8 +689,7 @@ impl Drop for Attached {
 
 /// `BPF_LINK_CREATE`: program, interface, attach type, flags (include/uapi/linux/bpf.h, `union bpf_attr`, link_create).
 fn link_create(program: BorrowedFd<'_>, interface: u32, place: XdpPlace) -> Result<Attached, Errno> {
-    let descriptor =
-        bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, place as u32])?;
+    let descriptor = bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, place as u32])?;
     // SAFETY: a new descriptor that nobody else knows.
     Ok(Attached(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }

@@ -297,8 +297,14 @@ impl Memory {
 mod tests {
     use super::*;
 
-    const LAYOUT: PoolLayout =
-        PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32, frame_buffers: 5 };
+    const LAYOUT: PoolLayout = PoolLayout {
+        rx_frames: 8192,
+        rx_ring: 1024,
+        tx_frames: 512,
+        tx_queues: 2,
+        stacks: 32,
+        frame_buffers: 5,
+    };
 
     #[test]
     fn a_layout_gives_every_stack_its_own_frames() {

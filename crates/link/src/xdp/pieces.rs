@@ -190,7 +190,10 @@ mod tests {
             assert_eq!(taken[0], Err(Flaw::TooLong), "{count} of {length}");
             let (last, between) = taken[1..].split_last().unwrap();
             assert_eq!(*last, Ok(bytes_of(&ring[ring.len() - 1..])), "{count} of {length}");
-            assert!(between.iter().all(|taken| *taken == Err(Flaw::Rest)), "{count} of {length}: {between:?}");
+            assert!(
+                between.iter().all(|taken| *taken == Err(Flaw::Rest)),
+                "{count} of {length}: {between:?}"
+            );
         }
     }
 
