@@ -241,7 +241,8 @@ mod tests {
             let ring: Vec<XdpDesc> = (0..count)
                 .map(|_| {
                     let options = if below(ends) == 0 { LAST } else { CONTINUED };
-                    let frame = below(if below(50) == 0 { 200 } else { 128 });
+                    let frames = if below(50) == 0 { 200 } else { 128 };
+                    let frame = below(frames);
                     piece(frame, below(RECEIVED_FRAME_LEN_MAX as u64 + 1) as usize, options)
                 })
                 .collect();
