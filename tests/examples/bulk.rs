@@ -2,7 +2,7 @@
 //!
 //! Server on one core, client on the other, four ways in turns: the kernel's stack, Overfly with a frame for each segment
 //! (EF_SEGMENT_OFFLOAD=0), Overfly as it is, and with the client's segments arriving together too (EF_RECEIVE_OFFLOAD=2). The client is
-//! on kernel sockets, with its offloads, or on Overfly's own link. In the last row both ends of iperf3 are the kernel's, and Overfly's
+//! on kernel sockets, with its offloads, or on Overfly's own link. In one row both ends of iperf3 are the kernel's, and Overfly's
 //! program is only there.
 
 use std::process::{ExitCode, Stdio};
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
     let clients = ["kernel", "xdp"];
     let nginx = SIZES.into_iter().flat_map(|bytes| clients.map(|client| Row::Nginx { bytes, client }));
     let iperf = [true, false].map(|server_sends| Row::Iperf { server_sends });
-    for row in nginx.chain(iperf).chain([Row::Beside]) {
+    for row in iperf.chain([Row::Beside]).chain(nginx) {
         let mut figures = [const { Vec::new() }; WAYS.len()];
         for repeat in 0..rounds.repeats {
             // Each is first, and last, as often as the others.

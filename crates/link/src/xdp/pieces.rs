@@ -78,7 +78,7 @@ impl Pieces {
     }
 
     fn add(&mut self, piece: &XdpDesc, memory: &Memory) -> Result<(), Flaw> {
-        if !(piece.options & !XdpDescOptions::XDP_PKT_CONTD).is_empty() {
+        if !piece.options.difference(XdpDescOptions::XDP_PKT_CONTD).is_empty() {
             return Err(Flaw::Invalid);
         }
         let bytes = memory.received(piece).ok_or(Flaw::Invalid)?;
