@@ -1,7 +1,9 @@
 //! `cargo xtask bulk`: what large transfers over veth gain or lose by Overfly, and by segments that leave together.
 //!
-//! Server on one core, client on the other, three ways in turns: the kernel's stack, Overfly with a frame for each segment
-//! (EF_SEGMENT_OFFLOAD=0), and Overfly as it is. The client is on kernel sockets, with its offloads, or on Overfly's own link.
+//! Server on one core, client on the other, four ways in turns: the kernel's stack, Overfly with a frame for each segment
+//! (EF_SEGMENT_OFFLOAD=0), Overfly as it is, and with the client's segments arriving together too (EF_RECEIVE_OFFLOAD=2). The client is
+//! on kernel sockets, with its offloads, or on Overfly's own link. In one row both ends of iperf3 are the kernel's, and Overfly's
+//! program is only there.
 
 use std::process::{ExitCode, Stdio};
 
@@ -25,9 +27,11 @@ enum Way {
     /// Each segment is a frame.
     Apart,
     Together,
+    /// And what arrives does so together.
+    BothTogether,
 }
 
-const WAYS: [Way; 3] = [Way::Kernel, Way::Apart, Way::Together];
+const WAYS: [Way; 4] = [Way::Kernel, Way::Apart, Way::Together, Way::BothTogether];
 
 /// What is measured.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +40,8 @@ enum Row {
     Nginx { bytes: usize, client: &'static str },
     /// iperf3, one connection: Gb/s that the server sends, or gets from a client on kernel sockets.
     Iperf { server_sends: bool },
+    /// iperf3, one connection between the kernels of both ends: Gb/s that the server gets while another program is served.
+    Beside,
 }
 
 fn main() -> ExitCode {
@@ -44,13 +50,13 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     println!(
-        "| what | client | kernel | Overfly, segment by segment | Overfly | of the kernel's | of segment by segment |"
+        "| what | client | kernel | segment by segment | Overfly | of the kernel's | received together | of the kernel's |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     let clients = ["kernel", "xdp"];
     let nginx = SIZES.into_iter().flat_map(|bytes| clients.map(|client| Row::Nginx { bytes, client }));
     let iperf = [true, false].map(|server_sends| Row::Iperf { server_sends });
-    for row in nginx.chain(iperf) {
+    for row in iperf.into_iter().chain([Row::Beside]).chain(nginx) {
         let mut figures = [const { Vec::new() }; WAYS.len()];
         for repeat in 0..rounds.repeats {
             // Each is first, and last, as often as the others.
@@ -59,12 +65,12 @@ fn main() -> ExitCode {
                 figures[index].push(row.measure(WAYS[index], rounds.seconds));
             }
         }
-        let [kernel, apart, together] = figures.map(|points| median(points.into_iter()));
+        let [kernel, apart, together, both] = figures.map(|points| median(points.into_iter()));
         let (what, client, digits) = row.words();
         println!(
-            "| {what} | {client} | {kernel:.digits$} | {apart:.digits$} | {together:.digits$} | {:.2} | {:.2} |",
+            "| {what} | {client} | {kernel:.digits$} | {apart:.digits$} | {together:.digits$} | {:.2} | {both:.digits$} | {:.2} |",
             together / kernel,
-            together / apart
+            both / kernel
         );
     }
     ExitCode::SUCCESS
@@ -76,6 +82,7 @@ impl Row {
             Row::Nginx { bytes, client } => (format!("nginx, {bytes} B kept open, requests/s"), client, 0),
             Row::Iperf { server_sends: true } => ("iperf3, the server sends, Gb/s".to_owned(), "kernel", 2),
             Row::Iperf { server_sends: false } => ("iperf3, the client sends, Gb/s".to_owned(), "kernel", 2),
+            Row::Beside => ("iperf3 on the kernel beside Overfly, Gb/s".to_owned(), "kernel", 2),
         }
     }
 
@@ -84,7 +91,7 @@ impl Row {
         let seconds = seconds.to_string();
         match self {
             Row::Nginx { bytes, client } => {
-                let server = nginx(&lab, way);
+                let server = nginx(&lab, way, "performance");
                 let duration = format!("{seconds}s");
                 let words = ["-c", CONNECTIONS, "-d", &duration];
                 let report = load(&lab, client, bytes, &words).expect("the generator's report");
@@ -92,34 +99,45 @@ impl Row {
                 assert_eq!(report["failed_total"], 0, "{report}");
                 report["requests_per_s"].as_f64().expect("a figure")
             }
-            Row::Iperf { server_sends } => {
-                let server = serve(&lab, way, &["iperf3", "-s"]);
-                let mut words = vec!["-c", "10.77.0.1", "-J", "-t", &seconds];
-                words.extend(server_sends.then_some("-R"));
-                let mut found = None;
-                eventually("iperf3 has measured", || {
-                    let output = lab.pinned("client", "iperf3", CLIENT_CPU).args(&words).output();
-                    let report =
-                        output.ok().and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok());
-                    found =
-                        report.and_then(|report| report["end"]["sum_received"]["bits_per_second"].as_f64());
-                    found.is_some()
-                });
-                server.stop();
-                found.expect("a figure") / 1e9
+            Row::Iperf { server_sends } => iperf(&lab, way, server_sends, &seconds),
+            Row::Beside => {
+                // One that sleeps: it has nothing to do, and iperf3 is on its core.
+                let other = (way != Way::Kernel).then(|| nginx(&lab, way, "balanced"));
+                let figure = iperf(&lab, Way::Kernel, false, &seconds);
+                if let Some(other) = other {
+                    other.stop();
+                }
+                figure
             }
         }
     }
 }
 
+/// Gb/s of one connection.
+fn iperf(lab: &Lab, way: Way, server_sends: bool, seconds: &str) -> f64 {
+    let server = serve(lab, way, "performance", &["iperf3", "-s"]);
+    let mut words = vec!["-c", "10.77.0.1", "-J", "-t", seconds];
+    words.extend(server_sends.then_some("-R"));
+    let mut found = None;
+    eventually("iperf3 has measured", || {
+        let output = lab.pinned("client", "iperf3", CLIENT_CPU).args(&words).output();
+        let report = output.ok().and_then(|output| serde_json::from_slice::<Value>(&output.stdout).ok());
+        found = report.and_then(|report| report["end"]["sum_received"]["bits_per_second"].as_f64());
+        found.is_some()
+    });
+    server.stop();
+    found.expect("a figure") / 1e9
+}
+
 /// Starts a program on the server's core.
-fn serve(lab: &Lab, way: Way, words: &[&str]) -> Server {
+fn serve(lab: &Lab, way: Way, profile: &str, words: &[&str]) -> Server {
     let mut command = match way {
         Way::Kernel => lab.pinned("server", words[0], SERVER_CPU),
-        Way::Apart | Way::Together => {
+        Way::Apart | Way::Together | Way::BothTogether => {
             let mut command = lab.pinned("server", overfly(), SERVER_CPU);
-            command.args(["run", "-p", "performance", "--interface", DEVICE, "--", words[0]]);
-            command.env("EF_SEGMENT_OFFLOAD", if way == Way::Together { "1" } else { "0" });
+            command.args(["run", "-p", profile, "--interface", DEVICE, "--", words[0]]);
+            command.env("EF_SEGMENT_OFFLOAD", if way == Way::Apart { "0" } else { "1" });
+            command.env("EF_RECEIVE_OFFLOAD", if way == Way::BothTogether { "2" } else { "1" });
             command
         }
     };
@@ -127,7 +145,7 @@ fn serve(lab: &Lab, way: Way, words: &[&str]) -> Server {
     Server::spawn(command)
 }
 
-fn nginx(lab: &Lab, way: Way) -> Server {
+fn nginx(lab: &Lab, way: Way, profile: &str) -> Server {
     let template = concat!(env!("CARGO_MANIFEST_DIR"), "/../workloads/nginx/nginx.conf");
     let config = std::fs::read_to_string(template)
         .expect("workloads/nginx/nginx.conf")
@@ -138,7 +156,7 @@ fn nginx(lab: &Lab, way: Way) -> Server {
     for size in SIZES {
         lab.write("server", format!("{ROOT}/www/{size}"), &vec![b'x'; size]).expect("write a file");
     }
-    let server = serve(lab, way, &["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")]);
+    let server = serve(lab, way, profile, &["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")]);
     eventually("nginx answers", || load(lab, "kernel", 0, &["-n", "1", "-c", "1"]).is_some());
     server
 }

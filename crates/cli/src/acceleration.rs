@@ -5,7 +5,7 @@ use overfly_link::xdp::HugePages;
 use overfly_load::Network;
 use overfly_profile::InForce;
 use overfly_profile::options::Options;
-use overfly_steer::LocalBroker;
+use overfly_steer::{LocalBroker, ReceiveOffload};
 use rustix::process::Pid;
 
 use crate::broker::Membership;
@@ -96,6 +96,11 @@ pub(crate) fn attachment_options(options: &Options) -> overfly_steer::Options {
         },
         heed_firewall: options.firewall == 0,
         segment_offload: options.segment_offload != 0,
+        receive_offload: match options.receive_offload {
+            0 => ReceiveOffload::Off,
+            1 => ReceiveOffload::Packets,
+            _ => ReceiveOffload::Segments,
+        },
         ..overfly_steer::Options::default()
     }
 }
@@ -130,6 +135,11 @@ mod tests {
             with("EF_SEGMENT_OFFLOAD", "1").segment_offload
                 && !with("EF_SEGMENT_OFFLOAD", "0").segment_offload
         );
+        for (value, expected) in
+            [("0", ReceiveOffload::Off), ("1", ReceiveOffload::Packets), ("2", ReceiveOffload::Segments)]
+        {
+            assert_eq!(with("EF_RECEIVE_OFFLOAD", value).receive_offload, expected);
+        }
         assert_eq!(with("EF_USE_HUGE_PAGES", "0").huge_pages, HugePages::No);
         assert_eq!(with("EF_USE_HUGE_PAGES", "2").huge_pages, HugePages::Insist);
         assert!(with("EF_INT_DRIVEN", "0").busy_poll && with("EF_POLL_USEC", "20").busy_poll);

@@ -204,14 +204,15 @@ impl Word<'_> {
 /// What a broker begins with and no later program changes.
 fn settings(options: &Options) -> String {
     format!(
-        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={} EF_FIREWALL={} EF_SEGMENT_OFFLOAD={}",
+        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={} EF_FIREWALL={} EF_SEGMENT_OFFLOAD={} EF_RECEIVE_OFFLOAD={}",
         options.max_packets,
         options.rxq_size,
         options.min_free_packets,
         options.use_huge_pages,
         options.int_driven,
         options.value("EF_FIREWALL").unwrap_or_default(),
-        options.segment_offload
+        options.segment_offload,
+        options.receive_offload
     )
 }
 

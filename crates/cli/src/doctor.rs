@@ -155,17 +155,25 @@ fn xdp() -> Finding {
                     Attachment::attach(DEVICE, Options::default()).map_err(|error| error.to_string())?;
                 let sockets = attachment.add_stack().map_err(|error| error.to_string())?;
                 let together = attachment.long_frames().map_err(str::to_owned);
-                Ok::<_, String>(together.map(|()| sockets.long_frames.is_some()))
+                let long_packets = attachment.long_packets().map_err(str::to_owned);
+                Ok::<_, String>((together.map(|()| sockets.long_frames.is_some()), long_packets))
             })
             .map_err(|error| error.to_string())?
         });
     match tried {
-        Ok(Ok(true)) => Finding::new(
+        Ok((Ok(true), Ok(()))) => Finding::new(
             "xdp",
             State::Good,
-            "native XDP and AF_XDP, segments leave together, tried on a veth pair",
+            "native XDP and AF_XDP, segments leave together, packets of up to 34,802 bytes, tried on a veth pair",
         ),
-        Ok(apart) => {
+        Ok((Ok(true), Err(reason))) => Finding::new(
+            "xdp",
+            State::Limited,
+            format!(
+                "native XDP and AF_XDP, tried on a veth pair; no packets longer than 1,778 bytes: {reason}"
+            ),
+        ),
+        Ok((apart, _)) => {
             let reason = apart.err().unwrap_or_else(|| "no packet socket".to_owned());
             Finding::new(
                 "xdp",
@@ -254,7 +262,11 @@ fn interface() -> Finding {
                 Ok(()) => "segments leave together".to_owned(),
                 Err(reason) => format!("segments leave one by one: {reason}"),
             };
-            let detail = format!("{name} ({driver}, MTU {}); {segments}", mtu.trim());
+            let packets = match overfly_steer::long_packets_of(&name) {
+                Ok(longest) => format!("packets of up to {longest} bytes"),
+                Err(reason) => format!("packets of up to 1,778 bytes: {reason}"),
+            };
+            let detail = format!("{name} ({driver}, MTU {}); {segments}; {packets}", mtu.trim());
             Finding::new("interface", State::Good, detail)
         }
         Err(reason) => Finding::new("interface", State::Limited, reason)

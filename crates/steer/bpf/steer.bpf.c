@@ -32,6 +32,8 @@
 // Set by the loader before the program is verified.
 const volatile __u32 QUEUES = 1;
 const volatile __u64 HASH_KEY = 0;
+// Several datagrams that a peer sent in one call (UDP_SEGMENT) come as one packet that does not say where each ends: the kernel knows.
+const volatile __u32 JOINS_DATAGRAMS = 0;
 
 struct config {
 	// How much there is to look up: an empty map costs nothing.
@@ -303,8 +305,7 @@ static __noinline int quoted_ipv6(void *message, void *end, struct flow_key *flo
 	return 1;
 }
 
-SEC("xdp")
-int overfly_steer(struct xdp_md *ctx)
+static __always_inline int steer(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
@@ -390,7 +391,7 @@ int overfly_steer(struct xdp_md *ctx)
 		} else if (protocol == IPPROTO_UDP) {
 			struct udphdr *udp = transport;
 
-			if ((void *)(udp + 1) > end)
+			if ((void *)(udp + 1) > end || JOINS_DATAGRAMS)
 				goto other;
 			flow.local_port = udp->dest;
 			flow.remote_port = udp->source;
@@ -500,6 +501,19 @@ deliver:
 		count->icmp_errors++;
 	// If the stack is gone, the kernel answers for it.
 	return bpf_redirect_map(&xsks, stack * QUEUES + ctx->rx_queue_index, XDP_PASS);
+}
+
+SEC("xdp")
+int overfly_steer(struct xdp_md *ctx)
+{
+	return steer(ctx);
+}
+
+// The same for packets of several buffers, of which the first holds the headers: whose does not is the kernel's.
+SEC("xdp.frags")
+int overfly_steer_long(struct xdp_md *ctx)
+{
+	return steer(ctx);
 }
 
 char _license[] SEC("license") = "Dual MIT/GPL";

@@ -10,11 +10,7 @@ use std::time::{Duration, Instant};
 use overfly_link::broker::connection::Parcel;
 use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
 use overfly_link::packet::PacketSocket;
-use overfly_link::xdp::{
-    BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, RECEIVED_FRAME_LEN_MAX, Reclaimed,
-    StackSockets,
-};
-use overfly_wire::ethernet;
+use overfly_link::xdp::{BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, Reclaimed, StackSockets};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -27,11 +23,12 @@ use crate::device;
 use crate::error::Error;
 use crate::firewall::Firewall;
 use crate::groups::{self, Groups, listening_places};
+use crate::long_packets::{ReceiveOffload, Shape};
 use crate::mirror::{self, Neighbor};
 use crate::napi::ReceivingThreads;
 use crate::netlink::{Link, Netlink};
 pub use crate::program::Counters;
-use crate::program::{Attached, Claim, FlowKey, Group, Program};
+use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpPlace};
 use crate::repair::{Repair, Right, Room};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
@@ -74,6 +71,8 @@ pub struct Options {
     /// Stacks get a way for frames of several segments, which the kernel cuts, where that can be had
     /// ([`Attachment::long_frames`]).
     pub segment_offload: bool,
+    /// What may arrive, where that can be had ([`Attachment::long_packets`], [`Attachment::segments_arrive_together`]).
+    pub receive_offload: ReceiveOffload,
 }
 
 impl Default for Options {
@@ -92,6 +91,7 @@ impl Default for Options {
             heed_firewall: true,
             judge_senders: true,
             segment_offload: true,
+            receive_offload: ReceiveOffload::default(),
         }
     }
 }
@@ -141,6 +141,8 @@ pub struct Attachment {
     interface: Interface,
     netlink: Netlink,
     layout: PoolLayout,
+    /// How the program is attached, and the sockets bound.
+    shape: Shape,
     mode: Mode,
     huge_pages: HugePages,
     queues: u32,
@@ -192,18 +194,22 @@ impl Attachment {
                 "{interface} has {rx_queues} receive queues; from 1 to {QUEUES_MAX} can be used: see `ethtool -l {interface}`"
             )));
         }
+        let shape = Shape::of(&link, interface, options.receive_offload, options.force_copy);
+        let long_packets = shape.long_packets.is_ok();
         let layout = PoolLayout {
             rx_frames: options.rx_frames,
             rx_ring: options.rx_ring,
             tx_frames: options.tx_frames,
             tx_queues: queues.min(tx_queues).max(1),
             stacks: u32::from(options.stacks),
+            frame_buffers: shape.frame_buffers,
         };
         layout.check()?;
 
         let mut key = [0; 8];
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
-        let mut program = Program::load(queues, options.flows.max(1), u64::from_ne_bytes(key))?;
+        let key = u64::from_ne_bytes(key);
+        let mut program = Program::load(queues, options.flows.max(1), key, shape.place, long_packets)?;
         program.set_mac(mac)?;
         if !options.judge_senders {
             program.trust_senders()?;
@@ -220,9 +226,10 @@ impl Attachment {
             }
             errno => Error::system("attaching the XDP program", errno),
         })?;
-        let mode = if options.force_copy { Mode::Copy } else { Mode::Best };
+        let copies = options.force_copy || shape.place == XdpPlace::Generic;
+        let mode = if copies { Mode::Copy } else { Mode::Best };
         let pools = (0..queues)
-            .map(|queue| Pool::create(link.index, queue, layout, mode, options.huge_pages))
+            .map(|queue| Pool::create(link.index, queue, layout, mode, options.huge_pages, long_packets))
             .collect::<Result<Vec<_>, _>>()?;
         let is_veth = link.kind.as_deref() == Some("veth");
         // On veth the sender's core runs our NAPI. Taking that over bounds a burst by veth's ring of 256, and costs
@@ -243,19 +250,19 @@ impl Attachment {
         } else {
             Confined::new(&mut netlink, &link)
         };
-        let received_packet_max = RECEIVED_FRAME_LEN_MAX - ethernet::HEADER_LEN;
         let mut attachment = Attachment {
             interface: Interface {
                 name: interface.to_owned(),
                 index: link.index,
                 mac,
-                mtu: u16::try_from(link.mtu).unwrap_or(u16::MAX).min(received_packet_max as u16),
+                mtu: shape.mtu,
                 addresses,
                 partial_checksums: is_veth,
             },
             program,
             netlink,
             layout,
+            shape,
             mode,
             huge_pages: options.huge_pages,
             queues,
@@ -305,7 +312,8 @@ impl Attachment {
     /// ([`overfly_link::xdp::XdpLink::share_processor`]). Returns whether it is so; where the device is no veth, or the kernel
     /// older than 6.17, nothing changes.
     pub fn receive_on(&mut self, cpus: &[usize]) -> bool {
-        if self.interface.partial_checksums && !cpus.is_empty() && self.receiving.is_none() {
+        let is_driven = self.interface.partial_checksums && self.shape.place == XdpPlace::Driver;
+        if is_driven && !cpus.is_empty() && self.receiving.is_none() {
             self.receiving = ReceivingThreads::start(self.interface.index, cpus).ok();
             self.receiving_cpus = cpus.to_vec();
         }
@@ -318,6 +326,22 @@ impl Attachment {
     /// Why they cannot, in words. Everything works all the same, segment by segment.
     pub fn long_frames(&self) -> Result<(), &str> {
         self.confined.as_ref().map(drop).map_err(String::as_str)
+    }
+
+    /// Whether packets longer than a buffer arrive: those of a large MTU.
+    ///
+    /// # Errors
+    /// Why they do not, in words. The interface's MTU is bounded by a buffer then.
+    pub fn long_packets(&self) -> Result<(), &str> {
+        self.shape.long_packets.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// Whether what a kernel peer sends as one frame of several segments arrives so.
+    ///
+    /// # Errors
+    /// Why it does not, in words. It arrives segment by segment.
+    pub fn segments_arrive_together(&self) -> Result<(), &str> {
+        self.shape.segments.as_ref().copied().map_err(String::as_str)
     }
 
     /// The stack's way for frames of several segments. Where there is none it does without.
@@ -436,11 +460,16 @@ impl Attachment {
             self.user = None;
         }
         for queue in self.pools.len() as u32..self.queues {
-            let pool = Pool::create(self.interface.index, queue, self.layout, self.mode, self.huge_pages)?;
+            let pool = self.create_pool(self.interface.index, queue)?;
             self.pools.push(pool);
         }
         self.user = Some(user);
         Ok(())
+    }
+
+    fn create_pool(&self, interface: u32, queue: u32) -> Result<Pool, overfly_link::Error> {
+        let long_packets = self.shape.long_packets.is_ok();
+        Pool::create(interface, queue, self.layout, self.mode, self.huge_pages, long_packets)
     }
 
     /// The place that has been free for longest: frames of its last stack that the network still brings find nobody for as
@@ -794,7 +823,7 @@ impl Attachment {
             .attach(link.index)?
             .map_err(|errno| Error::system("attaching the XDP program again", errno))?;
         let pools = (0..self.queues)
-            .map(|queue| Pool::create(link.index, queue, self.layout, self.mode, self.huge_pages))
+            .map(|queue| self.create_pool(link.index, queue))
             .collect::<Result<Vec<_>, _>>()?;
         if self.busy_poll.is_some() {
             device::set_deferral(&name, device::BUSY_POLL)

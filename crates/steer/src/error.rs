@@ -192,7 +192,7 @@ impl fmt::Display for Error {
             }
             Error::MtuTooBig { name, mtu } => write!(
                 formatter,
-                "the MTU of {name} ({mtu}) or of its peer is too big for native XDP: `ip link set dev {name} mtu 1500`, on both ends"
+                "the MTU of {name} ({mtu}) or of its peer is too big for native XDP with packets of one buffer (`overfly doctor` says why there are no others): `ip link set dev {name} mtu 1500`, on both ends"
             ),
             Error::TooFewQueues { name, rx_queues } => write!(
                 formatter,

@@ -24,8 +24,15 @@ const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_LINK_DETACH: libc::c_int = 34;
 /// `BPF_XDP` of `enum bpf_attach_type`.
 const BPF_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE`: in the driver or not at all.
-const XDP_FLAGS_DRV_MODE: u32 = 4;
+/// Where a program is attached: there or not at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum XdpPlace {
+    /// `XDP_FLAGS_SKB_MODE`: behind the driver, where the kernel's own stack begins.
+    Generic = 2,
+    /// `XDP_FLAGS_DRV_MODE`.
+    Driver = 4,
+}
 
 /// In `flows`: the peer has sent more than a SYN.
 const ANSWERED: u32 = 1 << 31;
@@ -227,6 +234,9 @@ unsafe impl Pod for Route {}
 
 /// The loaded program, with typed access to its maps.
 pub(crate) struct Program {
+    /// Its name in its object.
+    name: &'static str,
+    place: XdpPlace,
     queues: u32,
     config: Array<MapData, Config>,
     counters: PerCpuArray<MapData, Counters>,
@@ -257,18 +267,27 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Loads the program for an interface with that many queues; `flows` connections of listeners are remembered.
-    pub(crate) fn load(queues: u32, flows: u32, hash_key: u64) -> Result<Program, Error> {
+    /// Loads the program for an interface with that many queues, to be attached at a place; `flows` connections of listeners are
+    /// remembered. With `long_packets` it takes packets of several buffers.
+    pub(crate) fn load(
+        queues: u32,
+        flows: u32,
+        hash_key: u64,
+        place: XdpPlace,
+        long_packets: bool,
+    ) -> Result<Program, Error> {
+        let name = if long_packets { "overfly_steer_long" } else { "overfly_steer" };
         let mut ebpf = EbpfLoader::new()
             .override_global("QUEUES", &queues, true)
             .override_global("HASH_KEY", &hash_key, true)
+            .override_global("JOINS_DATAGRAMS", &u32::from(place == XdpPlace::Generic), true)
             .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
             .map_max_entries("flows", flows)
             .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
             .map_err(|error| loading(&error))?;
         let xdp: &mut Xdp = ebpf
-            .program_mut("overfly_steer")
-            .ok_or_else(|| Error::Program("overfly_steer is not in its object".to_owned()))?
+            .program_mut(name)
+            .ok_or_else(|| Error::Program(format!("{name} is not in its object")))?
             .try_into()
             .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
         xdp.load().map_err(|error| match &error {
@@ -285,6 +304,8 @@ impl Program {
                 .map_err(|error: M::Error| Error::Program(format!("map {name}: {error}")))
         }
         Ok(Program {
+            name,
+            place,
             queues,
             config: take(&mut ebpf, "config")?,
             counters: take(&mut ebpf, "counters")?,
@@ -322,18 +343,18 @@ impl Program {
 
     fn xdp(&self) -> Result<&Xdp, Error> {
         self.ebpf
-            .program("overfly_steer")
+            .program(self.name)
             .and_then(|program| program.try_into().ok())
-            .ok_or_else(|| Error::Program("overfly_steer is not loaded".to_owned()))
+            .ok_or_else(|| Error::Program(format!("{} is not loaded", self.name)))
     }
 
-    /// Attaches the program in the driver. It stays as long as the returned value, or this process.
+    /// Attaches the program. It stays as long as the returned value, or this process.
     ///
     /// aya's own attach falls back to netlink, which would outlive this process.
     pub(crate) fn attach(&self, interface: u32) -> Result<Result<Attached, Errno>, Error> {
         let xdp = self.xdp()?;
         let program = xdp.fd().map_err(|error| Error::Program(error.to_string()))?;
-        Ok(link_create(program.as_fd(), interface))
+        Ok(link_create(program.as_fd(), interface, self.place))
     }
 
     /// A descriptor of the array in which stacks show that they look at their rings.
@@ -655,7 +676,7 @@ pub(crate) fn map_error(map: &'static str) -> impl FnOnce(MapError) -> Error {
     }
 }
 
-/// A program in an interface's driver, for as long as this value or the process lives.
+/// A program on an interface, for as long as this value or the process lives.
 #[derive(Debug)]
 pub(crate) struct Attached(OwnedFd);
 
@@ -667,9 +688,8 @@ impl Drop for Attached {
 }
 
 /// `BPF_LINK_CREATE`: program, interface, attach type, flags (include/uapi/linux/bpf.h, `union bpf_attr`, link_create).
-fn link_create(program: BorrowedFd<'_>, interface: u32) -> Result<Attached, Errno> {
-    let descriptor =
-        bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, XDP_FLAGS_DRV_MODE])?;
+fn link_create(program: BorrowedFd<'_>, interface: u32, place: XdpPlace) -> Result<Attached, Errno> {
+    let descriptor = bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, place as u32])?;
     // SAFETY: a new descriptor that nobody else knows.
     Ok(Attached(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
@@ -839,7 +859,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Bench {
-            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0)
+            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0, XdpPlace::Driver, false)
                 .expect("these tests load XDP programs: run them as root");
             for stack in 0..4 {
                 program.admit(stack).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
 use overfly_link::xdp::{HugePages, XdpLink};
-use overfly_steer::{Attachment, Error, Options, Protocol};
+use overfly_steer::{Attachment, Error, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
@@ -225,14 +225,12 @@ fn what_cannot_be_attached_says_what_to_do() {
     lab.server.run(&format!("address flush dev {INTERFACE}"));
     assert!(message(INTERFACE).contains("has no IP address"));
     lab.server.run(&format!("address add {SERVER}/24 dev {INTERFACE}"));
-    for namespace in [&lab.server, &lab.client] {
-        namespace.run(&format!("link set {INTERFACE} mtu 9000"));
-    }
-    assert!(message(INTERFACE).contains("mtu 1500"));
-    for namespace in [&lab.server, &lab.client] {
-        namespace.run(&format!("link set {INTERFACE} mtu 3400"));
-    }
-    let first = Attachment::attach(INTERFACE, Options::default()).unwrap();
+    lab.set_mtu(9000);
+    let short = Options { receive_offload: ReceiveOffload::Off, ..Options::default() };
+    let error = Attachment::attach(INTERFACE, short).unwrap_err().to_string();
+    assert!(error.contains("mtu 1500"), "{error}");
+    lab.set_mtu(3400);
+    let first = Attachment::attach(INTERFACE, short).unwrap();
     assert_eq!(first.interface().mtu, 1778);
     let taken = message(INTERFACE);
     assert!(taken.contains("another XDP program (id ") && taken.contains("xdp off"), "{taken}");

@@ -29,6 +29,7 @@ const OPTIONS: Options = Options {
     heed_firewall: true,
     judge_senders: true,
     segment_offload: true,
+    receive_offload: overfly_steer::ReceiveOffload::Packets,
     huge_pages: overfly_link::xdp::HugePages::No,
 };
 

@@ -35,6 +35,7 @@ const OPTIONS: Options = Options {
     heed_firewall: false,
     judge_senders: true,
     segment_offload: true,
+    receive_offload: overfly_steer::ReceiveOffload::Packets,
 };
 
 fn broker(lab: &Lab) -> Broker {

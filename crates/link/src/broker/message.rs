@@ -44,7 +44,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 11;
+const VERSION: u16 = 12;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -457,6 +457,7 @@ pub struct StackPart {
     tx_frames: U32,
     tx_queues: U32,
     stacks: U32,
+    frame_buffers: U32,
 }
 
 /// A [`StackPart`] in this process's terms.
@@ -495,6 +496,7 @@ impl StackPart {
             tx_frames: U32::new(part.layout.tx_frames),
             tx_queues: U32::new(part.layout.tx_queues),
             stacks: U32::new(part.layout.stacks),
+            frame_buffers: U32::new(part.layout.frame_buffers),
         }
     }
 
@@ -522,6 +524,7 @@ impl StackPart {
                 tx_frames: part.tx_frames.get(),
                 tx_queues: part.tx_queues.get(),
                 stacks: part.stacks.get(),
+                frame_buffers: part.frame_buffers.get(),
             },
         })
     }
@@ -797,7 +800,14 @@ mod tests {
             queues: 2,
             zero_copy: false,
             busy_poll: Some(BusyPoll::default()),
-            layout: PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 },
+            layout: PoolLayout {
+                rx_frames: 8192,
+                rx_ring: 1024,
+                tx_frames: 512,
+                tx_queues: 2,
+                stacks: 32,
+                frame_buffers: 5,
+            },
         };
         assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));
         let long = "w".repeat(WORDS_MAX);

@@ -13,6 +13,7 @@ use rustix::thread::sched_yield;
 use super::fill::{Batch, Outcome, Turn};
 use super::late::LateSyns;
 use super::memory::{Memory, PoolLayout};
+use super::pieces::{Flaw, Pieces, is_continued};
 use super::pool::shared_rings;
 use super::pulse::Pulse;
 use super::rings::{Consumer, Producer, Ring};
@@ -38,8 +39,14 @@ pub struct Counters {
     pub received_frames: u64,
     /// Their bytes.
     pub received_bytes: u64,
-    /// Received descriptors that point out of the pool, dropped. Something corrupted the ring.
+    /// Of these frames, those that came in several descriptors and were put together.
+    pub received_long_frames: u64,
+    /// Received frames with descriptors that point out of the pool, dropped. Something corrupted the ring.
     pub receive_invalid: u64,
+    /// Received frames whose last descriptors are not there, dropped.
+    pub receive_unfinished: u64,
+    /// Received frames of more bytes or descriptors than a packet can have ([`super::PACKET_LEN_MAX`]), dropped.
+    pub receive_too_long: u64,
     /// Frames committed.
     pub sent_frames: u64,
     /// Their bytes.
@@ -83,12 +90,26 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// A received frame is not handed over.
+    #[cold]
+    fn drop_received(&mut self, flaw: Flaw) {
+        match flaw {
+            Flaw::CutShort => self.receive_unfinished += 1,
+            Flaw::TooLong => self.receive_too_long += 1,
+            Flaw::Invalid => self.receive_invalid += 1,
+            Flaw::Rest => {}
+        }
+    }
+
     /// Each counter with its name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
         [
             ("received_frames", self.received_frames),
             ("received_bytes", self.received_bytes),
+            ("received_long_frames", self.received_long_frames),
             ("receive_invalid", self.receive_invalid),
+            ("receive_unfinished", self.receive_unfinished),
+            ("receive_too_long", self.receive_too_long),
             ("sent_frames", self.sent_frames),
             ("sent_bytes", self.sent_bytes),
             ("kicks", self.kicks),
@@ -132,8 +153,8 @@ pub struct Occupancy {
 /// What the kernel counted for a stack's sockets (`XDP_STATISTICS`), all queues together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounters {
-    /// Frames dropped for any reason but a full ring: no frame to receive into, or longer than
-    /// [`super::RECEIVED_FRAME_LEN_MAX`].
+    /// Frames dropped for any reason but a full ring: nothing to receive into, or longer than
+    /// [`super::RECEIVED_FRAME_LEN_MAX`] where the sockets take one descriptor for each.
     pub receive_dropped: u64,
     /// Frames dropped because the receive ring was full.
     pub receive_ring_full: u64,
@@ -163,6 +184,7 @@ struct Queue {
     fill: Ring<u64>,
     completion: Ring<u64>,
     memory: Memory,
+    pieces: Pieces,
     turn_wait: TurnWait,
     /// A frame has come from here: the socket knows its device queue's NAPI.
     carries_traffic: bool,
@@ -245,6 +267,7 @@ impl XdpLink {
                 fill,
                 completion,
                 memory,
+                pieces: Pieces::default(),
                 turn_wait: TurnWait::default(),
                 carries_traffic: false,
                 socket: queue.socket,
@@ -387,7 +410,7 @@ impl XdpLink {
     fn receive_waiting(&mut self, budget: usize, each: &mut impl FnMut(&[u8])) -> usize {
         // Before the rings are looked at: what comes later waits for the next time.
         if self.pulse.as_mut().is_some_and(|pulse| pulse.beat(!self.unseen)) {
-            let waiting = self.queues.iter().map(|queue| queue.receive.waiting() as usize).sum();
+            let waiting = self.queues.iter().map(Queue::waiting_frames).sum();
             self.late = Some(LateSyns::new(waiting));
         }
         match self.late.take() {
@@ -640,21 +663,50 @@ impl XdpLink {
         false
     }
 
-    /// Looks for a free frame from the cursor on, all around.
+    /// Whether there is room for the longest frame where the cursor is.
+    #[inline]
+    fn has_room_at_cursor(&self) -> bool {
+        (self.cursor..self.cursor + self.layout.frame_buffers).all(|frame| self.is_free(frame))
+    }
+
+    /// Looks for room for a frame from the cursor on, all around.
     #[cold]
     fn find_free(&mut self) -> bool {
         for _ in 0..self.layout.tx_frames {
-            if self.is_free(self.cursor) {
+            if self.has_room_at_cursor() {
                 return true;
             }
-            self.cursor = self.after(self.cursor);
+            self.cursor = self.place(self.cursor + 1);
         }
         false
     }
 
+    /// Where a frame may begin: there, or at the beginning if the longest one would not end in the stack's range.
     #[inline]
-    fn after(&self, frame: u32) -> u32 {
-        if frame + 1 == self.layout.tx_frames { 0 } else { frame + 1 }
+    fn place(&self, frame: u32) -> u32 {
+        if frame + self.layout.frame_buffers > self.layout.tx_frames { 0 } else { frame }
+    }
+
+    /// Puts a descriptor of what is written where the cursor is, which goes on.
+    #[inline]
+    fn put_piece(&mut self, length: usize, options: XdpDescOptions) {
+        let frame = self.tx_base + self.cursor;
+        let memory = &self.queues[self.transmit_queue].memory;
+        memory.busy()[frame as usize].begin();
+        self.transmit.put(XdpDesc { addr: memory.tx_address(frame), len: length as u32, options });
+        self.cursor += 1;
+        self.unreaped += 1;
+    }
+
+    /// A frame that is longer than a place takes several, which are one after the other, and a descriptor for each. They become
+    /// visible together.
+    fn put_pieces(&mut self, length: usize) {
+        let mut left = length;
+        while left > super::FRAME_LEN {
+            self.put_piece(super::FRAME_LEN, XdpDescOptions::XDP_PKT_CONTD);
+            left -= super::FRAME_LEN;
+        }
+        self.put_piece(left, XdpDescOptions::empty());
     }
 
     /// Sockets to sleep on: readable when a frame has arrived.
@@ -737,6 +789,14 @@ impl XdpLink {
 }
 
 impl Queue {
+    /// Frames that wait in the receive ring.
+    #[cold]
+    fn waiting_frames(&self) -> usize {
+        let next = self.receive.next();
+        let ends = |offset: &u32| !is_continued(&self.receive.ring().read(next.wrapping_add(*offset)));
+        (0..self.receive.waiting()).filter(ends).count()
+    }
+
     #[inline]
     fn receive(&mut self, budget: usize, counters: &mut Counters, each: &mut impl FnMut(&[u8])) -> usize {
         let mut count = 0;
@@ -748,9 +808,20 @@ impl Queue {
             if let Some(upcoming) = self.receive.upcoming() {
                 prefetch(&self.memory, &upcoming);
             }
-            let Some(frame) = self.memory.received(&descriptor) else {
-                counters.receive_invalid += 1;
-                continue;
+            let frame = if descriptor.options.is_empty() && !self.pieces.is_giving_up() {
+                self.memory.received(&descriptor).ok_or(Flaw::Invalid)
+            } else {
+                let receive = &mut self.receive;
+                let packet = self.pieces.gather(descriptor, &self.memory, || receive.take());
+                counters.received_long_frames += u64::from(packet.is_ok());
+                packet
+            };
+            let frame = match frame {
+                Ok(frame) => frame,
+                Err(flaw) => {
+                    counters.drop_received(flaw);
+                    continue;
+                }
             };
             count += 1;
             bytes += frame.len() as u64;
@@ -822,15 +893,15 @@ impl Queue {
 impl FrameSink for XdpLink {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
-        if !self.transmit.has_room() {
+        if !self.transmit.has_room(self.layout.frame_buffers) {
             // Somebody else's kick has not ended: this one does when that has.
             self.flush();
-            if !self.transmit.has_room() {
+            if !self.transmit.has_room(self.layout.frame_buffers) {
                 self.counters.transmit_full += 1;
                 return None;
             }
         }
-        if !self.is_free(self.cursor) {
+        if !self.has_room_at_cursor() {
             if self.reap() == 0 {
                 // The kernel has not even been shown them, perhaps.
                 self.flush();
@@ -843,27 +914,24 @@ impl FrameSink for XdpLink {
         }
         let frame = self.tx_base + self.cursor;
         let memory = &mut self.queues[self.transmit_queue].memory;
-        // SAFETY: the frame lies in this stack's range, and its busy byte says that the kernel has finished with it.
+        // SAFETY: the places lie in this stack's range, and their busy bytes say that the kernel has finished with them.
         Some(unsafe { memory.transmit_frame(frame) })
     }
 
     #[inline]
     fn commit(&mut self, length: usize) {
-        debug_assert!(self.is_free(self.cursor), "a commit without a frame");
-        let length = length.min(super::FRAME_LEN);
+        debug_assert!(self.has_room_at_cursor(), "a commit without a frame");
+        let length = length.min(self.layout.frame_len_max());
         let frame = self.tx_base + self.cursor;
         if self.has_long_frames() && self.follows(frame, length) {
             return;
         }
-        let memory = &self.queues[self.transmit_queue].memory;
-        memory.busy()[frame as usize].begin();
-        self.transmit.put(XdpDesc {
-            addr: memory.tx_address(frame),
-            len: length as u32,
-            options: XdpDescOptions::empty(),
-        });
-        self.cursor = self.after(self.cursor);
-        self.unreaped += 1;
+        if length > super::FRAME_LEN {
+            self.put_pieces(length);
+        } else {
+            self.put_piece(length, XdpDescOptions::empty());
+        }
+        self.cursor = self.place(self.cursor);
         self.counters.sent_frames += 1;
         self.counters.sent_bytes += length as u64;
         if self.transmit.unpublished() >= PUBLISH_BATCH {

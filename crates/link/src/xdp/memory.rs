@@ -26,6 +26,9 @@ use crate::mapping::Mapping;
 pub const FRAME_LEN: usize = 2048;
 /// The longest frame that can be received, in bytes, Ethernet header included.
 pub const RECEIVED_FRAME_LEN_MAX: usize = FRAME_LEN - 256;
+/// Places in a row that one frame to send can take: what the kernel puts into one skb (`MAX_SKB_FRAGS`, 17 unless it was built
+/// with more), so 34,816 bytes.
+pub const FRAME_BUFFERS_MAX: u32 = 17;
 /// Stacks that one set of pools can serve.
 pub const STACKS_MAX: u16 = 64;
 
@@ -47,6 +50,9 @@ pub struct PoolLayout {
     pub tx_queues: u32,
     /// Stacks at most, at any time.
     pub stacks: u32,
+    /// Places in a row that the longest frame to send takes: 1, or more where the interface's MTU asks for it, and the sockets
+    /// take frames of several descriptors.
+    pub frame_buffers: u32,
 }
 
 impl PoolLayout {
@@ -67,6 +73,7 @@ impl PoolLayout {
             "tx_frames: a multiple of 64 up to 16384",
         )?;
         sane((1..=4096).contains(&self.tx_queues), "tx_queues: 1 to 4096")?;
+        sane((1..=FRAME_BUFFERS_MAX).contains(&self.frame_buffers), "frame_buffers: 1 to 17")?;
         sane(
             u64::from(self.rx_frames) + u64::from(self.tx_slots()) * u64::from(self.tx_frames) <= FRAMES_MAX,
             "more than 1048576 frames in a pool",
@@ -108,6 +115,12 @@ impl PoolLayout {
     /// The transmit ring holds every frame of the stack, so a free frame has a place in it.
     pub(crate) fn tx_ring(&self) -> u32 {
         self.tx_frames.next_power_of_two()
+    }
+
+    /// Bytes of the longest frame to send.
+    #[must_use]
+    pub fn frame_len_max(&self) -> usize {
+        self.frame_buffers as usize * FRAME_LEN
     }
 
     /// Bytes of the frames.
@@ -242,11 +255,12 @@ impl Memory {
         }
     }
 
-    /// The received frame that a descriptor describes, or `None` if the descriptor points out of the frames to receive.
+    /// The bytes that a descriptor describes, or `None` if it points out of the frames to receive, or beyond the end of its own.
     #[inline]
     pub(crate) fn received(&self, descriptor: &XdpDesc) -> Option<&[u8]> {
-        let end = descriptor.addr.checked_add(u64::from(descriptor.len))?;
-        if end > u64::from(self.layout.rx_frames) * FRAME_LEN as u64 || !descriptor.options.is_empty() {
+        let end = descriptor.addr % FRAME_LEN as u64 + u64::from(descriptor.len);
+        let frames = u64::from(self.layout.rx_frames) * FRAME_LEN as u64;
+        if descriptor.addr >= frames || end > FRAME_LEN as u64 {
             return None;
         }
         // SAFETY: inside the mapping, as just checked. The kernel gave the frame away with the descriptor and does not
@@ -265,16 +279,17 @@ impl Memory {
         u64::from(self.layout.rx_frames + tx_frame) * FRAME_LEN as u64
     }
 
-    /// A frame to send.
+    /// Room for the longest frame to send, in the places from `tx_frame` on.
     ///
     /// # Safety
-    /// The caller owns the frame: it lies in its stack's range, and it is not busy.
+    /// The caller owns these places: they lie in its stack's range, and none is busy.
     #[inline]
     pub(crate) unsafe fn transmit_frame(&mut self, tx_frame: u32) -> &mut [u8] {
-        debug_assert!(tx_frame < self.layout.tx_frames_total());
+        debug_assert!(tx_frame + self.layout.frame_buffers <= self.layout.tx_frames_total());
         let offset = self.tx_address(tx_frame) as usize;
+        let length = self.layout.frame_len_max();
         // SAFETY: inside the mapping; exclusive by the caller's promise.
-        unsafe { core::slice::from_raw_parts_mut(self.base().add(offset).as_ptr(), FRAME_LEN) }
+        unsafe { core::slice::from_raw_parts_mut(self.base().add(offset).as_ptr(), length) }
     }
 }
 
@@ -282,8 +297,14 @@ impl Memory {
 mod tests {
     use super::*;
 
-    const LAYOUT: PoolLayout =
-        PoolLayout { rx_frames: 8192, rx_ring: 1024, tx_frames: 512, tx_queues: 2, stacks: 32 };
+    const LAYOUT: PoolLayout = PoolLayout {
+        rx_frames: 8192,
+        rx_ring: 1024,
+        tx_frames: 512,
+        tx_queues: 2,
+        stacks: 32,
+        frame_buffers: 5,
+    };
 
     #[test]
     fn a_layout_gives_every_stack_its_own_frames() {
@@ -311,6 +332,8 @@ mod tests {
             PoolLayout { tx_frames: 100, ..LAYOUT },
             PoolLayout { tx_frames: 0, ..LAYOUT },
             PoolLayout { tx_queues: 0, ..LAYOUT },
+            PoolLayout { frame_buffers: 0, ..LAYOUT },
+            PoolLayout { frame_buffers: 18, ..LAYOUT },
             PoolLayout { tx_frames: 16384, tx_queues: 1, stacks: 64, rx_frames: 1 << 19, ..LAYOUT },
         ] {
             assert!(matches!(broken.check(), Err(Error::Layout(_))), "{broken:?}");

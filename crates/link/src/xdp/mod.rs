@@ -11,6 +11,7 @@ mod link;
 mod memory;
 #[cfg(test)]
 mod model;
+mod pieces;
 mod pool;
 mod pulse;
 mod rings;
@@ -25,8 +26,9 @@ mod atomic {
 }
 
 pub use link::{Counters, KernelCounters, Occupancy, XdpLink};
-pub use memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
-pub use pool::{HugePages, Mode, Pool, Reclaimed};
+pub use memory::{FRAME_BUFFERS_MAX, FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
+pub use pieces::PACKET_LEN_MAX;
+pub use pool::{HugePages, Mode, Pool, Reclaimed, knows_long_packets};
 pub use socket::{BusyPoll, kick};
 
 use std::os::fd::OwnedFd;

@@ -76,8 +76,17 @@ pub struct Pool {
     huge_pages: bool,
 }
 
+/// Whether this kernel's AF_XDP sockets take packets of several descriptors (`XDP_USE_SG`, Linux 6.6).
+#[must_use]
+pub fn knows_long_packets() -> bool {
+    // Flags are looked at before the interface, which there is not (`xsk_bind` in net/xdp/xsk.c).
+    let nowhere = SocketAddrXdp::new(SocketAddrXdpFlags::XDP_USE_SG, i32::MAX as u32, 0);
+    af_xdp_socket().is_ok_and(|socket| bind(&socket, &nowhere) == Err(Errno::NODEV))
+}
+
 impl Pool {
-    /// Makes the pool of one queue and gives the kernel frames to receive into.
+    /// Makes the pool of one queue and gives the kernel frames to receive into. With `long_packets` its sockets take packets of
+    /// several descriptors, where [`knows_long_packets`] says so.
     ///
     /// # Errors
     /// [`Error::NoPrivilege`], [`Error::NoAfXdp`], [`Error::QueueTaken`], [`Error::Layout`], or what the kernel said.
@@ -87,6 +96,7 @@ impl Pool {
         layout: PoolLayout,
         mode: Mode,
         pages: HugePages,
+        long_packets: bool,
     ) -> Result<Pool, Error> {
         layout.check()?;
         let system = Error::system;
@@ -136,10 +146,10 @@ impl Pool {
         ring.producer.store(layout.rx_ring, Ordering::Release);
 
         // Neither XDP_COPY nor XDP_ZEROCOPY: the kernel tries zero-copy and falls back (net/xdp/xsk_buff_pool.c).
-        let flags = match mode {
-            Mode::Best => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP,
-            Mode::Copy => SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | SocketAddrXdpFlags::XDP_COPY,
-        };
+        let mut flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        flags.set(SocketAddrXdpFlags::XDP_COPY, mode == Mode::Copy);
+        // The sockets that share the pool have it from this one.
+        flags.set(SocketAddrXdpFlags::XDP_USE_SG, long_packets);
         let address = SocketAddrXdp::new(flags, interface, queue);
         let begin = Instant::now();
         loop {

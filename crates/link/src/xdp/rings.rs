@@ -210,15 +210,16 @@ impl<T: Copy> Producer<T> {
         Producer { ring, next: published, published, consumed }
     }
 
-    /// Whether there is room for an entry. The kernel may have done with an entry, and say so, before it shows that it has taken
+    /// Whether there is room for so many entries, which is not more than the capacity. The kernel may have done with an entry, and say so, before it shows that it has taken
     /// it: it writes the consumer index at the end of `sendto` (net/xdp/xsk.c), which another thread may be in.
     #[inline]
-    pub(crate) fn has_room(&mut self) -> bool {
-        if self.next.wrapping_sub(self.consumed) < self.ring.capacity() {
+    pub(crate) fn has_room(&mut self, entries: u32) -> bool {
+        let room = self.ring.capacity() - entries;
+        if self.next.wrapping_sub(self.consumed) <= room {
             return true;
         }
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
-        self.next.wrapping_sub(self.consumed) < self.ring.capacity()
+        self.next.wrapping_sub(self.consumed) <= room
     }
 
     /// Writes an entry; the consumer sees it after [`Producer::publish`]. The caller knows that there is room.

@@ -266,7 +266,10 @@ impl Wire for XdpLink {
         let named = [
             ("received_frames", link.received_frames),
             ("received_bytes", link.received_bytes),
+            ("received_long_frames", link.received_long_frames),
             ("receive_invalid", link.receive_invalid),
+            ("receive_unfinished", link.receive_unfinished),
+            ("receive_too_long", link.receive_too_long),
             ("sent_frames", link.sent_frames),
             ("sent_bytes", link.sent_bytes),
             ("kicks", link.kicks),

@@ -51,9 +51,13 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(queues: u32) -> Self {
-        let lab = Lab::new(queues);
+        Self::within(Lab::new(queues), Options::default())
+    }
+
+    /// In a lab that is there, attached to in another way.
+    pub(crate) fn within(lab: Lab, options: Options) -> Self {
         let broker = lab.server.within(|| {
-            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+            let attachment = Attachment::attach(INTERFACE, options).unwrap();
             Broker::start(attachment).unwrap()
         });
         Self { broker, lab, folder: tempfile::tempdir().unwrap() }

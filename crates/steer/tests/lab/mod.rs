@@ -65,6 +65,13 @@ impl Lab {
         }
     }
 
+    /// Sets the MTU of both ends.
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        for namespace in [&self.server, &self.client] {
+            namespace.run(&format!("link set {INTERFACE} mtu {mtu}"));
+        }
+    }
+
     /// Takes the link away.
     pub(crate) fn part(&self) {
         self.server.run(&format!("link delete {INTERFACE}"));

@@ -1,0 +1,236 @@
+//! How long a packet may be, and whether a peer's segments arrive together: what the options want, the kernel knows, and the
+//! device has.
+//!
+//! A packet of several descriptors needs a program that takes several buffers (`xdp.frags`), sockets bound with `XDP_USE_SG`
+//! (Linux 6.6), and a driver that gives such packets to either. Attached in the driver, a program switches off the segmentation of
+//! a veth's peer (`veth_fix_features` in drivers/net/veth.c), whatever it takes; attached in generic mode, behind the driver, it
+//! gets what the peer sends as it was sent.
+
+use overfly_link::xdp::{FRAME_BUFFERS_MAX, FRAME_LEN, RECEIVED_FRAME_LEN_MAX, knows_long_packets};
+use overfly_wire::ethernet;
+
+use crate::error::Error;
+use crate::features::{XdpFeatures, xdp_features};
+use crate::netlink::{Link, Netlink};
+use crate::program::XdpPlace;
+
+/// What may arrive.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReceiveOffload {
+    /// Packets of one buffer, up to 1,778 bytes.
+    Off,
+    /// Packets as long as the device's MTU, where it can be had.
+    #[default]
+    Packets,
+    /// And what a kernel peer sends as one frame of several segments, in one piece: where the device is a veth, whose peer then keeps
+    /// its segmentation offload. The program is attached in generic mode for it, which costs short packets more, and datagrams that
+    /// arrive are the kernel's.
+    Segments,
+}
+
+/// The first kernel in which generic XDP may give frames to sockets that share a fill ring on several processors at once (commit
+/// a1356ac7749c, "xsk: Fix race condition in AF_XDP generic RX path"); packets of several buffers came to generic XDP in 6.9.
+const GENERIC_SINCE: (u32, u32) = (6, 15);
+
+/// How an interface is attached to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) place: XdpPlace,
+    /// Packets of several descriptors, or why there are none.
+    pub(crate) long_packets: Result<(), String>,
+    /// What a peer sends together arrives so, or why it does not.
+    pub(crate) segments: Result<(), String>,
+    /// Places that the longest frame to send takes.
+    pub(crate) frame_buffers: u32,
+    /// What a stack may send and expect.
+    pub(crate) mtu: u16,
+}
+
+impl Shape {
+    /// Asks the kernel.
+    pub(crate) fn of(link: &Link, name: &str, offload: ReceiveOffload, force_copy: bool) -> Shape {
+        let device = Device {
+            features: xdp_features(name),
+            sockets: knows_long_packets(),
+            generic: kernel_version() >= GENERIC_SINCE,
+        };
+        Shape::choose(link, offload, force_copy, &device)
+    }
+
+    fn choose(link: &Link, offload: ReceiveOffload, force_copy: bool, device: &Device) -> Shape {
+        let segments = device.segments(link, offload);
+        let place = if segments.is_ok() { XdpPlace::Generic } else { XdpPlace::Driver };
+        let buffers = device.buffers(link, offload, force_copy || segments.is_ok());
+        let sent = *buffers.as_ref().unwrap_or(&1) as usize * FRAME_LEN;
+        let longest = if buffers.is_ok() { sent } else { RECEIVED_FRAME_LEN_MAX } - ethernet::HEADER_LEN;
+        let mtu = (link.mtu as usize).min(longest);
+        Shape {
+            place,
+            segments,
+            long_packets: buffers.map(drop),
+            frame_buffers: (mtu + ethernet::HEADER_LEN).div_ceil(FRAME_LEN) as u32,
+            mtu: u16::try_from(mtu).unwrap_or(u16::MAX),
+        }
+    }
+}
+
+/// What kernel and driver have.
+struct Device {
+    features: Result<Option<XdpFeatures>, Error>,
+    /// Sockets take packets of several descriptors.
+    sockets: bool,
+    /// Generic mode is sound.
+    generic: bool,
+}
+
+impl Device {
+    /// Buffers of a frame to send, at most, if packets of several buffers arrive.
+    fn buffers(&self, link: &Link, offload: ReceiveOffload, copies: bool) -> Result<u32, String> {
+        if offload == ReceiveOffload::Off {
+            return Err("switched off".to_owned());
+        }
+        if !self.sockets {
+            return Err(
+                "AF_XDP of this kernel takes no packets of several buffers (Linux 6.6 does)".to_owned()
+            );
+        }
+        let features = match &self.features {
+            Ok(Some(features)) => features,
+            Ok(None) => return Err("this kernel does not say what drivers offer".to_owned()),
+            Err(error) => return Err(error.to_string()),
+        };
+        if !features.multi_buffer {
+            return Err("the driver gives XDP no packets of several buffers".to_owned());
+        }
+        if !features.zero_copy || copies {
+            return Ok(FRAME_BUFFERS_MAX);
+        }
+        // A device that moves frames without copying goes on as it was where nothing is to be gained.
+        if link.mtu as usize + ethernet::HEADER_LEN <= RECEIVED_FRAME_LEN_MAX {
+            return Err("its packets fit one buffer".to_owned());
+        }
+        match features.zero_copy_buffers {
+            0 | 1 => Err("the driver moves frames of one buffer only without copying".to_owned()),
+            buffers => Ok(buffers.min(FRAME_BUFFERS_MAX)),
+        }
+    }
+
+    fn segments(&self, link: &Link, offload: ReceiveOffload) -> Result<(), String> {
+        if offload != ReceiveOffload::Segments {
+            return Err("switched off".to_owned());
+        }
+        if link.kind.as_deref() != Some("veth") {
+            return Err("the device is no veth".to_owned());
+        }
+        if !self.generic {
+            return Err("generic XDP of this kernel is not fit for it (Linux 6.15 is)".to_owned());
+        }
+        self.buffers(link, offload, true).map(drop)
+    }
+}
+
+/// Whether packets longer than a buffer can be received on an interface of this thread's network namespace
+/// ([`crate::Attachment::long_packets`] says whether they are), and bytes of the longest.
+///
+/// # Errors
+/// Why not, in words.
+pub fn long_packets_of(interface: &str) -> Result<u16, String> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
+    let link = link.map_err(|errno| format!("reading the interface: {errno}"))?;
+    let link = link.ok_or("there is no such interface")?;
+    let shape = Shape::of(&link, interface, ReceiveOffload::Packets, false);
+    shape.long_packets.map(|()| shape.mtu)
+}
+
+fn kernel_version() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut numbers = release.split(['.', '-', '+']).map_while(|number| number.parse().ok());
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ReceiveOffload::{Off, Packets, Segments};
+
+    fn veth() -> Device {
+        let features =
+            XdpFeatures { native: true, redirect: true, multi_buffer: true, ..XdpFeatures::default() };
+        Device { features: Ok(Some(features)), sockets: true, generic: true }
+    }
+
+    fn card(buffers: u32) -> Device {
+        let features = XdpFeatures {
+            native: true,
+            redirect: true,
+            multi_buffer: true,
+            zero_copy: true,
+            zero_copy_buffers: buffers,
+            ..XdpFeatures::default()
+        };
+        Device { features: Ok(Some(features)), ..veth() }
+    }
+
+    fn link(kind: Option<&str>, mtu: u32) -> Link {
+        Link { mtu, kind: kind.map(str::to_owned), ..Link::default() }
+    }
+
+    fn sizes(shape: &Shape) -> (u16, u32, bool) {
+        (shape.mtu, shape.frame_buffers, shape.long_packets.is_ok())
+    }
+
+    #[test]
+    fn frames_are_as_long_as_the_device_and_the_sockets_allow() {
+        let choose = |mtu, offload| Shape::choose(&link(Some("veth"), mtu), offload, false, &veth());
+        for (mtu, expected) in [
+            (1500, (1500, 1, true)),
+            (2034, (2034, 1, true)),
+            (2035, (2035, 2, true)),
+            (9000, (9000, 5, true)),
+            (65_535, (34_802, 17, true)),
+        ] {
+            assert_eq!(sizes(&choose(mtu, Packets)), expected);
+            assert_eq!(sizes(&choose(mtu, Segments)), expected);
+            assert_eq!(choose(mtu, Packets).place, XdpPlace::Driver);
+            assert_eq!(choose(mtu, Segments).place, XdpPlace::Generic);
+        }
+        assert_eq!(sizes(&choose(9000, Off)), (1778, 1, false));
+        assert_eq!(sizes(&choose(1500, Off)), (1500, 1, false));
+    }
+
+    #[test]
+    fn where_something_lacks_all_is_as_it_was_and_the_reason_is_said() {
+        let veth_link = link(Some("veth"), 9000);
+        let none = XdpFeatures { native: true, redirect: true, ..XdpFeatures::default() };
+        for (device, reason) in [
+            (Device { sockets: false, ..veth() }, "Linux 6.6"),
+            (Device { features: Ok(None), ..veth() }, "does not say"),
+            (Device { features: Ok(Some(none)), ..veth() }, "no packets of several buffers"),
+        ] {
+            for offload in [Packets, Segments] {
+                let shape = Shape::choose(&veth_link, offload, false, &device);
+                assert_eq!(sizes(&shape), (1778, 1, false));
+                assert_eq!(shape.place, XdpPlace::Driver);
+                assert!(shape.long_packets.unwrap_err().contains(reason), "{reason}");
+            }
+        }
+        let old = Shape::choose(&veth_link, Segments, false, &Device { generic: false, ..veth() });
+        assert_eq!((sizes(&old), old.place), ((9000, 5, true), XdpPlace::Driver));
+        assert!(old.segments.unwrap_err().contains("6.15"));
+        let other = Shape::choose(&link(None, 1500), Segments, false, &veth());
+        assert_eq!(other.place, XdpPlace::Driver);
+        assert!(other.segments.unwrap_err().contains("no veth"));
+    }
+
+    #[test]
+    fn zero_copy_is_not_given_up_for_packets_that_are_not_longer() {
+        let choose = |mtu, device| Shape::choose(&link(None, mtu), Packets, false, &device);
+        assert_eq!(sizes(&choose(1500, card(8))), (1500, 1, false));
+        assert_eq!(sizes(&choose(9000, card(8))), (9000, 5, true));
+        assert_eq!(sizes(&choose(9000, card(2))), (4082, 2, true));
+        assert_eq!(sizes(&choose(9000, card(1))), (1778, 1, false));
+        let copying = Shape::choose(&link(None, 9000), Packets, true, &card(1));
+        assert_eq!(sizes(&copying), (9000, 5, true));
+    }
+}
