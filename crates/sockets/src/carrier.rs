@@ -272,14 +272,6 @@ impl Transport for Carrier {
         }
     }
 
-    fn is_crowded(&self) -> bool {
-        match self {
-            Carrier::Xdp(link) => link.is_crowded(),
-            // Where the sender waits for room, or nobody says how many there are.
-            Carrier::Tap(_) | Carrier::Memif(_) | Carrier::Loopback(_) => false,
-        }
-    }
-
     fn rang(&mut self) {
         match self {
             Carrier::Xdp(_) | Carrier::Tap(_) => {}

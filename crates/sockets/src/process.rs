@@ -814,9 +814,6 @@ impl Process {
         let waits = self.event_loop && (self.context == 0 || contexts::own_if_any() == Some(self.context));
         if !waits || self.stack.wants_transmit() || self.sleepers.any() {
             self.transmit();
-            if self.stack.is_crowded() {
-                self.pump();
-            }
         } else if !contexts::is_pending(self.context) {
             contexts::set_pending(self.context, true);
         }

@@ -30,8 +30,6 @@ use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State}
 const RECEIVE_BATCH: usize = 256;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
-/// Batches of one look while the link is crowded: they belong into the sockets' queues, which are larger than a device's.
-const CROWDED_BATCHES: usize = 16;
 
 /// The next hop where the engine is to ask for it itself.
 const UNKNOWN: MacAddr = MacAddr([0; 6]);
@@ -40,10 +38,6 @@ const UNKNOWN: MacAddr = MacAddr([0; 6]);
 pub trait Transport: FrameSink {
     /// Hands over up to `budget` received frames; returns how many there were.
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
-    /// So many frames wait that the next ones may find no room, while the program does something else.
-    fn is_crowded(&self) -> bool {
-        false
-    }
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
     /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
@@ -254,24 +248,18 @@ impl<T: Transport> Stack<T> {
         let face = &mut self.face;
         face.side = side;
         let mut show = self.show.as_mut().filter(|_| self.captured);
-        let mut received = 0;
-        for _ in 0..CROWDED_BATCHES {
-            received += transport.receive(RECEIVE_BATCH * self.batches, |frame| {
-                if let Some(show) = &mut show {
-                    show.frame(now.as_micros(), false, frame);
-                }
-                engine.receive(now, frame, face);
-                if let Some(id) = face.unnamed.take() {
-                    let socket = face.at_mut(id);
-                    if let Some(flow) = socket.flow {
-                        (socket.local, socket.remote) = engine.tuple(flow);
-                    }
-                }
-            });
-            if !transport.is_crowded() {
-                break;
+        let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
+            if let Some(show) = &mut show {
+                show.frame(now.as_micros(), false, frame);
             }
-        }
+            engine.receive(now, frame, face);
+            if let Some(id) = face.unnamed.take() {
+                let socket = face.at_mut(id);
+                if let Some(flow) = socket.flow {
+                    (socket.local, socket.remote) = engine.tuple(flow);
+                }
+            }
+        });
         let gone = transport.take_gone();
         if !gone.is_empty() {
             engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
@@ -374,11 +362,6 @@ impl<T: Transport> Stack<T> {
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         self.running().any(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
-    }
-
-    /// So many frames wait at a link that [`Stack::pump`] should not be left to the next wait.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.running().any(|drive| drive.transport.is_crowded())
     }
 
     /// When [`Stack::pump`] must be called again even if no frame arrives.

@@ -364,12 +364,6 @@ impl XdpLink {
         count
     }
 
-    /// A receive ring is more than half full: soon the kernel may find no place in it, and drops what comes.
-    #[must_use]
-    pub fn is_crowded(&self) -> bool {
-        self.queues.iter().any(|queue| queue.receive.waiting() > queue.receive.ring().capacity() / 2)
-    }
-
     /// Gives the frames back that are still here because it was another stack's turn: whoever sleeps with them could keep the
     /// kernel from receiving any.
     #[inline]
