@@ -177,8 +177,6 @@ impl LongFrames {
             Errno::AGAIN => {
                 self.counters.again += 1;
                 self.is_stuck = true;
-                // Whoever receives what was sent before may need this processor.
-                sched_yield();
             }
             // The device's queue is full. Whoever empties it may need this processor.
             Errno::NOBUFS | Errno::NOMEM => {

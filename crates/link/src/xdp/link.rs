@@ -586,9 +586,6 @@ impl XdpLink {
                     if !progress && self.reap() == 0 {
                         self.counters.transmit_again += 1;
                         self.is_stuck = true;
-                        // What was sent before is with the kernel's thread that receives for the other end, which may be
-                        // this core's, and wait for it.
-                        sched_yield();
                         return;
                     }
                 }
