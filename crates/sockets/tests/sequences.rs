@@ -4,16 +4,7 @@
 //! `cargo xtask compare-calls` plays more of them (the ignored test here). `OVERFLY_SCRIPT=FILE` plays a file's one, and prints it.
 
 mod bench;
-#[path = "sequences/compare.rs"]
-mod compare;
-#[path = "sequences/found.rs"]
-mod found;
-#[path = "sequences/known.rs"]
-mod known;
-#[path = "sequences/play.rs"]
-mod play;
-#[path = "sequences/script.rs"]
-mod script;
+mod sequence;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -26,6 +17,7 @@ use found::FOUND;
 use known::KNOWN;
 use play::{Players, show};
 use script::Script;
+use sequence::{compare, found, known, play, script};
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
 const SEED: u64 = 25_000;
@@ -124,7 +116,8 @@ fn generated_sequences_say_what_they_say_over_the_kernel() {
 #[test]
 fn the_documentation_has_what_is_known_to_differ() {
     let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let documentation = words(include_str!("../../../docs/sockets.md"));
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/sockets.md");
+    let documentation = words(&std::fs::read_to_string(path).unwrap());
     for known in &KNOWN {
         assert!(documentation.contains(&words(known.reason)), "docs/sockets.md lacks: {}", known.reason);
     }
