@@ -10,10 +10,13 @@ use overfly_testing::process;
 
 use super::{Guard, alive, assert_refused, descendants, eventually, outcome, overfly, signal};
 
-/// The warden alone, as `overfly run` starts it, with nothing preloaded.
+/// The warden alone, as `overfly run` starts it, with nothing preloaded. Whoever runs these tests may ignore signals (nohup, a script's
+/// background job): it does not.
 fn warden(script: &str) -> Command {
-    let mut command = overfly();
+    let mut command = Command::new("env");
     command.args([
+        "--default-signal",
+        env!("CARGO_BIN_EXE_overfly"),
         "__warden",
         "--parent",
         &std::process::id().to_string(),
