@@ -176,14 +176,16 @@ fn check(name: &str, outcome: &Outcome, flows: u64, up: u64, down: u64) {
     assert_eq!(at("server", "tcps_accepts"), at("server", "tcps_closed"), "{name}");
     assert_eq!(at("client", "tcps_rcvackbyte"), at("server", "tcps_rcvbyte"), "{name}");
     assert_eq!(at("server", "tcps_rcvackbyte"), at("client", "tcps_rcvbyte"), "{name}");
-    for device in ["t0", "t1"] {
-        let seen = outcome.seen(device, ALL);
-        assert_eq!(
-            seen,
-            (outcome.packets(), outcome.bytes()),
-            "{name}: packets and payload bytes on {device}"
-        );
-    }
+    let all = (outcome.packets(), outcome.bytes());
+    assert_eq!(outcome.seen("t1", ALL), all, "{name}: packets and payload bytes on t1");
+    // t0 has no carrier when the client side has ended: the last packets to it, which its flows no longer need, may not get there.
+    let seen = outcome.seen("t0", ALL);
+    let client =
+        ["tcps_sndtotal", "tcps_rcvtotal", "udps_sndpkt", "udps_rcvpkt"].map(|counter| at("client", counter));
+    assert!(
+        seen == all || (client.iter().sum()..all.0).contains(&seen.0),
+        "{name}: {seen:?} packets and payload bytes on t0, {all:?} sent, the client's are {client:?}"
+    );
 }
 
 #[test]

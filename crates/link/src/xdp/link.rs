@@ -466,10 +466,15 @@ impl XdpLink {
     ///
     /// Frames of several segments go last, so that none overtakes what its flow has in the ring.
     pub fn flush(&mut self) {
+        self.push();
+        self.recycle();
+    }
+
+    /// The same without a look at what is free: a frame that is being written stays where it is.
+    fn push(&mut self) {
         if self.show() {
             self.kick();
         }
-        self.recycle();
         self.send_long_frames();
     }
 
@@ -649,7 +654,7 @@ impl XdpLink {
             long.commit(length, Unfinished::default());
             return true;
         }
-        self.flush();
+        self.push();
         // A kernel that takes none now: better out of order than not at all.
         false
     }
