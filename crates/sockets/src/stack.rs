@@ -26,8 +26,10 @@ use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
 
-/// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more.
-const RECEIVE_BATCH: usize = 256;
+/// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more: a receive ring of the usual size. A program that
+/// is busy with many events at once finds as many frames when it looks again; what a look leaves in the ring would be lost when it
+/// overflows, and a lost SYN costs a second.
+const RECEIVE_BATCH: usize = 1024;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
 

@@ -669,8 +669,8 @@ fn batches_are_as_large_as_the_profile_says() {
     for times in [1, 4] {
         let mut bench = Bench::new();
         bench.server.enlarge_batches(times);
-        bench.wires[0].borrow_mut().extend(core::iter::repeat_n(vec![0; 64], 4096));
-        assert_eq!(bench.server.pump(bench.now), 256 * times);
+        bench.wires[0].borrow_mut().extend(core::iter::repeat_n(vec![0; 64], 8192));
+        assert_eq!(bench.server.pump(bench.now), 1024 * times);
     }
 }
 
