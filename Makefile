@@ -34,7 +34,7 @@ quickstart:
 endif
 
 test: prepare check build
-	scripts/test.sh
+	scripts/test.py
 
 check:
 	$(CARGO) fmt --all --check

@@ -202,7 +202,7 @@ fn measure(generator: Generator<'_>, trial: &mut Trial) -> Result<(), String> {
     // It may itself take a moment to start: its own clock says when it was measuring.
     let clocks = if plan.client.find_max.is_none() { look(0.2).zip(look(0.9)) } else { None };
     let together = match alone {
-        Some(_) => memory::in_use(&both_sides(servers, generator_id)),
+        Some(_) => memory::in_use(&both_sides(servers, Some(generator_id))),
         None => 0,
     };
     let output = output_of(
@@ -241,17 +241,18 @@ fn start(generator: &Generator<'_>, seconds: f64, connections: u32) -> Result<Ch
 }
 
 /// The processes that those of both sides are under.
-fn both_sides(servers: &[Server<'_>], generator: u32) -> Vec<u32> {
-    servers.iter().map(|server| server.guardian.id()).chain([generator]).collect()
+fn both_sides(servers: &[Server<'_>], generator: Option<u32>) -> Vec<u32> {
+    servers.iter().map(|server| server.guardian.id()).chain(generator).collect()
 }
 
 /// Of the machine, with a generator of one connection: what many more are compared with. Bytes.
 fn memory_with_one(generator: &Generator<'_>) -> Result<u64, String> {
     let seconds = generator.plan.duration_s.min(1.0);
     let whole = Duration::from_secs_f64(generator.plan.warmup_s + seconds);
+    memory::settle(&both_sides(generator.servers, None));
     let mut running = start(generator, seconds, 1)?;
     let started = Instant::now();
-    let ours = both_sides(generator.servers, running.id());
+    let ours = both_sides(generator.servers, Some(running.id()));
     let used = wait_until(&mut running, started + whole.mul_f64(0.8), || memory::in_use(&ours));
     output_of(running, started + whole + LOAD_SLACK)?;
     used.ok_or_else(|| "the generator with one connection ended before its time".to_owned())

@@ -14,6 +14,8 @@ pub(crate) const ALWAYS: usize = 4096;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 /// Buffers that hold something.
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
+/// Times that a connection got a first buffer, or one after it had none.
+static FIRST: AtomicUsize = AtomicUsize::new(0);
 static LOW: AtomicUsize = AtomicUsize::new(usize::MAX);
 static PRESSURE: AtomicUsize = AtomicUsize::new(usize::MAX);
 static MOST: AtomicUsize = AtomicUsize::new(usize::MAX);
@@ -52,6 +54,7 @@ pub(crate) fn grow(before: usize, after: usize) -> bool {
     let more = after - before;
     let held = HELD.fetch_add(more, Ordering::Relaxed) + more;
     let buffers = BUFFERS.fetch_add(usize::from(before == 0), Ordering::Relaxed) + usize::from(before == 0);
+    FIRST.fetch_add(usize::from(before == 0), Ordering::Relaxed);
     let others = OTHERS.load(Ordering::Relaxed);
     let (pressure, most) = (PRESSURE.load(Ordering::Relaxed), MOST.load(Ordering::Relaxed));
     let (pressure, most) = (pressure.saturating_sub(others), most.saturating_sub(others));
@@ -66,6 +69,12 @@ pub(crate) fn grow(before: usize, after: usize) -> bool {
         shrink(after, before);
     }
     may
+}
+
+/// A number that changes when a connection that had no buffer gets one.
+#[inline]
+pub(crate) fn first_buffers() -> usize {
+    FIRST.load(Ordering::Relaxed)
 }
 
 /// A buffer of `before` bytes has `after` now.

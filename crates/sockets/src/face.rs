@@ -10,6 +10,7 @@ use overfly_engine::{
 use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
 
+use crate::bound;
 use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{INDEX_BITS, Side, Socket, SocketId, State};
 use crate::stack::{DatagramFace, Datagrams};
@@ -80,7 +81,26 @@ pub(crate) struct Face {
     pub(crate) noted: bool,
     /// Free sockets that keep their buffers, at most.
     pub(crate) cache_limit: usize,
+    idle: IdleBuffers,
 }
+
+/// The walk over all sockets that takes empty buffers from connections that do not use theirs: one that is open and idle has none.
+struct IdleBuffers {
+    /// When the walk goes on; none while no socket has a buffer.
+    due: Option<Instant>,
+    /// The socket that is next.
+    next: usize,
+    /// This walk has seen a buffer that stays.
+    some_stay: bool,
+    /// [`bound::first_buffers`] when it was last looked at.
+    first_buffers: usize,
+}
+
+/// Time between two walks: a buffer goes when it was not used for one to two of them.
+const IDLE_AFTER: Duration = Duration::from_secs(1);
+/// Sockets that a walk looks at between two pumps, and how long the others wait: a pump takes microseconds.
+const IDLE_SLICE: usize = 1024;
+const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
 impl Face {
     pub(crate) const fn new() -> Self {
@@ -103,6 +123,7 @@ impl Face {
             news: false,
             noted: false,
             cache_limit: 4096,
+            idle: IdleBuffers { due: None, next: 0, some_stay: false, first_buffers: 0 },
         }
     }
 
@@ -310,9 +331,38 @@ impl Face {
         }
     }
 
-    /// When [`Face::promote_due`] has something to do.
+    /// When [`Face::promote_due`] or [`Face::give_back_idle`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        self.deferred.first().map(|&(until, _)| Instant::from_micros(until))
+        let deferred = self.deferred.first().map(|&(until, _)| Instant::from_micros(until));
+        deferred.into_iter().chain(self.idle.due).min()
+    }
+
+    /// Takes empty buffers back from connections that do not use them, when it is time.
+    #[inline]
+    pub(crate) fn give_back_idle(&mut self) {
+        match self.idle.due {
+            None if bound::first_buffers() == self.idle.first_buffers => {}
+            None => {
+                self.idle.first_buffers = bound::first_buffers();
+                self.idle.due = Some(self.now + IDLE_AFTER);
+            }
+            Some(due) if self.now < due => {}
+            Some(_) => self.walk_idle(),
+        }
+    }
+
+    #[cold]
+    fn walk_idle(&mut self) {
+        let end = (self.idle.next + IDLE_SLICE).min(self.sockets.len());
+        for socket in &mut self.sockets[self.idle.next..end] {
+            self.idle.some_stay |= socket.receive.give_back_idle() | socket.send.give_back_idle();
+        }
+        let is_over = end == self.sockets.len();
+        self.idle.next = if is_over { 0 } else { end };
+        self.idle.due = match is_over {
+            true => core::mem::take(&mut self.idle.some_stay).then(|| self.now + IDLE_AFTER),
+            false => Some(self.now + IDLE_PAUSE),
+        };
     }
 
     /// A connection waits to be accepted.

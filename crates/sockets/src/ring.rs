@@ -19,11 +19,13 @@ pub(crate) struct Ring {
     buffer: Vec<u8>,
     head: usize,
     len: usize,
+    /// Something was put in since [`Ring::give_back_idle`] looked.
+    is_used: bool,
 }
 
 impl Ring {
     pub(crate) const fn new() -> Self {
-        Self { buffer: Vec::new(), head: 0, len: 0 }
+        Self { buffer: Vec::new(), head: 0, len: 0, is_used: false }
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -37,6 +39,7 @@ impl Ring {
     /// Makes room for `more` bytes. False if there is no memory for them: then it stays as it is.
     #[inline]
     pub(crate) fn reserve(&mut self, more: usize) -> bool {
+        self.is_used = true;
         self.len + more <= self.buffer.len() || self.grow(more)
     }
 
@@ -75,6 +78,14 @@ impl Ring {
         bound::shrink(self.buffer.len(), 0);
         self.buffer = Vec::new();
         self.head = 0;
+    }
+
+    /// Gives back a buffer that is empty and was not used since this was last asked. Returns whether there still is one.
+    pub(crate) fn give_back_idle(&mut self) -> bool {
+        if !core::mem::take(&mut self.is_used) && self.len == 0 && !self.buffer.is_empty() {
+            self.give_back();
+        }
+        !self.buffer.is_empty()
     }
 
     /// The bytes `[offset, offset + length)`; both must lie within the queue.
@@ -275,6 +286,23 @@ mod tests {
         assert_eq!(&buffer, b"8945");
         ring.fill(20, &mut buffer);
         assert_eq!(&buffer, b"8945");
+    }
+
+    #[test]
+    fn what_is_empty_and_was_not_used_for_a_while_has_no_buffer() {
+        let mut ring = Ring::new();
+        assert!(!ring.give_back_idle());
+        assert!(ring.push(b"question"));
+        for _ in 0..3 {
+            assert!(ring.give_back_idle(), "it holds something");
+        }
+        ring.discard(8);
+        assert!(!ring.give_back_idle());
+        assert!(ring.push(b"once more"));
+        ring.discard(9);
+        assert!(ring.give_back_idle(), "it was used");
+        assert!(!ring.give_back_idle());
+        assert_eq!(ring.capacity(), 0);
     }
 
     #[test]

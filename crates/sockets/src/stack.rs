@@ -239,6 +239,7 @@ impl<T: Transport> Stack<T> {
             received += self.receive(now, side);
         }
         self.face.promote_due();
+        self.face.give_back_idle();
         self.do_chores();
         self.transmit(now);
         received

@@ -674,6 +674,43 @@ fn batches_are_as_large_as_the_profile_says() {
     }
 }
 
+/// A connection that is open and idle has no buffers, and gets them again.
+#[test]
+fn an_idle_connection_has_no_buffers() {
+    let mut bench = Bench::new();
+    let (client, server) = bench.pair();
+    for _ in 0..3 {
+        assert_eq!(write(&mut bench.client, client, b"question"), Ok(8));
+        bench.settle();
+        assert_eq!(read(&mut bench.server, server, 100).unwrap(), b"question");
+        assert_eq!(write(&mut bench.server, server, &[7; 3000]), Ok(3000));
+        bench.settle();
+        assert_eq!(read(&mut bench.client, client, 4000).unwrap(), [7; 3000]);
+        bench.settle();
+        let buffers = |bench: &Bench| {
+            let of = |stack: &Stack<Cable>, id| {
+                let socket = stack.socket(id);
+                socket.receive.capacity() + socket.send.capacity()
+            };
+            (of(&bench.client, client), of(&bench.server, server))
+        };
+        assert!(buffers(&bench).0 >= 4096 && buffers(&bench).1 >= 4096);
+        // Other tests' buffers, which are counted in the same place, may begin a walk at any time.
+        for _ in 0..4 {
+            bench.now = bench.now + Duration::from_secs(1);
+            bench.settle();
+        }
+        assert_eq!(buffers(&bench), (0, 0));
+    }
+    // What waits to be read stays.
+    assert_eq!(write(&mut bench.client, client, b"kept"), Ok(4));
+    for _ in 0..4 {
+        bench.now = bench.now + Duration::from_secs(1);
+        bench.settle();
+    }
+    assert_eq!(read(&mut bench.server, server, 100).unwrap(), b"kept");
+}
+
 /// A write that took all it was given, but leaves less than a third free, does not make a waiter deaf.
 #[test]
 fn room_is_news_to_who_asked_in_vain() {

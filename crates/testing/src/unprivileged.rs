@@ -36,7 +36,7 @@ pub fn outside_with(test: &str, script: &str) -> bool {
         .env(INSIDE, "1")
         .output()
         .expect("start unshare");
-    // Set in, so that whoever counts what tests printed (scripts/test.sh) does not count this one twice.
+    // Set in, so that whoever counts what tests printed (scripts/test.py) does not count this one twice.
     let said = [output.stdout, output.stderr].map(|said| {
         String::from_utf8_lossy(&said).lines().map(|line| format!("  | {line}\n")).collect::<String>()
     });

@@ -1,8 +1,29 @@
 //! What a machine has in use for connections.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
 use crate::process_time::{processes, tree_among};
+
+/// Bytes that a machine's memory in use may change by while nothing of ours goes on.
+const STEADY_BYTES: u64 = 512 << 10;
+const LOOKS_APART: Duration = Duration::from_millis(100);
+/// So many looks in a row must find no change.
+const STEADY_LOOKS: u32 = 6;
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until the machine's memory in use stands still, or for ten seconds: the kernel takes back what an earlier run had (namespaces,
+/// rings, sockets) after that has ended.
+pub(super) fn settle(ours: &[u32]) {
+    let end = Instant::now() + PATIENCE;
+    let (mut last, mut steady) = (in_use(ours), 0);
+    while steady < STEADY_LOOKS && Instant::now() < end {
+        std::thread::sleep(LOOKS_APART);
+        let now = in_use(ours);
+        steady = if now.abs_diff(last) < STEADY_BYTES { steady + 1 } else { 0 };
+        last = now;
+    }
+}
 
 /// What the whole machine has in use, the kernel's slabs and memory that programs share included; not what it keeps of files, nor what
 /// processes that are not under `ours` have for themselves: they come and go. Bytes.
