@@ -189,6 +189,32 @@ impl Kernel {
     }
 }
 
+/// As [`XdpLink::open`] makes it.
+fn link(layout: PoolLayout, queue: Queue, transmit: Ring<XdpDesc>, packet_socket: OwnedFd) -> XdpLink {
+    XdpLink {
+        queues: vec![queue],
+        stack: STACK,
+        layout,
+        zero_copy: false,
+        idle: Idle::Return,
+        process: getpid(),
+        first_queue: 0,
+        transmit: Producer::new(transmit),
+        transmit_queue: 0,
+        tx_base: layout.tx_base(STACK),
+        cursor: 0,
+        unreaped: 0,
+        wakeup_flag_seen: false,
+        is_stuck: false,
+        asked: 0,
+        pulse: None,
+        unseen: false,
+        late: None,
+        long_frames: Some(LongFrames::new(packet_socket)),
+        counters: Counters::default(),
+    }
+}
+
 /// A link, its kernel, and what was sent and has arrived of each flow.
 struct Drive {
     link: XdpLink,
@@ -259,28 +285,7 @@ impl Drive {
             socket: file.try_clone().unwrap(),
             _pool: file,
         };
-        let link = XdpLink {
-            queues: vec![queue],
-            stack: STACK,
-            layout,
-            zero_copy: false,
-            idle: Idle::Return,
-            process: getpid(),
-            first_queue: 0,
-            transmit: Producer::new(transmit.view()),
-            transmit_queue: 0,
-            tx_base: layout.tx_base(STACK),
-            cursor: 0,
-            unreaped: 0,
-            wakeup_flag_seen: false,
-            is_stuck: false,
-            asked: 0,
-            pulse: None,
-            unseen: false,
-            late: None,
-            long_frames: Some(LongFrames::new(packet_socket)),
-            counters: Counters::default(),
-        };
+        let link = link(layout, queue, transmit.view(), packet_socket);
         let kernel = Rc::new(RefCell::new(kernel));
         let kicked = Rc::clone(&kernel);
         pretended::kicks_with(move || kicked.borrow_mut().kick());
