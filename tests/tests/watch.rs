@@ -89,6 +89,38 @@ fn top_counts_what_was_served_and_what_was_left_to_the_kernel() {
     assert!(top(&lab).is_empty());
 }
 
+/// The paths of an interface, and which of them a running program uses.
+#[test]
+fn the_doctor_says_which_paths_an_interface_has_and_which_are_used() {
+    let doctor = |lab: &Lab| -> String {
+        let found: Value = serde_json::from_str(&ask(lab, &["doctor", "--json"])).expect("JSON");
+        let interfaces = found["interfaces"].as_array().expect("interfaces");
+        assert_eq!(interfaces.len(), 1, "{found}");
+        assert_eq!(
+            (interfaces[0]["name"].as_str(), interfaces[0]["state"].as_str()),
+            (Some("eth0"), Some("good"))
+        );
+        interfaces[0]["detail"].as_str().expect("words").to_owned()
+    };
+    let lab = Lab::new(overfly()).expect("a lab");
+    Nginx::default().install(&lab, &[("large", &[7; 100_000])]);
+    let server = Server::nginx(&lab);
+    let running = doctor(&lab);
+    assert!(running.contains("segments can leave together; packets of up to 1500 bytes; "), "{running}");
+    assert!(running.contains("used: attached in the driver, "), "{running}");
+    assert!(running.contains(" 0 frames of several segments left"), "{running}");
+    succeed(
+        &lab,
+        "client",
+        &["curl", "-s", "--max-time", "10", "-o", "/dev/null", &format!("http://{SERVER}/large")],
+    );
+    eventually("it says that segments left together", || {
+        !doctor(&lab).contains(" 0 frames of several segments left")
+    });
+    server.stop();
+    eventually("it says that nothing runs", || doctor(&lab).ends_with("; not used"));
+}
+
 #[test]
 fn sockets_shows_a_sleeping_servers_listener_and_connection() {
     let (lab, server) = nginx();

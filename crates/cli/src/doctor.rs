@@ -1,5 +1,8 @@
 //! `overfly doctor`: what this machine can do, what it cannot, why, and what to type to change it.
 
+mod interfaces;
+
+use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -28,12 +31,14 @@ struct Diagnosis {
     /// Whether `overfly run` can accelerate programs.
     works: bool,
     links: Vec<Finding>,
+    /// Each interface that has addresses: the paths that frames can take there, and those that they take now.
+    interfaces: Vec<Finding>,
     machine: Vec<Finding>,
 }
 
 #[derive(Debug, Serialize)]
 struct Finding {
-    name: &'static str,
+    name: Cow<'static, str>,
     state: State,
     detail: String,
     /// What to type to change it.
@@ -83,12 +88,13 @@ impl Diagnosis {
             locked_memory(),
         ];
         machine.extend(TOOLS.map(tool));
-        Diagnosis { works, links: vec![xdp, memif, tap()], machine }
+        Diagnosis { works, links: vec![xdp, memif, tap()], interfaces: interfaces::all(), machine }
     }
 
     fn to_text(&self) -> String {
         let mut text = String::new();
-        for (heading, findings) in [("Links", &self.links), ("Machine", &self.machine)] {
+        let parts = [("Links", &self.links), ("Interfaces", &self.interfaces), ("Machine", &self.machine)];
+        for (heading, findings) in parts.into_iter().filter(|(_, findings)| !findings.is_empty()) {
             text.push_str(heading);
             text.push('\n');
             for finding in findings {
@@ -117,8 +123,8 @@ impl Diagnosis {
 }
 
 impl Finding {
-    fn new(name: &'static str, state: State, detail: impl Into<String>) -> Finding {
-        Finding { name, state, detail: detail.into(), remedy: None }
+    fn new(name: impl Into<Cow<'static, str>>, state: State, detail: impl Into<String>) -> Finding {
+        Finding { name: name.into(), state, detail: detail.into(), remedy: None }
     }
 
     fn remedy(mut self, remedy: impl Into<String>) -> Finding {
@@ -258,16 +264,7 @@ fn interface() -> Finding {
                 .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
                 .unwrap_or_else(|| "no device driver".to_owned());
             let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-            let segments = match overfly_steer::long_frames_of(&name) {
-                Ok(()) => "segments leave together".to_owned(),
-                Err(reason) => format!("segments leave one by one: {reason}"),
-            };
-            let packets = match overfly_steer::long_packets_of(&name) {
-                Ok(longest) => format!("packets of up to {longest} bytes"),
-                Err(reason) => format!("packets of up to 1,778 bytes: {reason}"),
-            };
-            let detail = format!("{name} ({driver}, MTU {}); {segments}; {packets}", mtu.trim());
-            Finding::new("interface", State::Good, detail)
+            Finding::new("interface", State::Good, format!("{name} ({driver}, MTU {})", mtu.trim()))
         }
         Err(reason) => Finding::new("interface", State::Limited, reason)
             .remedy("overfly lab up && overfly lab exec server -- overfly run -- PROGRAM"),

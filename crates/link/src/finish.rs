@@ -12,11 +12,16 @@ const PROTOCOL_TCP: u8 = 6;
 
 /// Sends a frame, cut as `left` says and with whole checksums. Returns whether the sink had room for all of it.
 pub(crate) fn send(frame: &[u8], left: Unfinished, sink: &mut impl FrameSink) -> bool {
+    send_on(frame, left, &mut 0, sink)
+}
+
+/// As [`send`], from the segment after the first `sent`, which counts on: a sink that had no room gets the rest later.
+pub(crate) fn send_on(frame: &[u8], left: Unfinished, sent: &mut usize, sink: &mut impl FrameSink) -> bool {
     let headers_len = if left.headers_len == 0 { frame.len() } else { usize::from(left.headers_len) };
     let (headers, payload) = frame.split_at(headers_len.min(frame.len()));
     let most = if left.segment_len == 0 { payload.len().max(1) } else { usize::from(left.segment_len) };
     let count = payload.len().div_ceil(most).max(1);
-    for index in 0..count {
+    for index in *sent..count {
         let part = payload.get(index * most..).unwrap_or_default();
         let part = &part[..part.len().min(most)];
         let length = headers.len() + part.len();
@@ -30,6 +35,7 @@ pub(crate) fn send(frame: &[u8], left: Unfinished, sink: &mut impl FrameSink) ->
             sum(segment, usize::from(left.checksum_from));
         }
         sink.commit(length);
+        *sent = index + 1;
     }
     true
 }
@@ -95,6 +101,34 @@ mod tests {
 
         fn commit(&mut self, length: usize) {
             self.frames.push(self.buffer[..length].to_vec());
+        }
+    }
+
+    /// An outbox that has room for so many frames.
+    struct Narrow(Outbox, usize);
+
+    impl FrameSink for Narrow {
+        fn frame(&mut self) -> Option<&mut [u8]> {
+            if self.0.frames.len() == self.1 { None } else { self.0.frame() }
+        }
+
+        fn commit(&mut self, length: usize) {
+            self.0.commit(length);
+        }
+    }
+
+    #[test]
+    fn a_sink_that_was_full_gets_the_rest_and_nothing_twice() {
+        let (frame, left) = unfinished(true, 14_480);
+        let mut whole = Outbox::default();
+        assert!(send(&frame, left, &mut whole));
+        for room in 1..10 {
+            let (mut narrow, mut sent) = (Narrow(Outbox::default(), room), 0);
+            while !send_on(&frame, left, &mut sent, &mut narrow) {
+                assert_eq!(narrow.0.frames.len(), narrow.1, "all the room is used");
+                narrow.1 += room;
+            }
+            assert_eq!(narrow.0.frames, whole.frames, "{room}");
         }
     }
 

@@ -1,11 +1,14 @@
-//! Packets of several descriptors: a large MTU, and segments that a kernel peer sends together. Every byte is compared, with and
-//! without loss, whoever sends. The broker runs in this process. Needs root, python3 and nft.
+//! The paths of large transfers: segments that leave together or one by one, packets of several descriptors (a large MTU, and segments
+//! that a kernel peer sends together), and the change from one to another. Every byte is compared, with and without loss and
+//! reordering, whoever sends. The broker runs in this process. Needs root, python3, nft, tc and ethtool.
 
 mod bench;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
 use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
@@ -18,31 +21,96 @@ const PORT: &str = "7100";
 const SIZE: &str = "6000000";
 const COUNT: &str = "4";
 
-/// What the client's end drops, of what it sends and of what it gets: one frame of a hundred, however many segments it has.
+/// What the client's end drops, of what it sends and of what it gets: one frame of a hundred, however many segments it has. What it
+/// gets is not dropped at the device: what comes back from another one ([`delay_some`]) is not seen there.
 const LOSS: &str = "table netdev faults {
-    chain in { type filter hook ingress device veth0 priority 0; numgen random mod 100 < 1 drop; }
     chain out { type filter hook egress device veth0 priority 0; numgen random mod 100 < 1 drop; }
+}
+table inet faults {
+    chain in { type filter hook prerouting priority 0; iif veth0 numgen random mod 100 < 1 drop; }
 }";
 
 #[derive(Clone, Copy, Debug)]
 struct Network {
     mtu: u32,
-    offload: ReceiveOffload,
+    segment_offload: bool,
+    receive_offload: ReceiveOffload,
     loses: bool,
+    reorders: bool,
 }
+
+/// As it is without options, and nothing is lost.
+const DEFAULT: Network = Network {
+    mtu: 1500,
+    segment_offload: true,
+    receive_offload: ReceiveOffload::Packets,
+    loses: false,
+    reorders: false,
+};
 
 impl Network {
     fn bench(self) -> Bench {
         let lab = Lab::new(1);
         lab.set_mtu(self.mtu);
-        let bench = Bench::within(lab, Options { receive_offload: self.offload, ..Options::default() });
+        let options = Options {
+            segment_offload: self.segment_offload,
+            receive_offload: self.receive_offload,
+            ..Options::default()
+        };
+        let bench = Bench::within(lab, options);
         if self.loses {
             let rules = bench.path("faults.nft");
             std::fs::write(&rules, LOSS).unwrap();
             bench.lab.client.command("nft", &["-f", rules.to_str().unwrap()]);
         }
+        if self.reorders {
+            delay_some(&bench.lab.client);
+        }
         bench
     }
+}
+
+/// One segment of sixteen, by its sequence number, waits longer than those after it: of what the client sends, and of what comes to
+/// it, which goes by another device for that.
+fn delay_some(client: &Namespace) {
+    let tc = |arguments: String| client.command("tc", &arguments.split_whitespace().collect::<Vec<_>>());
+    client.run("link add ifb0 type ifb");
+    client.run("link set ifb0 mtu 9000 up");
+    for device in [INTERFACE, "ifb0"] {
+        tc(format!("qdisc add dev {device} root handle 1: htb default 1"));
+        tc(format!("class add dev {device} parent 1: classid 1:1 htb rate 10gbit"));
+        tc(format!("class add dev {device} parent 1: classid 1:2 htb rate 20mbit burst 1600 cburst 1600"));
+        for (protocol, place) in [("ip", 26), ("ipv6", 46)] {
+            tc(format!(
+                "filter add dev {device} parent 1: protocol {protocol} prio {place} u32 match u8 5 0x0f at {place} flowid 1:2"
+            ));
+        }
+    }
+    tc(format!("qdisc add dev {INTERFACE} ingress"));
+    tc(format!(
+        "filter add dev {INTERFACE} parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb0"
+    ));
+}
+
+/// How many frames were in the slow class of both devices, the less of the two.
+fn delayed(client: &Namespace) -> u64 {
+    let of = |device: &str| {
+        let shown = client.command("tc", &["-s", "class", "show", "dev", device, "classid", "1:2"]);
+        let packets = shown.split_whitespace().skip_while(|word| *word != "bytes").nth(1).unwrap_or("0");
+        packets.parse::<u64>().unwrap_or_else(|_| panic!("{shown}"))
+    };
+    of(INTERFACE).min(of("ifb0"))
+}
+
+/// Frames of several segments that the kernel took, and that it did not, whatever the reason.
+fn left_together(statistics: &str) -> (u64, u64) {
+    let after = statistics.split("Counters { frames:").nth(1).unwrap_or_default();
+    let counted = |name: &str| {
+        let (_, number) = after.split_once(&format!(" {name}: ")).unwrap_or_default();
+        number.split(|c: char| !c.is_ascii_digit()).next().and_then(|n| n.parse().ok()).unwrap_or(0)
+    };
+    let lost = ["dropped", "interface_down", "failed"].map(counted).iter().sum();
+    (sum(statistics, "Counters { frames:"), lost)
 }
 
 /// One end accelerated, the other over the kernel, each sends and checks what it gets. What the accelerated one counted.
@@ -84,8 +152,12 @@ fn transfer(bench: &Bench, listens: bool, own: IpAddr, other: IpAddr, seed: &str
     complained
 }
 
+fn seed() -> String {
+    std::env::var("OVERFLY_SEED").unwrap_or_else(|_| std::process::id().to_string())
+}
+
 fn transfers(network: Network) {
-    let seed = std::env::var("OVERFLY_SEED").unwrap_or_else(|_| std::process::id().to_string());
+    let seed = seed();
     println!("OVERFLY_SEED={seed}, {network:?}");
     for listens in [true, false] {
         for (own, other) in
@@ -94,29 +166,126 @@ fn transfers(network: Network) {
             let bench = network.bench();
             let counted = transfer(&bench, listens, own, other, &seed);
             let long = sum(&counted, "received_long_frames:");
-            assert!(long > 100, "{long} packets of several descriptors: {counted}");
+            let expected = network.mtu > 2000 || network.receive_offload == ReceiveOffload::Segments;
+            assert_eq!(long > 100, expected, "{long} packets of several descriptors: {counted}");
+            let (together, lost) = left_together(&counted);
+            assert_eq!(together > 100, network.segment_offload, "{together} frames left together: {counted}");
+            assert_eq!(lost, 0, "{counted}");
+            if network.reorders {
+                let delayed = delayed(&bench.lab.client);
+                assert!(delayed > 20, "{delayed} frames were delayed");
+            }
         }
     }
 }
 
 #[test]
 fn streams_in_jumbo_frames_arrive_byte_by_byte() {
-    transfers(Network { mtu: 9000, offload: ReceiveOffload::Packets, loses: false });
+    transfers(Network { mtu: 9000, ..DEFAULT });
 }
 
 #[test]
-fn streams_in_jumbo_frames_survive_loss() {
-    transfers(Network { mtu: 9000, offload: ReceiveOffload::Packets, loses: true });
+fn streams_in_jumbo_frames_survive_loss_and_reordering() {
+    transfers(Network { mtu: 9000, loses: true, reorders: true, ..DEFAULT });
 }
 
 #[test]
 fn streams_of_segments_that_arrive_together_are_whole() {
-    transfers(Network { mtu: 1500, offload: ReceiveOffload::Segments, loses: false });
+    transfers(Network { receive_offload: ReceiveOffload::Segments, ..DEFAULT });
 }
 
 #[test]
-fn streams_of_segments_that_arrive_together_survive_loss() {
-    transfers(Network { mtu: 9000, offload: ReceiveOffload::Segments, loses: true });
+fn streams_of_segments_that_arrive_together_survive_loss_and_reordering() {
+    let segments =
+        Network { receive_offload: ReceiveOffload::Segments, loses: true, reorders: true, ..DEFAULT };
+    transfers(segments);
+    transfers(Network { mtu: 9000, ..segments });
+}
+
+#[test]
+fn streams_of_segments_that_leave_together_survive_loss_and_reordering() {
+    transfers(Network { loses: true, reorders: true, ..DEFAULT });
+}
+
+#[test]
+fn streams_of_segments_one_by_one_survive_loss_and_reordering() {
+    transfers(Network { segment_offload: false, loses: true, reorders: true, ..DEFAULT });
+}
+
+/// The device does the work of segmentation and checksums, or the kernel in its place, now this, now that: nothing is lost or
+/// repeated.
+#[test]
+fn a_device_that_loses_its_offloads_while_it_sends_is_no_fault() {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}");
+    let bench = DEFAULT.bench();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let switching = scope.spawn(|| {
+            let mut switches = 0;
+            while !ended.load(Ordering::Relaxed) {
+                for state in ["off", "on"] {
+                    let features = ["tso", "gso", "tx", "sg"].map(|feature| [feature, state]);
+                    let arguments = [&["-K", INTERFACE][..], features.as_flattened()].concat();
+                    bench.lab.server.command("ethtool", &arguments);
+                    switches += 1;
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+            switches
+        });
+        let ends = Ends(&ended);
+        let counted = transfer(&bench, true, SERVER.into(), CLIENT.into(), &seed);
+        drop(ends);
+        assert!(switching.join().unwrap() > 2);
+        let (together, lost) = left_together(&counted);
+        assert!(together > 100 && lost == 0, "{counted}");
+    });
+}
+
+/// Tells another thread, also when this one panics.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The interface goes, and comes back as one that takes no frames of several segments: programs go on, segment by segment.
+#[test]
+fn an_interface_that_comes_back_without_them_gets_segments_one_by_one() {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}");
+    let bench = DEFAULT.bench();
+    let mut listener = bench.accelerated(PYTHON);
+    listener.arg(programs("transfer.py")).args(["listen", &SERVER.to_string(), PORT, "2", SIZE, &seed]);
+    listener.args(["both", "no"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut listener = Helper(spawn(&bench.lab.server, &mut listener));
+    let mut told = BufReader::new(listener.0.stdout.take().unwrap());
+    let mut ready = String::new();
+    told.read_line(&mut ready).unwrap();
+    assert_eq!(ready, "ready\n");
+    let connect = || {
+        bench.until_joined((IpAddr::from(SERVER), PORT.parse().unwrap()).into(), 1);
+        let mut connector = Command::new(PYTHON);
+        connector.arg(programs("transfer.py")).args(["connect", &SERVER.to_string(), PORT, "1", SIZE, &seed]);
+        let output = run(&bench.lab.client, connector.args(["both", "no"]));
+        assert!(output.status.success(), "seed {seed}: {}", text(&output.stderr));
+    };
+    connect();
+    bench.lab.part();
+    until("the broker sees that it is gone", || bench.broker.attachment().interface().addresses.is_empty());
+    bench.lab.join_after(1, || bench.lab.hold_back());
+    until("the broker has it again", || !bench.broker.attachment().interface().addresses.is_empty());
+    connect();
+    let mut complaints = Vec::new();
+    listener.0.stderr.take().unwrap().read_to_end(&mut complaints).unwrap();
+    let complained = text(&complaints);
+    assert!(listener.0.wait().unwrap().success(), "{complained}");
+    let cut = sum(&complained, " cut:");
+    assert!(left_together(&complained).0 > 100 && cut > 100, "{cut} were cut: {complained}");
+    assert_eq!(sum(&complained, "accepts"), 2, "{complained}");
 }
 
 /// The largest segment is what the device's MTU leaves, and follows a peer with a smaller one.
@@ -176,7 +345,7 @@ for number in range(200):
 print('done', flush=True)
 ";
     for offload in [ReceiveOffload::Packets, ReceiveOffload::Segments] {
-        let bench = Network { mtu: 1500, offload, loses: false }.bench();
+        let bench = Network { receive_offload: offload, ..DEFAULT }.bench();
         let mut receiver = bench.accelerated(PYTHON);
         receiver.args(["-c", RECEIVER, &SERVER.to_string()]).stdout(Stdio::piped());
         let mut receiver = Helper(spawn(&bench.lab.server, &mut receiver));

@@ -48,6 +48,6 @@ pub use features::{XdpFeatures, xdp_features};
 pub use firewall::firewall_in_force;
 pub use host::{Hosting, host, leave_descriptors_behind, stand};
 pub use local_broker::LocalBroker;
-pub use long_packets::{ReceiveOffload, long_packets_of};
+pub use long_packets::{ReceiveOffload, long_packets_of, segments_of, xdp_attached};
 pub use mirror::routing_rules;
 pub use overfly_link::broker::{Interface, Protocol, Route};

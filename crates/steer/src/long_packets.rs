@@ -142,6 +142,31 @@ pub fn long_packets_of(interface: &str) -> Result<u16, String> {
     shape.long_packets.map(|()| shape.mtu)
 }
 
+/// Whether what a kernel peer sends together can arrive so on an interface of this thread's network namespace
+/// ([`ReceiveOffload::Segments`]).
+///
+/// # Errors
+/// Why not, in words.
+pub fn segments_of(interface: &str) -> Result<(), String> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
+    let link = link.map_err(|errno| format!("reading the interface: {errno}"))?;
+    let link = link.ok_or("there is no such interface")?;
+    Shape::of(&link, interface, ReceiveOffload::Segments, false).segments
+}
+
+/// Where an XDP program is attached to an interface of this thread's network namespace, in words. `None` if there is none.
+#[must_use]
+pub fn xdp_attached(interface: &str) -> Option<&'static str> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface)).ok()??;
+    // XDP_ATTACHED_DRV, _SKB, _HW.
+    match link.xdp_attached {
+        1 => Some("in the driver"),
+        2 => Some("behind the driver"),
+        3 => Some("on the card"),
+        _ => None,
+    }
+}
+
 fn kernel_version() -> (u32, u32) {
     let name = rustix::system::uname();
     let release = name.release().to_string_lossy();

@@ -71,6 +71,7 @@ const IFF_UP: u32 = 1;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
+const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
@@ -122,6 +123,8 @@ pub(crate) struct Link {
     pub(crate) rx_queues: u32,
     pub(crate) tx_queues: u32,
     pub(crate) xdp_program: Option<u32>,
+    /// Where that is: `XDP_ATTACHED_DRV` and so on (linux/if_link.h).
+    pub(crate) xdp_attached: u8,
     /// The queueing discipline that frames wait in before the device sends them.
     pub(crate) queueing: Option<String>,
 }
@@ -599,16 +602,8 @@ fn text(value: &[u8]) -> String {
 }
 
 fn parse_link(body: &[u8]) -> Option<Link> {
-    let mut link = Link {
-        index: u32::from_ne_bytes(array(body, 4)?),
-        mac: None,
-        mtu: 0,
-        kind: None,
-        rx_queues: 1,
-        tx_queues: 1,
-        xdp_program: None,
-        queueing: None,
-    };
+    let index = u32::from_ne_bytes(array(body, 4)?);
+    let mut link = Link { index, rx_queues: 1, tx_queues: 1, ..Link::default() };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
@@ -624,6 +619,8 @@ fn parse_link(body: &[u8]) -> Option<Link> {
                 link.xdp_program = attributes(value)
                     .find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)
                     .and_then(|(_, id)| number(id));
+                let attached = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
+                link.xdp_attached = attached.and_then(|(_, place)| place.first().copied()).unwrap_or(0);
             }
             _ => {}
         }

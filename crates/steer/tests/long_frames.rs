@@ -253,13 +253,7 @@ fn where_it_cannot_be_the_reason_is_said() {
     assert!(sockets.long_frames.is_none());
     assert_eq!(XdpLink::open(sockets).unwrap().segment_offload(), 0);
     drop(attachment);
-    lab.server.command(
-        "tc",
-        &[
-            "qdisc", "add", "dev", INTERFACE, "root", "tbf", "rate", "1gbit", "burst", "100kb", "latency",
-            "50ms",
-        ],
-    );
+    lab.hold_back();
     let attachment = attach_again(&lab);
     assert!(attachment.long_frames().is_err_and(|reason| reason.contains("tbf")));
 }

@@ -4,12 +4,13 @@ use core::mem::zeroed;
 use core::ptr::null_mut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use overfly_wire::Unfinished;
+use overfly_wire::{FrameSink, Unfinished};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::thread::sched_yield;
 use zerocopy::IntoBytes;
 
 use crate::Error;
+use crate::finish;
 use crate::virtio::{HEADER_LEN, Header};
 
 /// TCP payload bytes of one frame at most (`segment_offload` of `overfly_engine::Config`).
@@ -30,6 +31,8 @@ pub struct Counters {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Frames of several segments that were cut here, because the interface that came back takes none.
+    pub cut: u64,
     /// Frames of one segment that went the same way, to stay behind those of their flow.
     pub followers: u64,
     /// System calls.
@@ -50,6 +53,7 @@ impl Counters {
         [
             ("long_frames", self.frames),
             ("long_frame_bytes", self.bytes),
+            ("long_frame_cut", self.cut),
             ("long_frame_followers", self.followers),
             ("long_frame_calls", self.calls),
             ("long_frame_again", self.again),
@@ -66,7 +70,13 @@ impl Counters {
 struct Waiting {
     start: usize,
     length: usize,
-    is_long: bool,
+    left: Unfinished,
+}
+
+impl Waiting {
+    const fn is_long(&self) -> bool {
+        self.left.segment_len > 0
+    }
 }
 
 /// Where frames of several segments wait for their system call.
@@ -79,6 +89,10 @@ pub(crate) struct LongFrames {
     waiting: Vec<Waiting>,
     /// Of those, how many have gone.
     gone: usize,
+    /// Of the frame after those, how many segments have been cut.
+    cut: usize,
+    /// The socket leads nowhere, but its number stays taken.
+    has_no_device: bool,
     /// Flows that have frames here, by a hash of their ports: what else they send must not overtake those. A flow that is taken
     /// for another one goes this way without need.
     flows: [u64; (FLOW_BITS / 64) as usize],
@@ -95,6 +109,8 @@ impl LongFrames {
             used: 0,
             waiting: Vec::with_capacity(ARENA_LEN / 1024),
             gone: 0,
+            cut: 0,
+            has_no_device: false,
             flows: [0; (FLOW_BITS / 64) as usize],
             is_stuck: false,
             counters: Counters::default(),
@@ -110,15 +126,34 @@ impl LongFrames {
         Ok(())
     }
 
+    /// Goes on for an interface that takes no such frames: what comes is cut. What waited is lost.
+    pub(crate) fn without_a_device(mut self) -> LongFrames {
+        self.clear();
+        self.has_no_device = true;
+        self
+    }
+
+    /// Frames are to be [cut](LongFrames::cut), not sent.
+    #[inline]
+    pub(crate) fn has_no_device(&self) -> bool {
+        self.has_no_device
+    }
+
     /// Nothing waits here.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
+    /// Whether there is room for a frame of so many bytes.
+    #[inline]
+    pub(crate) fn has_room(&self, length: usize) -> bool {
+        self.waiting.len() < self.waiting.capacity() && self.used + HEADER_LEN + length <= self.arena.len()
+    }
+
     /// Room for the next frame, of so many bytes; `None` until others have gone.
     pub(crate) fn frame(&mut self, length: usize) -> Option<&mut [u8]> {
-        if self.waiting.len() == self.waiting.capacity() {
+        if !self.has_room(length) {
             return None;
         }
         self.arena.get_mut(self.used + HEADER_LEN..self.used + HEADER_LEN + length)
@@ -133,7 +168,7 @@ impl LongFrames {
         if let Some(bit) = flow_bit(frame) {
             self.flows[bit as usize / 64] |= 1 << (bit % 64);
         }
-        self.waiting.push(Waiting { start, length: end - start, is_long: left.segment_len > 0 });
+        self.waiting.push(Waiting { start, length: end - start, left });
         self.used = end;
     }
 
@@ -149,18 +184,21 @@ impl LongFrames {
 
     /// Gives the kernel what waits. What it cannot take now stays.
     pub(crate) fn send(&mut self) {
-        while !self.is_stuck {
+        loop {
             let frames = &self.waiting[self.gone..];
             let frames = &frames[..frames.len().min(BATCH)];
             if frames.is_empty() {
                 return self.clear();
             }
+            if self.is_stuck || self.has_no_device {
+                return;
+            }
             self.counters.calls += 1;
             match send_together(&self.socket, &self.arena, frames) {
                 Ok(taken) => {
                     for frame in &frames[..taken.min(frames.len())] {
-                        self.counters.frames += u64::from(frame.is_long);
-                        self.counters.followers += u64::from(!frame.is_long);
+                        self.counters.frames += u64::from(frame.is_long());
+                        self.counters.followers += u64::from(!frame.is_long());
                         self.counters.bytes += (frame.length - HEADER_LEN) as u64;
                     }
                     self.gone += taken;
@@ -168,6 +206,21 @@ impl LongFrames {
                 Err(errno) => self.failed(errno),
             }
         }
+    }
+
+    /// Gives `sink` what waits, in segments. What it has no room for stays.
+    pub(crate) fn cut(&mut self, sink: &mut impl FrameSink) {
+        while let Some(frame) = self.waiting.get(self.gone) {
+            let bytes = &self.arena[frame.start + HEADER_LEN..frame.start + frame.length];
+            if !finish::send_on(bytes, frame.left, &mut self.cut, sink) {
+                return;
+            }
+            self.counters.cut += u64::from(frame.is_long());
+            self.counters.followers += u64::from(!frame.is_long());
+            self.counters.bytes += bytes.len() as u64;
+            (self.gone, self.cut) = (self.gone + 1, 0);
+        }
+        self.clear();
     }
 
     #[cold]
@@ -198,7 +251,7 @@ impl LongFrames {
 
     fn clear(&mut self) {
         self.waiting.clear();
-        (self.used, self.gone) = (0, 0);
+        (self.used, self.gone, self.cut) = (0, 0, 0);
         self.flows.fill(0);
     }
 }

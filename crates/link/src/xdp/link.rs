@@ -10,6 +10,7 @@ use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOpt
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_yield;
 
+use super::counters::{Counters, KernelCounters, Occupancy};
 use super::fill::{Batch, Outcome, Turn};
 use super::late::LateSyns;
 use super::memory::{Memory, PoolLayout};
@@ -31,142 +32,6 @@ const REAP_BATCH: u32 = 32;
 const TURN_ATTEMPTS: u32 = 64;
 /// Rounds of that many before a stack that is about to sleep leaves the work all the same: longer than any turn can take.
 const SETTLE_ATTEMPTS: u32 = 10_000;
-
-/// What an [`XdpLink`] has done, and every reason for which it did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames handed to the caller of [`XdpLink::receive`].
-    pub received_frames: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Of these frames, those that came in several descriptors and were put together.
-    pub received_long_frames: u64,
-    /// Received frames with descriptors that point out of the pool, dropped. Something corrupted the ring.
-    pub receive_invalid: u64,
-    /// Received frames whose last descriptors are not there, dropped.
-    pub receive_unfinished: u64,
-    /// Received frames of more bytes or descriptors than a packet can have ([`super::PACKET_LEN_MAX`]), dropped.
-    pub receive_too_long: u64,
-    /// Frames committed.
-    pub sent_frames: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Calls of `sendto`.
-    pub kicks: u64,
-    /// [`FrameSink::frame`] had no free frame.
-    pub transmit_full: u64,
-    /// `sendto` took no frame and had no complaint but EAGAIN: the device's queue or the send buffer is full.
-    pub transmit_again: u64,
-    /// `sendto` said EBUSY: the device dropped a frame.
-    pub transmit_dropped: u64,
-    /// `sendto` said ENOBUFS: the kernel had no memory.
-    pub transmit_no_memory: u64,
-    /// `sendto` said ENETDOWN or ENXIO: the interface is down or gone.
-    pub transmit_interface_down: u64,
-    /// `sendto` said something else.
-    pub transmit_failed: u64,
-    /// Frames that the kernel has finished with, of any stack.
-    pub completed_frames: u64,
-    /// Completed addresses that are no frames. Something corrupted the ring.
-    pub completion_invalid: u64,
-    /// Times that it was another stack's turn to fill, so that received frames went back later.
-    pub fill_deferred: u64,
-    /// Times that the turn to fill was taken from a stack that had it and did not run.
-    pub fill_taken_over: u64,
-    /// Times that this stack lost its turn to fill, because it had not run for a while.
-    pub fill_lost: u64,
-    /// Times that another stack was faster at the completion ring.
-    pub completion_missed: u64,
-    /// Times that the fill ring had no room. Something corrupted it.
-    pub fill_full: u64,
-    /// SYNs that had waited for a stopped process until other stacks may have answered them, dropped.
-    pub late_syns: u64,
-    /// Calls that polled a device's queue.
-    pub busy_polls: u64,
-    /// Times that the processor was given away because nothing had arrived.
-    pub yields: u64,
-    /// Calls that told a driver that there are frames to receive into again (zero-copy).
-    pub receive_wakeups: u64,
-}
-
-impl Counters {
-    /// A received frame is not handed over.
-    #[cold]
-    fn drop_received(&mut self, flaw: Flaw) {
-        match flaw {
-            Flaw::CutShort => self.receive_unfinished += 1,
-            Flaw::TooLong => self.receive_too_long += 1,
-            Flaw::Invalid => self.receive_invalid += 1,
-            Flaw::Rest => {}
-        }
-    }
-
-    /// Each counter with its name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("received_frames", self.received_frames),
-            ("received_bytes", self.received_bytes),
-            ("received_long_frames", self.received_long_frames),
-            ("receive_invalid", self.receive_invalid),
-            ("receive_unfinished", self.receive_unfinished),
-            ("receive_too_long", self.receive_too_long),
-            ("sent_frames", self.sent_frames),
-            ("sent_bytes", self.sent_bytes),
-            ("kicks", self.kicks),
-            ("transmit_full", self.transmit_full),
-            ("transmit_again", self.transmit_again),
-            ("transmit_dropped", self.transmit_dropped),
-            ("transmit_no_memory", self.transmit_no_memory),
-            ("transmit_interface_down", self.transmit_interface_down),
-            ("transmit_failed", self.transmit_failed),
-            ("completed_frames", self.completed_frames),
-            ("completion_invalid", self.completion_invalid),
-            ("fill_deferred", self.fill_deferred),
-            ("fill_taken_over", self.fill_taken_over),
-            ("fill_lost", self.fill_lost),
-            ("completion_missed", self.completion_missed),
-            ("fill_full", self.fill_full),
-            ("late_syns", self.late_syns),
-            ("busy_polls", self.busy_polls),
-            ("yields", self.yields),
-            ("receive_wakeups", self.receive_wakeups),
-        ]
-        .into_iter()
-    }
-}
-
-/// How full a link's rings are, in frames, all queues together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Occupancy {
-    /// Received frames that wait to be taken.
-    pub received: u32,
-    /// Places in the receive rings.
-    pub receive_ring: u32,
-    /// Frames that wait to be sent.
-    pub outstanding: u32,
-    /// Places in the transmit ring.
-    pub transmit_ring: u32,
-    /// Frames that the kernel can receive into.
-    pub fill: u32,
-}
-
-/// What the kernel counted for a stack's sockets (`XDP_STATISTICS`), all queues together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KernelCounters {
-    /// Frames dropped for any reason but a full ring: nothing to receive into, or longer than
-    /// [`super::RECEIVED_FRAME_LEN_MAX`] where the sockets take one descriptor for each.
-    pub receive_dropped: u64,
-    /// Frames dropped because the receive ring was full.
-    pub receive_ring_full: u64,
-    /// Times that the kernel found the fill ring empty (counted for the pool).
-    pub fill_ring_empty: u64,
-    /// Invalid addresses in the fill ring.
-    pub receive_invalid: u64,
-    /// Invalid descriptors in the transmit ring.
-    pub transmit_invalid: u64,
-    /// Times that the kernel found the transmit ring empty.
-    pub transmit_ring_empty: u64,
-}
 
 /// What a [`XdpLink::receive`] that has found nothing does before it looks again.
 #[derive(Clone, Copy, Debug)]
@@ -306,7 +171,8 @@ impl XdpLink {
     }
 
     /// The interface was gone and is there again: goes on with a stack's new sockets. [`XdpLink::descriptors`] have the numbers
-    /// that they had, but lead to other files: who watches them must begin anew. Frames that were not sent are lost.
+    /// that they had, but lead to other files: who watches them must begin anew. Frames that were not sent are lost. If no frames
+    /// of several segments leave by the new interface, those that the engine goes on to write are cut here.
     ///
     /// # Errors
     /// As [`XdpLink::open`]; nothing has changed then.
@@ -323,12 +189,11 @@ impl XdpLink {
             }
         }
         renewed.counters = self.counters;
-        match (&mut self.long_frames, &mut renewed.long_frames) {
-            (Some(old), Some(new)) => new.takes_the_place_of(old)?,
-            (None, None) => {}
-            // The engine has been told what the link can do.
-            (Some(_), None) => return Err(Error::Layout("no more long frames")),
-            (None, Some(_)) => renewed.long_frames = None,
+        // The engine has been told what the link can do, and is not told again.
+        match (self.long_frames.take(), &mut renewed.long_frames) {
+            (Some(mut old), Some(new)) => new.takes_the_place_of(&mut old)?,
+            (Some(old), None) => renewed.long_frames = Some(old.without_a_device()),
+            (None, _) => renewed.long_frames = None,
         }
         if matches!(self.idle, Idle::Yield) {
             renewed.idle = Idle::Yield;
@@ -466,24 +331,29 @@ impl XdpLink {
     ///
     /// Frames of several segments go last, so that none overtakes what its flow has in the ring.
     pub fn flush(&mut self) {
-        self.push();
-        self.recycle();
-    }
-
-    /// The same without a look at what is free: a frame that is being written stays where it is.
-    fn push(&mut self) {
+        if self.has_long_frames() {
+            self.cut_long_frames();
+        }
         if self.show() {
             self.kick();
         }
-        self.send_long_frames();
+        self.recycle();
+        if self.has_long_frames() && self.transmit.outstanding() == 0 {
+            self.send_long_frames();
+        }
     }
 
-    #[inline]
     fn send_long_frames(&mut self) {
-        if let Some(long) = self.long_frames.as_mut().filter(|long| !long.is_empty())
-            && self.transmit.outstanding() == 0
-        {
+        if let Some(long) = &mut self.long_frames {
             long.send();
+        }
+    }
+
+    /// Puts frames of several segments into the ring, in segments, if the device takes no others.
+    fn cut_long_frames(&mut self) {
+        if let Some(mut long) = self.long_frames.take_if(|long| long.has_no_device()) {
+            long.cut(self);
+            self.long_frames = Some(long);
         }
     }
 
@@ -638,8 +508,21 @@ impl XdpLink {
         self.queues[self.transmit_queue].memory.busy()[(self.tx_base + frame) as usize].is_free()
     }
 
-    /// Sends a frame of the ring's behind those of several segments, if its flow has some there. If there is no room, those go
-    /// first.
+    /// Whether there is room behind frames of several segments for any other: once it is written it cannot wait, and in the ring it
+    /// would overtake those of its flow.
+    #[cold]
+    fn has_room_to_follow(&mut self) -> bool {
+        let longest = self.layout.frame_len_max();
+        let has_room = |link: &XdpLink| {
+            link.long_frames.as_ref().is_none_or(|long| long.is_empty() || long.has_room(longest))
+        };
+        has_room(self) || {
+            self.flush();
+            has_room(self)
+        }
+    }
+
+    /// Sends a frame of the ring's behind those of several segments, if its flow has some there.
     #[cold]
     fn follows(&mut self, frame: u32, length: usize) -> bool {
         let Some(long) = &mut self.long_frames else { return false };
@@ -649,14 +532,13 @@ impl XdpLink {
         if !long.has_flow_of(written) {
             return false;
         }
-        if let Some(room) = long.frame(length) {
-            room.copy_from_slice(written);
-            long.commit(length, Unfinished::default());
-            return true;
-        }
-        self.push();
-        // A kernel that takes none now: better out of order than not at all.
-        false
+        let Some(room) = long.frame(length) else {
+            debug_assert!(false, "`frame` has seen that there is room");
+            return false;
+        };
+        room.copy_from_slice(written);
+        long.commit(length, Unfinished::default());
+        true
     }
 
     /// Whether there is room for the longest frame where the cursor is.
@@ -889,6 +771,10 @@ impl Queue {
 impl FrameSink for XdpLink {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
+        if self.has_long_frames() && !self.has_room_to_follow() {
+            self.counters.transmit_full += 1;
+            return None;
+        }
         if !self.transmit.has_room(self.layout.frame_buffers) {
             // Somebody else's kick has not ended: this one does when that has.
             self.flush();
@@ -995,3 +881,6 @@ impl core::fmt::Debug for XdpLink {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

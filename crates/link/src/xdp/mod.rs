@@ -5,6 +5,7 @@
 //! own queue; it sends on one of them.
 
 mod completion;
+mod counters;
 mod fill;
 mod late;
 mod link;
@@ -25,7 +26,8 @@ mod atomic {
     pub(super) use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 }
 
-pub use link::{Counters, KernelCounters, Occupancy, XdpLink};
+pub use counters::{Counters, KernelCounters, Occupancy};
+pub use link::XdpLink;
 pub use memory::{FRAME_BUFFERS_MAX, FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
 pub use pieces::PACKET_LEN_MAX;
 pub use pool::{HugePages, Mode, Pool, Reclaimed, knows_long_packets};

@@ -262,38 +262,45 @@ impl<T: Copy> Producer<T> {
     }
 }
 
+/// Rings of tests.
 #[cfg(test)]
-mod tests {
+pub(super) mod heap {
     use super::*;
-    use std::collections::VecDeque;
 
     /// A ring in ordinary memory, with both of its ends here. `start` is where both indices begin.
-    struct HeapRing<T> {
+    pub(in crate::xdp) struct HeapRing<T> {
         indices: Box<[AtomicU32; 3]>,
         entries: Box<[T]>,
     }
 
-    impl<T: Copy + Default> HeapRing<T> {
-        fn new(capacity: u32, start: u32) -> HeapRing<T> {
+    impl<T: Copy> HeapRing<T> {
+        pub(in crate::xdp) fn new(capacity: u32, start: u32, empty: T) -> HeapRing<T> {
             HeapRing {
                 indices: Box::new([AtomicU32::new(start), AtomicU32::new(start), AtomicU32::new(0)]),
-                entries: vec![T::default(); capacity as usize].into_boxed_slice(),
+                entries: vec![empty; capacity as usize].into_boxed_slice(),
             }
         }
 
         /// Another view of the ring; the caller keeps `self` alive longer.
-        fn view(&mut self) -> Ring<T> {
+        pub(in crate::xdp) fn view(&mut self) -> Ring<T> {
             Ring {
                 producer: NonNull::from(&self.indices[0]),
                 consumer: NonNull::from(&self.indices[1]),
                 flags: NonNull::from(&self.indices[2]),
-                entries: NonNull::from(&mut self.entries[0]),
+                entries: NonNull::from(&mut self.entries[..]).cast(),
                 mask: u32::try_from(self.entries.len()).unwrap() - 1,
                 _mapping: None,
                 _entries: PhantomData,
             }
         }
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::heap::HeapRing;
+    use super::*;
+    use std::collections::VecDeque;
 
     /// Every sequence of 10 operations on rings of 1, 2 and 4 entries, across the wrap of the indices, against a queue.
     #[test]
@@ -310,7 +317,7 @@ mod tests {
         for capacity in [1_u32, 2, 4] {
             for start in [0, u32::MAX, u32::MAX - 2] {
                 for code in 0..4_u32.pow(LENGTH) {
-                    let mut memory = HeapRing::<u64>::new(capacity, start);
+                    let mut memory = HeapRing::new(capacity, start, 0_u64);
                     let mut producer = Producer::new(memory.view());
                     let mut consumer = Consumer::new(memory.view());
                     let (mut written, mut visible) = (VecDeque::new(), VecDeque::new());
@@ -358,7 +365,7 @@ mod tests {
     #[test]
     fn numbers_arrive_in_order_across_threads() {
         const COUNT: u64 = 2_000_000;
-        let mut memory = HeapRing::<u64>::new(8, u32::MAX - 1000);
+        let mut memory = HeapRing::new(8, u32::MAX - 1000, 0_u64);
         let (mut producer, mut consumer) = (Producer::new(memory.view()), Consumer::new(memory.view()));
         std::thread::scope(|scope| {
             scope.spawn(move || {

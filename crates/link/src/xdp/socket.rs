@@ -86,6 +86,10 @@ pub(crate) fn poll_device(socket: BorrowedFd<'_>) {
 /// EAGAIN if that was not all. EBUSY: the device's queue was full, and a frame is lost. Others as `xsk_sendmsg` has them
 /// (net/xdp/xsk.c).
 pub fn kick(socket: BorrowedFd<'_>) -> Result<(), Errno> {
+    #[cfg(test)]
+    if let Some(answer) = pretended::kick() {
+        return answer;
+    }
     send(socket, &[], SendFlags::DONTWAIT).map(drop)
 }
 
@@ -102,4 +106,27 @@ pub(crate) fn enable_busy_poll(socket: BorrowedFd<'_>, busy_poll: BusyPoll) -> R
         })?;
     }
     Ok(())
+}
+
+/// A kernel of a test's own in place of the real one.
+#[cfg(test)]
+pub(super) mod pretended {
+    use std::cell::RefCell;
+
+    use rustix::io::Errno;
+
+    type Kick = Box<dyn FnMut() -> Result<(), Errno>>;
+
+    thread_local! {
+        static KICK: RefCell<Option<Kick>> = const { RefCell::new(None) };
+    }
+
+    /// What this thread's kicks do from now on.
+    pub(in crate::xdp) fn kicks_with(kick: impl FnMut() -> Result<(), Errno> + 'static) {
+        KICK.set(Some(Box::new(kick)));
+    }
+
+    pub(in crate::xdp) fn kick() -> Option<Result<(), Errno>> {
+        KICK.with_borrow_mut(|kick| kick.as_mut().map(|kick| kick()))
+    }
 }

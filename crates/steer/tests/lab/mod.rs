@@ -38,12 +38,18 @@ impl Lab {
 
     /// Makes the link, with addresses.
     pub(crate) fn join(&self, queues: u32) {
+        self.join_after(queues, || ());
+    }
+
+    /// The same; `before` is done to the link before it has addresses, and so before a broker takes it for the one that was gone.
+    pub(crate) fn join_after(&self, queues: u32, before: impl FnOnce()) {
         let lab = self;
         let peer = format!("/proc/{}/fd/{}", std::process::id(), lab.client.0.as_raw_fd());
         lab.server.run(&format!(
             "link add {INTERFACE} numtxqueues {queues} numrxqueues {queues} type veth \
              peer name {INTERFACE} netns {peer} numtxqueues {queues} numrxqueues {queues}"
         ));
+        before();
         for (namespace, v4, v6) in [(&lab.server, SERVER, SERVER_V6), (&lab.client, CLIENT, CLIENT_V6)] {
             // Addresses may be used at once: nobody else is on the link.
             namespace.write(&format!("/proc/sys/net/ipv6/conf/{INTERFACE}/accept_dad"), "0");
@@ -70,6 +76,12 @@ impl Lab {
         for namespace in [&self.server, &self.client] {
             namespace.run(&format!("link set {INTERFACE} mtu {mtu}"));
         }
+    }
+
+    /// Gives the server's end a queueing discipline in which frames of several segments would wait: they do not leave there.
+    pub(crate) fn hold_back(&self) {
+        let arguments = format!("qdisc add dev {INTERFACE} root tbf rate 10gbit burst 1mb latency 50ms");
+        self.server.command("tc", &arguments.split_whitespace().collect::<Vec<_>>());
     }
 
     /// Takes the link away.
