@@ -148,6 +148,34 @@ pub(crate) struct Recovery {
     probe: Option<Probe>,
 }
 
+/// The most recently sent of some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Latest {
+    pub(crate) end: u32,
+    /// Where they were sent once, before the scoreboard was made: not earlier than they were.
+    pub(crate) sent_at_us: u32,
+    /// They were sent more than once.
+    pub(crate) again: bool,
+}
+
+impl Latest {
+    fn of(run: &Run, end: u32) -> Self {
+        Self { end, sent_at_us: run.sent_at_us, again: run.again }
+    }
+
+    /// The later of the two.
+    pub(crate) fn max(this: Option<Self>, that: Option<Self>) -> Option<Self> {
+        match (this, that) {
+            (Some(this), Some(that)) => {
+                let is_later = before(this.sent_at_us, that.sent_at_us)
+                    || (this.sent_at_us == that.sent_at_us && before(this.end, that.end));
+                Some(if is_later { that } else { this })
+            }
+            (this, that) => this.or(that),
+        }
+    }
+}
+
 /// What an acknowledgment brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Delivered {
@@ -157,6 +185,8 @@ pub(crate) struct Delivered {
     pub(crate) duplicate: bool,
     /// A round trip that the newly delivered bytes measured.
     pub(crate) rtt_us: Option<u32>,
+    /// The most recently sent of them.
+    pub(crate) latest: Option<Latest>,
 }
 
 /// What RACK found.
@@ -164,6 +194,10 @@ pub(crate) struct Delivered {
 pub(crate) struct Losses {
     /// Bytes newly taken as lost.
     pub(crate) bytes: u32,
+    /// Ranges of them that do not touch.
+    pub(crate) ranges: u32,
+    /// The most recently sent of them.
+    pub(crate) latest: Option<Latest>,
     /// Look again after so many microseconds.
     pub(crate) again_after_us: Option<u32>,
 }
@@ -329,6 +363,7 @@ impl Recovery {
         } else {
             delivered.rtt_us = Some(rtt.max(1));
         }
+        delivered.latest = Latest::max(delivered.latest, Some(Latest::of(run, end)));
         let newer = !self.rack_valid
             || before(self.rack_sent_at_us, run.sent_at_us)
             || (self.rack_sent_at_us == run.sent_at_us && before(self.rack_end, end));
@@ -547,6 +582,7 @@ impl Recovery {
         }
         let window = self.reordering_window_us(min_rtt_us, smoothed_us, mss);
         let mut start = una;
+        let mut last_lost = None;
         for run in &mut self.runs {
             let began = start;
             start = run.end;
@@ -563,6 +599,9 @@ impl Recovery {
             if age >= allowed {
                 run.fate = Fate::Lost;
                 losses.bytes += distance(began, run.end);
+                losses.ranges += u32::from(last_lost != Some(began));
+                losses.latest = Latest::max(losses.latest, Some(Latest::of(run, run.end)));
+                last_lost = Some(run.end);
             } else {
                 let left = allowed - age;
                 losses.again_after_us = Some(losses.again_after_us.map_or(left, |other| other.max(left)));

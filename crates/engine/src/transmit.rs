@@ -246,10 +246,15 @@ impl<O: Owner> Turn<'_, O> {
             let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
             self.flow.congestion.idle(initial, self.now.tick());
         }
+        let mut waits = false;
         for burst in 0.. {
             if burst == self.shared.config.max_burst {
                 return Ok(Sent::More);
             }
+            let Some(most) = self.allowance() else {
+                waits = true;
+                break;
+            };
             if self.repeat_lost(sink)? {
                 continue;
             }
@@ -260,9 +265,7 @@ impl<O: Owner> Turn<'_, O> {
                 self.path_probed(payload);
                 continue;
             }
-            let Some((length, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
-                break;
-            };
+            let Some((length, fin)) = next_segment(self.flow, most) else { break };
             self.send_data(self.flow.send_next, length, fin, sink)?;
             if self.flow.flags.has(Flags::FORCE)
                 && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
@@ -280,7 +283,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::SEND_WANTED);
-        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 {
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !waits {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
             flow.flags.set(Flags::PERSIST);
             let timeout = flow.rtt.timeout_us(flow.backoff);
@@ -399,6 +402,10 @@ impl<O: Owner> Turn<'_, O> {
             extra.repeated = extra.repeated.saturating_add(1);
         }
         flow.sent_at_us = now_us;
+        if flow.congestion.bbr().is_some() {
+            self.model_transmission(sequence, end, new);
+        }
+        let flow = &mut *self.flow;
         if fin {
             flow.state = match flow.state {
                 State::Established => State::FinWait1,
@@ -969,7 +976,7 @@ impl Shared {
 
 /// Length of the next segment that may be sent, and whether it carries FIN. A link that cuts segments (`offload` bytes at most)
 /// gets several full ones at once.
-fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
+pub(crate) fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     if flow.state.fin_was_sent() {
         // SND.NXT is beyond the stream.
         return None;
