@@ -55,7 +55,8 @@ impl Way {
 
     fn take(&mut self, now: Instant, frame: &[u8]) {
         if self.is_narrow {
-            let waiting = self.busy_until.saturating_duration_since(now).as_micros() as u64 * RATE_BPS / 8_000_000;
+            let waiting =
+                self.busy_until.saturating_duration_since(now).as_micros() as u64 * RATE_BPS / 8_000_000;
             if waiting + frame.len() as u64 > self.path.queue {
                 return;
             }
@@ -128,7 +129,8 @@ fn drive(mut tap: Tap, sender: Sender, path: Path, seed: u64, received: &AtomicU
         |at: Instant| overfly_engine::Instant::from_micros(1_000_000 + (at - begin).as_micros() as u64);
     if sender == Sender::Engine {
         let remote = SocketAddr::new(CLIENT.into(), PORT);
-        let flow = engine.connect(stamp(begin), SocketAddr::new(SERVER.into(), 10_000), remote).expect("connect");
+        let flow =
+            engine.connect(stamp(begin), SocketAddr::new(SERVER.into(), 10_000), remote).expect("connect");
         engine.send(flow, 1 << 30);
     }
     let mut inward = Way::new(seed ^ 1, path, sender == Sender::Kernel);
@@ -248,8 +250,8 @@ fn bbr_brings_what_the_kernels_brings_over_a_lossy_path() {
         (50, 20, DEEP),
     ] {
         let path = Path { loss, delay: Duration::from_millis(delay_ms), queue };
-        let [kernel, ours] =
-            [Sender::Kernel, Sender::Engine].map(|sender| goodput(sender, path, 20_261_124 + loss + delay_ms));
+        let [kernel, ours] = [Sender::Kernel, Sender::Engine]
+            .map(|sender| goodput(sender, path, 20_261_124 + loss + delay_ms));
         let name = if queue == DEEP { "deep" } else { "shallow" };
         println!("| {} % | {delay_ms} ms | {name} | {kernel:.2} | {ours:.2} |", loss as f64 / 10.0);
         if loss <= 10 && ours < kernel * 0.6 {

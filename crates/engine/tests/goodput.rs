@@ -43,14 +43,10 @@ struct Control {
     response: Option<fn(f64, f64) -> f64>,
 }
 
-const CUBIC: Control =
-    Control { name: "CUBIC", algorithm: Algorithm::Cubic, response: Some(cubic_window) };
+const CUBIC: Control = Control { name: "CUBIC", algorithm: Algorithm::Cubic, response: Some(cubic_window) };
 const BBR: Control = Control { name: "BBR", algorithm: Algorithm::Bbr, response: None };
-const CONTROLS: [Control; 3] = [
-    CUBIC,
-    Control { name: "Reno", algorithm: Algorithm::Reno, response: Some(reno_window) },
-    BBR,
-];
+const CONTROLS: [Control; 3] =
+    [CUBIC, Control { name: "Reno", algorithm: Algorithm::Reno, response: Some(reno_window) }, BBR];
 
 /// RFC 9438 section 5.2 with C 0.4 and beta 0.7, and section 4.3: where Reno would have the larger window, CUBIC has it too.
 fn cubic_window(loss: f64, rtt: f64) -> f64 {
@@ -97,12 +93,8 @@ fn goodput_mbps(control: &Control, loss: u64, delay_ms: u64, queue_bytes: u64, s
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);
-    let path = Faults {
-        bandwidth_bps: BANDWIDTH_BPS,
-        queue_bytes,
-        delay_us: delay_ms * 1000,
-        ..Faults::default()
-    };
+    let path =
+        Faults { bandwidth_bps: BANDWIDTH_BPS, queue_bytes, delay_us: delay_ms * 1000, ..Faults::default() };
     network.set_faults(path);
     network.client.owner.count_only = true;
     network.server.owner.count_only = true;
@@ -150,7 +142,8 @@ fn table(control: &Control, figures: &mut Vec<f64>) -> String {
                 0 => "–".to_owned(),
                 _ => format!("{:.2}", mbps(segments_a_second).min(bound)),
             };
-            let response = control.response.map_or("–".to_owned(), |window| theory(window(rate, rtt) / rtt));
+            let response =
+                control.response.map_or("–".to_owned(), |window| theory(window(rate, rtt) / rtt));
             let _ = writeln!(
                 text,
                 "| {} % | {delay_ms} ms | {figure:.2} | {response} | {} | {bound:.2} |",
@@ -175,11 +168,8 @@ fn queues(figures: &mut Vec<f64>) -> String {
             for delay_ms in [1, 20, 100] {
                 let [bbr, cubic] = [BBR, CUBIC].map(|control| cell(&control, loss, delay_ms, queue_bytes));
                 figures.extend([bbr, cubic]);
-                let _ = writeln!(
-                    text,
-                    "| {} % | {delay_ms} ms | {bbr:.2} | {cubic:.2} |",
-                    loss as f64 / 10.0
-                );
+                let _ =
+                    writeln!(text, "| {} % | {delay_ms} ms | {bbr:.2} | {cubic:.2} |", loss as f64 / 10.0);
             }
         }
         text.push('\n');
@@ -211,7 +201,9 @@ fn beside(controls: [&Control; 2], delay_ms: u64, queue_bytes: u64, seed: u64) -
     for (port, control) in (40_000..).zip(controls) {
         let flow = network.client.connect(network.now, SocketAddrV4::new(CLIENT, port), service);
         network.client.engine.set_congestion(flow, control.algorithm);
-        assert!(network.run_until(Duration::from_secs(10), |network| !network.server.owner.incoming.is_empty()));
+        assert!(
+            network.run_until(Duration::from_secs(10), |network| !network.server.owner.incoming.is_empty())
+        );
         let (peer, _) = network.server.owner.incoming.pop_front().expect("an incoming flow");
         network.server.engine.accepted(peer);
         network.client.send(flow, 1 << 30);

@@ -128,8 +128,11 @@ impl Bbr {
     }
 
     pub(crate) fn sent(&mut self, sent: &Transmission) {
-        let window = self.window;
-        self.model.get_or_insert_with(|| Box::new(Model::new(sent, window)));
+        if self.model.is_none() {
+            self.model = Some(Box::new(Model::new(sent, self.window)));
+            // What comes first is not ahead of its time by more than a quantum, either.
+            let _ = self.allowance(sent.now, sent.mss);
+        }
         self.change(|model| model.sent(sent));
     }
 

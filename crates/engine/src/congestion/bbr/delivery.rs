@@ -345,7 +345,10 @@ mod tests {
         }
         let latest = Latest { end: first.wrapping_add(3 * MSS), sent_at_us: 102, again: false };
         assert_eq!(delivery.delivered(1000, first, MSS, Newest::Of(latest), 0).in_flight, 3 * MSS);
-        assert_eq!(delivery.delivered(2000, first.wrapping_add(2 * MSS), 2 * MSS, Newest::InOrder, 0).in_flight, 2 * MSS);
+        assert_eq!(
+            delivery.delivered(2000, first.wrapping_add(2 * MSS), 2 * MSS, Newest::InOrder, 0).in_flight,
+            2 * MSS
+        );
         assert_eq!(delivery.sent.len(), 2);
     }
 }

@@ -72,16 +72,6 @@ impl State {
     }
 }
 
-/// `BBR.ack_phase`: what the acknowledgments that arrive say of a probe.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Feedback {
-    None,
-    Refilling,
-    Starting,
-    Arriving,
-    Stopping,
-}
-
 /// What a spurious loss brings back (section 5.5.11).
 #[derive(Clone, Copy, Debug)]
 struct Undo {
@@ -146,7 +136,8 @@ pub(super) struct Model {
     rounds_since_probe: u64,
     probe_wait_us: u64,
     cycle_since_us: u64,
-    feedback: Feedback,
+    /// `BBR.ack_phase`: the next round has nothing of the last probe any more.
+    probe_ends: bool,
     /// `BBR.bw_probe_samples`: a probe's losses have not been answered yet.
     is_probed: bool,
     up_rounds: u32,
@@ -206,7 +197,7 @@ impl Model {
             rounds_since_probe: 0,
             probe_wait_us: 0,
             cycle_since_us: now_us,
-            feedback: Feedback::None,
+            probe_ends: false,
             is_probed: false,
             up_rounds: 0,
             up_acked: 0,

@@ -1,7 +1,7 @@
 //! What losses and marks do to the model (sections 5.5.10, 5.5.11 and 5.6.4.4).
 
 use super::super::delivery::Record;
-use super::{BETA, INFINITE, Model, State, Undo};
+use super::{BETA, Model, State, Undo};
 use crate::recovery::Losses;
 
 /// `BBR.LossThresh`: percent of what was in flight that may be lost in a round trip.
@@ -9,7 +9,7 @@ const LOSS_THRESHOLD: u64 = 2;
 
 impl Model {
     /// Section 5.5.10.2: `BBRHandleLostPacket`, for the bytes that were found lost together.
-    pub(super) fn lost(&mut self, losses: &Losses, has_sack: bool, now_us: u64) {
+    pub(in crate::congestion::bbr) fn lost(&mut self, losses: &Losses, has_sack: bool, now_us: u64) {
         self.delivery.lost += u64::from(losses.bytes);
         self.ranges_lost += losses.ranges;
         self.note_loss();
@@ -33,7 +33,7 @@ impl Model {
     }
 
     /// `BBRHandleInflightTooHigh`.
-    fn too_much(&mut self, now_us: u64, in_flight: u64, is_limited: bool) {
+    pub(super) fn too_much(&mut self, now_us: u64, in_flight: u64, is_limited: bool) {
         self.is_probed = false;
         if !is_limited {
             self.long_inflight = in_flight.max(self.target() * BETA / 100);
@@ -44,7 +44,7 @@ impl Model {
     }
 
     /// An echoed mark is a loss that says for certain that there was a queue: a probe ends, and so does Startup.
-    pub(super) fn marked(&mut self, now_us: u64) {
+    pub(in crate::congestion::bbr) fn marked(&mut self, now_us: u64) {
         self.enter_recovery();
         self.note_loss();
         if self.state == State::Startup {
@@ -64,33 +64,33 @@ impl Model {
     }
 
     /// Section 5.6.4.4.
-    fn save_window(&mut self) {
+    pub(super) fn save_window(&mut self) {
         let is_normal = !self.is_recovering && self.state != State::ProbeRtt;
         self.prior_window = if is_normal { self.window } else { self.prior_window.max(self.window) };
     }
 
-    fn restore_window(&mut self) {
+    pub(super) fn restore_window(&mut self) {
         self.window = self.window.max(self.prior_window);
     }
 
-    pub(super) fn enter_recovery(&mut self) {
+    pub(in crate::congestion::bbr) fn enter_recovery(&mut self) {
         self.save_window();
         self.save_state();
         self.is_recovering = true;
     }
 
-    pub(super) fn enter_timeout(&mut self, mss: u32) {
+    pub(in crate::congestion::bbr) fn enter_timeout(&mut self, mss: u32) {
         self.enter_recovery();
         self.window = mss;
     }
 
-    pub(super) fn leave_recovery(&mut self) {
+    pub(in crate::congestion::bbr) fn leave_recovery(&mut self) {
         self.is_recovering = false;
         self.restore_window();
     }
 
     /// Section 5.5.11.2.
-    pub(super) fn undo(&mut self) {
+    pub(in crate::congestion::bbr) fn undo(&mut self) {
         self.leave_recovery();
         self.loss_in_round = false;
         self.reset_full(0);

@@ -1,7 +1,7 @@
 //! The states of a path that is known: probes for more bandwidth (section 5.3.3), and for the round trip of an empty queue (5.3.4).
 
 use super::losses::is_too_much;
-use super::{BETA, Delivered, Feedback, INFINITE, Model, Sample, State};
+use super::{Delivered, INFINITE, Model, Sample, State};
 
 /// `BBR.ProbeRTTDuration`.
 const PROBE_RTT_US: u64 = 200_000;
@@ -17,7 +17,7 @@ impl Model {
         self.rounds_since_probe = self.random() % 2;
         self.probe_wait_us = PROBE_WAIT_US + self.random() % 1_000_000;
         self.cycle_since_us = now_us;
-        self.feedback = Feedback::Stopping;
+        self.probe_ends = true;
         self.start_round();
         self.state = State::Down;
     }
@@ -25,13 +25,13 @@ impl Model {
     fn start_refill(&mut self) {
         self.reset_short_term();
         (self.up_rounds, self.up_acked) = (0, 0);
-        self.feedback = Feedback::Refilling;
+        self.probe_ends = false;
         self.start_round();
         self.state = State::Refill;
     }
 
-    fn start_up(&mut self) {
-        self.feedback = Feedback::Starting;
+    pub(super) fn start_up(&mut self) {
+        self.probe_ends = false;
         self.start_round();
         self.reset_full(self.last.rate);
         self.state = State::Up;
@@ -47,12 +47,19 @@ impl Model {
     }
 
     /// Section 5.3.3.6.
-    pub(super) fn update_cycle(&mut self, now_us: u64, sample: &Sample, news: &Delivered, is_window_limited: bool) {
+    pub(super) fn update_cycle(
+        &mut self,
+        now_us: u64,
+        sample: &Sample,
+        news: &Delivered,
+        is_window_limited: bool,
+    ) {
         if !self.was_full {
             return;
         }
-        self.adapt_long_term(now_us, sample, news, is_window_limited);
-        match self.state {
+        self.adapt_long_term(sample, news, is_window_limited);
+        let state = self.state;
+        match state {
             State::Down | State::Cruise if self.is_time_to_probe(now_us) => self.start_refill(),
             State::Down if self.is_time_to_cruise(news.in_flight) => self.state = State::Cruise,
             State::Refill if self.round_starts => {
@@ -85,23 +92,15 @@ impl Model {
         self.is_full_now
     }
 
-    fn adapt_long_term(&mut self, now_us: u64, sample: &Sample, news: &Delivered, is_window_limited: bool) {
-        if self.round_starts {
-            match self.feedback {
-                Feedback::Starting => self.feedback = Feedback::Arriving,
-                Feedback::Stopping => {
-                    self.feedback = Feedback::None;
-                    if self.state.probes_bandwidth() && !sample.is_limited {
-                        self.max_bandwidth.advance();
-                    }
-                }
-                _ => {}
+    fn adapt_long_term(&mut self, sample: &Sample, news: &Delivered, is_window_limited: bool) {
+        if self.probe_ends && self.round_starts {
+            // All that was sent in the probe has been answered (as Linux's later versions; the draft does not say).
+            (self.probe_ends, self.is_probed) = (false, false);
+            if self.state.probes_bandwidth() && !sample.is_limited {
+                self.max_bandwidth.advance();
             }
         }
         if is_too_much(sample.lost, sample.in_flight, news.has_sack) {
-            if self.is_probed {
-                self.too_much(now_us, sample.in_flight.into(), sample.is_limited);
-            }
             return;
         }
         if self.long_inflight == INFINITE {
@@ -137,7 +136,7 @@ impl Model {
             self.save_window();
             self.state = State::ProbeRtt;
             self.probe_rtt_until_us = None;
-            self.feedback = Feedback::Stopping;
+            self.probe_ends = true;
             self.start_round();
         }
         if self.state == State::ProbeRtt {
