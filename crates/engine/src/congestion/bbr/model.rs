@@ -388,7 +388,7 @@ impl Model {
 
     /// Section 5.3.1.2.
     fn check_full(&mut self, sample: &Sample) {
-        if self.is_full_now || !self.round_starts || sample.is_limited {
+        if self.is_full_now || !self.round_starts || sample.is_limited || sample.rate == 0 {
             return;
         }
         if sample.rate >= self.full_bandwidth.saturating_mul(5) / 4 {
