@@ -31,7 +31,9 @@ impl Paced {
 impl Flow {
     /// There is nothing to send, neither new nor again.
     fn is_drained(&self) -> bool {
-        self.unsent() == 0 && self.recovery().is_none_or(|recovery| recovery.lost() == 0)
+        self.state.is_synchronized()
+            && self.unsent() == 0
+            && self.recovery().is_none_or(|recovery| recovery.lost() == 0)
     }
 }
 

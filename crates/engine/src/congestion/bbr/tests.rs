@@ -183,10 +183,10 @@ fn startup_finds_the_rate_and_drain_empties_the_queue() {
         assert!(model.rtt.min_us.abs_diff(rtt_us as u32) < 200, "{rtt_us} µs: {}", model.rtt.min_us);
         let order: Vec<State> = path.log.iter().take(3).map(|&(_, state)| state).collect();
         if rtt_us > quanta_us {
-            assert_eq!(order, [State::Startup, State::Drain, State::Down], "{rtt_us} µs");
+            assert_eq!(order, [State::Startup, State::Drain, State::Cruise], "{rtt_us} µs");
         } else {
             // That much may always be in flight.
-            assert_eq!(order[..2], [State::Startup, State::Down], "{rtt_us} µs");
+            assert_eq!(order[..2], [State::Startup, State::Cruise], "{rtt_us} µs");
         }
         // Two products in flight: one of them queues, and no more than the quanta besides.
         let bound_us = rtt_us + quanta_us;
@@ -209,15 +209,25 @@ fn a_deep_queue_stays_short_and_the_path_full() {
 
 #[test]
 fn bandwidth_is_probed_by_rounds_on_short_paths_and_by_the_clock_on_long_ones() {
-    for (rtt_us, least_us, most_us) in [(20_000, 1_100_000, 1_900_000), (200_000, 1_900_000, 5_000_000)] {
+    for (rtt_us, least_us, most_us) in [(20_000, 1_200_000, 1_700_000), (200_000, 2_000_000, 3_010_000)] {
         let mut path = Path::new(rtt_us, DEEP);
         path.run_for(30_000_000);
-        let probes = path.when(State::Up);
-        assert!(probes.len() >= 5, "{rtt_us} µs: {} probes", probes.len());
-        // Without those that a look for the round trip came between.
-        let gaps: Vec<u64> = probes.windows(2).map(|pair| pair[1] - pair[0]).collect();
-        let usual = gaps.iter().filter(|gap| (least_us..most_us).contains(*gap)).count();
-        assert!(usual * 2 > gaps.len(), "{rtt_us} µs: {gaps:?}");
+        // From where the clock starts to the next probe.
+        let mut since_us = None;
+        let mut waits = Vec::new();
+        let mut last = State::Startup;
+        for &(at_us, state) in &path.log {
+            match state {
+                State::Down => since_us = Some(at_us),
+                State::Cruise if last == State::ProbeRtt => since_us = Some(at_us),
+                State::ProbeRtt => since_us = None,
+                State::Refill => waits.extend(since_us.map(|since_us| at_us - since_us)),
+                _ => {}
+            }
+            last = state;
+        }
+        assert!(waits.len() >= 4, "{rtt_us} µs: {waits:?}");
+        assert!(waits.iter().all(|wait| (least_us..most_us).contains(wait)), "{rtt_us} µs: {waits:?}");
     }
 }
 
@@ -272,12 +282,12 @@ fn a_program_that_sends_little_does_not_make_the_path_slow() {
 }
 
 #[test]
-fn one_loss_in_a_hundred_costs_next_to_nothing() {
+fn one_loss_in_a_hundred_costs_little() {
     let mut path = Path::new(20_000, DEEP);
     path.loses_each = 100;
     path.run_for(2_000_000);
     let goodput = path.goodput(20_000_000);
-    assert!(goodput > RATE * 85 / 100, "{goodput}");
+    assert!(goodput > RATE * 70 / 100, "{goodput}");
 }
 
 #[test]
