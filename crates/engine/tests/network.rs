@@ -29,7 +29,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         config.data_retries = 30;
         config.syn_retries = 30;
         config.neighbor_solicitations = 30;
-        config.congestion = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr][random.below(3) as usize];
+        config.congestion = [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Reno][seed as usize % 3];
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);
