@@ -7,7 +7,7 @@ use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Event, Owner};
 use crate::receive::Arrival;
-use crate::recovery::{CongestionState, Delivered, Latest, Losses, RANGE_BYTES, Recovery};
+use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES, Recovery};
 use crate::sequence::{at_or_before, before};
 use crate::time::Deadline;
 
@@ -136,9 +136,10 @@ impl<O: Owner> Turn<'_, O> {
         let losses = self.find_losses(news)?;
         self.end_recovery(was_lossy)?;
         self.react(losses.bytes > 0, news.echo, repaired)?;
-        self.model_losses(&losses);
         if self.flow.congestion.bbr().is_some() {
-            self.model_delivery(delivered.bytes, delivered.latest.map_or(Newest::Unknown, Newest::Of));
+            self.model_losses(&losses);
+            let newest = self.flow.recovery_mut().and_then(Recovery::take_latest);
+            self.model_delivery(delivered.bytes, newest.map_or(Newest::Unknown, Newest::Of));
         } else {
             self.govern(delivered.bytes, news.una, news.flight, was_reducing);
         }
@@ -177,7 +178,6 @@ impl<O: Owner> Turn<'_, O> {
                 duplicate: sacked.duplicate,
                 // What is acknowledged cumulatively measures the path; a SACK may be a lie.
                 rtt_us: delivered.rtt_us,
-                latest: Latest::max(delivered.latest, sacked.latest),
             };
         } else if news.duplicate {
             delivered.bytes += recovery.duplicate_without_sack(flight, mss);
@@ -267,8 +267,10 @@ impl<O: Owner> Turn<'_, O> {
                 self.shared.counters.loss_probes_repaired += 1;
             }
             match self.flow.congestion.bbr_mut() {
-                Some(bbr) if echo => bbr.marked(self.now),
-                Some(bbr) => bbr.lost(&Losses { bytes: mss, ranges: 1, ..Losses::default() }, true, self.now),
+                Some(mut bbr) if echo => bbr.marked(self.now),
+                Some(mut bbr) => {
+                    bbr.lost(&Losses { bytes: mss, ranges: 1, ..Losses::default() }, true, self.now)
+                }
                 None => self.flow.congestion.congestion_experienced(flight, mss, tick),
             }
         }

@@ -9,7 +9,7 @@ mod cubic;
 mod reno;
 
 pub use bbr::BbrInfo;
-pub(crate) use bbr::{Bbr, Delivered, Newest, Transmission};
+pub(crate) use bbr::{Bbr, Delivered, Governor, Newest, Transmission};
 pub(crate) use cubic::Cubic;
 pub(crate) use reno::Reno;
 
@@ -123,7 +123,7 @@ pub(crate) enum Congestion {
     /// RFC 9438.
     Cubic(Cubic),
     /// draft-ietf-ccwg-bbr-05.
-    Bbr(Bbr),
+    Bbr { window: u32, bbr: Bbr },
 }
 
 const _: () = assert!(size_of::<Congestion>() <= 32, "a control block holds it");
@@ -134,7 +134,7 @@ impl Congestion {
         match algorithm {
             Algorithm::Cubic => Self::Cubic(Cubic::new(initial)),
             Algorithm::Reno => Self::Reno(Reno::new(initial)),
-            Algorithm::Bbr => Self::Bbr(Bbr::new(initial)),
+            Algorithm::Bbr => Self::Bbr { window: initial.clamp(1, MAX_WINDOW), bbr: Bbr::default() },
         }
     }
 
@@ -143,7 +143,7 @@ impl Congestion {
         match self {
             Self::Reno(_) => Algorithm::Reno,
             Self::Cubic(_) => Algorithm::Cubic,
-            Self::Bbr(_) => Algorithm::Bbr,
+            Self::Bbr { .. } => Algorithm::Bbr,
         }
     }
 
@@ -151,22 +151,22 @@ impl Congestion {
     #[inline]
     pub(crate) const fn bbr(&self) -> Option<&Bbr> {
         match self {
-            Self::Bbr(bbr) => Some(bbr),
+            Self::Bbr { bbr, .. } => Some(bbr),
             _ => None,
         }
     }
 
     #[inline]
-    pub(crate) const fn bbr_mut(&mut self) -> Option<&mut Bbr> {
+    pub(crate) const fn bbr_mut(&mut self) -> Option<Governor<'_>> {
         match self {
-            Self::Bbr(bbr) => Some(bbr),
+            Self::Bbr { window, bbr } => Some(Governor { window, bbr }),
             _ => None,
         }
     }
 
     /// Gives back the memory of a flow that will send no data again.
     pub(crate) fn forget(&mut self) {
-        if let Self::Bbr(bbr) = self {
+        if let Self::Bbr { bbr, .. } = self {
             bbr.forget();
         }
     }
@@ -177,7 +177,10 @@ macro_rules! each {
         match $congestion {
             Congestion::Reno($algorithm) => $call,
             Congestion::Cubic($algorithm) => $call,
-            Congestion::Bbr($algorithm) => $call,
+            Congestion::Bbr { window, bbr } => {
+                let $algorithm = &mut Governor { window, bbr };
+                $call
+            }
         }
     };
 }
@@ -185,12 +188,20 @@ macro_rules! each {
 impl CongestionControl for Congestion {
     #[inline]
     fn window(&self) -> u32 {
-        each!(self, algorithm => algorithm.window())
+        match self {
+            Self::Reno(reno) => reno.window(),
+            Self::Cubic(cubic) => cubic.window(),
+            Self::Bbr { window, .. } => *window,
+        }
     }
 
     #[inline]
     fn threshold(&self) -> u32 {
-        each!(self, algorithm => algorithm.threshold())
+        match self {
+            Self::Reno(reno) => reno.threshold(),
+            Self::Cubic(cubic) => cubic.threshold(),
+            Self::Bbr { .. } => MAX_WINDOW,
+        }
     }
 
     #[inline]

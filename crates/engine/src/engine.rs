@@ -355,9 +355,8 @@ impl Engine {
         let block = self.flows.at_mut(flow.0);
         if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {
             if block.congestion.bbr().is_some() {
-                self.note_limit(flow.0);
+                block.note_limit();
             }
-            let block = self.flows.at_mut(flow.0);
             block.promised += bytes as u64;
             self.enqueue(flow.0);
         }
@@ -731,8 +730,12 @@ impl Engine {
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
         let unread = self.shared.unread.front().map(|&(due, _)| due);
-        let others = self.shared.resolution.next_deadline().into_iter().chain(self.shared.paced.next());
-        timers.into_iter().chain(quick).chain(unread).chain(others).min()
+        let others = timers.into_iter().chain(quick).chain(unread);
+        let first = others.chain(self.shared.resolution.next_deadline()).min();
+        match self.shared.paced.next() {
+            Some(due) => Some(first.map_or(due, |first| first.min(due))),
+            None => first,
+        }
     }
 
     /// The time last told.
@@ -752,7 +755,9 @@ impl Engine {
         if !self.shared.quick.is_empty() || !self.shared.unread.is_empty() {
             self.acknowledge_quickly(now, owner);
         }
-        self.wake_paced(now);
+        if self.shared.paced.next().is_some() {
+            self.wake_paced(now);
+        }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
             self.conclude(now, index, verdict, owner);

@@ -5,19 +5,19 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::congestion::{Delivered, Newest, Transmission};
+use crate::congestion::{Bbr, Delivered, Newest, Transmission};
 use crate::engine::{Engine, Turn};
 use crate::flow::{Flags, Flow};
 use crate::owner::{FlowId, Owner};
 use crate::recovery::{CongestionState, Losses, Recovery};
 use crate::time::Instant;
-use crate::transmit::next_segment;
 
 /// Flows that wait for their turn, the earliest first. One that has gone may still stand here.
 #[derive(Debug, Default)]
 pub(crate) struct Paced(BinaryHeap<Reverse<(Instant, u32)>>);
 
 impl Paced {
+    #[inline]
     pub(crate) fn next(&self) -> Option<Instant> {
         self.0.peek().map(|&Reverse((due, _))| due)
     }
@@ -35,24 +35,28 @@ impl Flow {
             && self.unsent() == 0
             && self.recovery().is_none_or(|recovery| recovery.lost() == 0)
     }
-}
 
-impl Engine {
-    /// More is about to be promised for a flow: had it nothing to send, the program is what limits it (draft-ietf-ccwg-bbr-05
-    /// section 4.1.2.4).
-    pub(crate) fn note_limit(&mut self, index: u32) {
-        let flow = self.flows.at_mut(index);
-        let (is_drained, in_flight) = (flow.is_drained(), flow.pipe());
-        if is_drained && let Some(bbr) = flow.congestion.bbr_mut() {
+    /// It will be woken when it may send.
+    pub(crate) fn waits_for_turn(&self) -> bool {
+        self.congestion.bbr().is_some_and(Bbr::is_waiting)
+    }
+
+    /// More is about to be promised: had the flow nothing to send, the program is what limits it (draft-ietf-ccwg-bbr-05 section
+    /// 4.1.2.4).
+    pub(crate) fn note_limit(&mut self) {
+        let (is_drained, in_flight) = (self.is_drained(), self.pipe());
+        if is_drained && let Some(mut bbr) = self.congestion.bbr_mut() {
             bbr.limited_by_program(in_flight);
         }
     }
+}
 
+impl Engine {
     /// Those whose turn has come have output.
     pub(crate) fn wake_paced(&mut self, now: Instant) {
         while let Some((due, index)) = self.shared.paced.pop_due(now) {
             let flow = self.flows.at_mut(index);
-            if let Some(bbr) = flow.congestion.bbr_mut() {
+            if let Some(mut bbr) = flow.congestion.bbr_mut() {
                 bbr.woken(due);
                 if flow.flags.has(Flags::IN_TABLE) {
                     self.enqueue(index);
@@ -63,34 +67,33 @@ impl Engine {
 }
 
 impl<O: Owner> Turn<'_, O> {
-    /// Bytes that may be given to a link at once that cuts segments; `None` while the flow has to wait for its turn.
+    /// How many of `length` bytes may be sent now; `None` while a flow with BBR has to wait for its turn.
     #[inline]
-    pub(crate) fn allowance(&mut self) -> Option<u32> {
-        let offload = self.shared.config.segment_offload;
-        if self.flow.congestion.bbr().is_none() {
-            return Some(offload);
+    pub(crate) fn allowed(&mut self, length: u32) -> Option<u32> {
+        match self.flow.congestion.bbr() {
+            None => Some(length),
+            Some(_) => self.allowed_by_pace(length),
         }
-        self.paced_allowance(offload)
     }
 
-    fn paced_allowance(&mut self, offload: u32) -> Option<u32> {
-        let flow = &mut *self.flow;
-        if flow.is_drained() || flow.flags.has(Flags::RESET_WANTED) {
-            // A FIN, or nothing; before a reset all goes that may.
-            return Some(offload);
+    fn allowed_by_pace(&mut self, length: u32) -> Option<u32> {
+        let (flow, FlowId(index)) = (&mut *self.flow, self.id);
+        if length == 0 || flow.flags.has(Flags::RESET_WANTED) {
+            // A FIN; before a reset all goes that may.
+            return Some(length);
         }
         let mss = u32::from(flow.mss);
-        let due = match flow.congestion.bbr_mut()?.allowance(self.now, mss) {
-            Ok(quantum) => return Some(offload.min(quantum)),
-            Err(due) => due,
-        };
-        let FlowId(index) = self.id;
-        let is_lossy = flow.recovery().is_some_and(|recovery| recovery.lost() > 0);
-        let would_send = is_lossy || next_segment(flow, offload).is_some();
-        if would_send && flow.congestion.bbr_mut()?.wake(due) {
-            self.shared.paced.0.push(Reverse((due, index)));
+        let mut bbr = flow.congestion.bbr_mut()?;
+        match bbr.allowance(self.now, mss) {
+            Ok(quantum) if length > quantum => Some(quantum / mss * mss),
+            Ok(_) => Some(length),
+            Err(due) => {
+                if bbr.wake(due) {
+                    self.shared.paced.0.push(Reverse((due, index)));
+                }
+                None
+            }
         }
-        None
     }
 
     /// `[start, end)` was sent.
@@ -105,7 +108,7 @@ impl<O: Owner> Turn<'_, O> {
             mss: flow.mss.into(),
             rtt_us: flow.rtt.smoothed_us(),
         };
-        if let Some(bbr) = flow.congestion.bbr_mut() {
+        if let Some(mut bbr) = flow.congestion.bbr_mut() {
             bbr.sent(&sent);
         }
     }
@@ -125,7 +128,7 @@ impl<O: Owner> Turn<'_, O> {
             is_recovering: flow.recovery().map(Recovery::state) >= Some(CongestionState::Recovery),
             has_sack: flow.flags.has(Flags::SACK),
         };
-        if let Some(bbr) = flow.congestion.bbr_mut() {
+        if let Some(mut bbr) = flow.congestion.bbr_mut() {
             bbr.delivered(&delivered);
         }
     }
@@ -134,7 +137,7 @@ impl<O: Owner> Turn<'_, O> {
     pub(crate) fn model_losses(&mut self, losses: &Losses) {
         let has_sack = self.flow.flags.has(Flags::SACK);
         if losses.bytes > 0
-            && let Some(bbr) = self.flow.congestion.bbr_mut()
+            && let Some(mut bbr) = self.flow.congestion.bbr_mut()
         {
             bbr.lost(losses, has_sack, self.now);
         }

@@ -128,6 +128,8 @@ pub(crate) struct Recovery {
     rack_end: u32,
     rack_rtt_us: u32,
     rack_valid: bool,
+    rack_again: bool,
+    rack_advanced: bool,
     reordering_seen: bool,
     lateness: Lateness,
     dsack_round: Option<u32>,
@@ -158,24 +160,6 @@ pub(crate) struct Latest {
     pub(crate) again: bool,
 }
 
-impl Latest {
-    fn of(run: &Run, end: u32) -> Self {
-        Self { end, sent_at_us: run.sent_at_us, again: run.again }
-    }
-
-    /// The later of the two.
-    pub(crate) fn max(this: Option<Self>, that: Option<Self>) -> Option<Self> {
-        match (this, that) {
-            (Some(this), Some(that)) => {
-                let is_later = before(this.sent_at_us, that.sent_at_us)
-                    || (this.sent_at_us == that.sent_at_us && before(this.end, that.end));
-                Some(if is_later { that } else { this })
-            }
-            (this, that) => this.or(that),
-        }
-    }
-}
-
 /// What an acknowledgment brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Delivered {
@@ -185,8 +169,6 @@ pub(crate) struct Delivered {
     pub(crate) duplicate: bool,
     /// A round trip that the newly delivered bytes measured.
     pub(crate) rtt_us: Option<u32>,
-    /// The most recently sent of them.
-    pub(crate) latest: Option<Latest>,
 }
 
 /// What RACK found.
@@ -196,7 +178,7 @@ pub(crate) struct Losses {
     pub(crate) bytes: u32,
     /// Ranges of them that do not touch.
     pub(crate) ranges: u32,
-    /// The most recently sent of them.
+    /// The last of them.
     pub(crate) latest: Option<Latest>,
     /// Look again after so many microseconds.
     pub(crate) again_after_us: Option<u32>,
@@ -231,6 +213,8 @@ impl Recovery {
             rack_end: una,
             rack_rtt_us: 0,
             rack_valid: false,
+            rack_again: false,
+            rack_advanced: false,
             reordering_seen,
             lateness,
             dsack_round: None,
@@ -307,6 +291,12 @@ impl Recovery {
         self.lost
     }
 
+    /// The most recently sent of what has arrived (RFC 8985 section 5.2's RACK.segment), if it has since this was last asked.
+    pub(crate) fn take_latest(&mut self) -> Option<Latest> {
+        let Self { rack_end: end, rack_sent_at_us: sent_at_us, rack_again: again, .. } = *self;
+        core::mem::take(&mut self.rack_advanced).then_some(Latest { end, sent_at_us, again })
+    }
+
     /// Everything below `una` has arrived; `from` is where SND.UNA was.
     pub(crate) fn acknowledged(&mut self, from: u32, una: u32, now_us: u32, min_rtt_us: u32) -> Delivered {
         if self.ended_at.is_some_and(|end| before(end, from)) {
@@ -363,7 +353,6 @@ impl Recovery {
         } else {
             delivered.rtt_us = Some(rtt.max(1));
         }
-        delivered.latest = Latest::max(delivered.latest, Some(Latest::of(run, end)));
         let newer = !self.rack_valid
             || before(self.rack_sent_at_us, run.sent_at_us)
             || (self.rack_sent_at_us == run.sent_at_us && before(self.rack_end, end));
@@ -371,6 +360,7 @@ impl Recovery {
             self.rack_valid = true;
             self.rack_sent_at_us = run.sent_at_us;
             self.rack_end = end;
+            (self.rack_again, self.rack_advanced) = (run.again, true);
             self.rack_rtt_us = rtt;
         }
     }
@@ -600,7 +590,7 @@ impl Recovery {
                 run.fate = Fate::Lost;
                 losses.bytes += distance(began, run.end);
                 losses.ranges += u32::from(last_lost != Some(began));
-                losses.latest = Latest::max(losses.latest, Some(Latest::of(run, run.end)));
+                losses.latest = Some(Latest { end: run.end, sent_at_us: run.sent_at_us, again: run.again });
                 last_lost = Some(run.end);
             } else {
                 let left = allowed - age;

@@ -105,7 +105,7 @@ impl<O: Owner> Turn<'_, O> {
             recovery.timed_out(una, next, first);
             let lost = recovery.lost().saturating_sub(lost);
             flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
-            if let Some(bbr) = flow.congestion.bbr_mut() {
+            if let Some(mut bbr) = flow.congestion.bbr_mut() {
                 bbr.lost_to_timeout(lost, self.now);
             }
             flow.flags.clear(Flags::TIMED);

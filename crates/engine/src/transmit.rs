@@ -246,15 +246,10 @@ impl<O: Owner> Turn<'_, O> {
             let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
             self.flow.congestion.idle(initial, self.now.tick());
         }
-        let mut waits = false;
         for burst in 0.. {
             if burst == self.shared.config.max_burst {
                 return Ok(Sent::More);
             }
-            let Some(most) = self.allowance() else {
-                waits = true;
-                break;
-            };
             if self.repeat_lost(sink)? {
                 continue;
             }
@@ -265,8 +260,11 @@ impl<O: Owner> Turn<'_, O> {
                 self.path_probed(payload);
                 continue;
             }
-            let Some((length, fin)) = next_segment(self.flow, most) else { break };
-            self.send_data(self.flow.send_next, length, fin, sink)?;
+            let Some((wanted, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
+                break;
+            };
+            let Some(length) = self.allowed(wanted) else { break };
+            self.send_data(self.flow.send_next, length, fin && length == wanted, sink)?;
             if self.flow.flags.has(Flags::FORCE)
                 && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
             {
@@ -283,7 +281,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::SEND_WANTED);
-        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !waits {
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !flow.waits_for_turn() {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
             flow.flags.set(Flags::PERSIST);
             let timeout = flow.rtt.timeout_us(flow.backoff);
@@ -302,6 +300,9 @@ impl<O: Owner> Turn<'_, O> {
         // The first hole goes whatever the window (RFC 6582 section 3.2 step 3, RFC 5681 section 3.2 step 3).
         let first = sequence == flow.send_una;
         if !first && recovery.pipe(flow.flight()) + length > flow.congestion.window() {
+            return Ok(false);
+        }
+        if self.allowed(length).is_none() {
             return Ok(false);
         }
         self.send_again(sequence, length, sink)?;
@@ -976,7 +977,7 @@ impl Shared {
 
 /// Length of the next segment that may be sent, and whether it carries FIN. A link that cuts segments (`offload` bytes at most)
 /// gets several full ones at once.
-pub(crate) fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
+fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     if flow.state.fin_was_sent() {
         // SND.NXT is beyond the stream.
         return None;

@@ -71,33 +71,47 @@ pub struct BbrInfo {
     pub is_limited: bool,
 }
 
-/// One flow's BBR. The model is made when the first data is sent and goes with the connection: a handshake and TIME-WAIT have none.
-#[derive(Debug)]
+/// One flow's BBR but for its window, which stands where the other algorithms have theirs. The model is made when the first data is
+/// sent and goes with the connection: a handshake and TIME-WAIT have none.
+#[derive(Debug, Default)]
 pub(crate) struct Bbr {
-    window: u32,
     model: Option<Box<Model>>,
 }
 
-impl Bbr {
-    pub(crate) fn new(initial: u32) -> Self {
-        Self { window: initial.clamp(1, MAX_WINDOW), model: None }
-    }
+/// A flow's BBR and its window.
+#[derive(Debug)]
+pub(crate) struct Governor<'a> {
+    pub(super) window: &'a mut u32,
+    pub(super) bbr: &'a mut Bbr,
+}
 
+impl Bbr {
     /// Gives back the memory of a flow that will send no data again.
     pub(crate) fn forget(&mut self) {
         self.model = None;
     }
 
+    /// It asked for that, and was not woken yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.model.as_ref().is_some_and(|model| model.wakes_us.is_some())
+    }
+
+    pub(crate) fn info(&self) -> Option<BbrInfo> {
+        self.model.as_ref().map(|model| model.info())
+    }
+}
+
+impl Governor<'_> {
     fn change(&mut self, change: impl FnOnce(&mut Model)) {
-        if let Some(model) = &mut self.model {
+        if let Some(model) = &mut self.bbr.model {
             change(model);
-            self.window = model.window.clamp(1, MAX_WINDOW);
+            *self.window = model.window.clamp(1, MAX_WINDOW);
         }
     }
 
     /// Bytes that may be sent at once, or when they may.
     pub(crate) fn allowance(&mut self, now: Instant, mss: u32) -> Result<u32, Instant> {
-        let Some(model) = &mut self.model else { return Ok(mss.saturating_mul(2)) };
+        let Some(model) = &mut self.bbr.model else { return Ok(mss.saturating_mul(2)) };
         let quantum = model.quantum(mss);
         let depth_ns = time_ns(quantum - mss, model.rate);
         if model.pacer.may_send(now.as_micros() * 1000, depth_ns) {
@@ -109,7 +123,7 @@ impl Bbr {
 
     /// The flow asks to be woken then. False if it is to be already, and not later.
     pub(crate) fn wake(&mut self, due: Instant) -> bool {
-        let Some(model) = &mut self.model else { return false };
+        let Some(model) = &mut self.bbr.model else { return false };
         let due_us = NonZeroU64::new(due.as_micros());
         if model.wakes_us.is_some() && model.wakes_us <= due_us {
             return false;
@@ -120,7 +134,7 @@ impl Bbr {
 
     /// It was woken, as it asked to be for `due`.
     pub(crate) fn woken(&mut self, due: Instant) {
-        if let Some(model) = &mut self.model
+        if let Some(model) = &mut self.bbr.model
             && model.wakes_us == NonZeroU64::new(due.as_micros())
         {
             model.wakes_us = None;
@@ -128,8 +142,8 @@ impl Bbr {
     }
 
     pub(crate) fn sent(&mut self, sent: &Transmission) {
-        if self.model.is_none() {
-            self.model = Some(Box::new(Model::new(sent, self.window)));
+        if self.bbr.model.is_none() {
+            self.bbr.model = Some(Box::new(Model::new(sent, *self.window)));
             // What comes first is not ahead of its time by more than a quantum, either.
             let _ = self.allowance(sent.now, sent.mss);
         }
@@ -152,8 +166,8 @@ impl Bbr {
 
     /// The program has nothing to send though `in_flight` bytes leave room for it (draft section 4.1.2.4).
     pub(crate) fn limited_by_program(&mut self, in_flight: u32) {
-        let window = self.window;
-        if let Some(model) = &mut self.model
+        let window = *self.window;
+        if let Some(model) = &mut self.bbr.model
             && in_flight < window
         {
             model.delivery.limit(in_flight);
@@ -164,15 +178,11 @@ impl Bbr {
     pub(crate) fn marked(&mut self, now: Instant) {
         self.change(|model| model.marked(now.as_micros()));
     }
-
-    pub(crate) fn info(&self) -> Option<BbrInfo> {
-        self.model.as_ref().map(|model| model.info())
-    }
 }
 
-impl CongestionControl for Bbr {
+impl CongestionControl for Governor<'_> {
     fn window(&self) -> u32 {
-        self.window
+        *self.window
     }
 
     fn threshold(&self) -> u32 {
@@ -188,7 +198,7 @@ impl CongestionControl for Bbr {
 
     /// Draft section 5.6.4.4: a segment, and what arrives opens the window again.
     fn timeout(&mut self, _first: bool, _flight: u32, mss: u32, _now: Tick) {
-        self.window = mss;
+        *self.window = mss;
         self.change(|model| model.enter_timeout(mss));
     }
 
@@ -200,7 +210,7 @@ impl CongestionControl for Bbr {
     fn idle(&mut self, _initial: u32, _now: Tick) {}
 
     fn set_window(&mut self, window: u32) {
-        self.window = window.clamp(1, MAX_WINDOW);
+        *self.window = window.clamp(1, MAX_WINDOW);
         self.change(|model| model.window = window);
     }
 

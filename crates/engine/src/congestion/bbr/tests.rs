@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::super::{Algorithm, Congestion};
 use super::model::State;
 use super::*;
 use crate::recovery::Latest;
@@ -20,7 +21,7 @@ struct Packet {
 }
 
 struct Path {
-    bbr: Bbr,
+    congestion: Congestion,
     now_us: u64,
     rtt_us: u64,
     queue: u64,
@@ -39,10 +40,14 @@ struct Path {
     most_queued_us: u64,
 }
 
+fn bbr(congestion: &mut Congestion) -> Governor<'_> {
+    congestion.bbr_mut().expect("it is BBR")
+}
+
 impl Path {
     fn new(rtt_us: u64, queue: u64) -> Self {
         Self {
-            bbr: Bbr::new(10 * MSS),
+            congestion: Congestion::new(Algorithm::Bbr, 10 * MSS),
             now_us: 1_000_000,
             rtt_us,
             queue,
@@ -61,7 +66,7 @@ impl Path {
     }
 
     fn model(&self) -> &Model {
-        self.bbr.model.as_ref().expect("data was sent")
+        self.congestion.bbr().and_then(|bbr| bbr.model.as_ref()).expect("data was sent")
     }
 
     fn product(&self) -> u64 {
@@ -72,7 +77,7 @@ impl Path {
         let (start, end) = (self.next, self.next.wrapping_add(MSS));
         self.next = end;
         self.in_flight += MSS;
-        self.bbr.sent(&Transmission {
+        bbr(&mut self.congestion).sent(&Transmission {
             now: Instant::from_micros(self.now_us),
             start,
             end,
@@ -105,8 +110,8 @@ impl Path {
         if packet.is_lost {
             self.lost += u64::from(MSS);
             let latest = Latest { end: packet.end, sent_at_us: packet.sent_us as u32, again: false };
-            self.bbr.loss(0, MSS, Tick(0));
-            self.bbr.lost(
+            bbr(&mut self.congestion).loss(0, MSS, Tick(0));
+            bbr(&mut self.congestion).lost(
                 &Losses { bytes: MSS, ranges: 1, latest: Some(latest), again_after_us: None },
                 true,
                 now,
@@ -114,7 +119,7 @@ impl Path {
             return;
         }
         self.delivered += u64::from(MSS);
-        self.bbr.delivered(&Delivered {
+        bbr(&mut self.congestion).delivered(&Delivered {
             now,
             una: self.una,
             bytes: MSS,
@@ -136,8 +141,8 @@ impl Path {
     fn run(&mut self, until_us: u64) {
         while self.now_us < until_us {
             let mut due_us = u64::MAX;
-            while self.in_flight + MSS <= self.bbr.window() {
-                match self.bbr.allowance(Instant::from_micros(self.now_us), MSS) {
+            while self.in_flight + MSS <= self.congestion.window() {
+                match bbr(&mut self.congestion).allowance(Instant::from_micros(self.now_us), MSS) {
                     Ok(_) => self.send(),
                     Err(due) => {
                         due_us = due.as_micros();
@@ -250,7 +255,7 @@ fn the_round_trip_is_looked_for_every_five_seconds_with_half_a_product() {
     path.run_for(100_000);
     assert_eq!(path.model().state, State::ProbeRtt);
     let half = path.product() / 2;
-    assert!(u64::from(path.bbr.window()) <= half * 11 / 10, "{} of {half}", path.bbr.window());
+    assert!(u64::from(path.congestion.window()) <= half * 11 / 10, "{} of {half}", path.congestion.window());
 }
 
 #[test]
@@ -263,16 +268,16 @@ fn a_program_that_sends_little_does_not_make_the_path_slow() {
     let known = path.model().max_bandwidth.value();
     for _ in 0..400 {
         path.now_us += 10_000;
-        path.bbr.limited_by_program(path.in_flight);
+        bbr(&mut path.congestion).limited_by_program(path.in_flight);
         path.send();
         path.arrive(true);
     }
     assert_eq!(path.model().max_bandwidth.value(), known);
-    assert!(path.bbr.window() >= 4 * MSS);
+    assert!(path.congestion.window() >= 4 * MSS);
     // And one that begins so stays in Startup.
     let mut path = Path::new(20_000, DEEP);
     for _ in 0..200 {
-        path.bbr.limited_by_program(path.in_flight);
+        bbr(&mut path.congestion).limited_by_program(path.in_flight);
         path.send();
         path.arrive(true);
         path.now_us += 10_000;
@@ -327,14 +332,14 @@ fn a_round_with_losses_lowers_the_short_term_to_seven_tenths_at_most_and_a_probe
 fn a_timeout_leaves_one_segment_and_the_window_comes_back() {
     let mut path = Path::new(20_000, DEEP);
     path.run_for(2_000_000);
-    let window = path.bbr.window();
-    path.bbr.timeout(true, window, MSS, Tick(0));
-    path.bbr.lost_to_timeout(path.in_flight, Instant::from_micros(path.now_us));
-    assert_eq!(path.bbr.window(), MSS);
+    let window = path.congestion.window();
+    bbr(&mut path.congestion).timeout(true, window, MSS, Tick(0));
+    bbr(&mut path.congestion).lost_to_timeout(path.in_flight, Instant::from_micros(path.now_us));
+    assert_eq!(path.congestion.window(), MSS);
     // A second one does not make it forget.
-    path.bbr.timeout(false, window, MSS, Tick(0));
-    path.bbr.recovered();
-    assert_eq!(path.bbr.window(), window);
+    bbr(&mut path.congestion).timeout(false, window, MSS, Tick(0));
+    bbr(&mut path.congestion).recovered();
+    assert_eq!(path.congestion.window(), window);
 }
 
 #[test]
@@ -343,17 +348,17 @@ fn what_was_no_loss_is_taken_back() {
     while path.log.last().is_none_or(|&(_, state)| state != State::Up) {
         path.run_for(1_000);
     }
-    let (window, in_flight) = (path.bbr.window(), path.in_flight);
-    path.bbr.loss(window, MSS, Tick(0));
+    let (window, in_flight) = (path.congestion.window(), path.in_flight);
+    bbr(&mut path.congestion).loss(window, MSS, Tick(0));
     let losses = Losses { bytes: in_flight / 2, ranges: 1, ..Losses::default() };
-    path.bbr.lost(&losses, true, Instant::from_micros(path.now_us));
+    bbr(&mut path.congestion).lost(&losses, true, Instant::from_micros(path.now_us));
     assert_eq!(path.model().state, State::Down, "the probe has failed");
     assert!(path.model().long_inflight < u64::MAX);
     path.run_for(10_000);
-    path.bbr.undo();
+    bbr(&mut path.congestion).undo();
     assert_eq!(path.model().state, State::Up);
     assert_eq!(path.model().long_inflight, u64::MAX);
-    assert!(path.bbr.window() >= window);
+    assert!(path.congestion.window() >= window);
 }
 
 #[test]
@@ -361,7 +366,7 @@ fn a_mark_ends_startup_and_slows_down_a_flow_that_cruises() {
     let mut path = Path::new(20_000, DEEP);
     path.run_for(60_000);
     assert_eq!(path.model().state, State::Startup);
-    path.bbr.marked(Instant::from_micros(path.now_us));
+    bbr(&mut path.congestion).marked(Instant::from_micros(path.now_us));
     path.run_for(20_000);
     assert_ne!(path.model().state, State::Startup);
     assert!(path.model().long_inflight < u64::MAX);
@@ -369,7 +374,7 @@ fn a_mark_ends_startup_and_slows_down_a_flow_that_cruises() {
     while path.log.last().is_none_or(|&(_, state)| state != State::Cruise) {
         path.run_for(1_000);
     }
-    path.bbr.marked(Instant::from_micros(path.now_us));
+    bbr(&mut path.congestion).marked(Instant::from_micros(path.now_us));
     path.run_for(45_000);
     assert!(path.model().short_bandwidth <= path.model().max_bandwidth.value());
     assert!(path.model().short_inflight < u64::MAX);
@@ -384,13 +389,14 @@ fn no_input_makes_a_window_of_nothing_or_without_end() {
             let value = (state >> 16) as u32;
             if value.is_multiple_of(7) { u32::MAX } else { value >> (value % 32) }
         };
-        let mut bbr = Bbr::new(random());
+        let mut congestion = Congestion::new(Algorithm::Bbr, random());
         let mut now_us = u64::from(random());
         for _ in 0..200 {
             now_us += u64::from(random() >> 8);
             let now = Instant::from_micros(now_us);
             let mss = random() % 9000 + 1;
             let (start, una, bytes) = (random(), random(), random());
+            let mut bbr = congestion.bbr_mut().unwrap();
             match random() % 8 {
                 0 | 1 => bbr.sent(&Transmission {
                     now,
