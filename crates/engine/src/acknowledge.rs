@@ -269,7 +269,7 @@ impl<O: Owner> Turn<'_, O> {
             match self.flow.congestion.bbr_mut() {
                 Some(mut bbr) if echo => bbr.marked(self.now),
                 Some(mut bbr) => {
-                    bbr.lost(&Losses { bytes: mss, ranges: 1, ..Losses::default() }, true, self.now)
+                    bbr.lost(&Losses { bytes: mss, ranges: 1, ..Losses::default() }, true, self.now);
                 }
                 None => self.flow.congestion.congestion_experienced(flight, mss, tick),
             }
