@@ -10,7 +10,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::autotune::Autotune;
 use crate::config::{Config, ConfigError};
-use crate::congestion::{Congestion, CongestionControl, initial_window};
+use crate::congestion::{Bbr, Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::fastopen::{ClientCookies, Opening, ServerCookies};
@@ -20,6 +20,7 @@ use crate::handover::Departed;
 use crate::listener::Listeners;
 use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+use crate::paced::Paced;
 use crate::path_mtu;
 use crate::recovery::{CongestionState, Lateness, Recovery};
 use crate::resolution::Resolution;
@@ -71,6 +72,7 @@ pub(crate) struct Shared {
     pub(crate) quick: VecDeque<(Instant, u32)>,
     /// Those of them whose data no program had read by then: acknowledged at that time, whatever happens.
     pub(crate) unread: VecDeque<(Instant, u32)>,
+    pub(crate) paced: Paced,
     pub(crate) reassembly_bytes: usize,
     /// Ranges of all flows' scoreboards.
     pub(crate) sack_ranges: usize,
@@ -214,6 +216,7 @@ impl Engine {
                 answers: VecDeque::new(),
                 quick: VecDeque::new(),
                 unread: VecDeque::new(),
+                paced: Paced::default(),
                 reassembly_bytes: 0,
                 sack_ranges: 0,
                 time_wait: 0,
@@ -351,6 +354,9 @@ impl Engine {
     pub fn send(&mut self, flow: FlowId, bytes: usize) {
         let block = self.flows.at_mut(flow.0);
         if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {
+            if block.congestion.bbr().is_some() {
+                block.note_limit();
+            }
             block.promised += bytes as u64;
             self.enqueue(flow.0);
         }
@@ -615,6 +621,7 @@ impl Engine {
             min_rtt_us: flow.rtt.least_us(),
             rto_us: flow.rtt.timeout_us(flow.backoff),
             congestion_window: flow.congestion.window(),
+            bbr: flow.congestion.bbr().and_then(Bbr::info),
             slow_start_threshold: flow.congestion.threshold(),
             mss: flow.mss,
             send_window: flow.send_window,
@@ -723,7 +730,12 @@ impl Engine {
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
         let unread = self.shared.unread.front().map(|&(due, _)| due);
-        timers.into_iter().chain(quick).chain(unread).chain(self.shared.resolution.next_deadline()).min()
+        let others = timers.into_iter().chain(quick).chain(unread);
+        let first = others.chain(self.shared.resolution.next_deadline()).min();
+        match self.shared.paced.next() {
+            Some(due) => Some(first.map_or(due, |first| first.min(due))),
+            None => first,
+        }
     }
 
     /// The time last told.
@@ -742,6 +754,9 @@ impl Engine {
         self.tell(now);
         if !self.shared.quick.is_empty() || !self.shared.unread.is_empty() {
             self.acknowledge_quickly(now, owner);
+        }
+        if self.shared.paced.next().is_some() {
+            self.wake_paced(now);
         }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
@@ -1066,6 +1081,7 @@ impl Shared {
         self.forget_reassembly(flow);
         self.sack_ranges -= flow.recovery().map_or(0, Recovery::counted);
         flow.extra = None;
+        flow.congestion.forget();
     }
 
     /// Queues an answer that belongs to no flow.

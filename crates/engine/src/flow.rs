@@ -3,7 +3,7 @@
 use overfly_wire::MacAddr;
 
 use crate::autotune::Autotune;
-use crate::congestion::{Congestion, CongestionControl};
+use crate::congestion::{BbrInfo, Congestion, CongestionControl};
 use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::recovery::{Bounds, CongestionState, Lateness, Recovery};
@@ -536,6 +536,8 @@ pub struct Info {
     pub rto_us: u64,
     /// Congestion window in bytes (`tcpi_snd_cwnd` counts segments).
     pub congestion_window: u32,
+    /// What BBR has found out, where it governs the window and data was sent.
+    pub bbr: Option<BbrInfo>,
     /// Slow-start threshold in bytes (`tcpi_snd_ssthresh` counts segments).
     pub slow_start_threshold: u32,
     /// Payload of a full segment in bytes (`tcpi_snd_mss`).

@@ -20,6 +20,7 @@ mod icmp;
 mod listener;
 mod neighbor;
 mod owner;
+mod paced;
 mod path_mtu;
 mod prefix;
 mod reassembly;
@@ -37,7 +38,7 @@ mod udp;
 mod wheel;
 
 pub use config::{Config, ConfigError, Ecn, Route, SynCookies};
-pub use congestion::Algorithm;
+pub use congestion::{Algorithm, BbrInfo};
 pub use counters::Counters;
 pub use engine::Engine;
 pub use flow::{Info, State, Timer};

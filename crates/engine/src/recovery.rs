@@ -128,6 +128,8 @@ pub(crate) struct Recovery {
     rack_end: u32,
     rack_rtt_us: u32,
     rack_valid: bool,
+    rack_again: bool,
+    rack_advanced: bool,
     reordering_seen: bool,
     lateness: Lateness,
     dsack_round: Option<u32>,
@@ -148,6 +150,16 @@ pub(crate) struct Recovery {
     probe: Option<Probe>,
 }
 
+/// The most recently sent of some bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Latest {
+    pub(crate) end: u32,
+    /// Where they were sent once, before the scoreboard was made: not earlier than they were.
+    pub(crate) sent_at_us: u32,
+    /// They were sent more than once.
+    pub(crate) again: bool,
+}
+
 /// What an acknowledgment brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Delivered {
@@ -164,6 +176,10 @@ pub(crate) struct Delivered {
 pub(crate) struct Losses {
     /// Bytes newly taken as lost.
     pub(crate) bytes: u32,
+    /// Ranges of them that do not touch.
+    pub(crate) ranges: u32,
+    /// The last of them.
+    pub(crate) latest: Option<Latest>,
     /// Look again after so many microseconds.
     pub(crate) again_after_us: Option<u32>,
 }
@@ -197,6 +213,8 @@ impl Recovery {
             rack_end: una,
             rack_rtt_us: 0,
             rack_valid: false,
+            rack_again: false,
+            rack_advanced: false,
             reordering_seen,
             lateness,
             dsack_round: None,
@@ -273,6 +291,12 @@ impl Recovery {
         self.lost
     }
 
+    /// The most recently sent of what has arrived (RFC 8985 section 5.2's RACK.segment), if it has since this was last asked.
+    pub(crate) fn take_latest(&mut self) -> Option<Latest> {
+        let Self { rack_end: end, rack_sent_at_us: sent_at_us, rack_again: again, .. } = *self;
+        core::mem::take(&mut self.rack_advanced).then_some(Latest { end, sent_at_us, again })
+    }
+
     /// Everything below `una` has arrived; `from` is where SND.UNA was.
     pub(crate) fn acknowledged(&mut self, from: u32, una: u32, now_us: u32, min_rtt_us: u32) -> Delivered {
         if self.ended_at.is_some_and(|end| before(end, from)) {
@@ -336,6 +360,7 @@ impl Recovery {
             self.rack_valid = true;
             self.rack_sent_at_us = run.sent_at_us;
             self.rack_end = end;
+            (self.rack_again, self.rack_advanced) = (run.again, true);
             self.rack_rtt_us = rtt;
         }
     }
@@ -547,6 +572,7 @@ impl Recovery {
         }
         let window = self.reordering_window_us(min_rtt_us, smoothed_us, mss);
         let mut start = una;
+        let mut last_lost = None;
         for run in &mut self.runs {
             let began = start;
             start = run.end;
@@ -563,6 +589,9 @@ impl Recovery {
             if age >= allowed {
                 run.fate = Fate::Lost;
                 losses.bytes += distance(began, run.end);
+                losses.ranges += u32::from(last_lost != Some(began));
+                losses.latest = Some(Latest { end: run.end, sent_at_us: run.sent_at_us, again: run.again });
+                last_lost = Some(run.end);
             } else {
                 let left = allowed - age;
                 losses.again_after_us = Some(losses.again_after_us.map_or(left, |other| other.max(left)));

@@ -4,7 +4,7 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Failure, Owner};
-use crate::recovery::CongestionState;
+use crate::recovery::{CongestionState, Recovery};
 use crate::time::{Deadline, Tick, ticks};
 
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
@@ -100,8 +100,14 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.timeouts += 1;
             let first = flow.retries == 1;
             let (una, next, flight) = (flow.send_una, flow.send_next, flow.flight());
-            flow.recovery_or_new(self.shared.config.bounds()).timed_out(una, next, first);
+            let lost = flow.recovery().map_or(0, Recovery::lost);
+            let recovery = flow.recovery_or_new(self.shared.config.bounds());
+            recovery.timed_out(una, next, first);
+            let lost = recovery.lost().saturating_sub(lost);
             flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
+            if let Some(mut bbr) = flow.congestion.bbr_mut() {
+                bbr.lost_to_timeout(lost, self.now);
+            }
             flow.flags.clear(Flags::TIMED);
             self.suspect_path();
             self.start_retransmission();

@@ -260,10 +260,11 @@ impl<O: Owner> Turn<'_, O> {
                 self.path_probed(payload);
                 continue;
             }
-            let Some((length, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
+            let Some((wanted, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
                 break;
             };
-            self.send_data(self.flow.send_next, length, fin, sink)?;
+            let Some(length) = self.allowed(wanted) else { break };
+            self.send_data(self.flow.send_next, length, fin && length == wanted, sink)?;
             if self.flow.flags.has(Flags::FORCE)
                 && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
             {
@@ -280,7 +281,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::SEND_WANTED);
-        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 {
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !flow.waits_for_turn() {
             // Nothing is on its way that could bring news of a window that is closed, or too small to use.
             flow.flags.set(Flags::PERSIST);
             let timeout = flow.rtt.timeout_us(flow.backoff);
@@ -299,6 +300,9 @@ impl<O: Owner> Turn<'_, O> {
         // The first hole goes whatever the window (RFC 6582 section 3.2 step 3, RFC 5681 section 3.2 step 3).
         let first = sequence == flow.send_una;
         if !first && recovery.pipe(flow.flight()) + length > flow.congestion.window() {
+            return Ok(false);
+        }
+        if self.allowed(length).is_none() {
             return Ok(false);
         }
         self.send_again(sequence, length, sink)?;
@@ -399,6 +403,10 @@ impl<O: Owner> Turn<'_, O> {
             extra.repeated = extra.repeated.saturating_add(1);
         }
         flow.sent_at_us = now_us;
+        if flow.congestion.bbr().is_some() {
+            self.model_transmission(sequence, end, new);
+        }
+        let flow = &mut *self.flow;
         if fin {
             flow.state = match flow.state {
                 State::Established => State::FinWait1,

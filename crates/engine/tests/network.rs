@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use harness::{Bursts, CLIENT, Faults, Network, Random, SERVER, config, pattern};
-use overfly_engine::{FlowId, State};
+use overfly_engine::{Algorithm, FlowId, State};
 
 /// What one connection of a run does.
 struct Plan {
@@ -29,6 +29,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         config.data_retries = 30;
         config.syn_retries = 30;
         config.neighbor_solicitations = 30;
+        config.congestion = [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Reno][seed as usize % 3];
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);
