@@ -8,9 +8,8 @@ use std::collections::VecDeque;
 use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
 
-use crate::autotune::Autotune;
 use crate::config::{Config, ConfigError};
-use crate::congestion::{Bbr, Congestion, CongestionControl, initial_window};
+use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
 use crate::fastopen::{ClientCookies, Opening, ServerCookies};
@@ -22,7 +21,7 @@ use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
 use crate::paced::Paced;
 use crate::path_mtu;
-use crate::recovery::{CongestionState, Lateness, Recovery};
+use crate::recovery::{Lateness, Recovery};
 use crate::resolution::Resolution;
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
@@ -609,44 +608,7 @@ impl Engine {
     /// What is known of a flow.
     #[must_use]
     pub fn info(&self, flow: FlowId) -> Info {
-        let flow = self.flows.at(flow.0);
-        let recovery = flow.recovery();
-        Info {
-            state: flow.state,
-            congestion_state: recovery.map_or(CongestionState::Open, Recovery::state),
-            retries: flow.retries,
-            backoff: flow.backoff,
-            rtt_us: flow.rtt.smoothed_us(),
-            rtt_variation_us: flow.rtt.variation_us(),
-            min_rtt_us: flow.rtt.least_us(),
-            rto_us: flow.rtt.timeout_us(flow.backoff),
-            congestion_window: flow.congestion.window(),
-            bbr: flow.congestion.bbr().and_then(Bbr::info),
-            slow_start_threshold: flow.congestion.threshold(),
-            mss: flow.mss,
-            send_window: flow.send_window,
-            receive_window: flow.receive_edge.wrapping_sub(flow.receive_next),
-            unacknowledged: flow.promised - flow.una_offset,
-            acknowledged: flow.una_offset,
-            received: flow.received,
-            receive_rtt_us: flow
-                .extra
-                .as_ref()
-                .and_then(|extra| extra.tuning.as_ref())
-                .map_or(0, Autotune::rtt_us),
-            flight: flow.flight(),
-            sacked: recovery.map_or(0, Recovery::sacked),
-            lost: recovery.map_or(0, Recovery::lost),
-            repeating: recovery.map_or(0, |recovery| recovery.repeating(flow.send_una)),
-            repeated: flow.extra.as_ref().map_or(0, |extra| extra.repeated),
-            reordering_seen: recovery
-                .map_or(flow.flags.has(Flags::REORDERING_SEEN), Recovery::reordering_seen),
-            syn_data: flow.extra.as_ref().is_some_and(|extra| extra.syn_data),
-            window_shift: (flow.send_shift, flow.receive_shift),
-            timestamps: flow.flags.has(Flags::TIMESTAMPS),
-            sack: flow.flags.has(Flags::SACK),
-            ecn: flow.flags.has(Flags::ECN),
-        }
+        self.flows.at(flow.0).info()
     }
 
     /// Bytes of memory that control blocks, the flow table and the timers take.

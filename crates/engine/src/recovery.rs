@@ -6,9 +6,15 @@
 //! before that count as sent when the flow last sent: never earlier than they were, so RACK may only be late, by less than
 //! its reordering window.
 
+mod found;
+mod lateness;
+
 use std::collections::VecDeque;
 
 use overfly_wire::tcp::Sacks;
+
+pub(crate) use found::{Delivered, Latest, Losses};
+pub(crate) use lateness::Lateness;
 
 use crate::sequence::{at_or_before, before, distance, later};
 
@@ -66,37 +72,6 @@ pub enum CongestionState {
     Loss = 4,
 }
 
-/// What a flow has learnt of reordering on its path (RFC 8985 section 6.2 step 4), between scoreboards too; one byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lateness {
-    /// Quarters of the least round trip that a segment may be late, in the low half; recoveries for which that holds, in the
-    /// high half.
-    packed: u8,
-}
-
-impl Lateness {
-    const MOST: u8 = 15;
-
-    pub(crate) const fn new() -> Self {
-        Self { packed: 1 }
-    }
-
-    const fn quarters(self) -> u32 {
-        (self.packed & 0xf) as u32
-    }
-
-    /// A repetition was for nothing: later is allowed, for sixteen recoveries (this one and fifteen).
-    fn grow(&mut self) {
-        let quarters = (self.packed & 0xf).saturating_add(1).min(Self::MOST);
-        self.packed = Self::MOST << 4 | quarters;
-    }
-
-    fn recovered(&mut self) {
-        let left = self.packed >> 4;
-        self.packed = if left == 0 { 1 } else { (left - 1) << 4 | (self.packed & 0xf) };
-    }
-}
-
 /// A tail loss probe that was sent (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug)]
 struct Probe {
@@ -148,40 +123,6 @@ pub(crate) struct Recovery {
     /// SND.NXT when recovery ended: once something beyond it is acknowledged, no duplicate from before it can arrive any more.
     ended_at: Option<u32>,
     probe: Option<Probe>,
-}
-
-/// The most recently sent of some bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Latest {
-    pub(crate) end: u32,
-    /// Where they were sent once, before the scoreboard was made: not earlier than they were.
-    pub(crate) sent_at_us: u32,
-    /// They were sent more than once.
-    pub(crate) again: bool,
-}
-
-/// What an acknowledgment brought.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Delivered {
-    /// Bytes that left the network: acknowledged, or newly in SACK blocks.
-    pub(crate) bytes: u32,
-    /// A duplicate was reported (RFC 2883).
-    pub(crate) duplicate: bool,
-    /// A round trip that the newly delivered bytes measured.
-    pub(crate) rtt_us: Option<u32>,
-}
-
-/// What RACK found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Losses {
-    /// Bytes newly taken as lost.
-    pub(crate) bytes: u32,
-    /// Ranges of them that do not touch.
-    pub(crate) ranges: u32,
-    /// The last of them.
-    pub(crate) latest: Option<Latest>,
-    /// Look again after so many microseconds.
-    pub(crate) again_after_us: Option<u32>,
 }
 
 impl Recovery {

@@ -45,6 +45,30 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
+    /// RFC 5681 section 4.1: a flow that was silent for a timeout begins again slowly.
+    #[inline]
+    pub(crate) fn restart_after_idle(&mut self) {
+        let idle_us = self.now.micros32().wrapping_sub(self.flow.sent_at_us);
+        if self.flow.all_acknowledged()
+            && u64::from(idle_us) > self.flow.rtt.timeout_us(0)
+            && self.shared.config.slow_start_after_idle
+        {
+            let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
+            self.flow.congestion.idle(initial, self.now.tick());
+        }
+    }
+
+    /// Starts the persist timer where nothing is on its way that could bring news of a window that is closed, or too small to use.
+    #[inline]
+    pub(crate) fn start_persisting(&mut self) {
+        let flow = &mut *self.flow;
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !flow.waits_for_turn() {
+            flow.flags.set(Flags::PERSIST);
+            let timeout = flow.rtt.timeout_us(flow.backoff);
+            self.flow.retransmit_at = self.in_us(timeout);
+        }
+    }
+
     /// RFC 6298 section 5.4 to 5.7, and the persist timer.
     fn retransmission_timeout(&mut self) -> Verdict {
         let tick = self.tick();
