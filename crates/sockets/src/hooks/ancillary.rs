@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
-use crate::calls::datagram::{About, Origin};
+use crate::calls::datagram::{About, Origin, Wishes};
 use crate::memory::is_plausible;
 use crate::stack::wants;
 
@@ -59,6 +59,10 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
     };
     let wanted = |what: u16| about.wants & what != 0;
     put_time(&mut room, about);
+    if let Some(length) = about.segment_len {
+        // udp_cmsg_recv() in include/linux/udp.h.
+        room.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(length).to_ne_bytes());
+    }
     let v4 = match about.destination {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
@@ -118,20 +122,20 @@ fn put_time(room: &mut Room, about: &About) {
     room.put(libc::SOL_SOCKET, kind, &data);
 }
 
-/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO). `None`: it wants something else too, or is not well formed:
-/// the kernel does it.
+/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO), and in what pieces (UDP_SEGMENT). `None`: it wants something
+/// else too, or is not well formed: the kernel does it.
 ///
 /// # Safety
 /// As for sendmsg(2).
-pub(super) unsafe fn origin(message: &msghdr) -> Option<Option<Origin>> {
+pub(super) unsafe fn wishes(message: &msghdr) -> Option<Wishes> {
+    let mut wishes = Wishes::default();
     if message.msg_controllen == 0 {
-        return Some(None);
+        return Some(wishes);
     }
     if message.msg_control.is_null() || !is_plausible(message.msg_control, message.msg_controllen) {
         return None;
     }
     let end = message.msg_control.addr() + message.msg_controllen;
-    let mut from = None;
     // SAFETY: the program lends `msg_controllen` bytes of control messages; the macros stay within them.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
@@ -143,23 +147,30 @@ pub(super) unsafe fn origin(message: &msghdr) -> Option<Option<Origin>> {
         }
         // SAFETY: as above.
         let data = unsafe { libc::CMSG_DATA(header) };
-        from = Some(match (control.cmsg_level, control.cmsg_type) {
+        let origin = match (control.cmsg_level, control.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if length == HEADER + size_of::<in_pktinfo>() => {
                 // SAFETY: the message is long enough.
                 let info = unsafe { data.cast::<in_pktinfo>().read_unaligned() };
                 let address = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
-                Origin { address: address.into(), interface: info.ipi_ifindex as u32 }
+                Some(Origin { address: address.into(), interface: info.ipi_ifindex as u32 })
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if length >= HEADER + size_of::<in6_pktinfo>() => {
                 // SAFETY: as above.
                 let info = unsafe { data.cast::<in6_pktinfo>().read_unaligned() };
                 let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-                Origin { address: IpAddr::V6(address).to_canonical(), interface: info.ipi6_ifindex as u32 }
+                let address = IpAddr::V6(address).to_canonical();
+                Some(Origin { address, interface: info.ipi6_ifindex as u32 })
+            }
+            (libc::SOL_UDP, libc::UDP_SEGMENT) if length == HEADER + size_of::<u16>() => {
+                // SAFETY: as above.
+                wishes.segment_len = Some(unsafe { data.cast::<u16>().read_unaligned() });
+                None
             }
             _ => return None,
-        });
+        };
+        wishes.from = origin.or(wishes.from);
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
-    Some(from)
+    Some(wishes)
 }

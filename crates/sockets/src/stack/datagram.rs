@@ -22,6 +22,9 @@ const MAX_NEXT_HOPS: usize = 4096;
 const NEXT_HOP_VALID: Duration = Duration::from_secs(30);
 /// For how long the kernel sends to a destination that no way was found to: asking may take a second.
 const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
+/// Datagrams that are read as one at most, and their bytes: UDP_GRO_CNT_MAX in Linux, net/ipv4/udp_offload.c, and what a packet holds.
+const MOST_AT_ONCE: usize = 64;
+const MOST_BYTES_AT_ONCE: usize = 65_507;
 
 /// What a program wants to be told with each datagram, as bits.
 pub(crate) mod wants {
@@ -42,14 +45,17 @@ pub(crate) mod wants {
         (1 << 8, 64, 1_000_000_000),
         (1 << 9, 63, 1_000_000),
     ];
+    /// UDP_GRO: several that belong together may be read as one, and how long each is.
+    pub(crate) const SEGMENTS: u16 = 1 << 10;
     /// Those that are no times, with their level and name.
-    pub(crate) const OTHERS: [(u16, i32, i32); 6] = [
+    pub(crate) const OTHERS: [(u16, i32, i32); 7] = [
         (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
         (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
         (HOPS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
         (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
         (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+        (SEGMENTS, libc::SOL_UDP, libc::UDP_GRO),
     ];
 }
 
@@ -63,6 +69,26 @@ pub(crate) struct Record {
     pub(crate) traffic_class: u8,
     pub(crate) hop_limit: u8,
     pub(crate) arrived: Instant,
+}
+
+impl Record {
+    /// Whether Linux would merge the next one into it: udp_gro_receive_segment() and the headers that inet_gro_receive() compares.
+    fn takes(&self, next: &Record) -> bool {
+        let marks = |record: &Record| {
+            (record.source, record.destination, record.traffic_class, record.hop_limit)
+        };
+        (1..=self.length).contains(&next.length) && marks(self) == marks(next)
+    }
+}
+
+/// What was read: one datagram, or several as one.
+pub(crate) struct Read {
+    /// Bytes that were written.
+    pub(crate) copied: usize,
+    /// The first, but for its length, which is of all.
+    pub(crate) record: Record,
+    /// Of several: each was so long, but for the last one.
+    pub(crate) segment_len: Option<u16>,
 }
 
 /// Where a UDP socket stands in the engine, and so in the broker's books.
@@ -79,6 +105,8 @@ pub(crate) struct Datagrams {
     pub(crate) queue: VecDeque<Record>,
     /// What is told with each datagram ([`wants`]).
     pub(crate) wants: u16,
+    /// UDP_SEGMENT in bytes; 0 if it was not set.
+    pub(crate) segment_len: u16,
     /// IPV6_MTU in bytes: the kernel sends larger packets in pieces. Zero if it was not set.
     pub(crate) pieces_above: usize,
     /// SO_RCVBUF, as the kernel says it.
@@ -89,6 +117,34 @@ pub(crate) struct Datagrams {
     pub(crate) connected: Option<SocketAddr>,
     /// The kernel's socket may have datagrams too.
     pub(crate) kernel_ready: bool,
+}
+
+impl Datagrams {
+    /// What has come, and where it stands, is another process's.
+    pub(crate) fn forget_all_but_settings(&mut self) {
+        let Self { connected, wants, segment_len, pieces_above, .. } = *self;
+        *self = Self { connected, wants, segment_len, pieces_above, ..Self::default() };
+    }
+
+    /// How many of those that wait are read as one into `room` bytes, and their bytes: no more than fit, as nobody can tell
+    /// whether they would have come together.
+    fn together(&self, first: &Record, room: usize) -> (usize, usize) {
+        let (mut count, mut bytes) = (1, first.length);
+        if self.wants & wants::SEGMENTS == 0 {
+            return (count, bytes);
+        }
+        for next in self.queue.iter().skip(1).take(MOST_AT_ONCE - 1) {
+            if !first.takes(next) || bytes + next.length > room.min(MOST_BYTES_AT_ONCE) {
+                break;
+            }
+            count += 1;
+            bytes += next.length;
+            if next.length < first.length {
+                break;
+            }
+        }
+        (count, bytes)
+    }
 }
 
 /// Of the whole process.
@@ -102,11 +158,19 @@ pub(crate) struct DatagramFace {
     elsewhere: BTreeMap<IpAddr, Instant>,
     /// Dropped because their socket's queue was full.
     pub(crate) overflows: u64,
+    /// Segments of a datagram that the link took the beginning of, and had no room for the rest.
+    pub(crate) unsent_segments: u64,
 }
 
 impl DatagramFace {
     pub(crate) const fn new() -> Self {
-        Self { by_id: Vec::new(), next_hops: BTreeMap::new(), elsewhere: BTreeMap::new(), overflows: 0 }
+        Self {
+            by_id: Vec::new(),
+            next_hops: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            overflows: 0,
+            unsent_segments: 0,
+        }
     }
 
     /// All places are gone with their engine (after a fork).
@@ -195,6 +259,12 @@ impl<T: Transport> Stack<T> {
         self.face.datagrams.overflows
     }
 
+    /// Segments that were dropped as the link had no room.
+    #[must_use]
+    pub fn unsent_segments(&self) -> u64 {
+        self.face.datagrams.unsent_segments
+    }
+
     /// Another socket than `id` that is at `local`.
     pub(crate) fn datagram_beside(&self, id: SocketId, local: SocketAddr) -> Option<SocketId> {
         self.face.datagrams.by_id.iter().map(|&other| SocketId(other)).find(|&other| {
@@ -259,27 +329,31 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    /// Reads the oldest datagram into `target`, and drops what does not fit. `peek` leaves it in the queue. Returns how many
-    /// bytes were written.
+    /// Reads the oldest datagram into `target`, which has `room` bytes, and drops what does not fit; with UDP_GRO also those after
+    /// it that belong to it. `peek` leaves them in the queue.
     pub(crate) fn read_datagram<'b>(
         &mut self,
         id: SocketId,
         target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
+        room: usize,
         peek: bool,
-    ) -> Option<(usize, Record)> {
+    ) -> Option<Read> {
         let socket = self.face.at_mut(id);
         let part = socket.datagrams.as_mut()?;
-        let record = *part.queue.front()?;
+        let first = *part.queue.front()?;
+        let (count, length) = part.together(&first, room);
+        let record = Record { length, ..first };
         let mut copied = 0;
         for piece in target {
             let length = piece.len().min(record.length - copied);
             copied += socket.receive.copy_to(copied, &mut piece[..length]);
         }
         if !peek {
-            part.queue.pop_front();
-            socket.receive.discard(record.length);
+            part.queue.drain(..count);
+            socket.receive.discard(length);
         }
-        Some((copied, record))
+        let segment_len = if count > 1 { u16::try_from(first.length).ok() } else { None };
+        Some(Read { copied, record, segment_len })
     }
 
     /// Writes a datagram into the link's frame, from `source` or from the socket's own address. It goes with the next
@@ -324,6 +398,24 @@ impl<T: Transport> Stack<T> {
                 drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload)
             }
             outcome => outcome,
+        }
+    }
+
+    /// Sends the rest of a datagram whose first segment has gone. What the link has no room for is dropped, as at the end of a
+    /// kernel's queue: the kernel's socket would send all of it again.
+    pub fn send_segments(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        source: Option<IpAddr>,
+        destination: SocketAddr,
+        rest: &[u8],
+        segment_len: usize,
+    ) {
+        for segment in rest.chunks(segment_len) {
+            if self.send_datagram(now, id, source, destination, segment).is_err() {
+                self.face.datagrams.unsent_segments += 1;
+            }
         }
     }
 
