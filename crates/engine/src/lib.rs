@@ -47,4 +47,4 @@ pub use owner::{Act, Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner
 pub use prefix::{NoPrefix, Prefix};
 pub use recovery::CongestionState;
 pub use time::Instant;
-pub use udp::{Datagram, SendError, UdpId, Unreachable};
+pub use udp::{Datagram, Report, SendError, UdpId, Unreachable};

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, SendError, UdpId, Unreachable,
+    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, Report, SendError, UdpId, Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};
@@ -43,7 +43,7 @@ impl Owner for Inbox {
         self.marks.push((traffic_class, hop_limit));
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {
         self.failed.push((socket, remote, why));
     }
 }

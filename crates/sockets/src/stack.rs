@@ -19,7 +19,7 @@ use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 #[cfg(not(test))]
-pub(crate) use self::datagram::{DatagramFace, Datagrams, Read, wants};
+pub(crate) use self::datagram::{DatagramFace, Datagrams, Read, Trouble, wants};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};

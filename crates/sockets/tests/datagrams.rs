@@ -57,6 +57,11 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let lab = Lab::new(1);
+        for side in [&lab.server, &lab.client] {
+            // Nobody is refused without a word.
+            side.write("/proc/sys/net/ipv4/icmp_ratelimit", "0");
+            side.write("/proc/sys/net/ipv6/icmp/ratelimit", "0");
+        }
         Self { broker: broker(&lab.server), lab }
     }
 
@@ -207,6 +212,32 @@ fn segments_are_cut_and_joined_at_user_level() {
             if peer_is_accelerated {
                 assert!(counter(&statistics, "tx_datagrams") >= 21 * 21 + 20 * 10, "{statistics}");
             }
+        }
+    }
+}
+
+/// Sockets with an error queue, as those of libuv's programs. The peer is the kernel's, and then at user level too.
+#[test]
+fn errors_are_queued_at_user_level() {
+    let pairs: [(IpAddr, IpAddr); 2] = [(SERVER.into(), CLIENT.into()), (SERVER_V6.into(), CLIENT_V6.into())];
+    for (own, other) in pairs {
+        let bench = Bench::new();
+        let Lab { server: ours, client: theirs, .. } = &bench.lab;
+        for peer_is_accelerated in [false, true] {
+            let beside = peer_is_accelerated.then(|| broker(theirs));
+            let server = Server::spawn(python(beside.as_ref()), theirs, other);
+            let mut said = [false, true].map(|accelerated| {
+                let mut command = bench.python(accelerated);
+                command.args(["errors", &own.to_string(), &other.to_string()]);
+                let output = ours.within(|| command.output().unwrap());
+                assert!(output.status.success(), "{}", text(&output.stderr));
+                (text(&output.stdout), text(&output.stderr))
+            });
+            assert_eq!(said[1].0, said[0].0, "{}", said[1].1);
+            let statistics = core::mem::take(&mut said[1].1);
+            // Each that was sent to nobody.
+            assert_eq!(counter(&statistics, "icmp_errors"), 13, "{statistics}");
+            server.quit(ours);
         }
     }
 }

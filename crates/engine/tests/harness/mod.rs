@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable,
+    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, Report, UdpId, Unreachable,
 };
 pub use overfly_testing::Random;
 use overfly_wire::checksum::Sum;
@@ -205,7 +205,7 @@ impl Owner for Recorder {
         self.datagrams.push(datagram.payload.to_vec());
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {
         assert!(self.sockets.contains(&socket), "{why:?} of {remote} for {socket:?}, which is closed");
         self.datagrams_failed += 1;
     }

@@ -19,7 +19,7 @@ use crate::memory::{Source, Target};
 use crate::process::contexts::of;
 use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
-use crate::stack::{Read, wants};
+use crate::stack::{Read, Trouble, wants};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -81,6 +81,8 @@ pub(crate) struct Datagram {
     pub(crate) truncated: bool,
     /// `None` where nothing came: the socket was shut.
     pub(crate) about: Option<About>,
+    /// It is one that did not arrive, of which the error queue tells.
+    pub(crate) trouble: Option<Trouble>,
 }
 
 /// What may be told of a datagram.
@@ -125,11 +127,15 @@ pub(crate) fn receive(
     mut in_kernel: impl FnMut(i32) -> Result<usize, Errno>,
 ) -> Answer<Received> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
-    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if flags & libc::MSG_OOB != 0 {
         return Answer::Kernel;
     }
     if !target.is_plausible() {
         return Answer::error(Errno::FAULT);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // The kernel's socket has errors of its own, of what it has sent.
+        return read_trouble(&mut guard, id, target).map_or(Answer::Kernel, Answer::ok);
     }
     match guard.place_datagram(id, descriptor) {
         Placed::Yes => {}
@@ -150,7 +156,8 @@ pub(crate) fn receive(
             return Answer::ok(Received::Here(datagram));
         }
         if guard.stack.socket(id).read_shut {
-            let nothing = Datagram { length: 0, source: None, truncated: false, about: None };
+            let nothing =
+                Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
             return Answer::ok(Received::Here(nothing));
         }
         // An epoll set that the program waits for says when the kernel's socket is ready.
@@ -225,7 +232,40 @@ fn read_here(process: &mut Process, id: SocketId, target: Target<'_>, flags: i32
             age: now() - record.arrived,
             segment_len,
         }),
+        trouble: None,
     })
+}
+
+/// The oldest error that waits: ip_recv_error() in Linux, net/ipv4/ip_sockglue.c, ipv6_recv_error() in net/ipv6/datagram.c.
+fn read_trouble(process: &mut Process, id: SocketId, target: Target<'_>) -> Option<Received> {
+    if process.stack.datagrams(id)?.troubles.is_empty() {
+        process.pump_before_waiting();
+    }
+    let trouble = process.stack.take_trouble(id)?;
+    let wants = process.stack.datagrams(id)?.wants;
+    let (v6, interface) = (process.stack.socket(id).v6, process.interface_index);
+    let mut copied = 0;
+    for piece in target.pieces(0) {
+        let length = piece.len().min(trouble.payload.len() - copied);
+        piece[..length].write_copy_of_slice(&trouble.payload[copied..copied + length]);
+        copied += length;
+    }
+    Some(Received::Here(Datagram {
+        length: copied,
+        source: Some(presented(trouble.remote, v6, interface)),
+        truncated: copied < trouble.payload.len(),
+        about: Some(About {
+            wants,
+            v6,
+            interface,
+            destination: trouble.destination,
+            traffic_class: trouble.traffic_class,
+            hop_limit: trouble.hop_limit,
+            age: now() - trouble.arrived,
+            segment_len: None,
+        }),
+        trouble: Some(trouble),
+    }))
 }
 
 /// Where a datagram goes, as the engine has it: to `destination`, or where the socket is connected. `None`: the kernel sends it, or
@@ -423,6 +463,9 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32, number: Opt
             let wants = wanted(descriptor);
             if let Some(part) = guard.stack.datagrams_mut(id) {
                 part.wants = wants;
+                if wants & (wants::ERRORS | wants::ERRORS_6) == 0 {
+                    part.troubles.clear();
+                }
             }
         }
         _ => {

@@ -6,7 +6,7 @@ use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
 use crate::calls::datagram::{About, Origin, Wishes};
 use crate::memory::is_plausible;
-use crate::stack::wants;
+use crate::stack::{Trouble, wants};
 
 /// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.
 const HEADER: usize = size_of::<cmsghdr>();
@@ -44,11 +44,12 @@ impl Room {
 
 /// Tells of a datagram what its socket wants to be told, in the kernel's order: udp_recvmsg() in net/ipv4/udp.c and
 /// ip_cmsg_recv_offset(); udpv6_recvmsg() in net/ipv6/udp.c, ip6_datagram_recv_common_ctl() and ip6_datagram_recv_specific_ctl().
-/// Returns MSG_CTRUNC if there was not enough room.
+/// Of one that did not arrive the error comes last: ip_recv_error(), ipv6_recv_error(). Returns flags: MSG_CTRUNC if there was not
+/// enough room, MSG_ERRQUEUE.
 ///
 /// # Safety
 /// As for recvmsg(2).
-pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
+pub(super) unsafe fn put_about(message: &mut msghdr, about: &About, trouble: Option<&Trouble>) -> c_int {
     let length = message.msg_controllen;
     let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
     let mut room = Room {
@@ -83,7 +84,10 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
             // `struct in_pktinfo`: the interface, our address there, the one that it was sent to.
             let mut data = [0; 12];
             data[..4].copy_from_slice(&about.interface.to_ne_bytes());
-            data[4..8].copy_from_slice(&address.octets());
+            // Nobody has looked it up for an error.
+            if trouble.is_none() {
+                data[4..8].copy_from_slice(&address.octets());
+            }
             data[8..].copy_from_slice(&address.octets());
             room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &data);
         }
@@ -101,8 +105,39 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
             room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &c_int::from(about.traffic_class).to_ne_bytes());
         }
     }
+    if let Some(trouble) = trouble {
+        put_error(&mut room, about, trouble);
+    }
     message.msg_controllen = room.used as _;
-    if room.truncated { libc::MSG_CTRUNC } else { 0 }
+    let cut = if room.truncated { libc::MSG_CTRUNC } else { 0 };
+    if trouble.is_some() { cut | libc::MSG_ERRQUEUE } else { cut }
+}
+
+/// `struct sock_extended_err`, and behind it who says so, as the socket's family has it.
+fn put_error(room: &mut Room, about: &About, trouble: &Trouble) {
+    const ORIGIN_ICMP: u8 = 2;
+    const ORIGIN_ICMP6: u8 = 3;
+    let mut data = [0; 44];
+    data[..4].copy_from_slice(&trouble.error.raw_os_error().to_ne_bytes());
+    data[4] = if trouble.offender.is_ipv4() { ORIGIN_ICMP } else { ORIGIN_ICMP6 };
+    (data[5], data[6]) = (trouble.kind, trouble.code);
+    data[8..12].copy_from_slice(&trouble.info.to_ne_bytes());
+    let family = if about.v6 { libc::AF_INET6 } else { libc::AF_INET } as u16;
+    data[16..18].copy_from_slice(&family.to_ne_bytes());
+    match trouble.offender {
+        IpAddr::V4(address) if !about.v6 => {
+            data[20..24].copy_from_slice(&address.octets());
+            room.put(libc::IPPROTO_IP, libc::IP_RECVERR, &data[..32]);
+        }
+        address => {
+            let octets = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            data[24..40].copy_from_slice(&octets);
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &data);
+        }
+    }
 }
 
 /// When it came: `struct timeval` or `struct timespec`, which are both two words, under the name that it was asked for by.

@@ -313,7 +313,9 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
                 message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
                 match &datagram.about {
                     // SAFETY: the program lends the room for control messages for the call.
-                    Some(about) => message.msg_flags |= unsafe { ancillary::put_about(message, about) },
+                    Some(about) => unsafe {
+                        message.msg_flags |= ancillary::put_about(message, about, datagram.trouble.as_ref());
+                    },
                     None => message.msg_controllen = 0,
                 }
                 datagram.length

@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use overfly_engine::{Datagram, Error, Instant, SendError, UdpId, Unreachable};
+use overfly_engine::{Datagram, Error, Instant, Report, SendError, UdpId, Unreachable};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -47,8 +47,11 @@ pub(crate) mod wants {
     ];
     /// UDP_GRO: several that belong together may be read as one, and how long each is.
     pub(crate) const SEGMENTS: u16 = 1 << 10;
+    /// IP_RECVERR, and IPV6_RECVERR: errors from ICMP, also those that are not for good.
+    pub(crate) const ERRORS: u16 = 1 << 11;
+    pub(crate) const ERRORS_6: u16 = 1 << 12;
     /// Those that are no times, with their level and name.
-    pub(crate) const OTHERS: [(u16, i32, i32); 7] = [
+    pub(crate) const OTHERS: [(u16, i32, i32); 9] = [
         (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
         (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
@@ -56,6 +59,8 @@ pub(crate) mod wants {
         (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
         (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
         (SEGMENTS, libc::SOL_UDP, libc::UDP_GRO),
+        (ERRORS, libc::IPPROTO_IP, libc::IP_RECVERR),
+        (ERRORS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     ];
 }
 
@@ -91,6 +96,24 @@ pub(crate) struct Read {
     pub(crate) segment_len: Option<u16>,
 }
 
+/// An error from ICMP that waits to be read (MSG_ERRQUEUE): what `struct sock_extended_err` says (include/uapi/linux/errqueue.h),
+/// and what besides is told of the message that brought it.
+pub(crate) struct Trouble {
+    pub(crate) error: Errno,
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    pub(crate) info: u32,
+    pub(crate) offender: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) arrived: Instant,
+    /// Where the datagram was sent.
+    pub(crate) remote: SocketAddr,
+    /// As much of it as was quoted.
+    pub(crate) payload: Box<[u8]>,
+}
+
 /// Where a UDP socket stands in the engine, and so in the broker's books.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
@@ -103,6 +126,8 @@ pub(crate) struct Place {
 #[derive(Default)]
 pub(crate) struct Datagrams {
     pub(crate) queue: VecDeque<Record>,
+    /// The error queue.
+    pub(crate) troubles: VecDeque<Trouble>,
     /// What is told with each datagram ([`wants`]).
     pub(crate) wants: u16,
     /// UDP_SEGMENT in bytes; 0 if it was not set.
@@ -211,27 +236,74 @@ impl Face {
         self.wake(id, bits::IN | bits::RDNORM);
     }
 
-    /// udp_err() in Linux, net/ipv4/udp.c: connected sockets hear of hard errors at their next call, others of none.
-    pub(crate) fn datagram_failed_at(&mut self, id: UdpId, remote: SocketAddr, why: Unreachable) {
+    /// __udp4_lib_err() in Linux, net/ipv4/udp.c, and __udp6_lib_err() in net/ipv6/udp.c: sockets with an error queue hear of
+    /// everything, connected ones of hard errors at their next call, others of nothing.
+    pub(crate) fn datagram_failed_at(
+        &mut self,
+        id: UdpId,
+        remote: SocketAddr,
+        why: Unreachable,
+        report: &Report<'_>,
+    ) {
         let Some(id) = self.datagrams.socket(id) else { return };
+        let arrived = self.now;
         let socket = self.at_mut(id);
-        if socket.datagrams.as_ref().is_none_or(|part| part.connected.is_none()) {
+        let Some(part) = &mut socket.datagrams else { return };
+        let (error, is_hard) = meaning(why, remote.is_ipv6());
+        let wanted = if remote.is_ipv6() { wants::ERRORS_6 } else { wants::ERRORS };
+        if part.wants & wanted != 0 {
+            // sock_queue_err_skb() in net/core/skbuff.c.
+            let held = socket.receive.len() + (part.queue.len() + part.troubles.len()) * OVERHEAD;
+            if held + OVERHEAD < part.limit {
+                part.troubles.push_back(Trouble::new(error, arrived, remote, report));
+            } else {
+                self.datagrams.overflows += 1;
+            }
+        } else if !is_hard || part.connected.is_none() {
             return;
         }
-        // icmp_err_convert in net/ipv4/icmp.c and icmpv6_err_convert() in net/ipv6/icmp.c: only what they call fatal is told
-        // without IP_RECVERR.
-        socket.error = Some(match why {
-            Unreachable::Port => Errno::CONNREFUSED,
-            Unreachable::Protocol => Errno::NOPROTOOPT,
-            Unreachable::NetworkUnknown => Errno::NETUNREACH,
-            Unreachable::HostUnknown => Errno::HOSTDOWN,
-            Unreachable::HostIsolated => Errno::NONET,
-            Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
-            Unreachable::Prohibited => Errno::HOSTUNREACH,
-            Unreachable::Header => Errno::PROTO,
-            _ => return,
-        });
+        self.at_mut(id).error = Some(error);
         self.wake(id, bits::IN | bits::OUT | bits::ERR | bits::RDNORM | bits::WRNORM);
+    }
+}
+
+/// icmp_err_convert[] in Linux, net/ipv4/icmp.c, and icmpv6_err_convert() in net/ipv6/icmp.c: an error, and whether it is called
+/// fatal.
+const fn meaning(why: Unreachable, is_v6: bool) -> (Errno, bool) {
+    match why {
+        Unreachable::Port => (Errno::CONNREFUSED, true),
+        Unreachable::Protocol => (Errno::NOPROTOOPT, true),
+        Unreachable::NetworkUnknown => (Errno::NETUNREACH, true),
+        Unreachable::HostUnknown => (Errno::HOSTDOWN, true),
+        Unreachable::HostIsolated => (Errno::NONET, true),
+        Unreachable::Prohibited if is_v6 => (Errno::ACCESS, true),
+        Unreachable::Prohibited => (Errno::HOSTUNREACH, true),
+        Unreachable::Header => (Errno::PROTO, true),
+        Unreachable::Network => (Errno::NETUNREACH, false),
+        Unreachable::SourceRoute => (Errno::OPNOTSUPP, false),
+        Unreachable::Host | Unreachable::Expired => (Errno::HOSTUNREACH, false),
+        // The engine has taken note: what is too long is the kernel's socket's to send.
+        Unreachable::TooBig(_) => (Errno::MSGSIZE, false),
+    }
+}
+
+impl Trouble {
+    fn new(error: Errno, arrived: Instant, remote: SocketAddr, report: &Report<'_>) -> Self {
+        let Report { kind, code, info, offender, destination, traffic_class, hop_limit, payload } = *report;
+        let payload = payload.into();
+        Self {
+            error,
+            kind,
+            code,
+            info,
+            offender,
+            destination,
+            traffic_class,
+            hop_limit,
+            arrived,
+            remote,
+            payload,
+        }
     }
 }
 
@@ -354,6 +426,19 @@ impl<T: Transport> Stack<T> {
         }
         let segment_len = if count > 1 { u16::try_from(first.length).ok() } else { None };
         Some(Read { copied, record, segment_len })
+    }
+
+    /// The oldest error that waits, taken. The one after it is the socket's error then, or there is none: sock_dequeue_err_skb() in
+    /// Linux, net/core/skbuff.c.
+    pub(crate) fn take_trouble(&mut self, id: SocketId) -> Option<Trouble> {
+        let socket = self.face.at_mut(id);
+        let part = socket.datagrams.as_mut()?;
+        let trouble = part.troubles.pop_front()?;
+        socket.error = part.troubles.front().map(|next| next.error);
+        if socket.error.is_some() {
+            self.face.wake(id, bits::ERR);
+        }
+        Some(trouble)
     }
 
     /// Writes a datagram into the link's frame, from `source` or from the socket's own address. It goes with the next

@@ -176,6 +176,7 @@ def calls(own, peer):
     say("packet info", len(six.recvmsg(100, 200)[1]))
     packet_information(own, peer)
     segments(peer, most)
+    errors(peer)
 
     seven = fresh()
     seven.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -342,6 +343,85 @@ def segments(peer, most):
     say("train again", train(2, 500, 0))
 
 
+def errors(peer):
+    """IP_RECVERR, IPV6_RECVERR and MSG_ERRQUEUE."""
+    kind = family(peer)
+    v6 = kind == socket.AF_INET6
+    level, name = (socket.IPPROTO_IPV6, 25) if v6 else (socket.IPPROTO_IP, 11)
+
+    def wait(made, patience):
+        poll = select.poll()
+        poll.register(made, select.POLLIN)
+        return [state for _, state in poll.poll(patience)]
+
+    def soon(made):
+        # What says that nobody is there.
+        return wait(made, 5000)
+
+    def pending(made):
+        return errno.errorcode.get(made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+    def report(control):
+        *others, (at, what, data) = control
+        error, origin, icmp, code, _, info, more, where = struct.unpack("=IBBBBIIH", data[:18])
+        offender = socket.inet_ntop(kind, data[24:40] if v6 else data[20:24])
+        said = errno.errorcode[error], origin, icmp, code, info, more, where == kind, offender, len(data)
+        return at, what, said, readable(others)
+
+    def queued(made, length=2000, room=500):
+        data, control, flags, source = made.recvmsg(length, room, socket.MSG_ERRQUEUE)
+        return len(data), data == payload(100)[:length], report(control), flags, source[:2]
+
+    one = socket.socket(kind, socket.SOCK_DGRAM)
+    one.connect((peer, NOBODY))
+    one.setsockopt(level, name, 1)
+    say("told of errors", one.getsockopt(level, name))
+    failing("no error", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+    one.send(payload(100))
+    say("error comes", soon(one))
+    failing("read fails", lambda: one.recv(10))
+    say("queued still", wait(one, 100), queued(one))
+    say("queue is empty", wait(one, 20), pending(one))
+    failing("no error", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+    one.send(payload(100))
+    say("again", soon(one), pending(one), pending(one))
+    one.send(payload(100))
+    deadline = time.monotonic() + 5
+    while (said := pending(one)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    say("two wait", said)
+    say("first", queued(one), pending(one), pending(one))
+    say("second", queued(one), pending(one), wait(one, 20))
+    one.send(payload(100))
+    say("by recvfrom", soon(one), one.recvfrom(50, socket.MSG_ERRQUEUE)[1][:2])
+    one.send(payload(100))
+    soon(one)
+    one.setsockopt(level, name, 0)
+    say("not told any more", pending(one), wait(one, 20))
+    failing("thrown away", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+
+    two = socket.socket(kind, socket.SOCK_DGRAM)
+    two.setsockopt(level, name, 1)
+    two.sendto(payload(100), (peer, NOBODY))
+    say("unconnected", soon(two), queued(two, length=7))
+    two.sendto(payload(100), (peer, NOBODY))
+    soon(two)
+    failing("unconnected send", lambda: two.sendto(b"x", (peer, PORT)))
+    two.sendto(b"x", (peer, PORT))
+    say("goes on", two.recv(10), queued(two))
+    for at, what in [*TOLD[kind], (socket.SOL_SOCKET, 29)]:
+        two.setsockopt(at, what, 1)
+    two.sendto(payload(100), (peer, NOBODY))
+    say("with all", soon(two), queued(two))
+    for at, what in [*TOLD[kind], (socket.SOL_SOCKET, 29)]:
+        two.setsockopt(at, what, 0)
+    for room in 0, 16, 40, 48, 60:
+        two.sendto(payload(100), (peer, NOBODY))
+        soon(two)
+        data, control, flags, _ = two.recvmsg(200, room, socket.MSG_ERRQUEUE)
+        say("room", room, len(data), [(at, what, len(data)) for at, what, data in control], flags)
+
+
 def joined(peer, times):
     """What came together is read together; what is sent together is cut."""
     one = socket.socket(family(peer), socket.SOCK_DGRAM)
@@ -432,6 +512,8 @@ if sys.argv[1] == "serve":
     serve(sys.argv[2])
 elif sys.argv[1] == "share":
     share(sys.argv[2], 4)
+elif sys.argv[1] == "errors":
+    errors(sys.argv[3])
 elif sys.argv[1] == "joined":
     joined(sys.argv[3], 20)
 elif sys.argv[1] == "information":
