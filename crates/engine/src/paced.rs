@@ -96,8 +96,15 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
-    /// `[start, end)` was sent.
+    /// `[start, end)` was sent: a flow with BBR takes note.
+    #[inline]
     pub(crate) fn model_transmission(&mut self, start: u32, end: u32, is_new: bool) {
+        if self.flow.congestion.bbr().is_some() {
+            self.tell_transmission(start, end, is_new);
+        }
+    }
+
+    fn tell_transmission(&mut self, start: u32, end: u32, is_new: bool) {
         let flow = &mut *self.flow;
         let sent = Transmission {
             now: self.now,

@@ -388,9 +388,7 @@ impl<O: Owner> Turn<'_, O> {
             extra.repeated = extra.repeated.saturating_add(1);
         }
         flow.sent_at_us = now_us;
-        if flow.congestion.bbr().is_some() {
-            self.model_transmission(sequence, end, new);
-        }
+        self.model_transmission(sequence, end, new);
         let flow = &mut *self.flow;
         if fin {
             flow.state = match flow.state {

@@ -515,9 +515,7 @@ fn get_locked(
             let path_mtu = process.stack.path_mtu(id);
             Value::TcpInfo(tcp_info(process.stack.info(id), path_mtu)[..length].to_vec())
         }
-        (libc::IPPROTO_TCP, TCP_CC_INFO) => {
-            Value::TcpInfo(process.stack.info(id).and_then(|info| info.bbr).map_or_else(Vec::new, bbr_info))
-        }
+        (libc::IPPROTO_TCP, TCP_CC_INFO) => Value::TcpInfo(model_info(process.stack.info(id))),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if v6 => {
             flag(if passive { settings.v6only } else { kernel::is_v6only(descriptor) })
         }
@@ -604,18 +602,23 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
     }
     // tcpi_bytes_acked
     bytes[120..128].copy_from_slice(&info.acknowledged.to_ne_bytes());
-    if let Some(bbr) = info.bbr {
-        // tcpi_delivery_rate_app_limited, tcpi_pacing_rate, tcpi_delivery_rate
-        bytes[7] = u8::from(bbr.is_limited);
-        bytes[104..112].copy_from_slice(&bbr.pacing_rate.to_ne_bytes());
-        bytes[160..168].copy_from_slice(&bbr.delivery_rate.to_ne_bytes());
+    if let Some(bbr) = &info.bbr {
+        put_rates(&mut bytes, bbr);
     }
     bytes
 }
 
+/// tcpi_delivery_rate_app_limited, tcpi_pacing_rate, tcpi_delivery_rate.
+fn put_rates(bytes: &mut [u8; TCP_INFO_LEN], bbr: &overfly_engine::BbrInfo) {
+    bytes[7] = u8::from(bbr.is_limited);
+    bytes[104..112].copy_from_slice(&bbr.pacing_rate.to_ne_bytes());
+    bytes[160..168].copy_from_slice(&bbr.delivery_rate.to_ne_bytes());
+}
+
 /// `struct tcp_bbr_info` (include/uapi/linux/inet_diag.h; bbr_get_info() in net/ipv4/tcp_bbr.c). Other algorithms of ours have
 /// nothing to say, as those of Linux.
-fn bbr_info(bbr: overfly_engine::BbrInfo) -> Vec<u8> {
+fn model_info(info: Option<overfly_engine::Info>) -> Vec<u8> {
+    let Some(bbr) = info.and_then(|info| info.bbr) else { return Vec::new() };
     // BBR_UNIT: gains are 256ths there.
     let gain = |hundredths: u32| hundredths * 256 / 100;
     let bandwidth = bbr.bandwidth;

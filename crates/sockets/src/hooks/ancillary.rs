@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
-use crate::calls::datagram::{About, Origin, Wishes};
+use crate::calls::datagram::{About, Datagram, Origin, Wishes};
 use crate::memory::is_plausible;
 use crate::stack::{Trouble, wants};
 
@@ -44,12 +44,18 @@ impl Room {
 
 /// Tells of a datagram what its socket wants to be told, in the kernel's order: udp_recvmsg() in net/ipv4/udp.c and
 /// ip_cmsg_recv_offset(); udpv6_recvmsg() in net/ipv6/udp.c, ip6_datagram_recv_common_ctl() and ip6_datagram_recv_specific_ctl().
-/// Of one that did not arrive the error comes last: ip_recv_error(), ipv6_recv_error(). Returns flags: MSG_CTRUNC if there was not
-/// enough room, MSG_ERRQUEUE.
+/// Of one that did not arrive the error comes last: ip_recv_error(), ipv6_recv_error(). Returns the message's flags: MSG_TRUNC;
+/// MSG_CTRUNC if there was not enough room; MSG_ERRQUEUE.
 ///
 /// # Safety
 /// As for recvmsg(2).
-pub(super) unsafe fn put_about(message: &mut msghdr, about: &About, trouble: Option<&Trouble>) -> c_int {
+pub(super) unsafe fn put_about(message: &mut msghdr, datagram: &Datagram) -> c_int {
+    let flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
+    let Some(about) = &datagram.about else {
+        message.msg_controllen = 0;
+        return flags;
+    };
+    let trouble = datagram.trouble.as_ref();
     let length = message.msg_controllen;
     let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
     let mut room = Room {
@@ -110,7 +116,8 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About, trouble: Opt
     }
     message.msg_controllen = room.used as _;
     let cut = if room.truncated { libc::MSG_CTRUNC } else { 0 };
-    if trouble.is_some() { cut | libc::MSG_ERRQUEUE } else { cut }
+    let queue = if trouble.is_some() { libc::MSG_ERRQUEUE } else { 0 };
+    flags | cut | queue
 }
 
 /// `struct sock_extended_err`, and behind it who says so, as the socket's family has it.

@@ -310,14 +310,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
                     },
                     None => message.msg_namelen = 0,
                 }
-                message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
-                match &datagram.about {
-                    // SAFETY: the program lends the room for control messages for the call.
-                    Some(about) => unsafe {
-                        message.msg_flags |= ancillary::put_about(message, about, datagram.trouble.as_ref());
-                    },
-                    None => message.msg_controllen = 0,
-                }
+                // SAFETY: the program lends the room for control messages for the call.
+                message.msg_flags = unsafe { ancillary::put_about(message, &datagram) };
                 datagram.length
             })),
         };
