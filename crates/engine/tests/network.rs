@@ -27,7 +27,7 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         config.receive_window = 1024 << random.below(9);
         config.mtu = [576, 1500, 1500, 9000][random.below(4) as usize];
         (config.data_retries, config.syn_retries, config.neighbor_solicitations) = (30, 30, 30);
-        config.congestion = [Algorithm::Cubic, Algorithm::Bbr, Algorithm::Reno][seed as usize % 3];
+        config.congestion = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr][random.below(3) as usize];
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, Report, SendError, UdpId, Unreachable,
+    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, Report, SendError, UdpId,
+    Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};

@@ -282,7 +282,12 @@ mod tests {
 
     #[test]
     fn a_report_says_what_the_message_says() {
-        let cases = [((3, 3, 0x0102_0304), 0), ((3, 4, 0x0102_0304), 0x0304), ((12, 0, 0x0102_0304), 1), ((11, 0, 7), 0)];
+        let cases = [
+            ((3, 3, 0x0102_0304), 0),
+            ((3, 4, 0x0102_0304), 0x0304),
+            ((12, 0, 0x0102_0304), 1),
+            ((11, 0, 7), 0),
+        ];
         for ((kind, code, word), info) in cases {
             for options in [0, 4, 40] {
                 let bytes = error(kind, code, word, options);

@@ -156,8 +156,7 @@ pub(crate) fn receive(
             return Answer::ok(Received::Here(datagram));
         }
         if guard.stack.socket(id).read_shut {
-            let nothing =
-                Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
+            let nothing = Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
             return Answer::ok(Received::Here(nothing));
         }
         // An epoll set that the program waits for says when the kernel's socket is ready.

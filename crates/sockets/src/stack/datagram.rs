@@ -79,9 +79,8 @@ pub(crate) struct Record {
 impl Record {
     /// Whether Linux would merge the next one into it: udp_gro_receive_segment() and the headers that inet_gro_receive() compares.
     fn takes(&self, next: &Record) -> bool {
-        let marks = |record: &Record| {
-            (record.source, record.destination, record.traffic_class, record.hop_limit)
-        };
+        let marks =
+            |record: &Record| (record.source, record.destination, record.traffic_class, record.hop_limit);
         (1..=self.length).contains(&next.length) && marks(self) == marks(next)
     }
 }
