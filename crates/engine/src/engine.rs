@@ -350,6 +350,7 @@ impl Engine {
     }
 
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
+    #[inline]
     pub fn send(&mut self, flow: FlowId, bytes: usize) {
         let block = self.flows.at_mut(flow.0);
         if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {

@@ -43,6 +43,7 @@ impl Flow {
 
     /// More is about to be promised: had the flow nothing to send, the program is what limits it (draft-ietf-ccwg-bbr-05 section
     /// 4.1.2.4).
+    #[cold]
     pub(crate) fn note_limit(&mut self) {
         let (is_drained, in_flight) = (self.is_drained(), self.pipe());
         if is_drained && let Some(mut bbr) = self.congestion.bbr_mut() {
@@ -53,6 +54,7 @@ impl Flow {
 
 impl Engine {
     /// Those whose turn has come have output.
+    #[cold]
     pub(crate) fn wake_paced(&mut self, now: Instant) {
         while let Some((due, index)) = self.shared.paced.pop_due(now) {
             let flow = self.flows.at_mut(index);
@@ -76,6 +78,7 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
+    #[cold]
     fn allowed_by_pace(&mut self, length: u32) -> Option<u32> {
         let (flow, FlowId(index)) = (&mut *self.flow, self.id);
         if length == 0 || flow.flags.has(Flags::RESET_WANTED) {
@@ -104,6 +107,8 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
+    // What only flows with BBR do is kept out of the way of all others.
+    #[cold]
     fn tell_transmission(&mut self, start: u32, end: u32, is_new: bool) {
         let flow = &mut *self.flow;
         let sent = Transmission {
@@ -121,6 +126,7 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// An acknowledgment delivered so many bytes.
+    #[cold]
     pub(crate) fn model_delivery(&mut self, bytes: u32, newest: Newest) {
         let flow = &mut *self.flow;
         let delivered = Delivered {
@@ -141,6 +147,7 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// Losses were found.
+    #[cold]
     pub(crate) fn model_losses(&mut self, losses: &Losses) {
         let has_sack = self.flow.flags.has(Flags::SACK);
         if losses.bytes > 0

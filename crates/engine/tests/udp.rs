@@ -39,9 +39,8 @@ impl Owner for Inbox {
     fn fill(&mut self, _: FlowId, _: u64, _: &mut [u8]) {}
 
     fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
-        let Datagram { source, destination, traffic_class, hop_limit, payload } = datagram;
-        self.datagrams.push((socket, source, destination, payload.to_vec()));
-        self.marks.push((traffic_class, hop_limit));
+        self.datagrams.push((socket, datagram.source, datagram.destination, datagram.payload.to_vec()));
+        self.marks.push((datagram.traffic_class, datagram.hop_limit));
     }
 
     fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {

@@ -602,14 +602,13 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
     }
     // tcpi_bytes_acked
     bytes[120..128].copy_from_slice(&info.acknowledged.to_ne_bytes());
-    if let Some(bbr) = &info.bbr {
-        put_rates(&mut bytes, bbr);
-    }
+    put_rates(&mut bytes, info.bbr);
     bytes
 }
 
 /// tcpi_delivery_rate_app_limited, tcpi_pacing_rate, tcpi_delivery_rate.
-fn put_rates(bytes: &mut [u8; TCP_INFO_LEN], bbr: &overfly_engine::BbrInfo) {
+fn put_rates(bytes: &mut [u8; TCP_INFO_LEN], bbr: Option<overfly_engine::BbrInfo>) {
+    let Some(bbr) = bbr else { return };
     bytes[7] = u8::from(bbr.is_limited);
     bytes[104..112].copy_from_slice(&bbr.pacing_rate.to_ne_bytes());
     bytes[160..168].copy_from_slice(&bbr.delivery_rate.to_ne_bytes());
