@@ -2,7 +2,7 @@
 
 use overfly_wire::tcp::{Flags as TcpFlags, Segment};
 
-use crate::congestion::{Ack, CongestionControl};
+use crate::congestion::{Ack, CongestionControl, Newest};
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Event, Owner};
@@ -85,8 +85,13 @@ impl<O: Owner> Turn<'_, O> {
             let news = News { una: before_una, flight, duplicate, echo, sampled: sample_us > 0 };
             look_again = self.repair(arrival, news);
         } else if advance {
-            let ack = self.ack(acknowledgment.wrapping_sub(before_una), flight, sample_us);
-            self.flow.congestion.acknowledged(&ack);
+            let acked = acknowledgment.wrapping_sub(before_una);
+            if self.flow.congestion.bbr().is_some() {
+                self.model_delivery(acked, Newest::InOrder);
+            } else {
+                let ack = self.ack(acked, flight, sample_us);
+                self.flow.congestion.acknowledged(&ack);
+            }
         }
         if advance {
             self.restart_retransmission();
@@ -131,7 +136,13 @@ impl<O: Owner> Turn<'_, O> {
         let losses = self.find_losses(news)?;
         self.end_recovery(was_lossy)?;
         self.react(losses.bytes > 0, news.echo, repaired)?;
-        self.govern(delivered.bytes, news.una, news.flight, was_reducing);
+        if self.flow.congestion.bbr().is_some() {
+            self.model_losses(&losses);
+            let newest = self.flow.recovery_mut().and_then(Recovery::take_latest);
+            self.model_delivery(delivered.bytes, newest.map_or(Newest::Unknown, Newest::Of));
+        } else {
+            self.govern(delivered.bytes, news.una, news.flight, was_reducing);
+        }
         if let Some(recovery) = self.flow.recovery_mut() {
             recovery.note_disorder();
         }
@@ -216,7 +227,7 @@ impl<O: Owner> Turn<'_, O> {
                 && recovery.duplicates_mean_loss(mss)
                 && recovery.is_new_loss(una.wrapping_sub(1));
             let bytes = if partial || third { recovery.lose_first(una, mss) } else { 0 };
-            Losses { bytes, again_after_us: None }
+            Losses { bytes, ranges: u32::from(bytes > 0), ..Losses::default() }
         };
         self.shared.counters.lost_bytes += u64::from(losses.bytes);
         if losses.bytes > 0 && self.lost_only_a_probe() {
@@ -232,10 +243,8 @@ impl<O: Owner> Turn<'_, O> {
         let reduced = recovery.is_reducing();
         if (reduced || was_lossy) && recovery.state() != CongestionState::Open && recovery.may_end(una) {
             recovery.end();
-            if reduced {
-                // RFC 6937 section 3.1: at the end of recovery.
-                let threshold = self.flow.congestion.threshold();
-                self.flow.congestion.set_window(threshold);
+            if reduced || self.flow.congestion.bbr().is_some() {
+                self.flow.congestion.recovered();
             }
         }
         Some(())
@@ -257,7 +266,13 @@ impl<O: Owner> Turn<'_, O> {
             } else {
                 self.shared.counters.loss_probes_repaired += 1;
             }
-            self.flow.congestion.congestion_experienced(flight, mss, tick);
+            match self.flow.congestion.bbr_mut() {
+                Some(mut bbr) if echo => bbr.marked(self.now),
+                Some(mut bbr) => {
+                    bbr.lost(&Losses { bytes: mss, ranges: 1, ..Losses::default() }, true, self.now);
+                }
+                None => self.flow.congestion.congestion_experienced(flight, mss, tick),
+            }
         }
         Some(())
     }
@@ -286,14 +301,18 @@ impl<O: Owner> Turn<'_, O> {
             return;
         };
         let losses = recovery.detect(una, now_us, least, smoothed, mss);
+        let begins = losses.bytes > 0 && recovery.state() < CongestionState::Recovery;
         self.shared.counters.lost_bytes += u64::from(losses.bytes);
-        if losses.bytes > 0 && recovery.state() < CongestionState::Recovery {
+        if begins {
             self.recover();
             let sacked = self.flow.recovery().map_or(0, Recovery::sacked);
             // What the peer has already has left the network, and let nothing go yet that was waited for (RFC 6937 section 3.1's
             // DeliveredData): the holes need not wait for acknowledgments of each other.
-            self.govern(sacked, una, 0, false);
+            if self.flow.congestion.bbr().is_none() {
+                self.govern(sacked, una, 0, false);
+            }
         }
+        self.model_losses(&losses);
         self.flow.flags.set(Flags::SEND_WANTED);
         self.watch(losses.again_after_us);
     }

@@ -4,9 +4,12 @@
 //! lost, how much is sent during recovery (RFC 6675, RFC 6937), and that a window of data reduces the window once are the
 //! caller's: it reports what happened and reads [`CongestionControl::window`].
 
+mod bbr;
 mod cubic;
 mod reno;
 
+pub use bbr::BbrInfo;
+pub(crate) use bbr::{Bbr, Delivered, Governor, Newest, Transmission};
 pub(crate) use cubic::Cubic;
 pub(crate) use reno::Reno;
 
@@ -75,6 +78,12 @@ pub(crate) trait CongestionControl {
 
     /// Sets the window, in recovery.
     fn set_window(&mut self, window: u32);
+
+    /// Recovery from losses for which the window was reduced has ended (RFC 6937 section 3.1).
+    fn recovered(&mut self) {
+        let threshold = self.threshold();
+        self.set_window(threshold);
+    }
 }
 
 /// Which algorithm governs a flow's congestion window.
@@ -84,10 +93,13 @@ pub enum Algorithm {
     Cubic,
     /// RFC 5681.
     Reno,
+    /// draft-ietf-ccwg-bbr-05, and paced.
+    Bbr,
 }
 
 /// What Linux calls them (tcp(7), TCP_CONGESTION).
-const NAMES: [(&str, Algorithm); 2] = [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno)];
+const NAMES: [(&str, Algorithm); 3] =
+    [("cubic", Algorithm::Cubic), ("reno", Algorithm::Reno), ("bbr", Algorithm::Bbr)];
 
 impl Algorithm {
     /// The one of that name, if there is one.
@@ -104,12 +116,14 @@ impl Algorithm {
 }
 
 /// One flow's congestion control.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) enum Congestion {
     /// RFC 5681.
     Reno(Reno),
     /// RFC 9438.
     Cubic(Cubic),
+    /// draft-ietf-ccwg-bbr-05.
+    Bbr { window: u32, bbr: Bbr },
 }
 
 const _: () = assert!(size_of::<Congestion>() <= 32, "a control block holds it");
@@ -120,6 +134,7 @@ impl Congestion {
         match algorithm {
             Algorithm::Cubic => Self::Cubic(Cubic::new(initial)),
             Algorithm::Reno => Self::Reno(Reno::new(initial)),
+            Algorithm::Bbr => Self::Bbr { window: initial.clamp(1, MAX_WINDOW), bbr: Bbr::default() },
         }
     }
 
@@ -128,6 +143,31 @@ impl Congestion {
         match self {
             Self::Reno(_) => Algorithm::Reno,
             Self::Cubic(_) => Algorithm::Cubic,
+            Self::Bbr { .. } => Algorithm::Bbr,
+        }
+    }
+
+    /// The one that models the path, if it is that: it hears more of what happens, and paces.
+    #[inline]
+    pub(crate) const fn bbr(&self) -> Option<&Bbr> {
+        match self {
+            Self::Bbr { bbr, .. } => Some(bbr),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn bbr_mut(&mut self) -> Option<Governor<'_>> {
+        match self {
+            Self::Bbr { window, bbr } => Some(Governor { window, bbr }),
+            _ => None,
+        }
+    }
+
+    /// Gives back the memory of a flow that will send no data again.
+    pub(crate) fn forget(&mut self) {
+        if let Self::Bbr { bbr, .. } = self {
+            bbr.forget();
         }
     }
 }
@@ -137,6 +177,10 @@ macro_rules! each {
         match $congestion {
             Congestion::Reno($algorithm) => $call,
             Congestion::Cubic($algorithm) => $call,
+            Congestion::Bbr { window, bbr } => {
+                let $algorithm = &mut Governor { window, bbr };
+                $call
+            }
         }
     };
 }
@@ -144,12 +188,20 @@ macro_rules! each {
 impl CongestionControl for Congestion {
     #[inline]
     fn window(&self) -> u32 {
-        each!(self, algorithm => algorithm.window())
+        match self {
+            Self::Reno(reno) => reno.window(),
+            Self::Cubic(cubic) => cubic.window(),
+            Self::Bbr { window, .. } => *window,
+        }
     }
 
     #[inline]
     fn threshold(&self) -> u32 {
-        each!(self, algorithm => algorithm.threshold())
+        match self {
+            Self::Reno(reno) => reno.threshold(),
+            Self::Cubic(cubic) => cubic.threshold(),
+            Self::Bbr { .. } => MAX_WINDOW,
+        }
     }
 
     #[inline]
@@ -180,6 +232,10 @@ impl CongestionControl for Congestion {
     #[inline]
     fn set_window(&mut self, window: u32) {
         each!(self, algorithm => algorithm.set_window(window));
+    }
+
+    fn recovered(&mut self) {
+        each!(self, algorithm => algorithm.recovered());
     }
 }
 

@@ -8,7 +8,6 @@ use std::collections::VecDeque;
 use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
 
-use crate::autotune::Autotune;
 use crate::config::{Config, ConfigError};
 use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
@@ -20,8 +19,9 @@ use crate::handover::Departed;
 use crate::listener::Listeners;
 use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
+use crate::paced::Paced;
 use crate::path_mtu;
-use crate::recovery::{CongestionState, Lateness, Recovery};
+use crate::recovery::{Lateness, Recovery};
 use crate::resolution::Resolution;
 use crate::rtt::Rtt;
 use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
@@ -71,6 +71,7 @@ pub(crate) struct Shared {
     pub(crate) quick: VecDeque<(Instant, u32)>,
     /// Those of them whose data no program had read by then: acknowledged at that time, whatever happens.
     pub(crate) unread: VecDeque<(Instant, u32)>,
+    pub(crate) paced: Paced,
     pub(crate) reassembly_bytes: usize,
     /// Ranges of all flows' scoreboards.
     pub(crate) sack_ranges: usize,
@@ -214,6 +215,7 @@ impl Engine {
                 answers: VecDeque::new(),
                 quick: VecDeque::new(),
                 unread: VecDeque::new(),
+                paced: Paced::default(),
                 reassembly_bytes: 0,
                 sack_ranges: 0,
                 time_wait: 0,
@@ -348,9 +350,13 @@ impl Engine {
     }
 
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].
+    #[inline]
     pub fn send(&mut self, flow: FlowId, bytes: usize) {
         let block = self.flows.at_mut(flow.0);
         if !block.flags.has_any(&[Flags::FIN_WANTED, Flags::RESET_WANTED]) {
+            if block.congestion.bbr().is_some() {
+                block.note_limit();
+            }
             block.promised += bytes as u64;
             self.enqueue(flow.0);
         }
@@ -603,43 +609,7 @@ impl Engine {
     /// What is known of a flow.
     #[must_use]
     pub fn info(&self, flow: FlowId) -> Info {
-        let flow = self.flows.at(flow.0);
-        let recovery = flow.recovery();
-        Info {
-            state: flow.state,
-            congestion_state: recovery.map_or(CongestionState::Open, Recovery::state),
-            retries: flow.retries,
-            backoff: flow.backoff,
-            rtt_us: flow.rtt.smoothed_us(),
-            rtt_variation_us: flow.rtt.variation_us(),
-            min_rtt_us: flow.rtt.least_us(),
-            rto_us: flow.rtt.timeout_us(flow.backoff),
-            congestion_window: flow.congestion.window(),
-            slow_start_threshold: flow.congestion.threshold(),
-            mss: flow.mss,
-            send_window: flow.send_window,
-            receive_window: flow.receive_edge.wrapping_sub(flow.receive_next),
-            unacknowledged: flow.promised - flow.una_offset,
-            acknowledged: flow.una_offset,
-            received: flow.received,
-            receive_rtt_us: flow
-                .extra
-                .as_ref()
-                .and_then(|extra| extra.tuning.as_ref())
-                .map_or(0, Autotune::rtt_us),
-            flight: flow.flight(),
-            sacked: recovery.map_or(0, Recovery::sacked),
-            lost: recovery.map_or(0, Recovery::lost),
-            repeating: recovery.map_or(0, |recovery| recovery.repeating(flow.send_una)),
-            repeated: flow.extra.as_ref().map_or(0, |extra| extra.repeated),
-            reordering_seen: recovery
-                .map_or(flow.flags.has(Flags::REORDERING_SEEN), Recovery::reordering_seen),
-            syn_data: flow.extra.as_ref().is_some_and(|extra| extra.syn_data),
-            window_shift: (flow.send_shift, flow.receive_shift),
-            timestamps: flow.flags.has(Flags::TIMESTAMPS),
-            sack: flow.flags.has(Flags::SACK),
-            ecn: flow.flags.has(Flags::ECN),
-        }
+        self.flows.at(flow.0).info()
     }
 
     /// Bytes of memory that control blocks, the flow table and the timers take.
@@ -723,7 +693,12 @@ impl Engine {
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
         let unread = self.shared.unread.front().map(|&(due, _)| due);
-        timers.into_iter().chain(quick).chain(unread).chain(self.shared.resolution.next_deadline()).min()
+        let others = timers.into_iter().chain(quick).chain(unread);
+        let first = others.chain(self.shared.resolution.next_deadline()).min();
+        match self.shared.paced.next() {
+            Some(due) => Some(first.map_or(due, |first| first.min(due))),
+            None => first,
+        }
     }
 
     /// The time last told.
@@ -742,6 +717,9 @@ impl Engine {
         self.tell(now);
         if !self.shared.quick.is_empty() || !self.shared.unread.is_empty() {
             self.acknowledge_quickly(now, owner);
+        }
+        if self.shared.paced.next().is_some() {
+            self.wake_paced(now);
         }
         while let Some(index) = self.wheel.expire(&mut self.flows, now.tick()) {
             let verdict = self.turn(now, index, owner).timers();
@@ -1066,6 +1044,7 @@ impl Shared {
         self.forget_reassembly(flow);
         self.sack_ranges -= flow.recovery().map_or(0, Recovery::counted);
         flow.extra = None;
+        flow.congestion.forget();
     }
 
     /// Queues an answer that belongs to no flow.

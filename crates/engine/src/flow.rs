@@ -3,7 +3,7 @@
 use overfly_wire::MacAddr;
 
 use crate::autotune::Autotune;
-use crate::congestion::{Congestion, CongestionControl};
+use crate::congestion::{Bbr, BbrInfo, Congestion, CongestionControl};
 use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::recovery::{Bounds, CongestionState, Lateness, Recovery};
@@ -536,6 +536,8 @@ pub struct Info {
     pub rto_us: u64,
     /// Congestion window in bytes (`tcpi_snd_cwnd` counts segments).
     pub congestion_window: u32,
+    /// What BBR has found out, where it governs the window and data was sent.
+    pub bbr: Option<BbrInfo>,
     /// Slow-start threshold in bytes (`tcpi_snd_ssthresh` counts segments).
     pub slow_start_threshold: u32,
     /// Payload of a full segment in bytes (`tcpi_snd_mss`).
@@ -618,6 +620,49 @@ mod tests {
         for first in [0, 32] {
             let lines: std::collections::BTreeSet<_> = touched.iter().map(|at| (first + at) / 64).collect();
             assert_eq!(lines.len(), (first + size_of::<Flow>()).div_ceil(64), "from {first}: {lines:?}");
+        }
+    }
+}
+
+impl Flow {
+    /// What its owner may know of it.
+    pub(crate) fn info(&self) -> Info {
+        let recovery = self.recovery();
+        Info {
+            state: self.state,
+            congestion_state: recovery.map_or(CongestionState::Open, Recovery::state),
+            retries: self.retries,
+            backoff: self.backoff,
+            rtt_us: self.rtt.smoothed_us(),
+            rtt_variation_us: self.rtt.variation_us(),
+            min_rtt_us: self.rtt.least_us(),
+            rto_us: self.rtt.timeout_us(self.backoff),
+            congestion_window: self.congestion.window(),
+            bbr: self.congestion.bbr().and_then(Bbr::info),
+            slow_start_threshold: self.congestion.threshold(),
+            mss: self.mss,
+            send_window: self.send_window,
+            receive_window: self.receive_edge.wrapping_sub(self.receive_next),
+            unacknowledged: self.promised - self.una_offset,
+            acknowledged: self.una_offset,
+            received: self.received,
+            receive_rtt_us: self
+                .extra
+                .as_ref()
+                .and_then(|extra| extra.tuning.as_ref())
+                .map_or(0, Autotune::rtt_us),
+            flight: self.flight(),
+            sacked: recovery.map_or(0, Recovery::sacked),
+            lost: recovery.map_or(0, Recovery::lost),
+            repeating: recovery.map_or(0, |recovery| recovery.repeating(self.send_una)),
+            repeated: self.extra.as_ref().map_or(0, |extra| extra.repeated),
+            reordering_seen: recovery
+                .map_or(self.flags.has(Flags::REORDERING_SEEN), Recovery::reordering_seen),
+            syn_data: self.extra.as_ref().is_some_and(|extra| extra.syn_data),
+            window_shift: (self.send_shift, self.receive_shift),
+            timestamps: self.flags.has(Flags::TIMESTAMPS),
+            sack: self.flags.has(Flags::SACK),
+            ecn: self.flags.has(Flags::ECN),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use core::net::{Ipv6Addr, SocketAddr};
 
-use overfly_wire::ip::{Quote, Quoted};
+use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::{MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
 use crate::engine::{Engine, Verdict};
@@ -32,7 +32,7 @@ impl Engine {
         owner: &mut O,
     ) {
         match icmpv4::Message::parse(packet.payload()) {
-            Ok(message) if self.datagram_error_v4(now, &message, owner) => {}
+            Ok(message) if self.datagram_error_v4(now, &Packet::V4(*packet), &message, owner) => {}
             Ok(icmpv4::Message::Echo(echo)) => {
                 // RFC 1122 section 3.2.2.6 would have it whole: what the link does not take at once gets no answer.
                 if self.shared.config.arp
@@ -94,7 +94,7 @@ impl Engine {
         // RFC 4861 section 7.1: neighbour discovery that crossed a router is not genuine.
         let from_link = packet.hop_limit() == icmpv6::NEIGHBOR_HOP_LIMIT;
         match message {
-            message if self.datagram_error_v6(now, &message, owner) => {}
+            message if self.datagram_error_v6(now, &Packet::V6(*packet), &message, owner) => {}
             icmpv6::Message::Echo(echo)
                 if alone
                     && echo.kind == icmpv4::Kind::Request

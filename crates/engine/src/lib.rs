@@ -20,6 +20,7 @@ mod icmp;
 mod listener;
 mod neighbor;
 mod owner;
+mod paced;
 mod path_mtu;
 mod prefix;
 mod reassembly;
@@ -37,7 +38,7 @@ mod udp;
 mod wheel;
 
 pub use config::{Config, ConfigError, Ecn, Route, SynCookies};
-pub use congestion::Algorithm;
+pub use congestion::{Algorithm, BbrInfo};
 pub use counters::Counters;
 pub use engine::Engine;
 pub use flow::{Info, State, Timer};
@@ -46,4 +47,4 @@ pub use owner::{Act, Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner
 pub use prefix::{NoPrefix, Prefix};
 pub use recovery::CongestionState;
 pub use time::Instant;
-pub use udp::{Datagram, SendError, UdpId, Unreachable};
+pub use udp::{Datagram, Report, SendError, UdpId, Unreachable};

@@ -6,7 +6,7 @@ use core::time::Duration;
 
 use overfly_wire::checksum::Sum;
 
-use crate::udp::{Datagram, UdpId, Unreachable};
+use crate::udp::{Datagram, Report, UdpId, Unreachable};
 
 /// One connection. Dense: an owner keeps its own state in a vector indexed by [`FlowId::index`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -207,8 +207,8 @@ pub trait Owner {
     }
 
     /// A datagram that `socket` sent to `remote` did not arrive: ICMP says so, or no neighbour answers.
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
-        let _ = (socket, remote, why);
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
+        let _ = (socket, remote, why, report);
     }
 }
 

@@ -6,9 +6,15 @@
 //! before that count as sent when the flow last sent: never earlier than they were, so RACK may only be late, by less than
 //! its reordering window.
 
+mod found;
+mod lateness;
+
 use std::collections::VecDeque;
 
 use overfly_wire::tcp::Sacks;
+
+pub(crate) use found::{Delivered, Latest, Losses};
+pub(crate) use lateness::Lateness;
 
 use crate::sequence::{at_or_before, before, distance, later};
 
@@ -66,37 +72,6 @@ pub enum CongestionState {
     Loss = 4,
 }
 
-/// What a flow has learnt of reordering on its path (RFC 8985 section 6.2 step 4), between scoreboards too; one byte.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Lateness {
-    /// Quarters of the least round trip that a segment may be late, in the low half; recoveries for which that holds, in the
-    /// high half.
-    packed: u8,
-}
-
-impl Lateness {
-    const MOST: u8 = 15;
-
-    pub(crate) const fn new() -> Self {
-        Self { packed: 1 }
-    }
-
-    const fn quarters(self) -> u32 {
-        (self.packed & 0xf) as u32
-    }
-
-    /// A repetition was for nothing: later is allowed, for sixteen recoveries (this one and fifteen).
-    fn grow(&mut self) {
-        let quarters = (self.packed & 0xf).saturating_add(1).min(Self::MOST);
-        self.packed = Self::MOST << 4 | quarters;
-    }
-
-    fn recovered(&mut self) {
-        let left = self.packed >> 4;
-        self.packed = if left == 0 { 1 } else { (left - 1) << 4 | (self.packed & 0xf) };
-    }
-}
-
 /// A tail loss probe that was sent (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug)]
 struct Probe {
@@ -128,6 +103,8 @@ pub(crate) struct Recovery {
     rack_end: u32,
     rack_rtt_us: u32,
     rack_valid: bool,
+    rack_again: bool,
+    rack_advanced: bool,
     reordering_seen: bool,
     lateness: Lateness,
     dsack_round: Option<u32>,
@@ -146,26 +123,6 @@ pub(crate) struct Recovery {
     /// SND.NXT when recovery ended: once something beyond it is acknowledged, no duplicate from before it can arrive any more.
     ended_at: Option<u32>,
     probe: Option<Probe>,
-}
-
-/// What an acknowledgment brought.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Delivered {
-    /// Bytes that left the network: acknowledged, or newly in SACK blocks.
-    pub(crate) bytes: u32,
-    /// A duplicate was reported (RFC 2883).
-    pub(crate) duplicate: bool,
-    /// A round trip that the newly delivered bytes measured.
-    pub(crate) rtt_us: Option<u32>,
-}
-
-/// What RACK found.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Losses {
-    /// Bytes newly taken as lost.
-    pub(crate) bytes: u32,
-    /// Look again after so many microseconds.
-    pub(crate) again_after_us: Option<u32>,
 }
 
 impl Recovery {
@@ -197,6 +154,8 @@ impl Recovery {
             rack_end: una,
             rack_rtt_us: 0,
             rack_valid: false,
+            rack_again: false,
+            rack_advanced: false,
             reordering_seen,
             lateness,
             dsack_round: None,
@@ -273,6 +232,12 @@ impl Recovery {
         self.lost
     }
 
+    /// The most recently sent of what has arrived (RFC 8985 section 5.2's RACK.segment), if it has since this was last asked.
+    pub(crate) fn take_latest(&mut self) -> Option<Latest> {
+        let Self { rack_end: end, rack_sent_at_us: sent_at_us, rack_again: again, .. } = *self;
+        core::mem::take(&mut self.rack_advanced).then_some(Latest { end, sent_at_us, again })
+    }
+
     /// Everything below `una` has arrived; `from` is where SND.UNA was.
     pub(crate) fn acknowledged(&mut self, from: u32, una: u32, now_us: u32, min_rtt_us: u32) -> Delivered {
         if self.ended_at.is_some_and(|end| before(end, from)) {
@@ -336,6 +301,7 @@ impl Recovery {
             self.rack_valid = true;
             self.rack_sent_at_us = run.sent_at_us;
             self.rack_end = end;
+            (self.rack_again, self.rack_advanced) = (run.again, true);
             self.rack_rtt_us = rtt;
         }
     }
@@ -547,6 +513,7 @@ impl Recovery {
         }
         let window = self.reordering_window_us(min_rtt_us, smoothed_us, mss);
         let mut start = una;
+        let mut last_lost = None;
         for run in &mut self.runs {
             let began = start;
             start = run.end;
@@ -563,6 +530,9 @@ impl Recovery {
             if age >= allowed {
                 run.fate = Fate::Lost;
                 losses.bytes += distance(began, run.end);
+                losses.ranges += u32::from(last_lost != Some(began));
+                losses.latest = Some(Latest { end: run.end, sent_at_us: run.sent_at_us, again: run.again });
+                last_lost = Some(run.end);
             } else {
                 let left = allowed - age;
                 losses.again_after_us = Some(losses.again_after_us.map_or(left, |other| other.max(left)));

@@ -4,7 +4,7 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Failure, Owner};
-use crate::recovery::CongestionState;
+use crate::recovery::{CongestionState, Recovery};
 use crate::time::{Deadline, Tick, ticks};
 
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
@@ -43,6 +43,30 @@ impl<O: Owner> Turn<'_, O> {
             return self.linger_timeout(tick);
         }
         Verdict::Keep
+    }
+
+    /// RFC 5681 section 4.1: a flow that was silent for a timeout begins again slowly.
+    #[inline]
+    pub(crate) fn restart_after_idle(&mut self) {
+        let idle_us = self.now.micros32().wrapping_sub(self.flow.sent_at_us);
+        if self.flow.all_acknowledged()
+            && u64::from(idle_us) > self.flow.rtt.timeout_us(0)
+            && self.shared.config.slow_start_after_idle
+        {
+            let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
+            self.flow.congestion.idle(initial, self.now.tick());
+        }
+    }
+
+    /// Starts the persist timer where nothing is on its way that could bring news of a window that is closed, or too small to use.
+    #[inline]
+    pub(crate) fn start_persisting(&mut self) {
+        let flow = &mut *self.flow;
+        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !flow.waits_for_turn() {
+            flow.flags.set(Flags::PERSIST);
+            let timeout = flow.rtt.timeout_us(flow.backoff);
+            self.flow.retransmit_at = self.in_us(timeout);
+        }
     }
 
     /// RFC 6298 section 5.4 to 5.7, and the persist timer.
@@ -100,8 +124,14 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.timeouts += 1;
             let first = flow.retries == 1;
             let (una, next, flight) = (flow.send_una, flow.send_next, flow.flight());
-            flow.recovery_or_new(self.shared.config.bounds()).timed_out(una, next, first);
+            let lost = flow.recovery().map_or(0, Recovery::lost);
+            let recovery = flow.recovery_or_new(self.shared.config.bounds());
+            recovery.timed_out(una, next, first);
+            let lost = recovery.lost().saturating_sub(lost);
             flow.congestion.timeout(first, flight, u32::from(flow.mss), tick);
+            if let Some(mut bbr) = flow.congestion.bbr_mut() {
+                bbr.lost_to_timeout(lost, self.now);
+            }
             flow.flags.clear(Flags::TIMED);
             self.suspect_path();
             self.start_retransmission();

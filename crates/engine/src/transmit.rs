@@ -221,7 +221,6 @@ impl<O: Owner> Turn<'_, O> {
 
     /// Sends data, FIN and acknowledgments of a flow past its handshake.
     fn send_stream<S: FrameSink>(&mut self, sink: &mut S) -> Result<Sent, Full> {
-        let now_us = self.now.micros32();
         if self.flow.state == State::FinWait2
             && self.flow.flags.has(Flags::DETACHED)
             && !self.flow.linger_at.is_set()
@@ -237,15 +236,7 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.flags.has(Flags::LOSS_PROBE_WANTED) {
             self.send_loss_probe(sink)?;
         }
-        let idle_us = now_us.wrapping_sub(self.flow.sent_at_us);
-        if self.flow.all_acknowledged()
-            && u64::from(idle_us) > self.flow.rtt.timeout_us(0)
-            && self.shared.config.slow_start_after_idle
-        {
-            // RFC 5681 section 4.1.
-            let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
-            self.flow.congestion.idle(initial, self.now.tick());
-        }
+        self.restart_after_idle();
         for burst in 0.. {
             if burst == self.shared.config.max_burst {
                 return Ok(Sent::More);
@@ -260,10 +251,11 @@ impl<O: Owner> Turn<'_, O> {
                 self.path_probed(payload);
                 continue;
             }
-            let Some((length, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
+            let Some((wanted, fin)) = next_segment(self.flow, self.shared.config.segment_offload) else {
                 break;
             };
-            self.send_data(self.flow.send_next, length, fin, sink)?;
+            let Some(length) = self.allowed(wanted) else { break };
+            self.send_data(self.flow.send_next, length, fin && length == wanted, sink)?;
             if self.flow.flags.has(Flags::FORCE)
                 && (length < u32::from(self.flow.mss) || self.flow.unsent() == 0)
             {
@@ -278,14 +270,8 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.flags.has(Flags::ACK_NOW) {
             self.send_ack(self.flow.send_next, sink)?;
         }
-        let flow = &mut *self.flow;
-        flow.flags.clear(Flags::SEND_WANTED);
-        if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 {
-            // Nothing is on its way that could bring news of a window that is closed, or too small to use.
-            flow.flags.set(Flags::PERSIST);
-            let timeout = flow.rtt.timeout_us(flow.backoff);
-            self.flow.retransmit_at = self.in_us(timeout);
-        }
+        self.flow.flags.clear(Flags::SEND_WANTED);
+        self.start_persisting();
         Ok(Sent::Done(Verdict::Keep))
     }
 
@@ -299,6 +285,9 @@ impl<O: Owner> Turn<'_, O> {
         // The first hole goes whatever the window (RFC 6582 section 3.2 step 3, RFC 5681 section 3.2 step 3).
         let first = sequence == flow.send_una;
         if !first && recovery.pipe(flow.flight()) + length > flow.congestion.window() {
+            return Ok(false);
+        }
+        if self.allowed(length).is_none() {
             return Ok(false);
         }
         self.send_again(sequence, length, sink)?;
@@ -399,6 +388,8 @@ impl<O: Owner> Turn<'_, O> {
             extra.repeated = extra.repeated.saturating_add(1);
         }
         flow.sent_at_us = now_us;
+        self.model_transmission(sequence, end, new);
+        let flow = &mut *self.flow;
         if fin {
             flow.state = match flow.state {
                 State::Established => State::FinWait1,

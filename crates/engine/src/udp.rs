@@ -7,13 +7,15 @@
 //! There is no fragmentation: a datagram that the path does not take is refused, a fragment is dropped. Broadcast and
 //! multicast are neither sent nor delivered. Where a kernel shares the link, both are its part.
 
+mod errors;
+
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
 
 use overfly_wire::checksum::{self, Sum, copy_and_sum};
-use overfly_wire::ip::{Packet, Quote, Quoted};
+use overfly_wire::ip::Packet;
 use overfly_wire::udp::{HEADER_LEN, Header};
 use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
@@ -24,6 +26,8 @@ use crate::owner::{Error, Owner};
 use crate::time::Instant;
 use crate::transmit::{Answer, Path, headers_len};
 use crate::tuple::{Address, Tuple, TupleHasher};
+
+pub use errors::{Report, Unreachable};
 
 /// One UDP socket. Dense: an owner keeps its own state in a vector indexed by [`UdpId::index`]. A closed socket's id returns
 /// with a new socket.
@@ -57,63 +61,6 @@ pub struct Datagram<'a> {
     pub hop_limit: u8,
     /// Straight from the frame; may be empty.
     pub payload: &'a [u8],
-}
-
-/// Why a datagram, or a SYN, did not arrive.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Unreachable {
-    /// Nobody is at that port.
-    Port,
-    /// The host does not speak UDP.
-    Protocol,
-    /// A router cannot reach the host, or no neighbour answers for it.
-    Host,
-    /// A router has no route.
-    Network,
-    /// The network is not known, or closed to us: Linux's ENETUNREACH too, but for good.
-    NetworkUnknown,
-    /// The host is not known (Linux's EHOSTDOWN).
-    HostUnknown,
-    /// The host is cut off from its network (Linux's ENONET).
-    HostIsolated,
-    /// The way that its source prescribed cannot be gone.
-    SourceRoute,
-    /// A filter forbids it.
-    Prohibited,
-    /// It went in circles.
-    Expired,
-    /// Something is wrong with its headers.
-    Header,
-    /// The path takes IP packets of so many bytes only; [`Engine::udp_send`] refuses larger ones from now on.
-    TooBig(u16),
-}
-
-impl Unreachable {
-    /// What a code of "destination unreachable" means (RFC 792, RFC 1122 section 3.2.2.1, RFC 1812 section 5.2.7.1), told apart
-    /// as icmp_err_convert[] in Linux's net/ipv4/icmp.c does.
-    pub(crate) const fn of_icmpv4(code: u8) -> Self {
-        match code {
-            0 | 11 => Self::Network,
-            6 | 9 => Self::NetworkUnknown,
-            2 => Self::Protocol,
-            5 => Self::SourceRoute,
-            7 => Self::HostUnknown,
-            8 => Self::HostIsolated,
-            icmpv4::CODE_PORT_UNREACHABLE => Self::Port,
-            10 | 13..=15 => Self::Prohibited,
-            _ => Self::Host,
-        }
-    }
-
-    /// As [`Unreachable::of_icmpv4`], for IPv6 (RFC 4443 section 3.1).
-    pub(crate) const fn of_icmpv6(code: u8) -> Self {
-        match code {
-            1 | 5 | 6 => Self::Prohibited,
-            2 | 3 => Self::Host,
-            icmpv6::CODE_PORT_UNREACHABLE => Self::Port,
-            _ => Self::Network,
-        }
-    }
 }
 
 /// [`Engine::udp_send`] could not send.
@@ -158,8 +105,6 @@ impl core::error::Error for SendError {}
 const HOPS: usize = 1024;
 /// RFC 1191 section 6.3, RFC 8201 section 4: what ICMP said of a path holds for ten minutes.
 const PATH_VALID: Duration = Duration::from_secs(600);
-/// Linux's net.ipv4.route.min_pmtu: what claims less of an IPv4 path is more likely an attack than a path.
-const IPV4_MIN_MTU: u16 = 552;
 
 /// The UDP sockets of an engine.
 pub(crate) struct Udp {
@@ -674,15 +619,6 @@ impl Engine {
         }
     }
 
-    /// Nobody answers for the next hop of a datagram that waited.
-    pub(crate) fn datagram_unresolved<O: Owner>(&mut self, held: &Held, owner: &mut O) {
-        self.shared.counters.drop_udp_unresolved += 1;
-        // The socket may be gone, and its id another's.
-        if self.udp.find(&held.tuple) == Some(held.socket.0) {
-            owner.datagram_failed(held.socket, held.tuple.remote(), Unreachable::Host);
-        }
-    }
-
     /// A UDP packet came by way of `next_hop`; `bytes` are the packet from its IP header on.
     #[inline]
     pub(crate) fn receive_udp<O: Owner>(
@@ -756,94 +692,6 @@ impl Engine {
         let most = if local.is_ipv4() { icmpv4::MAX_QUOTE_LEN } else { icmpv6::MAX_QUOTE_LEN };
         let quote = packet[..packet.len().min(most)].into();
         self.shared.answer(Answer::PortUnreachable { next_hop, local, remote, quote });
-    }
-
-    /// Whether an ICMP message is an error about UDP, which is then dealt with.
-    pub(crate) fn datagram_error_v4<O: Owner>(
-        &mut self,
-        now: Instant,
-        message: &icmpv4::Message<'_>,
-        owner: &mut O,
-    ) -> bool {
-        let (quote, why) = match message {
-            icmpv4::Message::Echo(_) => return false,
-            icmpv4::Message::DestinationUnreachable { code, next_hop_mtu, quote } => {
-                let why = match *code {
-                    icmpv4::CODE_FRAGMENTATION_NEEDED => {
-                        Unreachable::TooBig(next_hop_mtu.unwrap_or(0).max(IPV4_MIN_MTU))
-                    }
-                    code => Unreachable::of_icmpv4(code),
-                };
-                (quote, why)
-            }
-            icmpv4::Message::TimeExceeded { quote, .. } => (quote, Unreachable::Expired),
-            icmpv4::Message::ParameterProblem { quote, .. } => (quote, Unreachable::Header),
-        };
-        self.datagram_error(now, quote, why, owner)
-    }
-
-    /// As [`Engine::datagram_error_v4`].
-    pub(crate) fn datagram_error_v6<O: Owner>(
-        &mut self,
-        now: Instant,
-        message: &icmpv6::Message<'_>,
-        owner: &mut O,
-    ) -> bool {
-        let (quote, why) = match message {
-            icmpv6::Message::DestinationUnreachable { code, quote } => (quote, Unreachable::of_icmpv6(*code)),
-            icmpv6::Message::PacketTooBig { mtu, quote } => {
-                (quote, Unreachable::TooBig((*mtu).try_into().unwrap_or(u16::MAX)))
-            }
-            icmpv6::Message::TimeExceeded { quote, .. } => (quote, Unreachable::Expired),
-            icmpv6::Message::ParameterProblem { quote, .. } => (quote, Unreachable::Header),
-            _ => return false,
-        };
-        self.datagram_error(now, quote, why, owner)
-    }
-
-    /// An ICMP error about a datagram that we may have sent. UDP has no sequence numbers: that a socket stands where the
-    /// quoted datagram left, is connected to where it went if it is connected at all, and has sent, is all that RFC 5927's
-    /// checks can be. A socket must have sent as much at once as the path is said not to take.
-    fn datagram_error<O: Owner>(
-        &mut self,
-        now: Instant,
-        quote: &Quote,
-        why: Unreachable,
-        owner: &mut O,
-    ) -> bool {
-        let Quoted::Udp { source_port, destination_port } = quote.transport else { return false };
-        let local = SocketAddr::new(quote.source, source_port);
-        let remote = SocketAddr::new(quote.destination, destination_port);
-        let tuple = Tuple::new(local, remote);
-        let is_one_family = local.is_ipv4() == remote.is_ipv4();
-        let Some(index) = self.udp.find(&tuple).filter(|_| is_one_family) else {
-            self.shared.counters.drop_icmp += 1;
-            return true;
-        };
-        let sent = self.udp.sockets[index as usize].largest_sent;
-        let is_plausible = match why {
-            // RFC 8201 section 4: less than IPv6's least MTU is ignored.
-            Unreachable::TooBig(mtu) => {
-                mtu < sent
-                    && mtu < self.udp.path_mtu(&self.shared.config, now, remote.ip())
-                    && (remote.is_ipv4() || mtu >= ipv6::MIN_MTU)
-            }
-            _ => sent > 0,
-        };
-        if !is_plausible {
-            self.shared.counters.drop_icmp += 1;
-            return true;
-        }
-        if let Unreachable::TooBig(mtu) = why {
-            let paths = &mut self.udp.paths;
-            if paths.len() >= self.shared.config.max_paths as usize && !paths.contains_key(&remote.ip()) {
-                paths.pop_first();
-            }
-            paths.insert(remote.ip(), (mtu, now));
-        }
-        self.shared.counters.icmp_errors += 1;
-        owner.datagram_failed(UdpId(index), remote, why);
-        true
     }
 }
 

@@ -103,6 +103,7 @@ impl Wheel {
     }
 
     /// Puts `index` in for `at`, or moves it there.
+    #[inline]
     pub(crate) fn schedule(&mut self, links: &mut impl Links, index: u32, at: Tick) {
         self.cancel(links, index);
         let delay = if at.is_before(self.now.after(1)) { 1 } else { at.since(self.now).min(HORIZON) };

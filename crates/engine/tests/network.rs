@@ -6,7 +6,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use harness::{Bursts, CLIENT, Faults, Network, Random, SERVER, config, pattern};
-use overfly_engine::{FlowId, State};
+use overfly_engine::{Algorithm, FlowId, State};
 
 /// What one connection of a run does.
 struct Plan {
@@ -26,9 +26,8 @@ fn exchange(seed: u64, connections: usize, faults: Faults, largest: u64) -> Netw
         config.time_wait = Duration::from_secs(60);
         config.receive_window = 1024 << random.below(9);
         config.mtu = [576, 1500, 1500, 9000][random.below(4) as usize];
-        config.data_retries = 30;
-        config.syn_retries = 30;
-        config.neighbor_solicitations = 30;
+        (config.data_retries, config.syn_retries, config.neighbor_solicitations) = (30, 30, 30);
+        config.congestion = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr][random.below(3) as usize];
     }
     let [client, server] = configs;
     let mut network = Network::with(seed, client, server);

@@ -260,7 +260,7 @@ fn a_route_says_that_no_acknowledgment_waits() {
 
 #[test]
 fn a_route_says_what_governs_the_congestion_window() {
-    for algorithm in [Algorithm::Cubic, Algorithm::Reno] {
+    for algorithm in [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr] {
         let mut s = Script::with(with_route(|route| route.congestion = Some(algorithm)));
         let flow = s.passive_open();
         assert_eq!(s.host.engine.congestion(flow), algorithm);

@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, SendError, UdpId, Unreachable,
+    Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, Report, SendError, UdpId,
+    Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};
@@ -38,12 +39,11 @@ impl Owner for Inbox {
     fn fill(&mut self, _: FlowId, _: u64, _: &mut [u8]) {}
 
     fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
-        let Datagram { source, destination, traffic_class, hop_limit, payload } = datagram;
-        self.datagrams.push((socket, source, destination, payload.to_vec()));
-        self.marks.push((traffic_class, hop_limit));
+        self.datagrams.push((socket, datagram.source, datagram.destination, datagram.payload.to_vec()));
+        self.marks.push((datagram.traffic_class, datagram.hop_limit));
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {
         self.failed.push((socket, remote, why));
     }
 }

@@ -275,7 +275,7 @@ mod tests {
             "net.ipv4.tcp_congestion_control=vegas (cubic)",
         ];
         assert_eq!(with(&set).not_obeyed(), named);
-        for known in ["cubic", "reno"] {
+        for known in ["cubic", "reno", "bbr"] {
             assert!(with(&[("tcp_congestion_control", known)]).not_obeyed().is_empty());
         }
     }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::collections::BTreeSet;
 
 use overfly_engine::{
-    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, UdpId, Unreachable,
+    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UdpId, Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use rustix::io::Errno;
@@ -531,6 +531,9 @@ fn datagram_level(socket: &Socket, kernel: bool) -> u32 {
     if socket.read_shut && socket.write_shut {
         events |= bits::HUP;
     }
+    if socket.datagrams.as_deref().is_some_and(|part| !part.troubles.is_empty()) {
+        events |= bits::ERR;
+    }
     events
 }
 
@@ -539,8 +542,8 @@ impl Owner for Face {
         self.datagram_arrived(socket, &datagram);
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
-        self.datagram_failed_at(socket, remote, why);
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
+        self.datagram_failed_at(socket, remote, why, report);
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {

@@ -19,8 +19,7 @@ use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 #[cfg(not(test))]
-pub(crate) use self::datagram::wants;
-pub(crate) use self::datagram::{DatagramFace, Datagrams};
+pub(crate) use self::datagram::{DatagramFace, Datagrams, Read, Trouble, wants};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
@@ -208,8 +207,7 @@ impl<T: Transport> Stack<T> {
                 State::Datagram => {
                     socket.receive.recycle();
                     if let Some(part) = &mut socket.datagrams {
-                        let Datagrams { connected, wants, pieces_above, .. } = **part;
-                        **part = Datagrams { connected, wants, pieces_above, ..Datagrams::default() };
+                        part.forget_all_but_settings();
                     }
                 }
                 State::Connecting | State::Connected | State::Ended => {

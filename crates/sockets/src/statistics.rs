@@ -178,10 +178,11 @@ impl Statistics {
             self.handovers, self.handovers_refused, self.given_away, self.reset_unaccepted
         ));
         kernel::complain(&format!(
-            "process {pid}: UDP sockets {} (refused {}), overflows {}",
+            "process {pid}: UDP sockets {} (refused {}), overflows {}, unsent segments {}",
             self.datagram_sockets,
             self.datagram_sockets_refused,
-            stack.datagram_overflows()
+            stack.datagram_overflows(),
+            stack.unsent_segments()
         ));
         let Self { shared_port_connects, looks, naps, sleeps, .. } = self;
         kernel::complain(&format!(

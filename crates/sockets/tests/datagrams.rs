@@ -26,6 +26,27 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/datagrams.py")
 }
 
+/// A broker for one side's interface.
+fn broker(side: &Namespace) -> Broker {
+    side.within(|| {
+        let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+        Broker::start(attachment).unwrap()
+    })
+}
+
+/// The script, over Overfly with a broker, else over the kernel.
+fn python(broker: Option<&Broker>) -> Command {
+    let mut command = Command::new("python3");
+    command.arg(script());
+    if let Some(broker) = broker {
+        command
+            .env("LD_PRELOAD", library())
+            .env("OVERFLY_BROKER", broker.environment())
+            .env("OVERFLY_STATS", "1");
+    }
+    command
+}
+
 /// A lab whose server end has a broker.
 struct Bench {
     /// Before the lab: its end kills the programs that hang on it.
@@ -36,24 +57,17 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let lab = Lab::new(1);
-        let broker = lab.server.within(|| {
-            let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
-            Broker::start(attachment).unwrap()
-        });
-        Self { broker, lab }
+        for side in [&lab.server, &lab.client] {
+            // Nobody is refused without a word.
+            side.write("/proc/sys/net/ipv4/icmp_ratelimit", "0");
+            side.write("/proc/sys/net/ipv6/icmp/ratelimit", "0");
+        }
+        Self { broker: broker(&lab.server), lab }
     }
 
     /// The script, over Overfly or over the kernel.
     fn python(&self, accelerated: bool) -> Command {
-        let mut command = Command::new("python3");
-        command.arg(script());
-        if accelerated {
-            command
-                .env("LD_PRELOAD", library())
-                .env("OVERFLY_BROKER", self.broker.environment())
-                .env("OVERFLY_STATS", "1");
-        }
-        command
+        python(accelerated.then_some(&self.broker))
     }
 
     /// What the script says of its calls.
@@ -172,6 +186,59 @@ fn packet_information_is_told_at_user_level() {
         assert_eq!(counter(&statistics, "rx_datagrams"), 100, "{statistics}");
         assert_eq!(counter(&statistics, "tx_datagrams"), 100, "{statistics}");
         server.quit(ours);
+    }
+}
+
+/// Sockets that send several datagrams in one call and read several in one: as QUIC servers do. The peer is the kernel's, and then
+/// at user level too.
+#[test]
+fn segments_are_cut_and_joined_at_user_level() {
+    let pairs: [(IpAddr, IpAddr); 2] = [(SERVER.into(), CLIENT.into()), (SERVER_V6.into(), CLIENT_V6.into())];
+    for (own, other) in pairs {
+        let bench = Bench::new();
+        let Lab { server: ours, client: theirs, .. } = &bench.lab;
+        for peer_is_accelerated in [false, true] {
+            let beside = peer_is_accelerated.then(|| broker(theirs));
+            let server = Server::spawn(python(beside.as_ref()), theirs, other);
+            let mut command = bench.python(true);
+            command.args(["joined", &own.to_string(), &other.to_string()]);
+            let output = ours.within(|| command.output().unwrap());
+            let statistics = text(&output.stderr);
+            assert!(output.status.success(), "{statistics}");
+            // 21 trains of 21, and 20 times ten echoes.
+            assert_eq!(counter(&statistics, "rx_datagrams"), 21 * 21 + 20 * 10, "{statistics}");
+            assert_eq!(counter(&statistics, "tx_datagrams"), 21 + 20 * 10, "{statistics}");
+            let statistics = server.quit(ours);
+            if peer_is_accelerated {
+                assert!(counter(&statistics, "tx_datagrams") >= 21 * 21 + 20 * 10, "{statistics}");
+            }
+        }
+    }
+}
+
+/// Sockets with an error queue, as those of libuv's programs. The peer is the kernel's, and then at user level too.
+#[test]
+fn errors_are_queued_at_user_level() {
+    let pairs: [(IpAddr, IpAddr); 2] = [(SERVER.into(), CLIENT.into()), (SERVER_V6.into(), CLIENT_V6.into())];
+    for (own, other) in pairs {
+        let bench = Bench::new();
+        let Lab { server: ours, client: theirs, .. } = &bench.lab;
+        for peer_is_accelerated in [false, true] {
+            let beside = peer_is_accelerated.then(|| broker(theirs));
+            let server = Server::spawn(python(beside.as_ref()), theirs, other);
+            let mut said = [false, true].map(|accelerated| {
+                let mut command = bench.python(accelerated);
+                command.args(["errors", &own.to_string(), &other.to_string()]);
+                let output = ours.within(|| command.output().unwrap());
+                assert!(output.status.success(), "{}", text(&output.stderr));
+                (text(&output.stdout), text(&output.stderr))
+            });
+            assert_eq!(said[1].0, said[0].0, "{}", said[1].1);
+            let statistics = core::mem::take(&mut said[1].1);
+            // Each that was sent to nobody.
+            assert_eq!(counter(&statistics, "icmp_errors"), 13, "{statistics}");
+            server.quit(ours);
+        }
     }
 }
 

@@ -217,6 +217,17 @@ impl Quoted {
     }
 }
 
+/// What the packet carries that an ICMP error quotes, from its transport header on, as far as it is quoted.
+#[must_use]
+pub fn quoted_transport(quote: &[u8]) -> Option<&[u8]> {
+    let first = *quote.first()?;
+    match first >> 4 {
+        4 => quote.get(usize::from(first & 0xf) * 4..),
+        6 => ipv6::Packet::parse_quoted(quote).ok().map(|packet| packet.payload()),
+        _ => None,
+    }
+}
+
 impl Quote {
     /// Reads what an ICMP error of IPv4 quotes. Neither checksum nor total length is checked: routers change both, and cut.
     ///

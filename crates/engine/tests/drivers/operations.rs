@@ -59,7 +59,7 @@ pub fn operations(data: &[u8]) {
             config.address6 = Some(config.address.to_ipv6_mapped());
         }
         config.ecn = [Ecn::Accept, Ecn::Ask][usize::from(more >> 1 & 1)];
-        config.congestion = [Algorithm::Cubic, Algorithm::Reno][usize::from(more >> 2 & 1)];
+        config.congestion = [Algorithm::Cubic, Algorithm::Bbr][usize::from(more >> 2 & 1)];
         config.syn_cookies = [SynCookies::WhenFull, SynCookies::Off][usize::from(more >> 3 & 1)];
         config.sack = more & 16 == 0;
         config.timestamps = more & 32 == 0;
@@ -269,8 +269,8 @@ impl World {
                     2 => host.engine.set_receive_window(flow, 1024 << (value >> 5)),
                     3 => host.engine.set_max_segment(flow, u16::from(value) * 8),
                     4 => {
-                        let algorithms = [Algorithm::Cubic, Algorithm::Reno];
-                        host.engine.set_congestion(flow, algorithms[usize::from(value >> 3 & 1)]);
+                        let algorithms = [Algorithm::Cubic, Algorithm::Reno, Algorithm::Bbr];
+                        host.engine.set_congestion(flow, algorithms[usize::from(value >> 3) % 3]);
                     }
                     5 => host.engine.set_fast_open(flow),
                     _ => {}

@@ -11,7 +11,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, UdpId, Unreachable,
+    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, Report, UdpId,
+    Unreachable,
 };
 pub use overfly_testing::Random;
 use overfly_wire::checksum::Sum;
@@ -46,6 +47,10 @@ pub struct Bursts {
     pub leave: u64,
 }
 
+/// A link that was silent for so long is good again. A burst is counted in frames: of acknowledgments that come one by one, each
+/// later than the last, it would take minutes of them, more than TIME-WAIT answers for, and the connection would end in a reset.
+const BURST_ENDS_AFTER: Duration = Duration::from_millis(500);
+
 /// What became of the frames of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
@@ -67,6 +72,8 @@ struct Direction {
     busy_until_ns: u64,
     last_arrival: Instant,
     in_burst: bool,
+    /// When the last frame was sent.
+    last_sent: Instant,
     carried: Carried,
 }
 
@@ -205,7 +212,7 @@ impl Owner for Recorder {
         self.datagrams.push(datagram.payload.to_vec());
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {
         assert!(self.sockets.contains(&socket), "{why:?} of {remote} for {socket:?}, which is closed");
         self.datagrams_failed += 1;
     }
@@ -476,7 +483,8 @@ impl Network {
         if turn > 0 && self.random.chance(turn) {
             direction.in_burst = !direction.in_burst;
         }
-        direction.in_burst &= faults.bursts.leave > 0;
+        direction.in_burst &= faults.bursts.leave > 0 && self.now - direction.last_sent < BURST_ENDS_AFTER;
+        direction.last_sent = self.now;
         if direction.in_burst || self.random.chance(faults.loss) {
             carried.lost += 1;
             return;

@@ -184,7 +184,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     };
     if !is_connection(&guard, id) {
         drop(guard);
-        return datagram::send(descriptor, source, None, None, flags);
+        return datagram::send(descriptor, source, None, datagram::Wishes::default(), flags);
     }
     let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
     if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {

@@ -19,7 +19,7 @@ use crate::memory::{Source, Target};
 use crate::process::contexts::of;
 use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
-use crate::stack::wants;
+use crate::stack::{Read, Trouble, wants};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -32,6 +32,9 @@ const PIECE_HEADERS: usize = 48;
 
 /// Most payload that UDP over IPv4 carries.
 const MOST_PAYLOAD: usize = 65_507;
+
+/// UDP_MAX_SEGMENTS of older kernels: whether more may be sent at once the kernel itself says.
+const MOST_SEGMENTS: usize = 64;
 
 /// socket() in the kernel gave a UDP socket.
 pub(crate) fn opened(process: &mut Process, descriptor: i32, v6: bool, nonblocking: bool) {
@@ -78,6 +81,8 @@ pub(crate) struct Datagram {
     pub(crate) truncated: bool,
     /// `None` where nothing came: the socket was shut.
     pub(crate) about: Option<About>,
+    /// It is one that did not arrive, of which the error queue tells.
+    pub(crate) trouble: Option<Trouble>,
 }
 
 /// What may be told of a datagram.
@@ -93,6 +98,8 @@ pub(crate) struct About {
     pub(crate) hop_limit: u8,
     /// How long ago it came.
     pub(crate) age: Duration,
+    /// Several were read as one, each so long but for the last one (UDP_GRO).
+    pub(crate) segment_len: Option<u16>,
 }
 
 /// Where a datagram is to be sent from; an address that is none, and interface 0, leave it open.
@@ -100,6 +107,15 @@ pub(crate) struct About {
 pub(crate) struct Origin {
     pub(crate) address: IpAddr,
     pub(crate) interface: u32,
+}
+
+/// What a message asks for besides being sent.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Wishes {
+    /// Where it is to come from; else from where the socket is bound.
+    pub(crate) from: Option<Origin>,
+    /// To be sent in pieces of that length, 0 for one (UDP_SEGMENT); else as the socket's option says.
+    pub(crate) segment_len: Option<u16>,
 }
 
 /// recvmsg(). `in_kernel` reads from the kernel's socket, without waiting: whether a datagram is there
@@ -111,11 +127,15 @@ pub(crate) fn receive(
     mut in_kernel: impl FnMut(i32) -> Result<usize, Errno>,
 ) -> Answer<Received> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
-    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if flags & libc::MSG_OOB != 0 {
         return Answer::Kernel;
     }
     if !target.is_plausible() {
         return Answer::error(Errno::FAULT);
+    }
+    if flags & libc::MSG_ERRQUEUE != 0 {
+        // The kernel's socket has errors of its own, of what it has sent.
+        return read_trouble(&mut guard, id, target).map_or(Answer::Kernel, Answer::ok);
     }
     match guard.place_datagram(id, descriptor) {
         Placed::Yes => {}
@@ -126,33 +146,17 @@ pub(crate) fn receive(
         }
     }
     let since = sys::seen();
-    let peek = flags & libc::MSG_PEEK != 0;
     let mut started = None;
     let mut pumped = false;
     loop {
         if let Some(error) = guard.stack.take_error(id) {
             return Answer::error(error);
         }
-        if let Some((copied, record)) = guard.stack.read_datagram(id, target.pieces(0), peek) {
-            let wants = guard.stack.datagrams(id).map_or(0, |part| part.wants);
-            let (v6, interface) = (guard.stack.socket(id).v6, guard.interface_index);
-            return Answer::ok(Received::Here(Datagram {
-                length: if flags & libc::MSG_TRUNC != 0 { record.length } else { copied },
-                source: Some(presented(record.source, v6, interface)),
-                truncated: copied < record.length,
-                about: (wants != 0).then(|| About {
-                    wants,
-                    v6,
-                    interface,
-                    destination: record.destination,
-                    traffic_class: record.traffic_class,
-                    hop_limit: record.hop_limit,
-                    age: now() - record.arrived,
-                }),
-            }));
+        if let Some(datagram) = read_here(&mut guard, id, target, flags) {
+            return Answer::ok(Received::Here(datagram));
         }
         if guard.stack.socket(id).read_shut {
-            let nothing = Datagram { length: 0, source: None, truncated: false, about: None };
+            let nothing = Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
             return Answer::ok(Received::Here(nothing));
         }
         // An epoll set that the program waits for says when the kernel's socket is ready.
@@ -206,12 +210,88 @@ pub(crate) fn receive(
     }
 }
 
+/// The oldest datagram that came to the stack, with those that are read as one with it.
+fn read_here(process: &mut Process, id: SocketId, target: Target<'_>, flags: i32) -> Option<Datagram> {
+    let peek = flags & libc::MSG_PEEK != 0;
+    let read = process.stack.read_datagram(id, target.pieces(0), target.length(), peek)?;
+    let Read { copied, record, segment_len } = read;
+    let wants = process.stack.datagrams(id).map_or(0, |part| part.wants);
+    let (v6, interface) = (process.stack.socket(id).v6, process.interface_index);
+    Some(Datagram {
+        length: if flags & libc::MSG_TRUNC != 0 { record.length } else { copied },
+        source: Some(presented(record.source, v6, interface)),
+        truncated: copied < record.length,
+        about: (wants != 0).then(|| About {
+            wants,
+            v6,
+            interface,
+            destination: record.destination,
+            traffic_class: record.traffic_class,
+            hop_limit: record.hop_limit,
+            age: now() - record.arrived,
+            segment_len,
+        }),
+        trouble: None,
+    })
+}
+
+/// The oldest error that waits: ip_recv_error() in Linux, net/ipv4/ip_sockglue.c, ipv6_recv_error() in net/ipv6/datagram.c.
+fn read_trouble(process: &mut Process, id: SocketId, target: Target<'_>) -> Option<Received> {
+    if process.stack.datagrams(id)?.troubles.is_empty() {
+        process.pump_before_waiting();
+    }
+    let trouble = process.stack.take_trouble(id)?;
+    let wants = process.stack.datagrams(id)?.wants;
+    let (v6, interface) = (process.stack.socket(id).v6, process.interface_index);
+    let mut copied = 0;
+    for piece in target.pieces(0) {
+        let length = piece.len().min(trouble.payload.len() - copied);
+        piece[..length].write_copy_of_slice(&trouble.payload[copied..copied + length]);
+        copied += length;
+    }
+    Some(Received::Here(Datagram {
+        length: copied,
+        source: Some(presented(trouble.remote, v6, interface)),
+        truncated: copied < trouble.payload.len(),
+        about: Some(About {
+            wants,
+            v6,
+            interface,
+            destination: trouble.destination,
+            traffic_class: trouble.traffic_class,
+            hop_limit: trouble.hop_limit,
+            age: now() - trouble.arrived,
+            segment_len: None,
+        }),
+        trouble: Some(trouble),
+    }))
+}
+
+/// Where a datagram goes, as the engine has it: to `destination`, or where the socket is connected. `None`: the kernel sends it, or
+/// says why not.
+fn destined(
+    process: &Process,
+    id: SocketId,
+    descriptor: i32,
+    destination: Option<SocketAddr>,
+) -> Option<SocketAddr> {
+    let socket = process.stack.socket(id);
+    match destination {
+        _ if socket.write_shut => None,
+        // Neither an address of another family nor a mapped one where there are none.
+        Some(to) if to.is_ipv6() != socket.v6 => None,
+        Some(to) if socket.v6 && to.ip().to_canonical().is_ipv4() && kernel::is_v6only(descriptor) => None,
+        Some(to) => Some(canonical(to)),
+        None => socket.datagrams.as_ref()?.connected,
+    }
+}
+
 /// sendmsg() to `destination` or to where the socket is connected. `Kernel`: the kernel's socket sends it.
 pub(crate) fn send(
     descriptor: i32,
     source: Source<'_>,
     destination: Option<SocketAddr>,
-    from: Option<Origin>,
+    wishes: Wishes,
     flags: i32,
 ) -> Answer<usize> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
@@ -221,24 +301,17 @@ pub(crate) fn send(
     }
     let told = Told(&mut guard);
     let process = &mut *told.0;
-    let socket = process.stack.socket(id);
-    let (v6, write_shut) = (socket.v6, socket.write_shut);
-    let Some(part) = &socket.datagrams else { return Answer::Kernel };
-    let (connected, pieces_above) = (part.connected, part.pieces_above);
-    let to = match destination {
-        _ if write_shut => return Answer::Kernel,
-        // Neither an address of another family nor a mapped one where there are none.
-        Some(to) if to.is_ipv6() != v6 => return Answer::Kernel,
-        Some(to) if v6 && to.ip().to_canonical().is_ipv4() && kernel::is_v6only(descriptor) => {
-            return Answer::Kernel;
-        }
-        Some(to) => canonical(to),
-        None => match connected {
-            Some(to) => to,
-            None => return Answer::Kernel,
-        },
-    };
-    let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && length + PIECE_HEADERS > pieces_above;
+    let Some(part) = process.stack.datagrams(id) else { return Answer::Kernel };
+    let pieces_above = part.pieces_above;
+    // udp_send_skb() in net/ipv4/udp.c: what fits into one segment goes as ever.
+    let segment_len = usize::from(wishes.segment_len.unwrap_or(part.segment_len));
+    let is_cut = segment_len > 0 && length > segment_len;
+    let longest = if is_cut { segment_len } else { length };
+    if is_cut && length.div_ceil(segment_len) > MOST_SEGMENTS {
+        return Answer::Kernel;
+    }
+    let Some(to) = destined(process, id, descriptor, destination) else { return Answer::Kernel };
+    let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && longest + PIECE_HEADERS > pieces_above;
     if !process.is_beyond(to) || goes_in_pieces {
         return Answer::Kernel;
     }
@@ -254,10 +327,10 @@ pub(crate) fn send(
         return Answer::Kernel;
     }
     // Which addresses are the stack's is known once it runs.
-    if from.is_some_and(|from| !process.is_from(from)) {
+    if wishes.from.is_some_and(|from| !process.is_from(from)) {
         return Answer::Kernel;
     }
-    let from = from.map(|from| from.address).filter(|address| !address.is_unspecified());
+    let from = wishes.from.map(|from| from.address).filter(|address| !address.is_unspecified());
     if let Some(error) = process.stack.take_error(id) {
         return Answer::error(error);
     }
@@ -270,12 +343,16 @@ pub(crate) fn send(
         gathered = source.pieces(0).flatten().copied().collect();
         &gathered
     };
-    let mut outcome = process.stack.send_datagram(now(), id, from, to, payload);
+    let (first, rest) = payload.split_at(longest);
+    let mut outcome = process.stack.send_datagram(now(), id, from, to, first);
     if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
-        outcome = process.stack.send_datagram(now(), id, from, to, payload);
+        outcome = process.stack.send_datagram(now(), id, from, to, first);
     }
     match outcome {
         Ok(()) => {
+            if is_cut {
+                process.stack.send_segments(now(), id, from, to, rest, segment_len);
+            }
             process.output();
             Answer::ok(length)
         }
@@ -375,10 +452,19 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32, number: Opt
                 part.pieces_above = number.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
             }
         }
+        (libc::SOL_UDP, libc::UDP_SEGMENT) => {
+            // The kernel has taken it: it is in range.
+            if let Some(part) = guard.stack.datagrams_mut(id) {
+                part.segment_len = number.and_then(|bytes| u16::try_from(bytes).ok()).unwrap_or(0);
+            }
+        }
         _ if tells_more(level, name) => {
             let wants = wanted(descriptor);
             if let Some(part) = guard.stack.datagrams_mut(id) {
                 part.wants = wants;
+                if wants & (wants::ERRORS | wants::ERRORS_6) == 0 {
+                    part.troubles.clear();
+                }
             }
         }
         _ => {

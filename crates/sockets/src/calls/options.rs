@@ -30,7 +30,7 @@ pub(crate) enum Value {
     Linger(libc::linger),
     /// `struct timeval`.
     Time(libc::timeval),
-    /// `struct tcp_info`, as long as the kernel's.
+    /// `struct tcp_info`, as long as the kernel's, or `union tcp_cc_info`.
     TcpInfo(Vec<u8>),
     /// A name, padded with zeros.
     Name([u8; NAME_LEN]),
@@ -44,7 +44,7 @@ pub(crate) enum Shape {
     Linger,
     /// `struct timeval`.
     Time,
-    /// `struct tcp_info`: only to be read.
+    /// `struct tcp_info` or `union tcp_cc_info`: only to be read.
     TcpInfo,
     /// A name of [`NAME_LEN`] bytes at most, its end included.
     Name,
@@ -81,7 +81,7 @@ pub(crate) const fn shape(level: i32, name: i32) -> Shape {
             | libc::TCP_MAXSEG,
         ) => Shape::Number,
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => Shape::Name,
-        (libc::IPPROTO_TCP, libc::TCP_INFO) => Shape::TcpInfo,
+        (libc::IPPROTO_TCP, libc::TCP_INFO | TCP_CC_INFO) => Shape::TcpInfo,
         _ => Shape::Kernel,
     }
 }
@@ -125,6 +125,7 @@ const SO_TIMESTAMPING_NEW: i32 = 65;
 /// include/uapi/linux/net_tstamp.h
 const SOF_TIMESTAMPING_OPT_ID: i32 = 1 << 7;
 const SOF_TIMESTAMPING_OPT_ID_TCP: i32 = 1 << 16;
+const TCP_CC_INFO: i32 = 26;
 const TCP_INQ: i32 = 36;
 const TCP_TX_DELAY: i32 = 37;
 const TCP_MD5SIG_EXT: i32 = 38;
@@ -514,6 +515,7 @@ fn get_locked(
             let path_mtu = process.stack.path_mtu(id);
             Value::TcpInfo(tcp_info(process.stack.info(id), path_mtu)[..length].to_vec())
         }
+        (libc::IPPROTO_TCP, TCP_CC_INFO) => Value::TcpInfo(model_info(process.stack.info(id))),
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) if v6 => {
             flag(if passive { settings.v6only } else { kernel::is_v6only(descriptor) })
         }
@@ -600,7 +602,28 @@ fn tcp_info(info: Option<overfly_engine::Info>, path_mtu: Option<u16>) -> [u8; T
     }
     // tcpi_bytes_acked
     bytes[120..128].copy_from_slice(&info.acknowledged.to_ne_bytes());
+    put_rates(&mut bytes, info.bbr);
     bytes
+}
+
+/// tcpi_delivery_rate_app_limited, tcpi_pacing_rate, tcpi_delivery_rate.
+fn put_rates(bytes: &mut [u8; TCP_INFO_LEN], bbr: Option<overfly_engine::BbrInfo>) {
+    let Some(bbr) = bbr else { return };
+    bytes[7] = u8::from(bbr.is_limited);
+    bytes[104..112].copy_from_slice(&bbr.pacing_rate.to_ne_bytes());
+    bytes[160..168].copy_from_slice(&bbr.delivery_rate.to_ne_bytes());
+}
+
+/// `struct tcp_bbr_info` (include/uapi/linux/inet_diag.h; bbr_get_info() in net/ipv4/tcp_bbr.c). Other algorithms of ours have
+/// nothing to say, as those of Linux.
+fn model_info(info: Option<overfly_engine::Info>) -> Vec<u8> {
+    let Some(bbr) = info.and_then(|info| info.bbr) else { return Vec::new() };
+    // BBR_UNIT: gains are 256ths there.
+    let gain = |hundredths: u32| hundredths * 256 / 100;
+    let bandwidth = bbr.bandwidth;
+    let gains = [gain(bbr.pacing_gain), gain(bbr.window_gain)];
+    let words = [bandwidth as u32, (bandwidth >> 32) as u32, bbr.min_rtt_us, gains[0], gains[1]];
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
 /// What F_SETFL, FIONBIO or their opposite does to a socket of ours. `Kernel`: the kernel's socket must be told too.

@@ -4,9 +4,9 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
-use crate::calls::datagram::{About, Origin};
+use crate::calls::datagram::{About, Datagram, Origin, Wishes};
 use crate::memory::is_plausible;
-use crate::stack::wants;
+use crate::stack::{Trouble, wants};
 
 /// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.
 const HEADER: usize = size_of::<cmsghdr>();
@@ -44,11 +44,18 @@ impl Room {
 
 /// Tells of a datagram what its socket wants to be told, in the kernel's order: udp_recvmsg() in net/ipv4/udp.c and
 /// ip_cmsg_recv_offset(); udpv6_recvmsg() in net/ipv6/udp.c, ip6_datagram_recv_common_ctl() and ip6_datagram_recv_specific_ctl().
-/// Returns MSG_CTRUNC if there was not enough room.
+/// Of one that did not arrive the error comes last: ip_recv_error(), ipv6_recv_error(). Returns the message's flags: MSG_TRUNC;
+/// MSG_CTRUNC if there was not enough room; MSG_ERRQUEUE.
 ///
 /// # Safety
 /// As for recvmsg(2).
-pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
+pub(super) unsafe fn put_about(message: &mut msghdr, datagram: &Datagram) -> c_int {
+    let flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
+    let Some(about) = &datagram.about else {
+        message.msg_controllen = 0;
+        return flags;
+    };
+    let trouble = datagram.trouble.as_ref();
     let length = message.msg_controllen;
     let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
     let mut room = Room {
@@ -59,6 +66,10 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
     };
     let wanted = |what: u16| about.wants & what != 0;
     put_time(&mut room, about);
+    if let Some(length) = about.segment_len {
+        // udp_cmsg_recv() in include/linux/udp.h.
+        room.put(libc::SOL_UDP, libc::UDP_GRO, &c_int::from(length).to_ne_bytes());
+    }
     let v4 = match about.destination {
         IpAddr::V4(address) => Some(address),
         IpAddr::V6(_) => None,
@@ -79,7 +90,10 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
             // `struct in_pktinfo`: the interface, our address there, the one that it was sent to.
             let mut data = [0; 12];
             data[..4].copy_from_slice(&about.interface.to_ne_bytes());
-            data[4..8].copy_from_slice(&address.octets());
+            // Nobody has looked it up for an error.
+            if trouble.is_none() {
+                data[4..8].copy_from_slice(&address.octets());
+            }
             data[8..].copy_from_slice(&address.octets());
             room.put(libc::IPPROTO_IP, libc::IP_PKTINFO, &data);
         }
@@ -97,8 +111,40 @@ pub(super) unsafe fn put_about(message: &mut msghdr, about: &About) -> c_int {
             room.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &c_int::from(about.traffic_class).to_ne_bytes());
         }
     }
+    if let Some(trouble) = trouble {
+        put_error(&mut room, about, trouble);
+    }
     message.msg_controllen = room.used as _;
-    if room.truncated { libc::MSG_CTRUNC } else { 0 }
+    let cut = if room.truncated { libc::MSG_CTRUNC } else { 0 };
+    let queue = if trouble.is_some() { libc::MSG_ERRQUEUE } else { 0 };
+    flags | cut | queue
+}
+
+/// `struct sock_extended_err`, and behind it who says so, as the socket's family has it.
+fn put_error(room: &mut Room, about: &About, trouble: &Trouble) {
+    const ORIGIN_ICMP: u8 = 2;
+    const ORIGIN_ICMP6: u8 = 3;
+    let mut data = [0; 44];
+    data[..4].copy_from_slice(&trouble.error.raw_os_error().to_ne_bytes());
+    data[4] = if trouble.offender.is_ipv4() { ORIGIN_ICMP } else { ORIGIN_ICMP6 };
+    (data[5], data[6]) = (trouble.kind, trouble.code);
+    data[8..12].copy_from_slice(&trouble.info.to_ne_bytes());
+    let family = if about.v6 { libc::AF_INET6 } else { libc::AF_INET } as u16;
+    data[16..18].copy_from_slice(&family.to_ne_bytes());
+    match trouble.offender {
+        IpAddr::V4(address) if !about.v6 => {
+            data[20..24].copy_from_slice(&address.octets());
+            room.put(libc::IPPROTO_IP, libc::IP_RECVERR, &data[..32]);
+        }
+        address => {
+            let octets = match address {
+                IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+                IpAddr::V6(address) => address.octets(),
+            };
+            data[24..40].copy_from_slice(&octets);
+            room.put(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, &data);
+        }
+    }
 }
 
 /// When it came: `struct timeval` or `struct timespec`, which are both two words, under the name that it was asked for by.
@@ -118,20 +164,20 @@ fn put_time(room: &mut Room, about: &About) {
     room.put(libc::SOL_SOCKET, kind, &data);
 }
 
-/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO). `None`: it wants something else too, or is not well formed:
-/// the kernel does it.
+/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO), and in what pieces (UDP_SEGMENT). `None`: it wants something
+/// else too, or is not well formed: the kernel does it.
 ///
 /// # Safety
 /// As for sendmsg(2).
-pub(super) unsafe fn origin(message: &msghdr) -> Option<Option<Origin>> {
+pub(super) unsafe fn wishes(message: &msghdr) -> Option<Wishes> {
+    let mut wishes = Wishes::default();
     if message.msg_controllen == 0 {
-        return Some(None);
+        return Some(wishes);
     }
     if message.msg_control.is_null() || !is_plausible(message.msg_control, message.msg_controllen) {
         return None;
     }
     let end = message.msg_control.addr() + message.msg_controllen;
-    let mut from = None;
     // SAFETY: the program lends `msg_controllen` bytes of control messages; the macros stay within them.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
@@ -143,23 +189,30 @@ pub(super) unsafe fn origin(message: &msghdr) -> Option<Option<Origin>> {
         }
         // SAFETY: as above.
         let data = unsafe { libc::CMSG_DATA(header) };
-        from = Some(match (control.cmsg_level, control.cmsg_type) {
+        let origin = match (control.cmsg_level, control.cmsg_type) {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) if length == HEADER + size_of::<in_pktinfo>() => {
                 // SAFETY: the message is long enough.
                 let info = unsafe { data.cast::<in_pktinfo>().read_unaligned() };
                 let address = Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr));
-                Origin { address: address.into(), interface: info.ipi_ifindex as u32 }
+                Some(Origin { address: address.into(), interface: info.ipi_ifindex as u32 })
             }
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) if length >= HEADER + size_of::<in6_pktinfo>() => {
                 // SAFETY: as above.
                 let info = unsafe { data.cast::<in6_pktinfo>().read_unaligned() };
                 let address = Ipv6Addr::from(info.ipi6_addr.s6_addr);
-                Origin { address: IpAddr::V6(address).to_canonical(), interface: info.ipi6_ifindex as u32 }
+                let address = IpAddr::V6(address).to_canonical();
+                Some(Origin { address, interface: info.ipi6_ifindex as u32 })
+            }
+            (libc::SOL_UDP, libc::UDP_SEGMENT) if length == HEADER + size_of::<u16>() => {
+                // SAFETY: as above.
+                wishes.segment_len = Some(unsafe { data.cast::<u16>().read_unaligned() });
+                None
             }
             _ => return None,
-        });
+        };
+        wishes.from = origin.or(wishes.from);
         // SAFETY: as above.
         header = unsafe { libc::CMSG_NXTHDR(message, header) };
     }
-    Some(from)
+    Some(wishes)
 }

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::ancillary;
 use super::sockets::{address_from, put_address};
 use super::{count, count_or, next};
-use crate::calls::datagram::Received;
+use crate::calls::datagram::{Received, Wishes};
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Source, Target, is_plausible};
@@ -310,12 +310,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
                     },
                     None => message.msg_namelen = 0,
                 }
-                message.msg_flags = if datagram.truncated { libc::MSG_TRUNC } else { 0 };
-                match &datagram.about {
-                    // SAFETY: the program lends the room for control messages for the call.
-                    Some(about) => message.msg_flags |= unsafe { ancillary::put_about(message, about) },
-                    None => message.msg_controllen = 0,
-                }
+                // SAFETY: the program lends the room for control messages for the call.
+                message.msg_flags = unsafe { ancillary::put_about(message, &datagram) };
                 datagram.length
             })),
         };
@@ -494,7 +490,7 @@ pub unsafe extern "C-unwind" fn sendto(
         // SAFETY: the program lends the buffer for the call.
         let source = unsafe { Source::new(&raw const vector, 1) };
         let answer = if destination.is_some() || address.is_null() {
-            datagram::send(descriptor, source, destination, None, flags)
+            datagram::send(descriptor, source, destination, Wishes::default(), flags)
         } else {
             Answer::Kernel
         };
@@ -613,10 +609,10 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
             return Answer::Kernel;
         }
         // SAFETY: the program lends the control messages for the call.
-        let Some(from) = (unsafe { ancillary::origin(message) }) else { return Answer::Kernel };
+        let Some(wishes) = (unsafe { ancillary::wishes(message) }) else { return Answer::Kernel };
         // SAFETY: the program lends the vectors and their buffers for the call.
         let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };
-        return datagram::send(descriptor, source, destination, from, flags);
+        return datagram::send(descriptor, source, destination, wishes, flags);
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
     let source = unsafe { Source::new(message.msg_iov, message.msg_iovlen) };

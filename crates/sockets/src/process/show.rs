@@ -126,6 +126,7 @@ impl Process {
             ("accepts_within_host", self.stack.accepts_within_host),
             ("connects_within_host", self.stack.connects_within_host),
             ("datagram_overflows", self.stack.datagram_overflows()),
+            ("dropped_datagram_segments", self.stack.unsent_segments()),
         ] {
             each("sockets", name, value);
         }

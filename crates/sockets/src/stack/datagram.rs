@@ -5,7 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
-use overfly_engine::{Datagram, Error, Instant, SendError, UdpId, Unreachable};
+use overfly_engine::{Datagram, Error, Instant, Report, SendError, UdpId, Unreachable};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -22,6 +22,9 @@ const MAX_NEXT_HOPS: usize = 4096;
 const NEXT_HOP_VALID: Duration = Duration::from_secs(30);
 /// For how long the kernel sends to a destination that no way was found to: asking may take a second.
 const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
+/// Datagrams that are read as one at most, and their bytes: UDP_GRO_CNT_MAX in Linux, net/ipv4/udp_offload.c, and what a packet holds.
+const MOST_AT_ONCE: usize = 64;
+const MOST_BYTES_AT_ONCE: usize = 65_507;
 
 /// What a program wants to be told with each datagram, as bits.
 pub(crate) mod wants {
@@ -42,14 +45,22 @@ pub(crate) mod wants {
         (1 << 8, 64, 1_000_000_000),
         (1 << 9, 63, 1_000_000),
     ];
+    /// UDP_GRO: several that belong together may be read as one, and how long each is.
+    pub(crate) const SEGMENTS: u16 = 1 << 10;
+    /// IP_RECVERR, and IPV6_RECVERR: errors from ICMP, also those that are not for good.
+    pub(crate) const ERRORS: u16 = 1 << 11;
+    pub(crate) const ERRORS_6: u16 = 1 << 12;
     /// Those that are no times, with their level and name.
-    pub(crate) const OTHERS: [(u16, i32, i32); 6] = [
+    pub(crate) const OTHERS: [(u16, i32, i32); 9] = [
         (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
         (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
         (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
         (HOPS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
         (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
         (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+        (SEGMENTS, libc::SOL_UDP, libc::UDP_GRO),
+        (ERRORS, libc::IPPROTO_IP, libc::IP_RECVERR),
+        (ERRORS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
     ];
 }
 
@@ -65,6 +76,43 @@ pub(crate) struct Record {
     pub(crate) arrived: Instant,
 }
 
+impl Record {
+    /// Whether Linux would merge the next one into it: udp_gro_receive_segment() and the headers that inet_gro_receive() compares.
+    fn takes(&self, next: &Record) -> bool {
+        let marks =
+            |record: &Record| (record.source, record.destination, record.traffic_class, record.hop_limit);
+        (1..=self.length).contains(&next.length) && marks(self) == marks(next)
+    }
+}
+
+/// What was read: one datagram, or several as one.
+pub(crate) struct Read {
+    /// Bytes that were written.
+    pub(crate) copied: usize,
+    /// The first, but for its length, which is of all.
+    pub(crate) record: Record,
+    /// Of several: each was so long, but for the last one.
+    pub(crate) segment_len: Option<u16>,
+}
+
+/// An error from ICMP that waits to be read (MSG_ERRQUEUE): what `struct sock_extended_err` says (include/uapi/linux/errqueue.h),
+/// and what besides is told of the message that brought it.
+pub(crate) struct Trouble {
+    pub(crate) error: Errno,
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    pub(crate) info: u32,
+    pub(crate) offender: IpAddr,
+    pub(crate) destination: IpAddr,
+    pub(crate) traffic_class: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) arrived: Instant,
+    /// Where the datagram was sent.
+    pub(crate) remote: SocketAddr,
+    /// As much of it as was quoted.
+    pub(crate) payload: Box<[u8]>,
+}
+
 /// Where a UDP socket stands in the engine, and so in the broker's books.
 #[derive(Clone, Copy)]
 pub(crate) struct Place {
@@ -77,8 +125,12 @@ pub(crate) struct Place {
 #[derive(Default)]
 pub(crate) struct Datagrams {
     pub(crate) queue: VecDeque<Record>,
+    /// The error queue.
+    pub(crate) troubles: VecDeque<Trouble>,
     /// What is told with each datagram ([`wants`]).
     pub(crate) wants: u16,
+    /// UDP_SEGMENT in bytes; 0 if it was not set.
+    pub(crate) segment_len: u16,
     /// IPV6_MTU in bytes: the kernel sends larger packets in pieces. Zero if it was not set.
     pub(crate) pieces_above: usize,
     /// SO_RCVBUF, as the kernel says it.
@@ -89,6 +141,34 @@ pub(crate) struct Datagrams {
     pub(crate) connected: Option<SocketAddr>,
     /// The kernel's socket may have datagrams too.
     pub(crate) kernel_ready: bool,
+}
+
+impl Datagrams {
+    /// What has come, and where it stands, is another process's.
+    pub(crate) fn forget_all_but_settings(&mut self) {
+        let Self { connected, wants, segment_len, pieces_above, .. } = *self;
+        *self = Self { connected, wants, segment_len, pieces_above, ..Self::default() };
+    }
+
+    /// How many of those that wait are read as one into `room` bytes, and their bytes: no more than fit, as nobody can tell
+    /// whether they would have come together.
+    fn together(&self, first: &Record, room: usize) -> (usize, usize) {
+        let (mut count, mut bytes) = (1, first.length);
+        if self.wants & wants::SEGMENTS == 0 {
+            return (count, bytes);
+        }
+        for next in self.queue.iter().skip(1).take(MOST_AT_ONCE - 1) {
+            if !first.takes(next) || bytes + next.length > room.min(MOST_BYTES_AT_ONCE) {
+                break;
+            }
+            count += 1;
+            bytes += next.length;
+            if next.length < first.length {
+                break;
+            }
+        }
+        (count, bytes)
+    }
 }
 
 /// Of the whole process.
@@ -102,11 +182,19 @@ pub(crate) struct DatagramFace {
     elsewhere: BTreeMap<IpAddr, Instant>,
     /// Dropped because their socket's queue was full.
     pub(crate) overflows: u64,
+    /// Segments of a datagram that the link took the beginning of, and had no room for the rest.
+    pub(crate) unsent_segments: u64,
 }
 
 impl DatagramFace {
     pub(crate) const fn new() -> Self {
-        Self { by_id: Vec::new(), next_hops: BTreeMap::new(), elsewhere: BTreeMap::new(), overflows: 0 }
+        Self {
+            by_id: Vec::new(),
+            next_hops: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+            overflows: 0,
+            unsent_segments: 0,
+        }
     }
 
     /// All places are gone with their engine (after a fork).
@@ -147,27 +235,74 @@ impl Face {
         self.wake(id, bits::IN | bits::RDNORM);
     }
 
-    /// udp_err() in Linux, net/ipv4/udp.c: connected sockets hear of hard errors at their next call, others of none.
-    pub(crate) fn datagram_failed_at(&mut self, id: UdpId, remote: SocketAddr, why: Unreachable) {
+    /// __udp4_lib_err() in Linux, net/ipv4/udp.c, and __udp6_lib_err() in net/ipv6/udp.c: sockets with an error queue hear of
+    /// everything, connected ones of hard errors at their next call, others of nothing.
+    pub(crate) fn datagram_failed_at(
+        &mut self,
+        id: UdpId,
+        remote: SocketAddr,
+        why: Unreachable,
+        report: &Report<'_>,
+    ) {
         let Some(id) = self.datagrams.socket(id) else { return };
+        let arrived = self.now;
         let socket = self.at_mut(id);
-        if socket.datagrams.as_ref().is_none_or(|part| part.connected.is_none()) {
+        let Some(part) = &mut socket.datagrams else { return };
+        let (error, is_hard) = meaning(why, remote.is_ipv6());
+        let wanted = if remote.is_ipv6() { wants::ERRORS_6 } else { wants::ERRORS };
+        if part.wants & wanted != 0 {
+            // sock_queue_err_skb() in net/core/skbuff.c.
+            let held = socket.receive.len() + (part.queue.len() + part.troubles.len()) * OVERHEAD;
+            if held + OVERHEAD < part.limit {
+                part.troubles.push_back(Trouble::new(error, arrived, remote, report));
+            } else {
+                self.datagrams.overflows += 1;
+            }
+        } else if !is_hard || part.connected.is_none() {
             return;
         }
-        // icmp_err_convert in net/ipv4/icmp.c and icmpv6_err_convert() in net/ipv6/icmp.c: only what they call fatal is told
-        // without IP_RECVERR.
-        socket.error = Some(match why {
-            Unreachable::Port => Errno::CONNREFUSED,
-            Unreachable::Protocol => Errno::NOPROTOOPT,
-            Unreachable::NetworkUnknown => Errno::NETUNREACH,
-            Unreachable::HostUnknown => Errno::HOSTDOWN,
-            Unreachable::HostIsolated => Errno::NONET,
-            Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
-            Unreachable::Prohibited => Errno::HOSTUNREACH,
-            Unreachable::Header => Errno::PROTO,
-            _ => return,
-        });
+        self.at_mut(id).error = Some(error);
         self.wake(id, bits::IN | bits::OUT | bits::ERR | bits::RDNORM | bits::WRNORM);
+    }
+}
+
+/// icmp_err_convert[] in Linux, net/ipv4/icmp.c, and icmpv6_err_convert() in net/ipv6/icmp.c: an error, and whether it is called
+/// fatal.
+const fn meaning(why: Unreachable, is_v6: bool) -> (Errno, bool) {
+    match why {
+        Unreachable::Port => (Errno::CONNREFUSED, true),
+        Unreachable::Protocol => (Errno::NOPROTOOPT, true),
+        Unreachable::NetworkUnknown => (Errno::NETUNREACH, true),
+        Unreachable::HostUnknown => (Errno::HOSTDOWN, true),
+        Unreachable::HostIsolated => (Errno::NONET, true),
+        Unreachable::Prohibited if is_v6 => (Errno::ACCESS, true),
+        Unreachable::Prohibited => (Errno::HOSTUNREACH, true),
+        Unreachable::Header => (Errno::PROTO, true),
+        Unreachable::Network => (Errno::NETUNREACH, false),
+        Unreachable::SourceRoute => (Errno::OPNOTSUPP, false),
+        Unreachable::Host | Unreachable::Expired => (Errno::HOSTUNREACH, false),
+        // The engine has taken note: what is too long is the kernel's socket's to send.
+        Unreachable::TooBig(_) => (Errno::MSGSIZE, false),
+    }
+}
+
+impl Trouble {
+    fn new(error: Errno, arrived: Instant, remote: SocketAddr, report: &Report<'_>) -> Self {
+        let Report { kind, code, info, offender, destination, traffic_class, hop_limit, payload } = *report;
+        let payload = payload.into();
+        Self {
+            error,
+            kind,
+            code,
+            info,
+            offender,
+            destination,
+            traffic_class,
+            hop_limit,
+            arrived,
+            remote,
+            payload,
+        }
     }
 }
 
@@ -193,6 +328,12 @@ impl<T: Transport> Stack<T> {
     #[must_use]
     pub fn datagram_overflows(&self) -> u64 {
         self.face.datagrams.overflows
+    }
+
+    /// Segments that were dropped as the link had no room.
+    #[must_use]
+    pub fn unsent_segments(&self) -> u64 {
+        self.face.datagrams.unsent_segments
     }
 
     /// Another socket than `id` that is at `local`.
@@ -259,27 +400,44 @@ impl<T: Transport> Stack<T> {
         }
     }
 
-    /// Reads the oldest datagram into `target`, and drops what does not fit. `peek` leaves it in the queue. Returns how many
-    /// bytes were written.
+    /// Reads the oldest datagram into `target`, which has `room` bytes, and drops what does not fit; with UDP_GRO also those after
+    /// it that belong to it. `peek` leaves them in the queue.
     pub(crate) fn read_datagram<'b>(
         &mut self,
         id: SocketId,
         target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
+        room: usize,
         peek: bool,
-    ) -> Option<(usize, Record)> {
+    ) -> Option<Read> {
         let socket = self.face.at_mut(id);
         let part = socket.datagrams.as_mut()?;
-        let record = *part.queue.front()?;
+        let first = *part.queue.front()?;
+        let (count, length) = part.together(&first, room);
+        let record = Record { length, ..first };
         let mut copied = 0;
         for piece in target {
             let length = piece.len().min(record.length - copied);
             copied += socket.receive.copy_to(copied, &mut piece[..length]);
         }
         if !peek {
-            part.queue.pop_front();
-            socket.receive.discard(record.length);
+            part.queue.drain(..count);
+            socket.receive.discard(length);
         }
-        Some((copied, record))
+        let segment_len = if count > 1 { u16::try_from(first.length).ok() } else { None };
+        Some(Read { copied, record, segment_len })
+    }
+
+    /// The oldest error that waits, taken. The one after it is the socket's error then, or there is none: sock_dequeue_err_skb() in
+    /// Linux, net/core/skbuff.c.
+    pub(crate) fn take_trouble(&mut self, id: SocketId) -> Option<Trouble> {
+        let socket = self.face.at_mut(id);
+        let part = socket.datagrams.as_mut()?;
+        let trouble = part.troubles.pop_front()?;
+        socket.error = part.troubles.front().map(|next| next.error);
+        if socket.error.is_some() {
+            self.face.wake(id, bits::ERR);
+        }
+        Some(trouble)
     }
 
     /// Writes a datagram into the link's frame, from `source` or from the socket's own address. It goes with the next
@@ -324,6 +482,24 @@ impl<T: Transport> Stack<T> {
                 drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload)
             }
             outcome => outcome,
+        }
+    }
+
+    /// Sends the rest of a datagram whose first segment has gone. What the link has no room for is dropped, as at the end of a
+    /// kernel's queue: the kernel's socket would send all of it again.
+    pub fn send_segments(
+        &mut self,
+        now: Instant,
+        id: SocketId,
+        source: Option<IpAddr>,
+        destination: SocketAddr,
+        rest: &[u8],
+        segment_len: usize,
+    ) {
+        for segment in rest.chunks(segment_len) {
+            if self.send_datagram(now, id, source, destination, segment).is_err() {
+                self.face.datagrams.unsent_segments += 1;
+            }
         }
     }
 

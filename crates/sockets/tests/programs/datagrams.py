@@ -16,6 +16,8 @@ import time
 
 PORT = 7000
 NOBODY = 7009
+# include/uapi/linux/udp.h
+SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 
 
 def family(address):
@@ -34,6 +36,10 @@ def serve(own):
         if data.startswith(b"flood "):
             for number in range(int(data[6:])):
                 server.sendto(b"%04d" % number + bytes(996), source)
+            continue
+        if data.startswith(b"train "):
+            count, size, rest = map(int, data[6:].split())
+            server.sendmsg([payload(count * size + rest)], [(SOL_UDP, UDP_SEGMENT, struct.pack("H", size))], 0, source)
             continue
         if data.startswith(b"class "):
             level, name = (socket.IPPROTO_IPV6, socket.IPV6_TCLASS) if ":" in own else (socket.IPPROTO_IP, socket.IP_TOS)
@@ -169,6 +175,8 @@ def calls(own, peer):
     six.sendto(b"where to?", (peer, PORT))
     say("packet info", len(six.recvmsg(100, 200)[1]))
     packet_information(own, peer)
+    segments(peer, most)
+    errors(peer)
 
     seven = fresh()
     seven.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
@@ -281,6 +289,173 @@ def packet_information(own, peer):
         both_families(own)
 
 
+def segments(peer, most):
+    """UDP_SEGMENT and UDP_GRO, by option and by control message."""
+    one = socket.socket(family(peer), socket.SOCK_DGRAM)
+    one.settimeout(5)
+    one.connect((peer, PORT))
+
+    def cut(size):
+        return [(SOL_UDP, UDP_SEGMENT, struct.pack("H", size))]
+
+    def lengths(number):
+        return [len(one.recv(65536)) for _ in range(number)]
+
+    for value in -1, 65536, 1000:
+        failing(f"segment {value}", lambda: one.setsockopt(SOL_UDP, UDP_SEGMENT, value))
+        say("segment is", one.getsockopt(SOL_UDP, UDP_SEGMENT))
+    for size in 0, 999, 1000, 1001, 3500, 4000:
+        say("by option", one.send(payload(size)), lengths(max(1, -(-size // 1000))))
+    say("message before option", one.sendmsg([payload(2400), payload(1)], cut(1200)), lengths(3))
+    say("message of nothing", one.sendmsg([payload(1400)], cut(0)), lengths(1))
+    one.setsockopt(SOL_UDP, UDP_SEGMENT, 0)
+    say("without", one.send(payload(1400)), lengths(1))
+    one.send(payload(1300))
+    first = one.recv(2000)
+    one.sendmsg([payload(1300)], cut(600))
+    say("the same bytes", b"".join(one.recv(2000) for _ in range(3)) == first)
+    say("as long as it may be", one.sendmsg([bytes(2 * most)], cut(most)), lengths(2))
+    failing("too long", lambda: one.sendmsg([bytes(2 * most)], cut(most + 1)))
+    say("not too many", one.sendmsg([bytes(64 * 10)], cut(10)), lengths(64))
+    failing("too many", lambda: one.sendmsg([bytes(65500)], cut(10)))
+    failing("odd message", lambda: one.sendmsg([bytes(100)], [(SOL_UDP, UDP_SEGMENT, struct.pack("I", 10))]))
+    failing("unknown message", lambda: one.sendmsg([bytes(100)], [(SOL_UDP, 99, struct.pack("H", 10))]))
+
+    def train(count, size, rest):
+        one.send(b"train %d %d %d" % (count, size, rest))
+        whole, parts = b"", []
+        while len(whole) < count * size + rest:
+            data, control, flags, _ = one.recvmsg(65536, 200)
+            whole += data
+            parts.append((len(data), control, flags))
+        return whole == payload(count * size + rest), parts
+
+    say("train", train(5, 1000, 300))
+    one.setsockopt(SOL_UDP, UDP_GRO, 1)
+    say("joins", one.getsockopt(SOL_UDP, UDP_GRO))
+    # What the kernel joins is its own affair.
+    for count, size, rest in (5, 1000, 300), (7, 1000, 0), (40, 1200, 1), (1, 100, 0), (60, 100, 99):
+        whole, parts = train(count, size, rest)
+        told = struct.pack("i", size)
+        sound = all(control == ([(SOL_UDP, UDP_GRO, told)] if length > size else []) for length, control, _ in parts)
+        say("joined", whole, sound, {flags for _, _, flags in parts})
+    one.setsockopt(SOL_UDP, UDP_GRO, 0)
+    say("train again", train(2, 500, 0))
+
+
+def errors(peer):
+    """IP_RECVERR, IPV6_RECVERR and MSG_ERRQUEUE."""
+    kind = family(peer)
+    v6 = kind == socket.AF_INET6
+    level, name = (socket.IPPROTO_IPV6, 25) if v6 else (socket.IPPROTO_IP, 11)
+
+    def wait(made, patience):
+        poll = select.poll()
+        poll.register(made, select.POLLIN)
+        return [state for _, state in poll.poll(patience)]
+
+    def soon(made):
+        # What says that nobody is there.
+        return wait(made, 5000)
+
+    def pending(made):
+        return errno.errorcode.get(made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+
+    def report(control):
+        *others, (at, what, data) = control
+        error, origin, icmp, code, _, info, more, where = struct.unpack("=IBBBBIIH", data[:18])
+        offender = socket.inet_ntop(kind, data[24:40] if v6 else data[20:24])
+        said = errno.errorcode[error], origin, icmp, code, info, more, where == kind, offender, len(data)
+        return at, what, said, readable(others)
+
+    def queued(made, length=2000, room=500):
+        data, control, flags, source = made.recvmsg(length, room, socket.MSG_ERRQUEUE)
+        return len(data), data == payload(100)[:length], report(control), flags, source[:2]
+
+    one = socket.socket(kind, socket.SOCK_DGRAM)
+    one.connect((peer, NOBODY))
+    one.setsockopt(level, name, 1)
+    say("told of errors", one.getsockopt(level, name))
+    failing("no error", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+    one.send(payload(100))
+    say("error comes", soon(one))
+    failing("read fails", lambda: one.recv(10))
+    say("queued still", wait(one, 100), queued(one))
+    say("queue is empty", wait(one, 20), pending(one))
+    failing("no error", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+    one.send(payload(100))
+    say("again", soon(one), pending(one), pending(one))
+    one.send(payload(100))
+    deadline = time.monotonic() + 5
+    while (said := pending(one)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    say("two wait", said)
+    say("first", queued(one), pending(one), pending(one))
+    say("second", queued(one), pending(one), wait(one, 20))
+    one.send(payload(100))
+    say("by recvfrom", soon(one), one.recvfrom(50, socket.MSG_ERRQUEUE)[1][:2])
+    one.send(payload(100))
+    soon(one)
+    one.setsockopt(level, name, 0)
+    say("not told any more", pending(one), wait(one, 20))
+    failing("thrown away", lambda: one.recvmsg(100, 100, socket.MSG_ERRQUEUE))
+
+    two = socket.socket(kind, socket.SOCK_DGRAM)
+    two.setsockopt(level, name, 1)
+    two.sendto(payload(100), (peer, NOBODY))
+    say("unconnected", soon(two), queued(two, length=7))
+    two.sendto(payload(100), (peer, NOBODY))
+    soon(two)
+    failing("unconnected send", lambda: two.sendto(b"x", (peer, PORT)))
+    two.sendto(b"x", (peer, PORT))
+    say("goes on", two.recv(10), queued(two))
+    for at, what in [*TOLD[kind], (socket.SOL_SOCKET, 29)]:
+        two.setsockopt(at, what, 1)
+    two.sendto(payload(100), (peer, NOBODY))
+    say("with all", soon(two), queued(two))
+    for at, what in [*TOLD[kind], (socket.SOL_SOCKET, 29)]:
+        two.setsockopt(at, what, 0)
+    for room in 0, 16, 40, 48, 60:
+        two.sendto(payload(100), (peer, NOBODY))
+        soon(two)
+        data, control, flags, _ = two.recvmsg(200, room, socket.MSG_ERRQUEUE)
+        say("room", room, len(data), [(at, what, len(data)) for at, what, data in control], flags)
+
+
+def joined(peer, times):
+    """What came together is read together; what is sent together is cut."""
+    one = socket.socket(family(peer), socket.SOCK_DGRAM)
+    one.settimeout(5)
+    one.connect((peer, PORT))
+    one.setsockopt(SOL_UDP, UDP_GRO, 1)
+
+    def read(left):
+        reads = 0
+        while left > 0:
+            left -= len(one.recv(65536))
+            reads += 1
+        return reads
+
+    reads = 0
+    for _ in range(times):
+        one.send(b"train 20 1000 300")
+        time.sleep(0.05)
+        reads += read(20_300)
+    assert reads <= times * 10, reads
+    # Into room for three and a half at once, which nothing may be cut to fit.
+    one.send(b"train 20 1000 300")
+    time.sleep(0.05)
+    left = 20_300
+    while left > 0:
+        data, _, flags, _ = one.recvmsg(3500, 200)
+        assert flags == 0 and len(data) <= 3300, (len(data), flags)
+        left -= len(data)
+    one.setsockopt(SOL_UDP, UDP_SEGMENT, 500)
+    for _ in range(times):
+        one.send(payload(5000))
+        read(5000)
+
+
 def both_families(own):
     """A socket of IPv6 that hears its own host's IPv4 as well: all that is told."""
     both = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
@@ -337,6 +512,10 @@ if sys.argv[1] == "serve":
     serve(sys.argv[2])
 elif sys.argv[1] == "share":
     share(sys.argv[2], 4)
+elif sys.argv[1] == "errors":
+    errors(sys.argv[3])
+elif sys.argv[1] == "joined":
+    joined(sys.argv[3], 20)
 elif sys.argv[1] == "information":
     information(sys.argv[2], sys.argv[3], 100)
 else:
