@@ -1502,6 +1502,7 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
+            process.leave_unused_listeners();
             if contexts::is_pending(process.context) {
                 process.transmit();
             }
