@@ -1083,7 +1083,6 @@ impl Process {
         address.is_unspecified() || self.is_own(address) && !self.is_elsewhere(bound)
     }
 
-    /// One of the interface's own addresses.
     fn is_own(&self, address: IpAddr) -> bool {
         self.interface
             .as_ref()
