@@ -34,6 +34,7 @@ programs! {
     python_http "python-http"
     redis "redis"
     sshd "sshd"
+    tokio "tokio"
     unbound "unbound"
     wget "wget"
 }

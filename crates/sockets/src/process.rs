@@ -1083,7 +1083,6 @@ impl Process {
         address.is_unspecified() || self.is_own(address) && !self.is_elsewhere(bound)
     }
 
-    /// One of the interface's own addresses.
     fn is_own(&self, address: IpAddr) -> bool {
         self.interface
             .as_ref()
@@ -1502,6 +1501,7 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
+            process.leave_unused_listeners();
             if contexts::is_pending(process.context) {
                 process.transmit();
             }

@@ -197,6 +197,10 @@ pub(crate) struct Listening {
     pub(crate) forced_nonblocking: bool,
     /// Epoll sets that the kernel's listening socket is in: they say when it is ready.
     pub(crate) kernel_watched: u32,
+    /// This process has called accept().
+    pub(crate) accepts: bool,
+    /// It has only watched, and forked: the kernel listens until it accepts.
+    pub(crate) left_to_children: bool,
 }
 
 impl Listening {

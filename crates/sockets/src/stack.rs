@@ -5,6 +5,7 @@
 mod datagram;
 #[cfg(not(test))]
 mod handover;
+mod opened;
 pub(crate) mod rows;
 mod tap;
 
@@ -1204,20 +1205,6 @@ impl<T: Transport> Stack<T> {
                 self.close(id);
             }
         }
-    }
-
-    /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1.
-    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {
-        if self.face.chores.is_empty() {
-            return;
-        }
-        self.face.chores.retain(|chore| match *chore {
-            Chore::Disconnected { side, local, remote, descriptor } => {
-                each(side, local, remote, descriptor);
-                false
-            }
-            Chore::Abort(..) => true,
-        });
     }
 
     /// SO_ERROR: the pending error, taken.

@@ -219,7 +219,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     if guard.stack.socket(id).listening.is_none() {
         return Answer::Kernel;
     }
-    if !guard.join(id, descriptor) {
+    if !guard.join_to_accept(id, descriptor) {
         leave_to_kernel(&mut guard, id);
         return Answer::Kernel;
     }

@@ -171,7 +171,7 @@ fn add(
 /// kernel's.
 pub(super) fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
     match process.stack.socket(id).state {
-        State::Listening => process.join(id, descriptor),
+        State::Listening => process.join_to_watch(id, descriptor),
         State::Datagram => process.place_datagram(id, descriptor) != Placed::No,
         _ => true,
     }

@@ -51,6 +51,39 @@ impl Process {
         self.pump();
     }
 
+    /// Before a fork. A listener that this process has watched, and never accepted from, is perhaps for its children: the kernel
+    /// listens there until it accepts itself. A child of another user has no stack beside this one's, and nobody could bring
+    /// it what had come here (Dovecot's master, whose processes for logins are of a user without rights).
+    pub(super) fn leave_unused_listeners(&mut self) {
+        let unused = |id: &SocketId| {
+            let listening = self.stack.socket(*id).listening.as_ref();
+            let unused = listening.is_some_and(|its| !its.accepts && !its.has_connections());
+            unused && self.stack.has_joined(*id)
+        };
+        let listeners: Vec<_> = self.stack.listeners().filter(unused).collect();
+        for id in listeners {
+            self.part(id);
+            self.restore_blocking(id, self.stack.socket(id).descriptor);
+            if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+                listening.left_to_children = true;
+            }
+        }
+    }
+
+    /// Somebody waits for a listener. False if it stays the kernel's, whole.
+    pub(crate) fn join_to_watch(&mut self, id: SocketId, descriptor: i32) -> bool {
+        let listening = self.stack.socket(id).listening.as_ref();
+        listening.is_some_and(|its| its.left_to_children) || self.join(id, descriptor)
+    }
+
+    /// accept() is called. As above.
+    pub(crate) fn join_to_accept(&mut self, id: SocketId, descriptor: i32) -> bool {
+        if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+            (listening.accepts, listening.left_to_children) = (true, false);
+        }
+        self.join(id, descriptor)
+    }
+
     /// A set watches a socket no more. A process that has forked, and does not wait for its listener any longer, leaves it to
     /// its children (Dovecot's master watches until a connection comes, and has a child accept it), until it waits again.
     pub(crate) fn leave_to_children(&mut self, id: SocketId, descriptor: i32) {

@@ -410,10 +410,12 @@ def a_child_closes_a_listener_that_its_parent_watches():
 
 
 SERVES = '''
-import select, socket, sys
+import os, select, socket, sys
 server = socket.socket(fileno=int(sys.argv[1]))
-if len(sys.argv) > 3:
+if "listens" in sys.argv:
     server.listen(20)
+if "another user" in sys.argv and os.getuid() == 0:
+    os.setuid(65534)
 epoll = select.epoll()
 epoll.register(server, select.EPOLLIN)
 for _ in range(int(sys.argv[2])):
@@ -483,6 +485,34 @@ def who_watched_a_listener_leaves_it_to_another_image():
         assert image.wait() == 0
     # And then serves itself.
     epoll.register(server, select.EPOLLIN)
+    control = order("connect", next_port[0], "s.sendall(b'hello'); tell(take(5))")
+    assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+    connection, _ = server.accept()
+    connection.sendall(connection.recv(5))
+    assert control.recv(5) == b"hello"
+    connection.close()
+    server.close()
+
+
+@test
+def a_master_leaves_its_listener_to_images_of_another_user():
+    """Dovecot's master has helpers, watches, and never accepts. Who does is of a user that has no stack beside root's."""
+    next_port[0] += 1
+    server = ends.bound(OWN, next_port[0])
+    server.setblocking(False)
+    epoll = select.epoll()
+    epoll.register(server, select.EPOLLIN)
+    reap(child(lambda: None))
+    controls = [order("connect", next_port[0], f"s.sendall(b'hello {index}'); tell(take(7))") for index in range(10)]
+    for _ in controls:
+        assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
+        epoll.unregister(server)
+        assert image_that_serves(server, 1, "another user").wait() == 0
+        epoll.register(server, select.EPOLLIN)
+    for index, control in enumerate(controls):
+        control.settimeout(10)
+        assert control.recv(7) == b"HELLO %d" % index
+    # And then serves itself.
     control = order("connect", next_port[0], "s.sendall(b'hello'); tell(take(5))")
     assert epoll.poll(5) == [(server.fileno(), select.EPOLLIN)]
     connection, _ = server.accept()

@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 7] = [
+pub(crate) const FOUND: [(&str, &str); 9] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -107,5 +107,33 @@ pub(crate) const FOUND: [(&str, &str); 7] = [
          R connect a 0\n\
          - pause\n\
          L accept a b n",
+    ),
+    (
+        "who closed first and makes no more calls hears the other end's FIN",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         R thread\n\
+         M close a\n\
+         R shutdown b 2\n\
+         S get b error",
+    ),
+    (
+        "the same, and the other end writes after its own shutdown()",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L close a\n\
+         R shutdown b 1\n\
+         R writev b 0 1500",
     ),
 ];

@@ -1,0 +1,33 @@
+//! Active opens that are over: whoever keeps their ports and their frames can let go.
+
+use core::net::SocketAddr;
+
+use overfly_engine::State;
+
+use super::{Stack, Transport};
+use crate::face::Chore;
+use crate::socket::Side;
+
+impl<T: Transport> Stack<T> {
+    /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
+    /// FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
+    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {
+        if self.face.chores.is_empty() {
+            return;
+        }
+        let drives = &self.drives;
+        let waits = |side: Side, local, remote| {
+            let state =
+                drives[side.index()].as_ref().and_then(|drive| drive.engine.state_between(local, remote));
+            state == Some(State::FinWait2)
+        };
+        self.face.chores.retain(|chore| match *chore {
+            Chore::Disconnected { side, local, remote, .. } if waits(side, local, remote) => true,
+            Chore::Disconnected { side, local, remote, descriptor } => {
+                each(side, local, remote, descriptor);
+                false
+            }
+            Chore::Abort(..) => true,
+        });
+    }
+}
