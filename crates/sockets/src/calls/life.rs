@@ -8,7 +8,7 @@ use overfly_profile::options::Waiting;
 use overfly_profile::rules::Direction;
 use rustix::io::Errno;
 
-use super::wait::listener_event;
+use super::control::listener_event;
 use super::{Answer, CLOSED, data, datagram, lock_socket};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
@@ -81,9 +81,7 @@ pub(crate) fn set_opened(descriptor: i32) {
     forget_stale(descriptor);
     let mut process = process();
     let set = process.stack.open_set();
-    if are_several() {
-        sets::shared(set).begin();
-    }
+    sets::shared(set).begin();
     process.sets_opened += 1;
     let record = KernelSet::new(descriptor, process.sets_opened);
     let index = set.0 as usize;

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use super::contexts::are_several;
 use crate::interest::SetId;
 use crate::socket::CONTEXTS;
 
@@ -82,8 +83,9 @@ impl Contexts {
         Self(self.0 | other.0)
     }
 
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 == 0
+    /// There is one alone.
+    pub(crate) const fn is_one(self) -> bool {
+        self.0.is_power_of_two()
     }
 
     pub(crate) const fn has(self, context: usize) -> bool {
@@ -107,9 +109,9 @@ impl Contexts {
 }
 
 impl Shared {
-    /// A new set has this one's number.
+    /// A new set has this one's number. A process with one stack has one context.
     pub(crate) fn begin(&self) {
-        self.contexts.store(0, Ordering::SeqCst);
+        self.contexts.store(if are_several() { 0 } else { 1 }, Ordering::SeqCst);
         self.exposed.store(false, Ordering::SeqCst);
         self.inherited.store(false, Ordering::SeqCst);
     }
@@ -127,8 +129,8 @@ impl Shared {
         Some(Contexts(self.contexts.fetch_or(1 << context, Ordering::SeqCst)))
     }
 
-    /// It watches other sets.
-    pub(crate) fn join_all(&self) {
-        self.contexts.store(ALL, Ordering::SeqCst);
+    /// It watches other sets. Returns whether that concerns more contexts.
+    pub(crate) fn join_all(&self) -> bool {
+        are_several() && self.contexts.swap(ALL, Ordering::SeqCst) != ALL
     }
 }

@@ -13,6 +13,8 @@ use overfly_engine::Instant;
 use rustix::thread::futex;
 
 use super::background::Background;
+use super::rounds::Rounds;
+use super::sets::Contexts;
 use super::standby::Alarm;
 use super::{Process, contexts, goes_on, signal};
 use crate::interest::SetId;
@@ -101,7 +103,7 @@ pub(crate) enum For<'a> {
 
 /// A thread's sleep: what [`Process::wakes_up`] needs.
 #[derive(Clone, Copy)]
-pub(crate) struct Slept {
+struct Slept {
     at: At,
     /// Frames wake it, and the stack's timers: then at latest.
     watches: bool,
@@ -267,7 +269,7 @@ enum Absence {
 }
 
 /// A thread's sleep in several contexts, by their numbers.
-pub(crate) type Several = [Cell<Option<Slept>>; CONTEXTS];
+type Several = [Cell<Option<Slept>>; CONTEXTS];
 
 thread_local! {
     static ABSENCE: Cell<Option<Absence>> = const { Cell::new(None) };
@@ -308,7 +310,7 @@ pub(crate) fn stops_waiting() {
             absence.ends(&mut contexts::at(context));
         }
         Absence::Several(several) => {
-            // SAFETY: the call that noted it is interrupted, and takes the note back before it returns (`sleeps_in_several`).
+            // SAFETY: the call that noted it is interrupted, and takes the note back before that goes away (`Sleeper`).
             for (context, slept) in unsafe { &*several }.iter().enumerate() {
                 if let Some(slept) = slept.take() {
                     contexts::at(context).wakes_up(slept);
@@ -316,19 +318,6 @@ pub(crate) fn stops_waiting() {
             }
         }
     }
-}
-
-/// The calling thread sleeps in several contexts from now on.
-///
-/// # Safety
-/// `several` must be valid until [`wakes_in_several`] is called, or a handler jumps out of the call.
-pub(crate) unsafe fn sleeps_in_several(several: *const Several) {
-    ABSENCE.set(Some(Absence::Several(several)));
-}
-
-/// It does no more: what is left in its note is still counted.
-pub(crate) fn wakes_in_several() {
-    ABSENCE.take();
 }
 
 /// How long a thread that spins leaves the lock to others between two looks, if there are any.
@@ -462,7 +451,7 @@ impl Process {
     }
 
     /// A thread sleeps when the lock is released, on a descriptor if it has others to poll: for how long at most, and where.
-    pub(crate) fn begin_to_sleep(
+    fn begin_to_sleep(
         &mut self,
         what: For<'_>,
         polls: bool,
@@ -532,7 +521,7 @@ impl Process {
     }
 
     /// It wakes. Its set may have been closed meanwhile, and the number be another's.
-    pub(crate) fn wakes_up(&mut self, slept: Slept) {
+    fn wakes_up(&mut self, slept: Slept) {
         let sleepers = &mut self.sleepers;
         sleepers.asleep -= 1;
         sleepers.watching -= u32::from(slept.watches);
@@ -568,7 +557,7 @@ impl Process {
     }
 
     /// What a thread that sleeps beside has to poll.
-    pub(crate) fn wakers(&self, slept: Slept) -> impl Iterator<Item = i32> + '_ {
+    fn wakers(&self, slept: Slept) -> impl Iterator<Item = i32> + '_ {
         let place = match slept.at {
             At::Place(index) => Some(&self.sleepers.places[index]),
             At::Set(..) => None,
@@ -633,14 +622,109 @@ pub(crate) fn wait(
         });
         return (guard, Woken::Look);
     }
-    let mut polled = extra.to_vec();
-    guard = sleep_beside(guard, what, &mut polled, deadline, since);
+    let context = guard.context;
+    let mut rounds = Rounds::holding(guard);
+    let mut sleeper = Sleeper::new(Contexts::one(context), extra.to_vec());
+    sleeper.begin(rounds.enter(context), what, !extra.is_empty(), deadline);
+    rounds.leave();
+    sleeper.sleep(since);
+    let polled = sleeper.end(&mut rounds);
     extra.copy_from_slice(&polled[..extra.len()]);
-    (guard, Woken::Look)
+    (rounds.end(context), Woken::Look)
+}
+
+/// A thread's sleep, in one context or in several at once.
+pub(crate) struct Sleeper {
+    context: usize,
+    /// How it sleeps in each of several, for a handler that interrupts it.
+    several: Option<Box<Several>>,
+    /// Where it sleeps that has nothing to poll.
+    word: Option<&'static AtomicU32>,
+    /// For how long at most.
+    pub(crate) timeout_us: Option<u64>,
+    /// The program's descriptors, and what wakes it.
+    pub(crate) polled: Vec<libc::pollfd>,
+}
+
+impl Sleeper {
+    /// Of a thread that will sleep in these contexts, and poll this.
+    pub(crate) fn new(contexts: Contexts, polled: Vec<libc::pollfd>) -> Self {
+        let several = (!contexts.is_one()).then(|| Box::new([const { Cell::new(None) }; CONTEXTS]));
+        if let Some(several) = &several {
+            // Before it begins: it is gone from its contexts when a handler runs.
+            ABSENCE.set(Some(Absence::Several(&raw const **several)));
+        }
+        Self { context: 0, several, word: None, timeout_us: None, polled }
+    }
+
+    /// The thread sleeps in this context from when its lock is released; `polls`: on a descriptor.
+    pub(crate) fn begin(
+        &mut self,
+        process: &mut Process,
+        what: For<'_>,
+        polls: bool,
+        deadline: Option<Instant>,
+    ) {
+        let (timeout_us, slept) = process.begin_to_sleep(what, polls, deadline);
+        self.context = process.context;
+        self.timeout_us = self.timeout_us.into_iter().chain(timeout_us).min();
+        self.word = if polls { None } else { process.word(slept) };
+        if self.word.is_none() {
+            self.polled.extend(process.wakers(slept).map(readable));
+        }
+        match &self.several {
+            None => ABSENCE.set(Some(Absence::Asleep(process.context, slept))),
+            Some(several) => several[process.context].set(Some(slept)),
+        }
+    }
+
+    /// It must not sleep.
+    pub(crate) const fn stay_awake(&mut self) {
+        self.timeout_us = Some(0);
+    }
+
+    /// It sleeps, beside all sets.
+    pub(crate) fn sleep(&mut self, since: Seen) {
+        match self.word {
+            Some(word) => sys::futex_wait(word, 0, self.timeout_us, since),
+            None => drop(sys::poll(&mut self.polled, self.timeout_us, since)),
+        }
+    }
+
+    /// It is awake, and counted no more. Returns what it polled.
+    pub(crate) fn end(mut self, rounds: &mut Rounds) -> Vec<libc::pollfd> {
+        match self.several.take() {
+            None => {
+                let process = rounds.enter(self.context);
+                comes_back(process);
+                process.heed_all(&self.polled);
+            }
+            Some(several) => {
+                // What is left in the note is still counted.
+                ABSENCE.take();
+                for (context, slept) in several.iter().enumerate() {
+                    if let Some(slept) = slept.take() {
+                        let process = rounds.enter(context);
+                        process.wakes_up(slept);
+                        process.heed_all(&self.polled);
+                    }
+                }
+            }
+        }
+        core::mem::take(&mut self.polled)
+    }
+}
+
+impl Drop for Sleeper {
+    fn drop(&mut self) {
+        if self.several.is_some() {
+            ABSENCE.take();
+        }
+    }
 }
 
 /// What a spinning thread does between two looks: sleeps a little, if the profile says so.
-pub(crate) fn rest(nap_us: u64) {
+fn rest(nap_us: u64) {
     if nap_us == 0 {
         return core::hint::spin_loop();
     }
@@ -681,49 +765,6 @@ pub(crate) fn settled(mut guard: Guard<'static, Process>) -> Guard<'static, Proc
     drop(guard);
     let mut guard = contexts::at(context);
     comes_back(&mut guard);
-    guard
-}
-
-/// Runs `sleep` with the lock released, for a thread that sleeps in a set; its argument is how long to sleep at most.
-pub(crate) fn sleep_in(
-    mut guard: Guard<'static, Process>,
-    set: SetId,
-    deadline: Option<Instant>,
-    sleep: impl FnOnce(Option<u64>),
-) -> Guard<'static, Process> {
-    let (timeout_us, slept) = guard.begin_to_sleep(For::Set(set), true, deadline);
-    let context = guard.context;
-    ABSENCE.set(Some(Absence::Asleep(context, slept)));
-    drop(guard);
-    sleep(timeout_us);
-    let mut guard = contexts::at(context);
-    comes_back(&mut guard);
-    guard
-}
-
-/// Sleeps beside, with the lock released, or until one of the descriptors in `polled` is ready.
-pub(crate) fn sleep_beside(
-    mut guard: Guard<'static, Process>,
-    what: For<'_>,
-    polled: &mut Vec<libc::pollfd>,
-    deadline: Option<Instant>,
-    since: Seen,
-) -> Guard<'static, Process> {
-    let (timeout_us, slept) = guard.begin_to_sleep(what, !polled.is_empty(), deadline);
-    let context = guard.context;
-    let word = guard.word(slept).filter(|_| polled.is_empty());
-    if word.is_none() {
-        polled.extend(guard.wakers(slept).map(readable));
-    }
-    ABSENCE.set(Some(Absence::Asleep(context, slept)));
-    drop(guard);
-    match word {
-        Some(word) => sys::futex_wait(word, 0, timeout_us, since),
-        None => drop(sys::poll(polled, timeout_us, since)),
-    }
-    let mut guard = contexts::at(context);
-    comes_back(&mut guard);
-    guard.heed_all(polled);
     guard
 }
 

@@ -12,7 +12,6 @@ use rustix::time::{
 };
 
 use super::{KernelSet, PRIVATE_STACK, Process, signal};
-use crate::calls::wait::watch_links;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 
@@ -116,7 +115,7 @@ impl Process {
         let record = &mut self.sets[set.0 as usize];
         if core::mem::take(&mut record.stands_by) {
             self.sleepers.alarm.timer.into_iter().for_each(|timer| record.leave(timer));
-            watch_links(self, &self.sets[set.0 as usize]);
+            self.watch_links(set);
             self.count_again(set);
         }
     }
