@@ -21,6 +21,7 @@ mod sleep;
 mod spin;
 mod stalled;
 mod standby;
+mod timers;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -43,17 +44,19 @@ pub(crate) use self::family::has_inherited;
 pub(crate) use self::kernel_set::KernelSet;
 use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
-use self::sleep::Sleepers;
 pub(crate) use self::sleep::{
-    For, Sleeper, Told, Woken, is_waiting, let_others_in, readable, settled, stops_waiting, wait,
+    Sleeper, Told, Woken, is_waiting, let_others_in, readable, settled, stops_waiting, wait,
 };
 pub(crate) use self::spin::{goes_on, spin_until};
+use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::environment;
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
+pub(crate) use crate::sleepers::For;
+use crate::sleepers::{Calls, Sleepers};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
@@ -164,6 +167,9 @@ pub(crate) struct Process {
     doors: Vec<i32>,
     /// Threads that sleep.
     pub(crate) sleepers: Sleepers,
+    timers: Timers,
+    /// The thread that moves frames in the program's place begins once the program turns out to need it (EF_BACKGROUND=2).
+    background_postponed: bool,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
     /// How many there have been.
@@ -235,18 +241,18 @@ impl Guarded for Process {
         self.stack.take_owed()
     }
 
-    type Calls = sleep::Calls;
+    type Calls = Calls;
 
     #[inline]
-    fn take_calls(&mut self) -> Option<sleep::Calls> {
+    fn take_calls(&mut self) -> Option<Calls> {
         if self.sleepers.are_forgotten(self.pumped) {
             self.remember_sleepers();
         }
         self.sleepers.take_calls()
     }
 
-    fn call(calls: sleep::Calls) {
-        calls.wake();
+    fn call(calls: Calls) {
+        sleep::call(&calls);
     }
 
     fn run(descriptor: i32) -> Result<(), Errno> {
@@ -277,6 +283,8 @@ impl Process {
             link_descriptors: Vec::new(),
             doors: Vec::new(),
             sleepers: Sleepers::new(),
+            timers: Timers::new(),
+            background_postponed: false,
             sets: Vec::new(),
             sets_opened: 0,
             sets_shared: false,
@@ -482,13 +490,14 @@ impl Process {
             if core::mem::take(&mut set.prepared) {
                 set.tainted = true;
                 self.prepare(SetId(index as u32));
-            } else if set.sleepers > 0 {
+            } else if self.sleepers.any_in(SetId(index as u32)) {
                 // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
                 self.prepare(SetId(index as u32));
-                self.wake_all_in(index);
+                self.wake_all_in(SetId(index as u32));
             }
         }
-        self.sleepers.wake_beside();
+        let (sleepers, mut world) = self.machine();
+        sleepers.wake_beside(&mut world);
         Ok(())
     }
 
@@ -509,7 +518,9 @@ impl Process {
     fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
         self.lose_stack(ancestor);
-        self.sleepers.forget();
+        self.sleepers.forget().into_iter().for_each(signal::close);
+        self.timers.forget();
+        self.background_postponed = false;
         // Those that it makes itself.
         self.sets_shared = false;
         let enabled = self.statistics.enabled;
@@ -542,7 +553,8 @@ impl Process {
         self.within_host.forget();
         self.stalled = None;
         self.stop_showing();
-        self.dismiss_background();
+        let (sleepers, mut world) = self.machine();
+        sleepers.background.stand_back(&mut world);
         bound::falls_silent(self.context);
         self.client = None;
         self.interface = None;
@@ -563,8 +575,9 @@ impl Process {
             set.prepared = false;
             // This process's copies of what wakes others, and of what tells of whoever has the flows.
             set.conceal();
-            (set.sleepers, set.one_woken, set.all_woken, set.signalled) = (0, false, 0, false);
+            set.signalled = false;
         }
+        self.sleepers.empty_sets();
         if self.start == Start::Running {
             self.start = Start::Untried;
         }
@@ -578,10 +591,10 @@ impl Process {
         self.pumped = now();
         self.heed_kick();
         let received = self.stack.pump(self.pumped);
-        if self.sleepers.acceptors > 0 {
+        if self.sleepers.acceptors() > 0 {
             self.show_acceptors(0);
         }
-        (self.sleepers.disarmed, self.sleepers.found_nothing) = (true, received == 0);
+        self.sleepers.took_frames(received);
         if self.within_host.is_busy() {
             self.look_within_host();
         }
@@ -716,26 +729,13 @@ impl Process {
     }
 
     /// There is output that the link had no frames for, or that the device did not take.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.stack.has_output() || self.stack.transports().any(Carrier::is_busy)
-    }
-
-    /// When [`Process::pump`] has something to do even if no frame arrives.
-    fn next_deadline(&self) -> Option<Instant> {
-        let engines = self.stack.next_deadline();
-        let stalled = self.stalled.map(|stalled| stalled.until);
-        self.within_host.next_deadline().into_iter().chain(stalled).chain(engines).min()
+    fn is_blocked(&self) -> bool {
+        sleep::is_blocked(&self.stack)
     }
 
     /// Readable when an observer wants an answer; there is none where nobody can look.
     pub(crate) fn bell(&self) -> Option<i32> {
         self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
-    }
-
-    /// When somebody has to look even if no frame comes: for the stack's timers, or for room on the link.
-    fn next_look(&self) -> Option<Instant> {
-        const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
-        if self.is_blocked() { Some(now() + FULL_LINK_PAUSE) } else { self.next_deadline() }
     }
 
     /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.
@@ -1278,7 +1278,7 @@ pub(crate) fn before_fork() {
             process.settle();
             process.expect_child();
             process.share_sets();
-            process.sleepers.call();
+            process.call_sleepers();
         });
     }
 }
@@ -1290,7 +1290,7 @@ pub(crate) fn after_fork_in_parent() {
         unsafe {
             contexts::held(|process| {
                 process.become_parent();
-                process.sleepers.call();
+                process.call_sleepers();
             });
         }
         // SAFETY: as above.

@@ -73,7 +73,7 @@ pub(super) fn expose(rounds: &mut Rounds, set: SetId, descriptor: i32) {
         process.know_set(set, descriptor);
         process.expose(set);
         let mut end = None;
-        while rounds.enter(context).sets[set.0 as usize].has_sleepers()
+        while rounds.enter(context).sleepers.any_in(set)
             && now() < *end.get_or_insert_with(|| now() + PATIENCE)
         {
             rounds.pass(|guard| let_others_in(guard, rustix::thread::sched_yield));

@@ -11,7 +11,7 @@ use super::life::leave_to_kernel;
 use super::wait::Masked;
 use super::{Answer, used};
 use crate::kernel::now;
-use crate::process::contexts::own_if_any;
+use crate::process::contexts::{are_several, own_if_any};
 use crate::process::rounds::Rounds;
 use crate::process::sets::{Contexts, shared};
 use crate::process::{
@@ -59,7 +59,7 @@ pub(crate) fn poll(
     }
     let own = own_if_any().unwrap_or(0);
     let started = now();
-    let poll = Poll { descriptors, for_kernel, own, since, call, started, rounds, met: Contexts::NONE };
+    let mut poll = Poll { descriptors, for_kernel, own, since, call, started, rounds, met: Contexts::NONE };
     Answer::Done(poll.run(timeout.map(|timeout| started + timeout)))
 }
 
@@ -79,7 +79,7 @@ struct Poll<'a> {
 }
 
 impl Poll<'_> {
-    fn run(mut self, deadline: Option<Instant>) -> Result<usize, Errno> {
+    fn run(&mut self, deadline: Option<Instant>) -> Result<usize, Errno> {
         let mut looked = Instant::from_micros(0);
         loop {
             let contexts = self.contexts();
@@ -89,8 +89,8 @@ impl Poll<'_> {
             let asks = self.for_kernel.iter().any(|descriptor| descriptor.fd >= 0);
             let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
             let spins = {
-                let Self { rounds, own, .. } = &mut self;
-                !over && goes_on(time, spin_until, || rounds.enter(*own).sleepers.may_spin())
+                let Self { rounds, own, .. } = self;
+                !over && goes_on(time, spin_until, || rounds.enter(*own).may_spin())
             };
             if over || (spins && asks && time - looked >= pause) {
                 looked = time;
@@ -115,6 +115,9 @@ impl Poll<'_> {
 
     /// The contexts that the descriptors concern.
     fn contexts(&self) -> Contexts {
+        if !are_several() {
+            return Contexts::one(self.own);
+        }
         self.descriptors.iter().fold(Contexts::one(self.own), |contexts, descriptor| {
             contexts.and(match table::lookup(descriptor.fd) {
                 Entry::Socket(id) => Contexts::one(id.context()),
@@ -166,7 +169,8 @@ impl Poll<'_> {
     fn ask(&mut self, context: usize) -> &mut Process {
         let process = self.rounds.enter(context);
         for (descriptor, for_kernel) in self.descriptors.iter_mut().zip(&mut self.for_kernel) {
-            match table::lookup(descriptor.fd) {
+            let entry = table::lookup(descriptor.fd);
+            match entry {
                 Entry::Socket(id) if id.context() != context => continue,
                 Entry::Set(set) if shared(set).contexts().has(context) => {
                     process.know_set(set, descriptor.fd);
@@ -176,7 +180,7 @@ impl Poll<'_> {
                 _ if context != self.own => continue,
                 _ => {}
             }
-            let (revents, kernel_descriptor) = user_level(process, descriptor);
+            let (revents, kernel_descriptor) = user_level(process, descriptor, entry);
             descriptor.revents |= revents;
             for_kernel.fd = kernel_descriptor;
         }
@@ -281,9 +285,9 @@ fn wanted(sockets: Option<&[SocketId]>, context: usize) -> For<'_> {
 }
 
 /// What poll() says of a descriptor at user level, and the descriptor that the kernel must be asked about as well, or -1.
-fn user_level(process: &mut Process, descriptor: &libc::pollfd) -> (i16, i32) {
+fn user_level(process: &mut Process, descriptor: &libc::pollfd, entry: Entry) -> (i16, i32) {
     let always = libc::POLLERR | libc::POLLHUP;
-    match table::lookup(descriptor.fd) {
+    match entry {
         Entry::Kernel => (0, descriptor.fd),
         Entry::Kept(_) | Entry::Internal => (libc::POLLNVAL, -1),
         Entry::Set(set) => {

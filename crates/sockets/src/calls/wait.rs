@@ -14,7 +14,7 @@ use crate::kernel::now;
 use crate::memory::is_plausible;
 use crate::process::contexts::{are_several, at, own_if_any};
 use crate::process::rounds::Rounds;
-use crate::process::sets::{Contexts, shared};
+use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
     For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, spin_until, tag,
 };
@@ -92,7 +92,8 @@ pub(crate) unsafe fn epoll_wait(
         Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
-    let own = own_in(set);
+    let shared = shared(set);
+    let own = own_in(shared);
     if mask.is_some() && is_kernels(&mut at(own), set) {
         return Answer::Kernel;
     }
@@ -114,9 +115,10 @@ pub(crate) unsafe fn epoll_wait(
     process.know_set(set, epoll);
     let record = &mut process.sets[set.0 as usize];
     record.turn = record.turn.wrapping_add(1);
-    let wait = Wait {
+    let mut wait = Wait {
         epoll,
         set,
+        shared,
         own,
         since,
         timeout,
@@ -134,8 +136,7 @@ pub(crate) unsafe fn epoll_wait(
 }
 
 /// The calling thread's context, which is one of those that the set concerns from now on.
-fn own_in(set: SetId) -> usize {
-    let shared = shared(set);
+fn own_in(shared: &Shared) -> usize {
     let own = own_if_any().or_else(|| shared.contexts().iter().next()).unwrap_or(0);
     shared.join(own);
     own
@@ -163,6 +164,7 @@ fn is_kernels(process: &mut Process, set: SetId) -> bool {
 struct Wait {
     epoll: i32,
     set: SetId,
+    shared: &'static Shared,
     /// The calling thread's context.
     own: usize,
     since: Seen,
@@ -196,10 +198,10 @@ struct Look {
 }
 
 impl Wait {
-    fn run(mut self) -> Result<usize, Errno> {
+    fn run(&mut self) -> Result<usize, Errno> {
         let mut looks = 0;
         loop {
-            let contexts = shared(self.set).contexts();
+            let contexts = self.shared.contexts();
             let look = self.look(contexts)?;
             let deadline = self.timeout.zip(self.started).map(|(timeout, started)| started + timeout);
             let over = deadline.is_some_and(|deadline| look.time >= deadline);
@@ -238,7 +240,7 @@ impl Wait {
 
     /// Looks at the contexts, one after the other.
     fn look(&mut self, contexts: Contexts) -> Result<Look, Errno> {
-        let Self { epoll, set, own, .. } = *self;
+        let Self { epoll, set, shared, own, .. } = *self;
         let never = Instant::from_micros(0);
         let mut look =
             Look { time: never, ours: 0, spin_until: never, pause: Duration::ZERO, looks_alone: 1 };
@@ -247,7 +249,7 @@ impl Wait {
             if !is_open(epoll, set) {
                 return Err(CLOSED);
             }
-            process.attend(set, epoll);
+            process.attend(set, shared, epoll);
             if !self.met.has(context) {
                 self.met = self.met.and(Contexts::one(context));
                 if context != own && has_inherited() {
@@ -290,7 +292,7 @@ impl Wait {
     fn goes_on(&mut self, look: &Look) -> bool {
         let Self { rounds, own, .. } = self;
         look.spin_until > Instant::from_micros(0)
-            && goes_on(look.time, look.spin_until, || rounds.enter(*own).sleepers.may_spin())
+            && goes_on(look.time, look.spin_until, || rounds.enter(*own).may_spin())
     }
 
     /// Collects what became ready by what the kernel said.
@@ -321,7 +323,8 @@ impl Wait {
         // Our own records in the set take places too. More must not be taken than the program has room for: edges would be lost.
         let room = KERNEL_BATCH.min(self.found.left());
         // SAFETY: `events` has room for `room` records.
-        let outcome = unsafe { sys::epoll_wait(self.epoll, events.as_mut_ptr(), room, timeout_us, self.since) };
+        let outcome =
+            unsafe { sys::epoll_wait(self.epoll, events.as_mut_ptr(), room, timeout_us, self.since) };
         (events, outcome.unwrap_or(0).min(KERNEL_BATCH))
     }
 
@@ -342,8 +345,7 @@ impl Wait {
 
     /// Sleeps until something may have happened in one of the contexts, or in the kernel's part.
     fn sleep(&mut self, contexts: Contexts, deadline: Option<Instant>) -> Result<(), Errno> {
-        let Self { epoll, set, since, .. } = *self;
-        let shared = shared(set);
+        let Self { epoll, set, shared, since, .. } = *self;
         let exposed = shared.exposed.load(Ordering::SeqCst);
         let mut sleeper = Sleeper::new(contexts, Vec::new());
         for context in contexts.iter() {
@@ -352,7 +354,7 @@ impl Wait {
                 sleeper.end(&mut self.rounds);
                 return Err(CLOSED);
             }
-            process.attend(set, epoll);
+            process.attend(set, shared, epoll);
             process.signal_exposed();
             sleeper.begin(process, For::Set(set), true, deadline);
         }
@@ -377,12 +379,12 @@ impl Wait {
     }
 
     /// The call returns what it has found.
-    fn end(mut self, time: Instant) -> usize {
+    fn end(&mut self, time: Instant) -> usize {
         let process = self.rounds.enter(self.own);
         if let Some(record) = process.sets.get_mut(self.set.0 as usize) {
             (record.full, record.looked) = (self.found.left() == 0, self.looked);
             if self.found.count > 0 {
-                record.served = time;
+                process.sleepers.serves(self.set, time);
             }
         }
         self.found.count

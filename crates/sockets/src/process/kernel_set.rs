@@ -6,8 +6,11 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::contexts::are_several;
+use super::sets::Shared;
 use super::{PRIVATE_STACK, Process, sets, signal};
+use crate::carrier::Carrier;
 use crate::interest::{SetId, bits};
+use crate::stack::Stack;
 use crate::sys;
 
 /// One epoll set of the program.
@@ -28,20 +31,8 @@ pub(crate) struct KernelSet {
     /// An eventfd in it that is readable while the set has something at user level, or -1, and whether it is.
     pub(super) signal: i32,
     pub(super) signalled: bool,
-    /// Tells it from others that had its number before.
-    pub(super) serial: u64,
-    /// An eventfd in it, or -1, that wakes the threads that sleep in it, and how many they are.
+    /// An eventfd in it, or -1, that wakes the threads that sleep in it.
     pub(super) kick: i32,
-    pub(super) sleepers: u32,
-    /// It is readable for one of them, whichever; for so many that slept when all were woken; and how often that was.
-    pub(super) one_woken: bool,
-    pub(super) all_woken: u32,
-    pub(super) times_woken: u64,
-    /// The links are not in it but the alarm, and how often in a row its threads were woken against that ([`standby`]).
-    pub(super) stands_by: bool,
-    pub(super) turns: u32,
-    /// When a wait last found something.
-    pub(crate) served: Instant,
     /// The last wait found more than there was room for, or as much.
     pub(crate) full: bool,
     /// When the kernel's part was last looked at.
@@ -52,13 +43,12 @@ pub(crate) struct KernelSet {
 
 impl KernelSet {
     /// No set: this context has nothing to do with it.
-    const NONE: Self = Self { references: 0, ..Self::new(-1, 0) };
+    const NONE: Self = Self { references: 0, ..Self::new(-1) };
 
-    /// A new set, the `serial`-th of the process.
-    pub(crate) const fn new(descriptor: i32, serial: u64) -> Self {
+    /// A new set.
+    pub(super) const fn new(descriptor: i32) -> Self {
         Self {
             descriptor,
-            serial,
             references: 1,
             prepared: false,
             tainted: false,
@@ -67,13 +57,6 @@ impl KernelSet {
             signal: -1,
             signalled: false,
             kick: -1,
-            sleepers: 0,
-            one_woken: false,
-            all_woken: 0,
-            times_woken: 0,
-            stands_by: false,
-            turns: 0,
-            served: Instant::from_micros(0),
             full: false,
             looked: Instant::from_micros(0),
             turn: 0,
@@ -92,7 +75,7 @@ impl KernelSet {
     }
 
     /// Whoever watches it as a descriptor sees whether it is ready, and each of its `news`.
-    pub(super) fn tell(&mut self, ready: bool, news: bool) {
+    fn tell(&mut self, ready: bool, news: bool) {
         if ready && (news || !self.signalled) {
             if self.signal < 0 {
                 let Some(new) = signal::make() else { return };
@@ -108,41 +91,8 @@ impl KernelSet {
         self.signalled = ready;
     }
 
-    /// Whether threads sleep in it.
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.sleepers > 0
-    }
-
-    /// Threads that sleep in it wake.
-    pub(super) fn signal_sleepers(&self) {
-        if self.kick >= 0 {
-            signal::raise(self.kick);
-        }
-    }
-
-    /// One that slept in it does; `meant`: it slept when all were woken.
-    pub(super) fn sleeper_wakes(&mut self, meant: bool) {
-        self.sleepers = self.sleepers.saturating_sub(1);
-        let signalled = core::mem::take(&mut self.one_woken) || self.all_woken > 0;
-        if self.sleepers == 0 {
-            self.all_woken = 0;
-        } else if meant {
-            self.all_woken = self.all_woken.saturating_sub(1);
-        }
-        if self.kick < 0 {
-            return;
-        }
-        if signalled && self.all_woken == 0 {
-            signal::lower(self.kick);
-        }
-        if self.exposed && self.sleepers == 0 {
-            self.leave(self.kick);
-        }
-    }
-
     /// It is closed, or another process's: its signals go.
-    pub(crate) fn conceal(&mut self) {
-        self.stands_by = false;
+    pub(super) fn conceal(&mut self) {
         for signal in [&mut self.signal, &mut self.kick] {
             let signal = core::mem::replace(signal, -1);
             if signal >= 0 {
@@ -162,26 +112,40 @@ impl Process {
         Some(record.kick)
     }
 
-    /// A set concerns this context from now on: one of its descriptors is `epoll`.
-    pub(crate) fn know_set(&mut self, set: SetId, epoll: i32) {
+    /// The stack has a new set: one of its descriptors is `epoll`.
+    pub(crate) fn opens_set(&mut self, set: SetId, epoll: i32) {
         let index = set.0 as usize;
         if self.sets.len() <= index {
-            self.stack.make_room(set);
             self.sets.resize(index + 1, KernelSet::NONE);
         }
-        if self.sets[index].references == 0 {
+        self.sets[index] = KernelSet::new(epoll);
+        self.sets_opened += 1;
+        self.sleepers.opens(set, self.sets_opened);
+    }
+
+    /// A set is closed, or its last descriptor here.
+    pub(crate) fn conceal_set(&mut self, set: SetId) {
+        self.sleepers.closes(set);
+        self.sets[set.0 as usize].conceal();
+    }
+
+    /// A set concerns this context from now on: one of its descriptors is `epoll`.
+    #[inline]
+    pub(crate) fn know_set(&mut self, set: SetId, epoll: i32) {
+        let index = set.0 as usize;
+        if self.sets.get(index).is_none_or(|record| record.references == 0) {
             self.stack.make_room(set);
-            self.sets_opened += 1;
-            self.sets[index] = KernelSet::new(epoll, self.sets_opened);
+            self.opens_set(set, epoll);
             self.sets[index].inherited = sets::shared(set).inherited.load(Ordering::Relaxed);
         }
     }
 
     /// A thread is about to wait in a set that concerns this context. Where there are several, one that joins the set wakes it by a
     /// signal of another one's, whether there is a stack yet or not.
-    pub(crate) fn attend(&mut self, set: SetId, epoll: i32) {
+    #[inline]
+    pub(crate) fn attend(&mut self, set: SetId, shared: &Shared, epoll: i32) {
         self.know_set(set, epoll);
-        if sets::shared(set).exposed.load(Ordering::SeqCst) {
+        if shared.exposed.load(Ordering::SeqCst) {
             self.expose(set);
             return;
         }
@@ -197,7 +161,7 @@ impl Process {
     /// A set is closed: this context has nothing to do with it any more.
     pub(crate) fn forget_set(&mut self, set: SetId) {
         if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
-            self.sets[set.0 as usize].conceal();
+            self.conceal_set(set);
             self.stack.empty_set(set);
             self.sets[set.0 as usize] = KernelSet::NONE;
         }
@@ -215,33 +179,22 @@ impl Process {
         let record = &mut self.sets[index];
         (record.exposed, record.tainted) = (true, true);
         let was_prepared = core::mem::take(&mut record.prepared);
-        if self.sets[index].sleepers > 0 {
-            self.wake_all_in(index);
-        }
-        let set = &self.sets[index];
+        self.wake_all_in(set);
+        let record = &self.sets[index];
         if was_prepared {
             let own = self.broker_descriptor().into_iter().chain(self.bell());
-            own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| set.leave(descriptor));
+            own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| record.leave(descriptor));
         }
         // What wakes those who sleep in it still leaves when they do.
-        if set.sleepers == 0 && set.kick >= 0 {
-            set.leave(set.kick);
+        if !self.sleepers.any_in(set) && record.kick >= 0 {
+            record.leave(record.kick);
         }
     }
 
     /// Before the kernel is asked about sets: those that are exposed say what they have.
+    #[inline]
     pub(crate) fn signal_exposed(&mut self) {
-        if !self.any_exposed {
-            return;
-        }
-        self.any_exposed = false;
-        let exposed = |record: &KernelSet| record.exposed && record.references > 0;
-        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
-            self.any_exposed = true;
-            let set = SetId(index as u32);
-            let news = self.stack.take_news_of(set);
-            record.tell(self.stack.set_is_ready(set), news);
-        }
+        signal_exposed(&mut self.any_exposed, &mut self.sets, &mut self.stack);
     }
 
     /// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
@@ -283,7 +236,8 @@ impl Process {
     /// The links' descriptors leave the sets and join them again, behind all others.
     #[cold]
     pub(super) fn watch_links_again(&self) {
-        for (index, set) in self.sets.iter().enumerate().filter(|(_, set)| set.prepared && set.references > 0) {
+        for (index, set) in self.sets.iter().enumerate().filter(|(_, set)| set.prepared && set.references > 0)
+        {
             self.link_descriptors().iter().for_each(|&descriptor| set.leave(descriptor));
             self.watch_links(SetId(index as u32));
         }
@@ -296,5 +250,20 @@ impl Process {
             self.watch_everywhere();
             self.watch_links_again();
         }
+    }
+}
+
+/// As [`Process::signal_exposed`].
+pub(super) fn signal_exposed(any: &mut bool, sets: &mut [KernelSet], stack: &mut Stack<Carrier>) {
+    if !*any {
+        return;
+    }
+    *any = false;
+    let exposed = |record: &KernelSet| record.exposed && record.references > 0;
+    for (index, record) in sets.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
+        *any = true;
+        let set = SetId(index as u32);
+        let news = stack.take_news_of(set);
+        record.tell(stack.set_is_ready(set), news);
     }
 }

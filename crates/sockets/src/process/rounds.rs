@@ -21,17 +21,18 @@ impl Rounds {
     /// In a context. The lock of another one is released before.
     #[inline]
     pub(crate) fn enter(&mut self, context: usize) -> &mut Process {
-        let guard = match self.0.take() {
-            Some(guard) if guard.context == context => guard,
-            other => {
-                drop(other);
-                contexts::at(context)
-            }
-        };
-        self.0.insert(guard)
+        if self.0.as_ref().is_none_or(|guard| guard.context != context) {
+            self.leave();
+            self.0 = Some(contexts::at(context));
+        }
+        match &mut self.0 {
+            Some(guard) => guard,
+            None => unreachable!("it has just entered"),
+        }
     }
 
     /// Nowhere any more.
+    #[inline]
     pub(crate) fn leave(&mut self) {
         self.0 = None;
     }

@@ -65,8 +65,9 @@ pub(super) fn inherit() {
     }
 }
 
-/// The bits of all contexts.
+/// The bits of all contexts: those of a `u32`.
 const EVERY: u64 = (1 << CONTEXTS) - 1;
+const _: () = assert!(EVERY == u32::MAX as u64);
 
 /// Some of the contexts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -103,8 +104,10 @@ impl Contexts {
 
     /// The same ones, those before the `first` after the others.
     pub(crate) fn iter_from(self, first: usize) -> impl Iterator<Item = usize> {
-        let before = (1 << (first % CONTEXTS)) - 1;
-        Self(self.0 & !before).iter().chain(Self(self.0 & before).iter())
+        let first = first % CONTEXTS;
+        Self(u64::from((self.0 as u32).rotate_right(first as u32)))
+            .iter()
+            .map(move |next| (first + next) % CONTEXTS)
     }
 }
 
