@@ -1,11 +1,12 @@
 //! The socket calls, in Rust's types. A hook calls one of these for a descriptor of ours, and the kernel for the rest.
 
+pub(crate) mod control;
 pub(crate) mod data;
 pub(crate) mod datagram;
 pub(crate) mod hold;
 pub(crate) mod life;
 pub(crate) mod options;
-mod several;
+pub(crate) mod poll;
 pub(crate) mod wait;
 
 use rustix::io::Errno;

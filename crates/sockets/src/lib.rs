@@ -43,6 +43,7 @@ mod memory;
 #[cfg(not(test))]
 mod process;
 mod signal;
+mod sleepers;
 mod spins;
 #[cfg(not(test))]
 mod statistics;

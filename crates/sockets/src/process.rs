@@ -8,10 +8,12 @@ mod datagram;
 mod exec;
 mod family;
 mod handover;
+mod kernel_set;
 mod leaving;
 mod loopback;
 mod pairs;
 mod ports;
+pub(crate) mod rounds;
 pub(crate) mod sets;
 mod show;
 mod signal;
@@ -19,6 +21,7 @@ mod sleep;
 mod spin;
 mod stalled;
 mod standby;
+mod timers;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -38,21 +41,22 @@ pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
+pub(crate) use self::kernel_set::KernelSet;
 use self::loopback::WithinHost;
 use self::ports::{SharedPort, SharedPorts};
-use self::sleep::Sleepers;
 pub(crate) use self::sleep::{
-    For, Several, Told, Woken, is_waiting, let_others_in, readable, rest, settled, sleep_beside, sleep_in,
-    sleeps_in_several, stops_waiting, wait, wakes_in_several,
+    Sleeper, Told, Woken, is_waiting, let_others_in, readable, settled, stops_waiting, wait,
 };
-pub(crate) use self::spin::{goes_on, spin_until, spins};
-use crate::calls::wait::{prepare, share_sets};
+pub(crate) use self::spin::{goes_on, spin_until};
+use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::environment;
 use crate::interest::SetId;
 use crate::kernel::{self, Fresh, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
+pub(crate) use crate::sleepers::For;
+use crate::sleepers::{Calls, Sleepers};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
@@ -139,148 +143,6 @@ enum Start {
     Failed,
 }
 
-/// One epoll set of the program.
-#[derive(Clone, Copy)]
-pub(crate) struct KernelSet {
-    /// One of its descriptors.
-    pub(crate) descriptor: i32,
-    pub(crate) references: u32,
-    /// The stack's descriptors are in it.
-    pub(crate) prepared: bool,
-    /// So were, or are, another process's: what the kernel says of the set is not for the program alone.
-    pub(crate) tainted: bool,
-    /// It was there before this process was forked: another one may wait for it.
-    pub(crate) inherited: bool,
-    /// It is watched as a descriptor, as other sets and poll() do: of the library's descriptors only `signal` is in it, and its
-    /// threads sleep beside it.
-    pub(crate) exposed: bool,
-    /// An eventfd in it that is readable while the set has something at user level, or -1, and whether it is.
-    signal: i32,
-    signalled: bool,
-    /// Tells it from others that had its number before.
-    serial: u64,
-    /// An eventfd in it, or -1, that wakes the threads that sleep in it, and how many they are.
-    kick: i32,
-    sleepers: u32,
-    /// It is readable for one of them, whichever; for so many that slept when all were woken; and how often that was.
-    one_woken: bool,
-    all_woken: u32,
-    times_woken: u64,
-    /// The links are not in it but the alarm, and how often in a row its threads were woken against that ([`standby`]).
-    stands_by: bool,
-    turns: u32,
-    /// When a wait last found something.
-    pub(crate) served: Instant,
-    /// The last wait found more than there was room for, or as much.
-    pub(crate) full: bool,
-    /// When the kernel's part was last looked at.
-    pub(crate) looked: Instant,
-    /// Where threads that look at several contexts begin.
-    pub(crate) turn: u32,
-}
-
-impl KernelSet {
-    /// No set: this context has nothing to do with it.
-    const NONE: Self = Self { references: 0, ..Self::new(-1, 0) };
-
-    /// A new set, the `serial`-th of the process.
-    pub(crate) const fn new(descriptor: i32, serial: u64) -> Self {
-        Self {
-            descriptor,
-            serial,
-            references: 1,
-            prepared: false,
-            tainted: false,
-            inherited: false,
-            exposed: false,
-            signal: -1,
-            signalled: false,
-            kick: -1,
-            sleepers: 0,
-            one_woken: false,
-            all_woken: 0,
-            times_woken: 0,
-            stands_by: false,
-            turns: 0,
-            served: Instant::from_micros(0),
-            full: false,
-            looked: Instant::from_micros(0),
-            turn: 0,
-        }
-    }
-
-    /// One of the library's descriptors joins it; `data` tells which.
-    pub(crate) fn join(&self, descriptor: i32, data: u64) -> Result<(), Errno> {
-        let event = libc::epoll_event { events: crate::interest::bits::IN, u64: data };
-        sys::epoll_control(self.descriptor, libc::EPOLL_CTL_ADD, descriptor, &raw const event)
-    }
-
-    /// One of the library's descriptors leaves it.
-    pub(crate) fn leave(&self, descriptor: i32) {
-        let _ = sys::epoll_control(self.descriptor, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
-    }
-
-    /// Whoever watches it as a descriptor sees whether it is ready, and each of its `news`.
-    fn tell(&mut self, ready: bool, news: bool) {
-        if ready && (news || !self.signalled) {
-            if self.signal < 0 {
-                let Some(new) = signal::make() else { return };
-                if self.join(new, PRIVATE_STACK).is_err() {
-                    return signal::close(new);
-                }
-                self.signal = new;
-            }
-            signal::raise(self.signal);
-        } else if self.signalled && !ready {
-            signal::lower(self.signal);
-        }
-        self.signalled = ready;
-    }
-
-    /// Whether threads sleep in it.
-    pub(crate) fn has_sleepers(&self) -> bool {
-        self.sleepers > 0
-    }
-
-    /// Threads that sleep in it wake.
-    fn signal_sleepers(&self) {
-        if self.kick >= 0 {
-            signal::raise(self.kick);
-        }
-    }
-
-    /// One that slept in it does; `meant`: it slept when all were woken.
-    fn sleeper_wakes(&mut self, meant: bool) {
-        self.sleepers = self.sleepers.saturating_sub(1);
-        let signalled = core::mem::take(&mut self.one_woken) || self.all_woken > 0;
-        if self.sleepers == 0 {
-            self.all_woken = 0;
-        } else if meant {
-            self.all_woken = self.all_woken.saturating_sub(1);
-        }
-        if self.kick < 0 {
-            return;
-        }
-        if signalled && self.all_woken == 0 {
-            signal::lower(self.kick);
-        }
-        if self.exposed && self.sleepers == 0 {
-            self.leave(self.kick);
-        }
-    }
-
-    /// It is closed, or another process's: its signals go.
-    pub(crate) fn conceal(&mut self) {
-        self.stands_by = false;
-        for signal in [&mut self.signal, &mut self.kick] {
-            let signal = core::mem::replace(signal, -1);
-            if signal >= 0 {
-                signal::close(signal);
-            }
-        }
-    }
-}
-
 /// Everything behind the lock: the process's, or what it is to the threads of one context.
 pub(crate) struct Process {
     /// Which context it is.
@@ -305,6 +167,9 @@ pub(crate) struct Process {
     doors: Vec<i32>,
     /// Threads that sleep.
     pub(crate) sleepers: Sleepers,
+    timers: Timers,
+    /// The thread that moves frames in the program's place begins once the program turns out to need it (EF_BACKGROUND=2).
+    background_postponed: bool,
     /// By [`crate::interest::SetId`].
     pub(crate) sets: Vec<KernelSet>,
     /// How many there have been.
@@ -376,18 +241,18 @@ impl Guarded for Process {
         self.stack.take_owed()
     }
 
-    type Calls = sleep::Calls;
+    type Calls = Calls;
 
     #[inline]
-    fn take_calls(&mut self) -> Option<sleep::Calls> {
+    fn take_calls(&mut self) -> Option<Calls> {
         if self.sleepers.are_forgotten(self.pumped) {
             self.remember_sleepers();
         }
         self.sleepers.take_calls()
     }
 
-    fn call(calls: sleep::Calls) {
-        calls.wake();
+    fn call(calls: Calls) {
+        sleep::call(&calls);
     }
 
     fn run(descriptor: i32) -> Result<(), Errno> {
@@ -418,6 +283,8 @@ impl Process {
             link_descriptors: Vec::new(),
             doors: Vec::new(),
             sleepers: Sleepers::new(),
+            timers: Timers::new(),
+            background_postponed: false,
             sets: Vec::new(),
             sets_opened: 0,
             sets_shared: false,
@@ -622,14 +489,15 @@ impl Process {
             let set = &mut self.sets[index];
             if core::mem::take(&mut set.prepared) {
                 set.tainted = true;
-                prepare(self, SetId(index as u32));
-            } else if set.sleepers > 0 {
+                self.prepare(SetId(index as u32));
+            } else if self.sleepers.any_in(SetId(index as u32)) {
                 // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
-                prepare(self, SetId(index as u32));
-                self.wake_all_in(index);
+                self.prepare(SetId(index as u32));
+                self.wake_all_in(SetId(index as u32));
             }
         }
-        self.sleepers.wake_beside();
+        let (sleepers, mut world) = self.machine();
+        sleepers.wake_beside(&mut world);
         Ok(())
     }
 
@@ -650,7 +518,9 @@ impl Process {
     fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
         self.lose_stack(ancestor);
-        self.sleepers.forget();
+        self.sleepers.forget().into_iter().for_each(signal::close);
+        self.timers.forget();
+        self.background_postponed = false;
         // Those that it makes itself.
         self.sets_shared = false;
         let enabled = self.statistics.enabled;
@@ -683,7 +553,8 @@ impl Process {
         self.within_host.forget();
         self.stalled = None;
         self.stop_showing();
-        self.dismiss_background();
+        let (sleepers, mut world) = self.machine();
+        sleepers.background.stand_back(&mut world);
         bound::falls_silent(self.context);
         self.client = None;
         self.interface = None;
@@ -704,8 +575,9 @@ impl Process {
             set.prepared = false;
             // This process's copies of what wakes others, and of what tells of whoever has the flows.
             set.conceal();
-            (set.sleepers, set.one_woken, set.all_woken, set.signalled) = (0, false, 0, false);
+            set.signalled = false;
         }
+        self.sleepers.empty_sets();
         if self.start == Start::Running {
             self.start = Start::Untried;
         }
@@ -719,10 +591,10 @@ impl Process {
         self.pumped = now();
         self.heed_kick();
         let received = self.stack.pump(self.pumped);
-        if self.sleepers.acceptors > 0 {
+        if self.sleepers.acceptors() > 0 {
             self.show_acceptors(0);
         }
-        (self.sleepers.disarmed, self.sleepers.found_nothing) = (true, received == 0);
+        self.sleepers.took_frames(received);
         if self.within_host.is_busy() {
             self.look_within_host();
         }
@@ -819,54 +691,6 @@ impl Process {
         }
     }
 
-    /// What ends the sleep of threads in a set: its own signal, made at its first use.
-    pub(crate) fn kick_of(&mut self, set: SetId) -> Option<i32> {
-        let record = &mut self.sets[set.0 as usize];
-        if record.kick < 0 {
-            record.kick = signal::make()?;
-        }
-        Some(record.kick)
-    }
-
-    /// A set concerns this context from now on: one of its descriptors is `epoll`.
-    pub(crate) fn know_set(&mut self, set: SetId, epoll: i32) {
-        let index = set.0 as usize;
-        if self.sets.len() <= index {
-            self.stack.make_room(set);
-            self.sets.resize(index + 1, KernelSet::NONE);
-        }
-        if self.sets[index].references == 0 {
-            self.stack.make_room(set);
-            self.sets_opened += 1;
-            self.sets[index] = KernelSet::new(epoll, self.sets_opened);
-            self.sets[index].inherited = sets::shared(set).inherited.load(Ordering::Relaxed);
-        }
-    }
-
-    /// A thread is about to wait in a set that concerns this context, whether there is a stack yet or not.
-    pub(crate) fn attend(&mut self, set: SetId, epoll: i32) {
-        self.know_set(set, epoll);
-        if sets::shared(set).exposed.load(Ordering::SeqCst) {
-            self.expose(set);
-            return;
-        }
-        if self.sets[set.0 as usize].kick < 0
-            && let Some(kick) = self.kick_of(set)
-        {
-            let _ = self.sets[set.0 as usize].join(kick, PRIVATE_STACK);
-        }
-        prepare(self, set);
-    }
-
-    /// A set is closed: this context has nothing to do with it any more.
-    pub(crate) fn forget_set(&mut self, set: SetId) {
-        if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
-            self.sets[set.0 as usize].conceal();
-            self.stack.empty_set(set);
-            self.sets[set.0 as usize] = KernelSet::NONE;
-        }
-    }
-
     /// The links' descriptors: readable when frames have come.
     pub(crate) fn link_descriptors(&self) -> &[i32] {
         &self.link_descriptors
@@ -875,47 +699,6 @@ impl Process {
     /// Readable when another process gave something away.
     pub(crate) fn broker_descriptor(&self) -> Option<i32> {
         self.client.as_ref().map(|client| client.as_fd().as_raw_fd())
-    }
-
-    /// A set is watched as a descriptor, by another set or by poll(): the kernel must know what it has at user level, and of
-    /// nothing else.
-    pub(crate) fn expose(&mut self, set: SetId) {
-        let index = set.0 as usize;
-        if self.sets[index].exposed {
-            return;
-        }
-        self.any_exposed = true;
-        self.watch_again(set);
-        let record = &mut self.sets[index];
-        (record.exposed, record.tainted) = (true, true);
-        let was_prepared = core::mem::take(&mut record.prepared);
-        if self.sets[index].sleepers > 0 {
-            self.wake_all_in(index);
-        }
-        let set = &self.sets[index];
-        if was_prepared {
-            let own = self.broker_descriptor().into_iter().chain(self.bell());
-            own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| set.leave(descriptor));
-        }
-        // What wakes those who sleep in it still leaves when they do.
-        if set.sleepers == 0 && set.kick >= 0 {
-            set.leave(set.kick);
-        }
-    }
-
-    /// Before the kernel is asked about sets: those that are exposed say what they have.
-    pub(crate) fn signal_exposed(&mut self) {
-        if !self.any_exposed {
-            return;
-        }
-        self.any_exposed = false;
-        let exposed = |record: &KernelSet| record.exposed && record.references > 0;
-        for (index, record) in self.sets.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
-            self.any_exposed = true;
-            let set = SetId(index as u32);
-            let news = self.stack.take_news_of(set);
-            record.tell(self.stack.set_is_ready(set), news);
-        }
     }
 
     /// What one of the library's own descriptors is registered as in the program's sets.
@@ -946,26 +729,13 @@ impl Process {
     }
 
     /// There is output that the link had no frames for, or that the device did not take.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.stack.has_output() || self.stack.transports().any(Carrier::is_busy)
-    }
-
-    /// When [`Process::pump`] has something to do even if no frame arrives.
-    fn next_deadline(&self) -> Option<Instant> {
-        let engines = self.stack.next_deadline();
-        let stalled = self.stalled.map(|stalled| stalled.until);
-        self.within_host.next_deadline().into_iter().chain(stalled).chain(engines).min()
+    fn is_blocked(&self) -> bool {
+        sleep::is_blocked(&self.stack)
     }
 
     /// Readable when an observer wants an answer; there is none where nobody can look.
     pub(crate) fn bell(&self) -> Option<i32> {
         self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
-    }
-
-    /// When somebody has to look even if no frame comes: for the stack's timers, or for room on the link.
-    fn next_look(&self) -> Option<Instant> {
-        const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
-        if self.is_blocked() { Some(now() + FULL_LINK_PAUSE) } else { self.next_deadline() }
     }
 
     /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.
@@ -1507,8 +1277,8 @@ pub(crate) fn before_fork() {
             }
             process.settle();
             process.expect_child();
-            share_sets(process);
-            process.sleepers.call();
+            process.share_sets();
+            process.call_sleepers();
         });
     }
 }
@@ -1520,7 +1290,7 @@ pub(crate) fn after_fork_in_parent() {
         unsafe {
             contexts::held(|process| {
                 process.become_parent();
-                process.sleepers.call();
+                process.call_sleepers();
             });
         }
         // SAFETY: as above.

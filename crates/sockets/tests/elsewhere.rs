@@ -188,3 +188,10 @@ fn a_child_of_a_fork_has_such_a_thread_too() {
         assert!(took < AWAY / 2, "{took:?}");
     });
 }
+
+#[test]
+fn a_child_that_is_forked_meanwhile_writes_nothing_to_descriptor_0() {
+    both("forks", 1, |listener| {
+        listener.accept().unwrap().0.read_exact(&mut [0]).unwrap();
+    });
+}

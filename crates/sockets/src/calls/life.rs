@@ -8,7 +8,7 @@ use overfly_profile::options::Waiting;
 use overfly_profile::rules::Direction;
 use rustix::io::Errno;
 
-use super::wait::listener_event;
+use super::control::listener_event;
 use super::{Answer, CLOSED, data, datagram, lock_socket};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
@@ -16,7 +16,7 @@ use crate::lock::Guard;
 use crate::memory::Source;
 use crate::process::contexts::{self, are_several, at, of, own};
 use crate::process::{
-    For, KernelSet, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
+    For, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
 };
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -81,17 +81,8 @@ pub(crate) fn set_opened(descriptor: i32) {
     forget_stale(descriptor);
     let mut process = process();
     let set = process.stack.open_set();
-    if are_several() {
-        sets::shared(set).begin();
-    }
-    process.sets_opened += 1;
-    let record = KernelSet::new(descriptor, process.sets_opened);
-    let index = set.0 as usize;
-    if index < process.sets.len() {
-        process.sets[index] = record;
-    } else {
-        process.sets.push(record);
-    }
+    sets::shared(set).begin();
+    process.opens_set(set, descriptor);
     if !table::enter(descriptor, Entry::Set(set)) {
         process.stack.close_set(set);
     }
@@ -710,7 +701,7 @@ fn close_set(descriptor: i32) -> Answer<()> {
             record.descriptor = other.unwrap_or(-1);
         }
     } else {
-        record.conceal();
+        process.conceal_set(set);
         process.stack.close_set(set);
     }
     Answer::Kernel

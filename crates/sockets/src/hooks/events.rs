@@ -11,7 +11,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::{count, done, fail, next};
-use crate::calls::{Answer, life, wait};
+use crate::calls::{Answer, control, life, poll, wait};
 use crate::cancel;
 use crate::kernel::now;
 use crate::process::before_kernel_wait;
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn epoll_ctl(
     if is_ours(epoll) && is_ours(descriptor) {
         // SAFETY: the program lends the record for the call if it is not null.
         let record = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
-        if let Answer::Done(outcome) = wait::control(epoll, operation, descriptor, record) {
+        if let Answer::Done(outcome) = control::epoll_ctl(epoll, operation, descriptor, record) {
             return done(outcome);
         }
     }
@@ -201,7 +201,7 @@ unsafe fn poll_ours(
         return Answer::Kernel;
     }
     // SAFETY: the program lends `number` records for the call.
-    wait::poll(unsafe { core::slice::from_raw_parts_mut(descriptors, number) }, timeout, mask, Waiting::Poll)
+    poll::poll(unsafe { core::slice::from_raw_parts_mut(descriptors, number) }, timeout, mask, Waiting::Poll)
 }
 
 /// # Safety
@@ -320,7 +320,7 @@ unsafe fn select_ours(
             (events != 0).then_some(pollfd { fd, events, revents: 0 })
         })
         .collect();
-    match wait::poll(&mut descriptors, timeout, mask, Waiting::Select) {
+    match poll::poll(&mut descriptors, timeout, mask, Waiting::Select) {
         Answer::Done(Ok(_)) => {}
         other => return other,
     }

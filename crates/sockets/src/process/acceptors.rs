@@ -27,7 +27,7 @@ impl Process {
 
     /// What has come was looked at: so many threads, at least, wait to accept.
     pub(super) fn show_acceptors(&mut self, least: u32) {
-        let acceptors = self.sleepers.acceptors.max(least);
+        let acceptors = self.sleepers.acceptors().max(least);
         if acceptors > self.stack.pending()
             && let Some(link) = self.stack.transport_mut(Side::Network)
         {

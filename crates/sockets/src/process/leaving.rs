@@ -9,7 +9,6 @@ use overfly_link::broker::{Client, Gift, Protocol, Sockets};
 use rustix::net::sockopt;
 
 use super::Process;
-use crate::calls::wait::watch_links_again;
 use crate::interest::NONE;
 use crate::kernel;
 use crate::socket::{Arrival, Side, SocketId};
@@ -166,9 +165,7 @@ impl Process {
         self.interface_index = interface.index;
         self.interface = Some(interface);
         self.watch_everywhere();
-        for set in self.sets.iter().filter(|set| set.prepared && set.references > 0) {
-            watch_links_again(self, set);
-        }
+        self.watch_links_again();
         Ok(())
     }
 }

@@ -3,6 +3,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 
+use super::contexts::are_several;
 use crate::interest::SetId;
 use crate::socket::CONTEXTS;
 
@@ -64,8 +65,9 @@ pub(super) fn inherit() {
     }
 }
 
-/// The bits of all contexts.
+/// The bits of all contexts: those of a `u32`.
 const EVERY: u64 = (1 << CONTEXTS) - 1;
+const _: () = assert!(EVERY == u32::MAX as u64);
 
 /// Some of the contexts.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,8 +84,9 @@ impl Contexts {
         Self(self.0 | other.0)
     }
 
-    pub(crate) const fn is_empty(self) -> bool {
-        self.0 == 0
+    /// There is one alone.
+    pub(crate) const fn is_one(self) -> bool {
+        self.0.is_power_of_two()
     }
 
     pub(crate) const fn has(self, context: usize) -> bool {
@@ -101,15 +104,17 @@ impl Contexts {
 
     /// The same ones, those before the `first` after the others.
     pub(crate) fn iter_from(self, first: usize) -> impl Iterator<Item = usize> {
-        let before = (1 << (first % CONTEXTS)) - 1;
-        Self(self.0 & !before).iter().chain(Self(self.0 & before).iter())
+        let first = first % CONTEXTS;
+        Self(u64::from((self.0 as u32).rotate_right(first as u32)))
+            .iter()
+            .map(move |next| (first + next) % CONTEXTS)
     }
 }
 
 impl Shared {
-    /// A new set has this one's number.
+    /// A new set has this one's number. A process with one stack has one context.
     pub(crate) fn begin(&self) {
-        self.contexts.store(0, Ordering::SeqCst);
+        self.contexts.store(if are_several() { 0 } else { 1 }, Ordering::SeqCst);
         self.exposed.store(false, Ordering::SeqCst);
         self.inherited.store(false, Ordering::SeqCst);
     }
@@ -127,8 +132,8 @@ impl Shared {
         Some(Contexts(self.contexts.fetch_or(1 << context, Ordering::SeqCst)))
     }
 
-    /// It watches other sets.
-    pub(crate) fn join_all(&self) {
-        self.contexts.store(ALL, Ordering::SeqCst);
+    /// It watches other sets. Returns whether that concerns more contexts.
+    pub(crate) fn join_all(&self) -> bool {
+        are_several() && self.contexts.swap(ALL, Ordering::SeqCst) != ALL
     }
 }

@@ -37,13 +37,7 @@ pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> 
     started + Duration::from_micros(spin_us)
 }
 
-/// Whether a call that began to wait at `started` and has found nothing by `time` spins; if not, it sleeps.
-pub(crate) fn spins(process: &mut Process, call: Waiting, started: Instant, time: Instant) -> bool {
-    let until = spin_until(process, call, started);
-    goes_on(time, until, || process.sleepers.may_spin())
-}
-
-/// The same of a call that spins until then, if other threads let it.
+/// Whether a call that has found nothing by `time` spins, as it does until then if other threads let it; if not, it sleeps.
 pub(crate) fn goes_on(time: Instant, until: Instant, may_spin: impl FnOnce() -> bool) -> bool {
     let goes_on = time < until && may_spin();
     let mut spins = SPINS.get();

@@ -39,7 +39,7 @@ impl Process {
                 if time < stalled.until {
                     return;
                 }
-                if self.sleepers.acceptors == 0 && self.offer() > 0 {
+                if self.sleepers.acceptors() == 0 && self.offer() > 0 {
                     PATIENCE
                 } else {
                     (stalled.pause * 2).min(LONGEST_PAUSE)

@@ -1,0 +1,56 @@
+//! The timers of the threads that wait (timerfd_create(2)), made when they are first needed.
+
+use core::time::Duration;
+use std::os::fd::IntoRawFd;
+
+use rustix::io::Errno;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+
+use super::signal;
+use crate::kernel;
+use crate::sleepers::Timer;
+
+/// Those of a context.
+pub(super) struct Timers([Option<i32>; 2]);
+
+impl Timers {
+    pub(super) const fn new() -> Self {
+        Self([None; 2])
+    }
+
+    /// A timer's descriptor, if it was made.
+    pub(super) const fn descriptor(&self, timer: Timer) -> Option<i32> {
+        self.0[timer as usize]
+    }
+
+    /// A timer's descriptor.
+    pub(super) fn make(&mut self, timer: Timer) -> Result<i32, Errno> {
+        if let Some(made) = self.descriptor(timer) {
+            return Ok(made);
+        }
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let made = kernel::make_internal(timerfd_create(TimerfdClockId::Monotonic, flags)?).into_raw_fd();
+        self.0[timer as usize] = Some(made);
+        Ok(made)
+    }
+
+    /// It rings once, so long from now.
+    pub(super) fn ring(&self, timer: Timer, after: Duration) {
+        let Some(timer) = self.descriptor(timer) else { return };
+        let value = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: after.subsec_nanos().into() };
+        let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
+        let _ = timerfd_settime(kernel::borrow(timer), TimerfdTimerFlags::empty(), &once);
+    }
+
+    /// It has rung.
+    pub(super) fn silence(&self, timer: Timer) {
+        self.descriptor(timer).into_iter().for_each(signal::lower);
+    }
+
+    /// In the child of a fork.
+    pub(super) fn forget(&mut self) {
+        core::mem::take(&mut self.0).into_iter().flatten().for_each(signal::close);
+    }
+}
