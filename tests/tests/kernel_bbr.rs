@@ -62,7 +62,7 @@ impl Way {
             }
             let time = Duration::from_nanos(frame.len() as u64 * 8_000_000_000 / RATE_BPS);
             self.busy_until = self.busy_until.max(now) + time;
-            if frame.len() > 200 && self.random.next_u64() % 1000 < self.path.loss {
+            if frame.len() > 200 && self.random.below(1000) < self.path.loss {
                 return;
             }
         }

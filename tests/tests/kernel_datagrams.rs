@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use overfly_bench::lab::{CLIENT, Lab, SERVER};
-use overfly_engine::{Config, Datagram, Engine, Event, FlowId, Owner, SendError, UdpId, Unreachable};
+use overfly_engine::{Config, Datagram, Engine, Event, FlowId, Owner, Report, SendError, UdpId, Unreachable};
 use overfly_tests::tap::{CLIENT6, SERVER6, Tap};
 use overfly_wire::FrameSink;
 
@@ -56,7 +56,7 @@ impl Owner for Inbox {
         self.datagrams.push_back((socket, datagram.source, datagram.payload.to_vec()));
     }
 
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable) {
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, _: &Report<'_>) {
         self.failed.push((socket, remote, why));
     }
 }

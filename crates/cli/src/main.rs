@@ -92,6 +92,12 @@ enum Load {
 }
 
 fn main() -> ExitCode {
+    // A thread that panics ends the command: what it measured would be worth nothing.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
     let arguments = match manual::parse() {
         Ok(arguments) => arguments,
         Err(error) => return one_line::report(&error),

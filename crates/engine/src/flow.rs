@@ -600,30 +600,6 @@ const COST: usize = size_of::<Flow>() + 8 * 8 / 3 + size_of::<u32>() + size_of::
 #[cfg(test)]
 const _: () = assert!(COST <= 256);
 
-#[cfg(test)]
-mod tests {
-    use core::mem::offset_of;
-
-    use super::*;
-
-    #[test]
-    fn something_of_each_cache_line_is_touched() {
-        let touched = [
-            offset_of!(Flow, una_offset),
-            offset_of!(Flow, tuple) + offset_of!(Tuple, local_port),
-            offset_of!(Flow, receive_next),
-            offset_of!(Flow, congestion),
-            offset_of!(Flow, sent_at_us),
-            offset_of!(Flow, traffic_class),
-        ];
-        println!("{} bytes, touched at {touched:?}", size_of::<Flow>());
-        for first in [0, 32] {
-            let lines: std::collections::BTreeSet<_> = touched.iter().map(|at| (first + at) / 64).collect();
-            assert_eq!(lines.len(), (first + size_of::<Flow>()).div_ceil(64), "from {first}: {lines:?}");
-        }
-    }
-}
-
 impl Flow {
     /// What its owner may know of it.
     pub(crate) fn info(&self) -> Info {
@@ -663,6 +639,30 @@ impl Flow {
             timestamps: self.flags.has(Flags::TIMESTAMPS),
             sack: self.flags.has(Flags::SACK),
             ecn: self.flags.has(Flags::ECN),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use core::mem::offset_of;
+
+    use super::*;
+
+    #[test]
+    fn something_of_each_cache_line_is_touched() {
+        let touched = [
+            offset_of!(Flow, una_offset),
+            offset_of!(Flow, tuple) + offset_of!(Tuple, local_port),
+            offset_of!(Flow, receive_next),
+            offset_of!(Flow, congestion),
+            offset_of!(Flow, sent_at_us),
+            offset_of!(Flow, traffic_class),
+        ];
+        println!("{} bytes, touched at {touched:?}", size_of::<Flow>());
+        for first in [0, 32] {
+            let lines: std::collections::BTreeSet<_> = touched.iter().map(|at| (first + at) / 64).collect();
+            assert_eq!(lines.len(), (first + size_of::<Flow>()).div_ceil(64), "from {first}: {lines:?}");
         }
     }
 }
