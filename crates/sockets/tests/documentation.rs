@@ -59,7 +59,7 @@ fn every_hook_is_in_the_table_and_the_other_way_round() {
 /// The names of libc's, or of the kernel's, that stand in a piece of code.
 fn options_in(code: &str) -> BTreeSet<String> {
     code.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_')
-        .filter(|word| ["SO_", "IP_", "IPV6_", "TCP_"].iter().any(|prefix| word.starts_with(prefix)))
+        .filter(|word| ["SO_", "IP_", "IPV6_", "TCP_", "UDP_"].iter().any(|prefix| word.starts_with(prefix)))
         .map(str::to_owned)
         .collect()
 }
