@@ -54,7 +54,9 @@ fn several_instances_share_an_interface_on_overfly() {
     fs::write(&plan, PLAN).expect("write a plan");
     let summary = bench(&plan, &folder.path().join("results"), &[]);
     let figure = &summary["cells"][0]["overfly"];
-    assert!(figure["median"].as_f64().expect("a rate") > 10.0, "{figure}");
+    // Both servers and the generator have one core here, and other tests: how many they answer says nothing.
+    assert!(figure["median"].as_f64().expect("a rate") > 0.0, "{figure}");
+    assert_eq!(figure["errors"], 0, "{figure}");
     let commands = figure["server_command"].as_str().expect("the servers' commands");
     assert_eq!(commands.matches("overfly run").count(), 2, "{figure}");
 }
@@ -189,7 +191,7 @@ fn programs_of_one_host_meet() {
 #[test]
 fn idle_connections_take_memory() {
     let (summary, report) =
-        smoke("idle", &[("[1000, 10000]", "[10000]"), ("links = [\"xdp\", \"memif\"]", "links = [\"xdp\"]")]);
+        smoke("idle", &[("links = [\"xdp\", \"memif\"]", "links = [\"xdp\"]")]);
     assert_eq!(summary["measure"]["unit"], "bytes");
     let command = summary["cells"][0]["kernel"]["client_command"].as_str().expect("a command");
     assert!(command.contains("-c 10000 "), "{report}");
