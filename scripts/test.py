@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-DISTURBED_MAX = 5
+DISTURBED_MAX = 8
 #: Seconds after which a target is stuck: several times what the longest one takes.
 TARGET_MAX = 900
 ROOT = Path(__file__).resolve().parent.parent

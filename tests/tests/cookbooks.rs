@@ -190,8 +190,7 @@ fn programs_of_one_host_meet() {
 
 #[test]
 fn idle_connections_take_memory() {
-    let (summary, report) =
-        smoke("idle", &[("links = [\"xdp\", \"memif\"]", "links = [\"xdp\"]")]);
+    let (summary, report) = smoke("idle", &[("links = [\"xdp\", \"memif\"]", "links = [\"xdp\"]")]);
     assert_eq!(summary["measure"]["unit"], "bytes");
     let command = summary["cells"][0]["kernel"]["client_command"].as_str().expect("a command");
     assert!(command.contains("-c 10000 "), "{report}");

@@ -46,6 +46,8 @@ const SIGNALS: u32 = 1;
 /// Requests that can be under way, and that are taken back at a time: each is done when `ring` returns, but stays counted until
 /// somebody asks for it. The kernel takes this number from `fs.aio-max-nr`.
 const REQUESTS: usize = 64;
+/// Tries to make a request: what was taken back may be another thread's before this one asks again.
+const ATTEMPTS: u32 = 64;
 const PAGE: usize = 4096;
 
 /// The process's context for asynchronous I/O: a page that holds its number, which the kernel empties in a forked child. (The
@@ -96,7 +98,7 @@ impl Ringer {
             ..Request::default()
         };
         let mut requests = [&raw mut request];
-        for _ in 0..2 {
+        for _ in 0..ATTEMPTS {
             // SAFETY: one request, which the kernel has read when the call returns; it points to no memory.
             let result = unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, 1 as c_long, requests.as_mut_ptr())
