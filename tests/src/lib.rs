@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod measured;
+pub mod pods;
 pub mod programs;
 pub mod soak;
 pub mod steady;
