@@ -7,6 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use overfly_bench::lab::Lab;
 use overfly_testing::process::inhabitants;
@@ -99,7 +100,10 @@ impl Node {
             inner = descendants(pause.id()).into_iter().find(sleeps).unwrap_or_default();
             inner != 0
         });
-        let pod = Pod { pause, inner, host: format!("veth{number}"), address: format!("10.77.0.{number}"), place: place.to_owned() };
+        let group = hierarchy().join(format!("overfly-test-{}-{number}", std::process::id()));
+        std::fs::create_dir(&group).expect("a control group");
+        std::fs::write(group.join("cgroup.procs"), inner.to_string()).expect("enter the control group");
+        let pod = Pod { pause, inner, group, host: format!("veth{number}"), address: format!("10.77.0.{number}"), place: place.to_owned() };
         let add = format!("ip link add {} type veth peer name eth0 netns {inner}", pod.host);
         for line in [add, format!("ip link set {} master br0", pod.host), format!("ip link set {} up", pod.host)] {
             succeed(&self.lab, "server", &line.split(' ').collect::<Vec<_>>());
@@ -177,13 +181,26 @@ pub struct Pod {
     /// Its address.
     pub address: String,
     place: String,
+    /// The folder of its control group.
+    group: PathBuf,
 }
 
 impl Pod {
+    /// Its control group, as a policy names it.
+    ///
+    /// # Panics
+    /// Never: it was made with a name.
+    #[must_use]
+    pub fn group(&self) -> String {
+        format!("/{}", self.group.file_name().expect("a name").display())
+    }
+
     /// A command in the pod that has all capabilities.
     #[must_use]
     pub fn enter(&self) -> Command {
-        let mut command = Command::new("nsenter");
+        let mut command = Command::new("sh");
+        let script = format!("echo $$ > {}/cgroup.procs && exec nsenter \"$@\"", self.group.display());
+        command.args(["-c", &script, "nsenter"]);
         command.arg(format!("--target={}", self.inner)).args(["--net", "--pid", "--mount", "--cgroup", "--wd=/", "--"]);
         command.stdin(Stdio::null());
         command
@@ -280,5 +297,22 @@ impl Drop for Pod {
         send(self.inner, Signal::KILL);
         let _ = self.pause.kill();
         let _ = self.pause.wait();
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.group).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
+}
+
+/// Where the second hierarchy of control groups is.
+fn hierarchy() -> PathBuf {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").expect("/proc");
+    let whole = mounts.lines().find_map(|line| {
+        let (mount, kind) = line.split_once(" - ")?;
+        let fields: Vec<&str> = mount.split(' ').collect();
+        (kind.starts_with("cgroup2 ") && fields[3] == "/").then(|| PathBuf::from(fields[4]))
+    });
+    whole.expect("cgroup2 is mounted")
 }

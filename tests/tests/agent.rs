@@ -28,8 +28,13 @@ fn two_users() -> String {
 #[test]
 fn pods_are_served_from_outside_and_leave_nothing() {
     let node = Node::new();
-    let mut agent = node.agent(&two_users(), &CAPABILITIES);
     let (one, two) = (node.pod(11, MOUNTED), node.pod(12, "/run/overfly"));
+    // One is named by its control group, the other by its user.
+    let policy = format!(
+        "[[rule]]\ncgroups = ['{}']\ninterfaces = ['eth0']\nstacks = 2\n[[rule]]\nusers = [{OTHER}]\nstacks = 2\n",
+        one.group()
+    );
+    let mut agent = node.agent(&policy, &CAPABILITIES);
     let first = one.nginx(USER, 8011, "one");
     let second = two.nginx(OTHER, 8012, "two");
     node.is_accelerated(&one, 8011, "one");
@@ -51,7 +56,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
     let _ = agent.child.wait();
     assert_eq!((node.fetched(&one, 8011).as_str(), node.fetched(&two, 8012).as_str()), ("one", "two"));
     drop(agent);
-    let mut agent = node.agent(&two_users(), &CAPABILITIES);
+    let mut agent = node.agent(&policy, &CAPABILITIES);
     for (pod, user) in [(&one, USER), (&two, OTHER)] {
         let joined = pod.run(user, &[], &["true"]);
         assert!(joined.status.success() && said(&joined).is_empty(), "{}", said(&joined));

@@ -64,7 +64,7 @@ impl Agent {
         let asking = |errno| Error::system("a socket for containers", errno);
         let (one, _other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(asking)?;
-        if peer_process(&one) == Err(Errno::NOPROTOOPT) {
+        if peer_process(&one).is_err_and(|errno| errno == Errno::NOPROTOOPT) {
             return refuse("an agent needs Linux 6.5, which says which process asks".to_owned());
         }
         raise_descriptor_limit();

@@ -14,18 +14,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::Refusal;
-use overfly_link::broker::agent::{Found, Seek};
-use overfly_link::broker::message::{MESSAGE_LEN_MAX, Reply};
+use overfly_link::broker::agent::{Seek, answer};
+use overfly_link::broker::message::MESSAGE_LEN_MAX;
 use overfly_link::messages;
 use overfly_profile::InForce;
 use overfly_steer::{Agent, Applicant, Caller, host_pod};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use zerocopy::IntoBytes;
 
 use super::notify::notify;
 use super::service::{PolicyFile, Watch, stop_signals};
@@ -239,7 +237,7 @@ impl Node {
         let its = |pod: &Pod| pod.network == caller.network;
         if let Some(pod) = self.pods.iter_mut().find(|pod| its(pod) && pod.interface == interface) {
             match &pod.name {
-                Some(name) => deliver(&socket, Found::new(Some(name)).as_bytes()),
+                Some(name) => answer(&socket, Ok(Some(name))),
                 None if pod.waiting.len() < WAITING_OF_POD => pod.waiting.push(socket),
                 None => refuse(&socket, "too many processes of this container wait for its broker"),
             }
@@ -278,7 +276,7 @@ impl Node {
             .stdin(Stdio::from(caller.namespace.try_clone()?))
             .stdout(Stdio::piped())
             .spawn()?;
-        let begin = || -> Result<(OwnedFd, Option<ChildStdout>), Errno> {
+        let mut begin = || -> Result<(OwnedFd, Option<ChildStdout>), Errno> {
             let said = child.stdout.take();
             if let Some(said) = &said {
                 ioctl_fionbio(said, true)?;
@@ -319,24 +317,19 @@ impl Pod {
         }
         self.said = None;
         let words = String::from_utf8_lossy(&self.words).into_owned();
-        let answer = match Word::parse(words.trim_end()) {
-            Some(Word::Here { name, .. }) => {
-                self.name = Some(name.to_owned());
-                Ok(Found::new(Some(name)))
-            }
-            Some(Word::Elsewhere) => Ok(Found::new(None)),
-            Some(Word::No(reason)) => Err(reason.to_owned()),
-            None => Err("the broker ended before it had begun".to_owned()),
+        let outcome = match Word::parse(words.trim_end()) {
+            Some(Word::Here { name, .. }) => Ok(Some(name)),
+            Some(Word::Elsewhere) => Ok(None),
+            Some(Word::No(reason)) => Err(reason),
+            None => Err("the broker ended before it had begun"),
         };
-        if let Err(reason) = &answer {
+        self.name = outcome.ok().flatten().map(str::to_owned);
+        if let Err(reason) = outcome {
             let (interface, network) = (&self.interface, self.network);
             say(Level::Notice, format_args!("{} is not served: {reason}", shown(interface, network)));
         }
         for socket in self.waiting.drain(..) {
-            match &answer {
-                Ok(found) => deliver(&socket, found.as_bytes()),
-                Err(reason) => refuse(&socket, reason),
-            }
+            answer(&socket, outcome);
         }
     }
 
@@ -375,12 +368,7 @@ fn refuse_aloud(socket: &OwnedFd, applicant: &Applicant, interface: &str, reason
 }
 
 fn refuse(socket: &OwnedFd, reason: &str) {
-    deliver(socket, Reply::no(Refusal::Other, reason).as_bytes());
-}
-
-/// Without waiting: who does not read misses it.
-fn deliver(socket: &OwnedFd, bytes: &[u8]) {
-    let _ = messages::send(socket, bytes, &[], SendFlags::DONTWAIT);
+    answer(socket, Err(reason));
 }
 
 /// `overfly __pod`: the broker of an interface in a container's network namespace, which is its standard input. Not for people.

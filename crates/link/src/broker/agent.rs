@@ -7,13 +7,14 @@
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use rustix::net::{RecvFlags, SocketAddrUnix};
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::Refusal;
 use super::client::{PATIENCE, dial_address, hear_with_descriptors, tell};
 use super::message::{MAGIC, Reply, VERSION};
-use crate::Error;
+use crate::{Error, messages};
 
 /// Where the agent listens if nobody says otherwise.
 pub const PATH: &str = "/run/overfly/agent.sock";
@@ -100,6 +101,18 @@ impl Found {
     }
 }
 
+/// The agent's answer: what [`Found::new`] says, or why not. It does not wait: who does not read misses it.
+pub fn answer(socket: impl AsFd, found: Result<Option<&str>, &str>) {
+    let socket = socket.as_fd();
+    let _ = match found {
+        Ok(name) => messages::send(socket, Found::new(name).as_bytes(), &[], SendFlags::DONTWAIT),
+        Err(reason) => {
+            let no = Reply::no(Refusal::Other, reason);
+            messages::send(socket, no.as_bytes(), &[], SendFlags::DONTWAIT)
+        }
+    };
+}
+
 /// Asks the agent at `path` for the broker of an interface of this network namespace: the name for [`Lease::at`](super::Lease::at), or
 /// nothing if [`Lease::at_interface`](super::Lease::at_interface) finds it. Whoever can put something at the path is trusted.
 ///
@@ -117,7 +130,6 @@ pub fn seek(path: &Path, interface: &str) -> Result<Option<String>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::broker::Refusal;
 
     #[test]
     fn a_question_is_understood_if_an_interface_may_be_called_so() {
