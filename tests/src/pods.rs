@@ -103,9 +103,18 @@ impl Node {
         let group = hierarchy().join(format!("overfly-test-{}-{number}", std::process::id()));
         std::fs::create_dir(&group).expect("a control group");
         std::fs::write(group.join("cgroup.procs"), inner.to_string()).expect("enter the control group");
-        let pod = Pod { pause, inner, group, host: format!("veth{number}"), address: format!("10.77.0.{number}"), place: place.to_owned() };
+        let pod = Pod {
+            pause,
+            inner,
+            group,
+            host: format!("veth{number}"),
+            address: format!("10.77.0.{number}"),
+            place: place.to_owned(),
+        };
         let add = format!("ip link add {} type veth peer name eth0 netns {inner}", pod.host);
-        for line in [add, format!("ip link set {} master br0", pod.host), format!("ip link set {} up", pod.host)] {
+        for line in
+            [add, format!("ip link set {} master br0", pod.host), format!("ip link set {} up", pod.host)]
+        {
             succeed(&self.lab, "server", &line.split(' ').collect::<Vec<_>>());
         }
         for line in [
@@ -201,7 +210,9 @@ impl Pod {
         let mut command = Command::new("sh");
         let script = format!("echo $$ > {}/cgroup.procs && exec nsenter \"$@\"", self.group.display());
         command.args(["-c", &script, "nsenter"]);
-        command.arg(format!("--target={}", self.inner)).args(["--net", "--pid", "--mount", "--cgroup", "--wd=/", "--"]);
+        command
+            .arg(format!("--target={}", self.inner))
+            .args(["--net", "--pid", "--mount", "--cgroup", "--wd=/", "--"]);
         command.stdin(Stdio::null());
         command
     }
@@ -256,9 +267,18 @@ impl Pod {
              events {{ worker_connections 512; }}\n\
              http {{ access_log off; {temporary}\n server {{ listen {port}; location / {{ return 200 '{words}'; }} }} }}\n"
         );
-        std::fs::write(format!("/proc/{}/root{folder}/nginx.conf", self.inner), configuration).expect("write");
+        std::fs::write(format!("/proc/{}/root{folder}/nginx.conf", self.inner), configuration)
+            .expect("write");
         let mut command = self.command(user);
-        command.arg(overfly()).args(["run", "--", "nginx", "-e", "stderr", "-c", &format!("{folder}/nginx.conf")]);
+        command.arg(overfly()).args([
+            "run",
+            "--",
+            "nginx",
+            "-e",
+            "stderr",
+            "-c",
+            &format!("{folder}/nginx.conf"),
+        ]);
         Server::spawn(command)
     }
 
@@ -270,7 +290,8 @@ impl Pod {
     pub fn accepts(&self) -> u64 {
         let mut command = self.enter();
         let output = command.arg(overfly()).args(["top", "--json", "--once", "--interval", "0.05"]).output();
-        let look: serde_json::Value = serde_json::from_slice(&output.expect("start top").stdout).unwrap_or_default();
+        let look: serde_json::Value =
+            serde_json::from_slice(&output.expect("start top").stdout).unwrap_or_default();
         let stacks = look["stacks"].as_array().into_iter().flatten();
         stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
     }

@@ -78,9 +78,8 @@ fn pods_are_served_from_outside_and_leave_nothing() {
     std::thread::sleep(Duration::from_millis(1000));
     drop(one);
     eventually("its broker ends", || brokers.iter().all(|id| !Path::new(&format!("/proc/{id}")).exists()));
-    let link_is_there = || {
-        output(&node.lab, "server", &["ip", "link", "show", "dev", &host]).status.success()
-    };
+    let link_is_there =
+        || output(&node.lab, "server", &["ip", "link", "show", "dev", &host]).status.success();
     eventually("its network namespace goes, and the veth pair", || !link_is_there());
     drop(first);
     let report = stays.wait_with_output().expect("wait");
@@ -107,7 +106,11 @@ fn who_is_not_to_be_served_is_told_and_runs_on_the_kernel() {
     let pod = node.pod(11, MOUNTED);
 
     let stranger = pod.run(STRANGER, &[], &["true"]);
-    assert!(said(&stranger).contains(&format!("gives user {STRANGER} nothing on eth0")), "{}", said(&stranger));
+    assert!(
+        said(&stranger).contains(&format!("gives user {STRANGER} nothing on eth0")),
+        "{}",
+        said(&stranger)
+    );
     assert!(stranger.status.success() && pod.brokers().is_empty());
     assert!(agent.log().contains(&format!("user {STRANGER}): the broker's policy")), "{}", agent.log());
 
@@ -127,7 +130,10 @@ fn who_is_not_to_be_served_is_told_and_runs_on_the_kernel() {
          exec {} run -i eth0 -- true",
         overfly().display()
     );
-    let own = pod.command(USER).args(["unshare", "--user", "--map-root-user", "--net", "bash", "-c", &script]).output();
+    let own = pod
+        .command(USER)
+        .args(["unshare", "--user", "--map-root-user", "--net", "bash", "-c", &script])
+        .output();
     let refused = said(&own.expect("start unshare"));
     assert!(refused.contains("belongs to a user namespace"), "{refused}");
 

@@ -94,7 +94,8 @@ fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
     let places = |objects: &[Value], kind: &str, name: &str| {
         let pod = &of_kind(objects, kind)["spec"]["template"]["spec"];
         let its = |place: &Value| place["name"] == name;
-        let find = |list: &Value| list.as_array().expect("a list").iter().find(|one| its(one)).expect(name).clone();
+        let find =
+            |list: &Value| list.as_array().expect("a list").iter().find(|one| its(one)).expect(name).clone();
         let host = find(&pod["volumes"])["hostPath"]["path"].clone();
         (host, find(&pod["containers"][0]["volumeMounts"])["mountPath"].clone())
     };

@@ -275,7 +275,8 @@ pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     hosting(|options| {
-        host(&arguments.interface, attachment_options(options), &settings(options), say).map_err(|error| error.to_string())
+        host(&arguments.interface, attachment_options(options), &settings(options), say)
+            .map_err(|error| error.to_string())
     })
 }
 

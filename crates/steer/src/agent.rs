@@ -63,7 +63,8 @@ impl Agent {
         let refuse = |words: String| Err(Error::Options(words));
         let asking = |errno| Error::system("a socket for containers", errno);
         let (one, _other) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).map_err(asking)?;
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+                .map_err(asking)?;
         if peer_process(&one).is_err_and(|errno| errno == Errno::NOPROTOOPT) {
             return refuse("an agent needs Linux 6.5, which says which process asks".to_owned());
         }
@@ -134,8 +135,7 @@ impl Agent {
     /// # Errors
     /// Says in words why that one cannot be served.
     pub fn caller(&self, socket: &OwnedFd) -> Result<Caller, String> {
-        const OUT_OF_SIGHT: &str =
-            "the process that asks has ended, or is out of the agent's sight (the agent must be in the host's process namespace)";
+        const OUT_OF_SIGHT: &str = "the process that asks has ended, or is out of the agent's sight (the agent must be in the host's process namespace)";
         let peer = Peer::of(socket).ok_or(OUT_OF_SIGHT)?;
         let process = peer_process(socket).map_err(|_| OUT_OF_SIGHT)?;
         let alive = || !is_readable(&process);
@@ -215,7 +215,10 @@ mod tests {
         let caller = agent.caller(&socket);
         drop(child.stdin.take());
         let _ = child.wait();
-        assert!(agent.caller(&socket).is_err_and(|reason| reason.contains("has ended")), "its number is nobody's");
+        assert!(
+            agent.caller(&socket).is_err_and(|reason| reason.contains("has ended")),
+            "its number is nobody's"
+        );
         caller
     }
 

@@ -96,7 +96,8 @@ pub(super) fn serve(path: &Path, policy: PolicyFile, in_force: &InForce) -> Resu
     if let Err(error) = Agent::see_hosts_control_groups() {
         say(Level::Notice, format_args!("the policy's cgroups are those below the agent's own: {error}"));
     }
-    let named = policy.0.as_deref().map(std::path::absolute).transpose().map_err(|error| error.to_string())?;
+    let named =
+        policy.0.as_deref().map(std::path::absolute).transpose().map_err(|error| error.to_string())?;
     let agent = Agent::listen(path).map_err(|error| error.to_string())?;
     let environment = in_force.environment().filter_map(|(name, value)| Some((name.to_owned(), value?)));
     let environment = environment.collect();
@@ -106,7 +107,10 @@ pub(super) fn serve(path: &Path, policy: PolicyFile, in_force: &InForce) -> Resu
     say(Level::Info, format_args!("containers are served at {}", path.display()));
     notify("READY=1\nSTATUS=Serves no container");
     while !node.turn(&stop) {}
-    say(Level::Notice, format_args!("the agent was told to stop: the brokers of {} go on", node.containers()));
+    say(
+        Level::Notice,
+        format_args!("the agent was told to stop: the brokers of {} go on", node.containers()),
+    );
     notify("STOPPING=1");
     Ok(())
 }
@@ -244,7 +248,12 @@ impl Node {
             return;
         }
         if self.pods.iter().filter(|pod| its(pod)).count() >= BROKERS_OF_POD {
-            return refuse_aloud(&socket, &caller.applicant, &interface, "the container has too many brokers");
+            return refuse_aloud(
+                &socket,
+                &caller.applicant,
+                &interface,
+                "the container has too many brokers",
+            );
         }
         if self.pods.len() >= BROKERS_MAX {
             return refuse_aloud(&socket, &caller.applicant, &interface, "the node has too many brokers");
@@ -312,7 +321,9 @@ impl Pod {
         let Some(said) = &mut self.said else { return };
         let room = WORDS_MAX.saturating_sub(self.words.len() as u64);
         let read = said.take(room).read_to_end(&mut self.words);
-        if read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock) && !self.words.ends_with(b"\n") {
+        if read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+            && !self.words.ends_with(b"\n")
+        {
             return;
         }
         self.said = None;
@@ -392,10 +403,17 @@ pub(crate) fn pod(arguments: &PodArguments) -> ExitCode {
     };
     let network = enter();
     hosting(|options| {
-        let network = network.map_err(|error| format!("the container's network cannot be entered: {error}"))?;
+        let network =
+            network.map_err(|error| format!("the container's network cannot be entered: {error}"))?;
         let policy = PolicyFile(policy.clone());
         let watch = Watch::new(interface, shown(interface, network), policy, Some(network));
-        host_pod(interface, attachment_options(options), &super::settings(options), Box::new(watch), super::say)
-            .map_err(|error| error.to_string())
+        host_pod(
+            interface,
+            attachment_options(options),
+            &super::settings(options),
+            Box::new(watch),
+            super::say,
+        )
+        .map_err(|error| error.to_string())
     })
 }

@@ -45,7 +45,9 @@ impl Place {
             // It was started by another agent, or by somebody else of root's.
             Ok(None) => match Lease::at_interface(interface) {
                 Ok(Some(lease)) => Answer::Served(lease),
-                Ok(None) => Answer::No(format!("{interface} is served by somebody whom this user cannot trust")),
+                Ok(None) => {
+                    Answer::No(format!("{interface} is served by somebody whom this user cannot trust"))
+                }
                 Err(Error::BrokerGone { .. }) => Answer::Again,
                 Err(error) => Answer::No(error.to_string()),
             },

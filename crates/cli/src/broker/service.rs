@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use overfly_load::Page;
 use overfly_link::broker::agent::PATH;
+use overfly_load::Page;
 use overfly_profile::{InForce, Profile};
 use overfly_steer::{Admission, Applicant, Event, Share, stand};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -99,7 +99,12 @@ enum Served<'a> {
     Containers(&'a Path),
 }
 
-fn begin(arguments: &Arguments, interface: &str, policy: PolicyFile, in_force: &InForce) -> Result<(), String> {
+fn begin(
+    arguments: &Arguments,
+    interface: &str,
+    policy: PolicyFile,
+    in_force: &InForce,
+) -> Result<(), String> {
     let options = attachment_options(&in_force.options);
     let stop = stop_signals().map_err(|error| format!("signals cannot be heard: {error}"))?;
     let metrics = arguments.metrics.as_deref().map(|address| {

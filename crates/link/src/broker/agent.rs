@@ -44,7 +44,8 @@ impl Seek {
     pub fn new(interface: &str) -> Option<Seek> {
         let mut seek = Seek::new_zeroed();
         (seek.magic, seek.version, seek.message) = (MAGIC, U16::new(VERSION), U16::new(SEEK));
-        fits(interface.as_bytes()).then(|| seek.interface[..interface.len()].copy_from_slice(interface.as_bytes()))?;
+        fits(interface.as_bytes())
+            .then(|| seek.interface[..interface.len()].copy_from_slice(interface.as_bytes()))?;
         Some(seek)
     }
 
@@ -96,7 +97,8 @@ impl Found {
             return Err(Error::BrokerProtocol("a yes instead of a broker's name"));
         };
         let length = found.name.iter().position(|&byte| byte == 0).unwrap_or(NAME_MAX);
-        let name = str::from_utf8(&found.name[..length]).map_err(|_| Error::BrokerProtocol("a broker's name"))?;
+        let name =
+            str::from_utf8(&found.name[..length]).map_err(|_| Error::BrokerProtocol("a broker's name"))?;
         Ok((!name.is_empty()).then(|| name.to_owned()))
     }
 }
@@ -154,7 +156,10 @@ mod tests {
 
     #[test]
     fn an_answer_is_a_name_or_a_reason() {
-        assert_eq!(Found::parse(Found::new(Some("overfly-1-2")).as_bytes()).unwrap().as_deref(), Some("overfly-1-2"));
+        assert_eq!(
+            Found::parse(Found::new(Some("overfly-1-2")).as_bytes()).unwrap().as_deref(),
+            Some("overfly-1-2")
+        );
         assert_eq!(Found::parse(Found::new(None).as_bytes()).unwrap(), None);
         let no = Reply::no(Refusal::BadRequest, "no rule");
         assert!(matches!(Found::parse(no.as_bytes()), Err(Error::Refused { .. })));

@@ -12,9 +12,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
-use super::{LeftFrames, PeerIdentity};
 use super::client::{dial_within, hear_with_descriptors, tell};
 use super::message::{Hello, LeftPart, Role, Shown, ShownPart, Token};
+use super::{LeftFrames, PeerIdentity};
 use crate::Error;
 use crate::watch::View;
 
