@@ -305,7 +305,7 @@ impl Pod {
     /// The brokers in its network namespace.
     #[must_use]
     pub fn brokers(&self) -> Vec<u32> {
-        let namespace = PathBuf::from(format!("/proc/{}/ns/net", self.inner));
+        let namespace = std::fs::read_link(format!("/proc/{}/ns/net", self.inner)).unwrap_or_default();
         let is_broker = |id: &u32| {
             std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|name| name == "overfly-broker\n")
         };

@@ -184,7 +184,7 @@ fn a_connection_that_is_passed_on_is_of_no_use_elsewhere() {
     let speaks = script(
         MOUNTED,
         &format!(
-            "l = socket.socket(socket.AF_UNIX)\nl.bind('{MOUNTED}/between/s')\nl.listen()\nc, _ = l.accept()\n\
+            "os.umask(0)\nsocket.setdefaulttimeout(20)\nl = socket.socket(socket.AF_UNIX)\nl.bind('{MOUNTED}/between/s')\nl.listen()\nc, _ = l.accept()\n\
              _, (fd,), _, _ = socket.recv_fds(c, 1, 1)\ns = socket.socket(fileno=fd)\ns.send(question)\n\
              answer = s.recv(4096)\nprint(answer.hex(), flush=True)\n\
              name = answer[2:].split(b'\\0')[0]\nt = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
