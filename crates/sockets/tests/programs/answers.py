@@ -522,14 +522,13 @@ def what_is_known_of_the_path():
 
 
 def bind_again(number):
-    """What bind() to a port says, that something else has: without SO_REUSEADDR, with it, and what listen() says then."""
+    """What bind() to a port that something else has, or listen() then, says: without SO_REUSEADDR, and with it."""
     said = []
-    for reuses in (0, 1):
+    for reuses in 0, 1:
         with socket.socket() as other:
             other.setsockopt(S, socket.SO_REUSEADDR, reuses)
-            said.append(trying(other.bind, (OWN, number)))
-            said.append(trying(other.listen) if said[-1] is None else "-")
-    return said
+            said.append(trying(other.bind, (OWN, number)) or trying(other.listen) or "free")
+    return " ".join(said)
 
 
 def server_with(reuses):
@@ -548,7 +547,7 @@ def a_port_that_connections_have():
         number = server.getsockname()[1]
         control = order("connect", number, "take(1); tell(b'.'); hold()")
         connection, _ = server.accept()
-        say("listens", reuses, bind_again(number))
+        say("listening", reuses, bind_again(number))
         server.close()
         say("accepted", reuses, bind_again(number))
         connection.send(b"x")
@@ -610,11 +609,10 @@ def a_port_in_time_wait_connects_again():
             control = order("listen", number, "s.recv(1); tell(b'.')")
             end = socket.socket()
             end.setsockopt(S, socket.SO_REUSEADDR, reuses)
-            said = trying(end.bind, (OWN, own))
-            said = said, trying(end.connect, (PEER, number)) if said is None else "-"
-            say(turn, reuses, *said)
+            said = trying(end.bind, (OWN, own)) or trying(end.connect, (PEER, number)) or "free"
+            say(turn, reuses, said)
             end.close()
-            if said == (None, None):
+            if said == "free":
                 control.recv(1)
             else:
                 with socket.create_connection((PEER, number)):
