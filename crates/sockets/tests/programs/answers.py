@@ -438,8 +438,8 @@ def waiting_by_the_numbers_of_the_calls():
     epoll = select.epoll()
     epoll.register(end.socket, select.EPOLLIN)
     found = ctypes.create_string_buffer(64)
-    say("size", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), 4)))
-    say("none", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), 8)))
+    say("size", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), ctypes.c_size_t(4))))
+    say("none", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), ctypes.c_size_t(8))))
 
 
 @case

@@ -421,7 +421,11 @@ CALLS = {
 
 def bad_pointers():
     """Addresses where nobody has memory: the first page, and the kernel's half."""
-    for text, address in ("null", None), ("low", ctypes.c_void_p(8)), ("high", ctypes.c_void_p(-1)):
+    addresses = {"null": None, "low": ctypes.c_void_p(8), "high": ctypes.c_void_p(-1)}
+    if "OVERFLY_TEST_SANITIZER" in os.environ:
+        # AddressSanitizer's own getsockname() reads what it is given, before anybody else sees it.
+        del addresses["low"]
+    for text, address in addresses.items():
         def add(name, function):
             CALLS[f"{name} {text}"] = function
 
