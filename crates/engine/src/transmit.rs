@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps};
 use overfly_wire::{
-    FrameSink, MacAddr, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
+    FrameSink, MacAddr, Promised, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
 };
 
 use crate::config::Ecn;
@@ -479,6 +479,8 @@ impl<O: Owner> Turn<'_, O> {
         let cut = self.shared.config.segment_offload > 0 && outgoing.length >= 2 * u32::from(flow.mss);
         let unfinished = cut || self.shared.config.checksum_offload;
         let headers = headers_len(flow.tuple.is_v4());
+        let may_promise = cut && sink.takes_promises();
+        let mut promised = None;
         let frame = match cut {
             false => sink.frame(),
             true => sink.long_frame(headers + tcp::MAX_HEADER_LEN + outgoing.length as usize),
@@ -501,7 +503,9 @@ impl<O: Owner> Turn<'_, O> {
             // A SYN's data follows its own sequence number.
             let offset =
                 if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
-            if unfinished {
+            if may_promise && self.owner.promise(self.id, offset, payload.len()) {
+                promised = Some(Promised { flow: self.id.index(), offset, length: payload.len() });
+            } else if unfinished {
                 self.owner.fill(self.id, offset, payload);
             } else {
                 let known = self.owner.fill_and_sum(self.id, offset, payload);
@@ -521,14 +525,15 @@ impl<O: Owner> Turn<'_, O> {
             (outgoing.ecn.in_traffic_class(flow.traffic_class), flow.hop_limit),
         );
         if unfinished {
-            sink.commit_unfinished(
-                length,
-                Unfinished {
-                    checksum_from: headers as u16,
-                    segment_len: if cut { flow.mss } else { 0 },
-                    headers_len: (headers + header_len) as u16,
-                },
-            );
+            let left = Unfinished {
+                checksum_from: headers as u16,
+                segment_len: if cut { flow.mss } else { 0 },
+                headers_len: (headers + header_len) as u16,
+            };
+            match promised {
+                Some(payload) => sink.commit_promised(left, payload),
+                None => sink.commit_unfinished(length, left),
+            }
         } else {
             sink.commit(length);
         }

@@ -6,7 +6,7 @@ use overfly_link::broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
-use overfly_wire::{FrameSink, Unfinished};
+use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::Errno;
 
 use crate::kernel::make_internal;
@@ -241,6 +241,13 @@ impl Transport for Carrier {
     }
 
     #[inline]
+    fn redeem(&mut self, promises: &impl Promises) {
+        if let Carrier::Xdp(link) = self {
+            link.redeem(promises);
+        }
+    }
+
+    #[inline]
     fn post(&mut self, underway: bool) -> Option<i32> {
         match self {
             Carrier::Xdp(link) => link.publish(underway).map(|socket| socket.as_raw_fd()),
@@ -325,6 +332,17 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.commit_unfinished(length, left),
             Carrier::Tap(port) => port.commit_unfinished(length, left),
             Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
+        }
+    }
+
+    #[inline]
+    fn takes_promises(&self) -> bool {
+        matches!(self, Carrier::Xdp(link) if link.takes_promises())
+    }
+
+    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        if let Carrier::Xdp(link) = self {
+            link.commit_promised(left, payload);
         }
     }
 }

@@ -8,6 +8,7 @@ use overfly_engine::{
     Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UdpId, Unreachable,
 };
 use overfly_wire::checksum::Sum;
+use overfly_wire::{Promised, Promises};
 use rustix::io::Errno;
 
 use crate::bound;
@@ -96,6 +97,8 @@ struct IdleBuffers {
     first_buffers: usize,
 }
 
+/// Payload of fewer bytes is copied into its frame: that costs no more than two more pieces of it.
+const PROMISED_MIN: usize = 4096;
 /// Time between two walks: a buffer goes when it was not used for one to two of them.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Sockets that a walk looks at between two pumps, and how long the others wait: a pump takes microseconds.
@@ -628,6 +631,12 @@ impl Owner for Face {
         sum
     }
 
+    fn promise(&mut self, flow: FlowId, offset: u64, length: usize) -> bool {
+        let Some(id) = self.socket_of(flow).filter(|_| length >= PROMISED_MIN) else { return false };
+        self.sent(id, offset + length as u64);
+        true
+    }
+
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
         if let Some(id) = self.socket_of(flow) {
             let socket = self.at(id);
@@ -653,5 +662,14 @@ fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
         Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
         Unreachable::Header => Errno::PROTO,
         Unreachable::TooBig(_) => Errno::MSGSIZE,
+    }
+}
+
+impl Promises for Face {
+    fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
+        let Some(id) = self.socket_of(FlowId::at(promised.flow)) else { return (&[], &[]) };
+        let socket = self.at(id);
+        let place = usize::try_from(promised.offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
+        socket.send.pieces(place, promised.length)
     }
 }

@@ -16,7 +16,7 @@ use core::time::Duration;
 use overfly_engine::{Algorithm, Engine, Error, Info, Instant, KeepAlive};
 use overfly_link::watch::Show;
 use overfly_profile::sysctls::FastOpenKeys;
-use overfly_wire::{FrameSink, MacAddr};
+use overfly_wire::{FrameSink, MacAddr, Promises};
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
@@ -33,6 +33,8 @@ use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State}
 const RECEIVE_BATCH: usize = 1024;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
+/// How often a link that reads payload in place is filled and emptied in turns: a megabyte and a half at most.
+const PROMISED_ROUNDS: u32 = 8;
 
 /// The next hop where the engine is to ask for it itself.
 const UNKNOWN: MacAddr = MacAddr([0; 6]);
@@ -43,7 +45,9 @@ pub trait Transport: FrameSink {
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
-    /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
+    /// Sends what was committed with its payload promised ([`FrameSink::commit_promised`]), before anything else happens to its flows.
+    fn redeem(&mut self, _promises: &impl Promises) {}
+    /// As `flush`, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
     /// returned. If one is `underway`, or still to come, it serves all that was posted before it began.
     fn post(&mut self, _underway: bool) -> Option<i32> {
         self.flush();
@@ -302,15 +306,18 @@ impl<T: Transport> Stack<T> {
         let Drive { engine, transport } = drive;
         let mut done = !engine.has_output();
         self.face.side = side;
-        let mut transmit = |transport: &mut T| match self.show.as_mut().filter(|_| self.captured) {
-            Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
-            None => engine.transmit(now, &mut self.face, transport),
-        };
-        done = done || transmit(transport);
-        if !done {
-            // What the link cannot take at first it may after it was flushed.
-            transport.flush();
-            done = transmit(transport);
+        // What the link cannot take at first it may after it was flushed; what is promised leaves it only here.
+        let mut rounds = if transport.takes_promises() { PROMISED_ROUNDS } else { 2 };
+        while !done && rounds > 0 {
+            done = match self.show.as_mut().filter(|_| self.captured) {
+                Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
+                None => engine.transmit(now, &mut self.face, transport),
+            };
+            transport.redeem(&self.face);
+            rounds -= 1;
+            if !done && rounds > 0 {
+                transport.flush();
+            }
         }
         // What the device could not take before, too.
         if self.defers {
