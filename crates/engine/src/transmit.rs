@@ -13,7 +13,7 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
-use crate::owner::{Act, Owner};
+use crate::owner::{Act, FlowId, Owner};
 use crate::sequence::{before, distance, later};
 use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::{Ends, Tuple};
@@ -480,7 +480,6 @@ impl<O: Owner> Turn<'_, O> {
         let unfinished = cut || self.shared.config.checksum_offload;
         let headers = headers_len(flow.tuple.is_v4());
         let may_promise = cut && sink.takes_promises();
-        let mut promised = None;
         let frame = match cut {
             false => sink.frame(),
             true => sink.long_frame(headers + tcp::MAX_HEADER_LEN + outgoing.length as usize),
@@ -497,7 +496,7 @@ impl<O: Owner> Turn<'_, O> {
         };
         let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
-        let mut sum = Sum::new();
+        let (mut sum, mut promised) = (Sum::new(), None);
         if outgoing.length > 0 {
             let payload = &mut frame[headers + header_len..headers + segment_len];
             // A SYN's data follows its own sequence number.
@@ -508,12 +507,7 @@ impl<O: Owner> Turn<'_, O> {
             } else if unfinished {
                 self.owner.fill(self.id, offset, payload);
             } else {
-                let known = self.owner.fill_and_sum(self.id, offset, payload);
-                debug_assert!(
-                    known.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
-                    "an owner's sum is that of the bytes it wrote"
-                );
-                sum = known.unwrap_or_else(|| Sum::new().bytes(payload));
+                sum = fill_and_sum(self.owner, self.id, offset, payload);
             }
         }
         let length = self.shared.finish_tcp(
@@ -556,6 +550,17 @@ impl<O: Owner> Turn<'_, O> {
         }
         Ok(())
     }
+}
+
+/// Writes payload, and returns its sum.
+#[inline(always)]
+fn fill_and_sum<O: Owner>(owner: &mut O, flow: FlowId, offset: u64, payload: &mut [u8]) -> Sum {
+    let known = owner.fill_and_sum(flow, offset, payload);
+    debug_assert!(
+        known.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
+        "an owner's sum is that of the bytes it wrote"
+    );
+    known.unwrap_or_else(|| Sum::new().bytes(payload))
 }
 
 impl Shared {

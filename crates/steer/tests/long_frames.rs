@@ -126,6 +126,43 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
     rustix::net::recv(socket, buffer, rustix::net::RecvFlags::empty()).ok().map(|(length, _)| length)
 }
 
+/// Commits a frame: a long one with its payload, or with a promise of it.
+fn send(
+    link: &mut XdpLink,
+    macs: [MacAddr; 2],
+    flow: u16,
+    offset: u32,
+    payload: usize,
+    kept: &mut Keeper,
+    random: &mut Random,
+) {
+    let wanted = HEADERS + payload;
+    let is_full = if payload > SEGMENT { link.long_frame(wanted).is_none() } else { link.frame().is_none() };
+    if is_full {
+        // What is promised makes room only here.
+        link.redeem(kept);
+        kept.0.clear();
+        link.flush();
+    }
+    if payload > SEGMENT {
+        let frame = link.long_frame(wanted).expect("room for a long frame");
+        let length = write(frame, macs, flow, offset, payload, true);
+        let left = Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
+        if random.below(2) == 0 {
+            let promise = Promised { flow: kept.0.len(), offset: 0, length: payload };
+            kept.0.push((frame[HEADERS..length].to_vec(), random.below(payload as u64 + 1) as usize));
+            frame[HEADERS..].fill(0xee);
+            link.commit_promised(left, promise);
+        } else {
+            link.commit_unfinished(length, left);
+        }
+    } else {
+        let frame = link.frame().expect("room for a frame");
+        let length = write(frame, macs, flow, offset, payload, false);
+        link.commit(length);
+    }
+}
+
 #[test]
 fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     const FLOWS: u16 = 40;
@@ -167,33 +204,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
             1 => 2 * SEGMENT + random.below(9_000) as usize,
             _ => random.below(SEGMENT as u64 + 1) as usize,
         };
-        let wanted = HEADERS + payload;
-        let is_full =
-            if payload > SEGMENT { link.long_frame(wanted).is_none() } else { link.frame().is_none() };
-        if is_full {
-            // What is promised makes room only here.
-            link.redeem(&kept);
-            kept.0.clear();
-            link.flush();
-        }
-        if payload > SEGMENT {
-            let frame = link.long_frame(wanted).expect("room for a long frame");
-            let length = write(frame, macs, flow, *offset, payload, true);
-            let left =
-                Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
-            if random.below(2) == 0 {
-                let promise = Promised { flow: kept.0.len(), offset: 0, length: payload };
-                kept.0.push((frame[HEADERS..length].to_vec(), random.below(payload as u64 + 1) as usize));
-                frame[HEADERS..].fill(0xee);
-                link.commit_promised(left, promise);
-            } else {
-                link.commit_unfinished(length, left);
-            }
-        } else {
-            let frame = link.frame().expect("room for a frame");
-            let length = write(frame, macs, flow, *offset, payload, false);
-            link.commit(length);
-        }
+        send(&mut link, macs, flow, *offset, payload, &mut kept, &mut random);
         *offset += payload as u32;
         if random.below(20) == 0 {
             link.redeem(&kept);
