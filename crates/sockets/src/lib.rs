@@ -18,6 +18,7 @@ mod cancel;
 mod environment;
 mod face;
 pub mod interest;
+mod options;
 mod ring;
 pub mod socket;
 pub mod stack;

@@ -50,18 +50,18 @@ pub(crate) use self::sleep::{
 pub(crate) use self::spin::{goes_on, spin_until};
 use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
-use crate::environment;
 use crate::interest::SetId;
-use crate::kernel::{self, Fresh, now};
+use crate::kernel::{self, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
+use crate::options::{self, Backing, Fresh};
 pub(crate) use crate::sleepers::For;
 use crate::sleepers::{Calls, Sleepers};
 use crate::socket::{Settings, Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
 use crate::table::{self, Entry};
-use crate::{allocate, bound, sys};
+use crate::{allocate, bound, environment, sys};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -507,7 +507,7 @@ impl Process {
             return Ok(());
         }
         self.receive_buffer_max = kernel::receive_buffer_max();
-        self.fresh = Some(Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?);
+        self.fresh = Some(kernel::fresh().map_err(|error| format!("a TCP socket: {error}"))?);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         let limit = limit / contexts::all().count() as u64;
         self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
@@ -955,8 +955,9 @@ impl Process {
 
     /// What the program has asked of a listener alone.
     fn follow_listener(&mut self, id: SocketId, descriptor: i32) {
-        self.stack.defer_accept(id, kernel::defer_accept(descriptor));
-        let max = kernel::fast_open_max(descriptor);
+        let asked = options::of_listener(Backing(descriptor));
+        self.stack.defer_accept(id, Duration::from_secs(asked.defer_s.into()));
+        let max = kernel::fast_open_max(asked);
         self.stack.open_fast(id, max, if max > 0 { kernel::fast_open_keys(descriptor) } else { None });
     }
 
@@ -992,7 +993,7 @@ impl Process {
         let socket = self.stack.socket(id);
         // Other processes may have set something on a listener; on a socket of our own, only this one.
         let mut settings = if socket.customized || socket.listening.is_some() {
-            kernel::settings(descriptor, fresh)
+            options::read(Backing(descriptor), fresh)
         } else {
             fresh.settings
         };

@@ -19,9 +19,9 @@ use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
-pub(crate) use self::datagram::{DatagramFace, Datagrams};
+pub(crate) use self::datagram::{DatagramFace, Datagrams, wants};
 #[cfg(not(test))]
-pub(crate) use self::datagram::{Read, Trouble, wants};
+pub(crate) use self::datagram::{Read, Trouble};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};

@@ -37,31 +37,16 @@ pub(crate) mod wants {
     /// IP_RECVTOS, and IPV6_RECVTCLASS.
     pub(crate) const CLASS: u16 = 1 << 4;
     pub(crate) const CLASS_6: u16 = 1 << 5;
-    /// When it came, by the options' names (include/uapi/asm-generic/socket.h), each with the parts of a second that it tells:
-    /// SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPNS_NEW, SO_TIMESTAMP_NEW. The last one is said to be on with the one before it.
-    pub(crate) const TIMES: [(u16, i32, i64); 4] = [
-        (1 << 6, libc::SO_TIMESTAMP, 1_000_000),
-        (1 << 7, libc::SO_TIMESTAMPNS, 1_000_000_000),
-        (1 << 8, 64, 1_000_000_000),
-        (1 << 9, 63, 1_000_000),
-    ];
+    /// SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPNS_NEW and SO_TIMESTAMP_NEW: when it came.
+    pub(crate) const TIME: u16 = 1 << 6;
+    pub(crate) const TIME_NS: u16 = 1 << 7;
+    pub(crate) const TIME_NS_NEW: u16 = 1 << 8;
+    pub(crate) const TIME_NEW: u16 = 1 << 9;
     /// UDP_GRO: several that belong together may be read as one, and how long each is.
     pub(crate) const SEGMENTS: u16 = 1 << 10;
     /// IP_RECVERR, and IPV6_RECVERR: errors from ICMP, also those that are not for good.
     pub(crate) const ERRORS: u16 = 1 << 11;
     pub(crate) const ERRORS_6: u16 = 1 << 12;
-    /// Those that are no times, with their level and name.
-    pub(crate) const OTHERS: [(u16, i32, i32); 9] = [
-        (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
-        (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-        (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
-        (HOPS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
-        (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
-        (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
-        (SEGMENTS, libc::SOL_UDP, libc::UDP_GRO),
-        (ERRORS, libc::IPPROTO_IP, libc::IP_RECVERR),
-        (ERRORS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
-    ];
 }
 
 /// One datagram that waits to be read; its payload stands in the socket's receive ring.
