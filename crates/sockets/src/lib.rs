@@ -19,6 +19,7 @@ mod environment;
 mod face;
 pub mod interest;
 mod options;
+mod owner;
 mod ring;
 pub mod socket;
 pub mod stack;

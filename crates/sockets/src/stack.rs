@@ -25,6 +25,7 @@ pub(crate) use self::datagram::{Read, Trouble};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
+use crate::owner::EngineOwner;
 use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more: a receive ring of the usual size. A program that
@@ -233,13 +234,12 @@ impl<T: Transport> Stack<T> {
     /// Takes what the links received, runs timers, and sends everything that is due. Returns the frames received.
     pub fn pump(&mut self, now: Instant) -> usize {
         self.now = now;
-        self.face.now = now;
         let mut received = 0;
         for side in Side::ALL {
             received += self.receive(now, side);
         }
-        self.face.promote_due();
-        self.face.give_back_idle();
+        self.face.promote_due(now);
+        self.face.give_back_idle(now);
         self.do_chores();
         self.transmit(now);
         received
@@ -248,16 +248,15 @@ impl<T: Transport> Stack<T> {
     fn receive(&mut self, now: Instant, side: Side) -> usize {
         let Some(drive) = &mut self.drives[side.index()] else { return 0 };
         let Drive { engine, transport } = drive;
-        let face = &mut self.face;
-        face.side = side;
+        let mut owner = EngineOwner { face: &mut self.face, side, now };
         let mut show = self.show.as_mut().filter(|_| self.captured);
         let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
             if let Some(show) = &mut show {
                 show.frame(now.as_micros(), false, frame);
             }
-            engine.receive(now, frame, face);
-            if let Some(id) = face.unnamed.take() {
-                let socket = face.at_mut(id);
+            engine.receive(now, frame, &mut owner);
+            if let Some(id) = owner.face.unnamed.take() {
+                let socket = owner.face.at_mut(id);
                 if let Some(flow) = socket.flow {
                     (socket.local, socket.remote) = engine.tuple(flow);
                 }
@@ -265,9 +264,9 @@ impl<T: Transport> Stack<T> {
         });
         let gone = transport.take_gone();
         if !gone.is_empty() {
-            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
+            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), &mut owner);
         }
-        engine.advance(now, face);
+        engine.advance(now, &mut owner);
         received
     }
 
@@ -301,10 +300,10 @@ impl<T: Transport> Stack<T> {
         let Some(drive) = &mut self.drives[side.index()] else { return true };
         let Drive { engine, transport } = drive;
         let mut done = !engine.has_output();
-        self.face.side = side;
+        let mut owner = EngineOwner { face: &mut self.face, side, now };
         let mut transmit = |transport: &mut T| match self.show.as_mut().filter(|_| self.captured) {
-            Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
-            None => engine.transmit(now, &mut self.face, transport),
+            Some(show) => engine.transmit(now, &mut owner, &mut Tapped::new(transport, show, now)),
+            None => engine.transmit(now, &mut owner, transport),
         };
         done = done || transmit(transport);
         if !done {
@@ -660,8 +659,8 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at(id);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.abort(flow);
-            self.face.side = socket.side;
-            self.face.unbind_flow(flow);
+            let side = socket.side;
+            self.face.unbind_flow(side, flow);
         }
         self.face.drop_interests(id);
         self.face.release(id);
@@ -790,8 +789,7 @@ impl<T: Transport> Stack<T> {
             // Before the SYN, which says so.
             drive.engine.set_max_segment(flow, settings.max_segment);
         }
-        self.face.side = side;
-        self.face.bind_flow(flow, id);
+        self.face.bind_flow(side, flow, id);
         let socket = self.face.at_mut(id);
         socket.begin_anew();
         socket.state = State::Connecting;

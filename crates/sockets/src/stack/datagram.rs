@@ -195,9 +195,8 @@ impl DatagramFace {
 }
 
 impl Face {
-    pub(crate) fn datagram_arrived(&mut self, id: UdpId, datagram: &Datagram<'_>) {
+    pub(crate) fn datagram_arrived(&mut self, arrived: Instant, id: UdpId, datagram: &Datagram<'_>) {
         let Some(id) = self.datagrams.socket(id) else { return };
-        let arrived = self.now;
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         // Linux, too, takes one more where there is any room left (__udp_enqueue_schedule_skb()).
@@ -224,13 +223,13 @@ impl Face {
     /// everything, connected ones of hard errors at their next call, others of nothing.
     pub(crate) fn datagram_failed_at(
         &mut self,
+        arrived: Instant,
         id: UdpId,
         remote: SocketAddr,
         why: Unreachable,
         report: &Report<'_>,
     ) {
         let Some(id) = self.datagrams.socket(id) else { return };
-        let arrived = self.now;
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         let (error, is_hard) = meaning(why, remote.is_ipv6());
