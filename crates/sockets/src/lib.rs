@@ -15,6 +15,7 @@
 mod allocate;
 mod bound;
 mod cancel;
+mod descriptors;
 mod environment;
 mod face;
 pub mod interest;
@@ -50,7 +51,6 @@ mod spins;
 #[cfg(not(test))]
 mod statistics;
 mod sys;
-#[cfg(not(test))]
 mod table;
 
 #[cfg(test)]
