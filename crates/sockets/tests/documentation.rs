@@ -129,3 +129,18 @@ fn options_stand_in_the_table_alone() {
     let idle: Vec<_> = explained.difference(&beside).collect();
     assert!(missing.is_empty() && idle.is_empty(), "not explained {missing:?}, no more there {idle:?}");
 }
+
+/// tests/errnos.rs holds every option of a TCP socket that the tables name against the kernel's, in each state.
+#[test]
+fn the_walk_through_states_leaves_no_option_out() {
+    let script = fs::read_to_string(root().join("tests/programs/errnos.py")).unwrap();
+    let tables =
+        ["| option of a connection |", "| option of a listener |", "| option that only the kernel follows |"];
+    for name in tables.into_iter().flat_map(first_column) {
+        // As a key of what is asked for in a row, or in a call of its own.
+        let walked = [format!("\"{name}\""), format!("get {name}\""), format!("set {name}\"")]
+            .iter()
+            .any(|key| script.contains(key));
+        assert!(walked, "{name}");
+    }
+}
