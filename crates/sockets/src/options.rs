@@ -7,6 +7,7 @@ mod kept;
 mod table;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wants;
 
 pub(crate) use self::backing::{Backing, Fresh, Placeholder};
 pub(crate) use self::kept::{Connection, Given, Kept};
@@ -117,7 +118,7 @@ pub(crate) enum Datagram {
     PiecesAbove,
     /// As `Kernel`; what is sent is cut into datagrams of so many bytes.
     SegmentLen,
-    /// Something is told with each datagram: a bit of [`crate::stack::wants`].
+    /// Something is told with each datagram: a bit of [`wants`].
     Tells(u16),
     /// As `Tells`: when it came, in so many parts of a second.
     TellsTime(u16, u32),
@@ -287,7 +288,7 @@ pub(crate) fn of_listener(socket: Backing) -> Listener {
     listener
 }
 
-/// What a UDP socket's kernel socket is asked to tell of each datagram, as bits of [`crate::stack::wants`].
+/// What a UDP socket's kernel socket is asked to tell of each datagram, as bits of [`wants`].
 pub(crate) fn told(socket: Backing) -> u16 {
     let is_on = |option: &SocketOption| socket.number(option.level, option.name).is_ok_and(|on| on != 0);
     let bit = |option: &SocketOption| match option.datagram {

@@ -7,19 +7,21 @@ mod datagram;
 mod handover;
 mod opened;
 pub(crate) mod rows;
+mod sets;
+mod settings;
 mod tap;
 
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Algorithm, Engine, Error, Info, Instant, KeepAlive};
+use overfly_engine::{Engine, Error, Instant};
 use overfly_link::watch::Show;
 use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
-pub(crate) use self::datagram::{DatagramFace, Datagrams, wants};
+pub(crate) use self::datagram::{DatagramFace, Datagrams};
 #[cfg(not(test))]
 pub(crate) use self::datagram::{Read, Trouble};
 use self::tap::Tapped;
@@ -499,42 +501,6 @@ impl<T: Transport> Stack<T> {
         Ok(first)
     }
 
-    /// A listener has other settings than when this process joined it.
-    pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
-        self.face.at_mut(id).settings = settings;
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            let Some(drive) = &mut self.drives[port.side.index()] else { continue };
-            let most = match settings.max_segment {
-                0 => u16::MAX,
-                bytes => bytes,
-            };
-            drive.engine.set_listener_max_segment(port.listener, most);
-            drive.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
-        }
-    }
-
-    /// Connections of the listener are to be accepted once they have data, or after so long (TCP_DEFER_ACCEPT).
-    pub fn defer_accept(&mut self, id: SocketId, defer: Duration) {
-        if let Some(listening) = &mut self.face.at_mut(id).listening {
-            listening.defer = defer;
-        }
-    }
-
-    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; these are the keys of its cookies.
-    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, keys: Option<FastOpenKeys>) {
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            if let Some(drive) = &mut self.drives[port.side.index()] {
-                drive.engine.set_listener_fast_open(port.listener, max);
-            }
-        }
-        if let Some((primary, backup)) = keys.filter(|_| max > 0 && keys != self.fast_open_keys) {
-            for drive in self.drives.iter_mut().flatten() {
-                drive.engine.set_fast_open_keys(primary, backup);
-            }
-            self.fast_open_keys = keys;
-        }
-    }
-
     /// Whether this process has joined the listener.
     #[must_use]
     pub fn has_joined(&self, id: SocketId) -> bool {
@@ -834,86 +800,6 @@ impl<T: Transport> Stack<T> {
         }
         self.promise(id, written);
         written
-    }
-
-    /// Tells the engine in what a socket's settings differ from those that it has, `before`.
-    fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
-        if settings == *before {
-            return;
-        }
-        let socket = self.face.at_mut(id);
-        socket.settings = settings;
-        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drives[socket.side.index()])
-        else {
-            return;
-        };
-        if settings.no_delay != before.no_delay {
-            engine.set_no_delay(flow, settings.no_delay);
-        }
-        if settings.cork != before.cork {
-            engine.set_cork(flow, settings.cork);
-        }
-        let keep_alive = |settings: &Settings| {
-            settings.keep_alive.then_some(KeepAlive {
-                idle: settings.keep_idle,
-                interval: settings.keep_interval,
-                probes: settings.keep_probes,
-            })
-        };
-        if keep_alive(&settings) != keep_alive(before) {
-            engine.set_keep_alive(self.now, flow, keep_alive(&settings));
-        }
-        if settings.user_timeout != before.user_timeout {
-            engine.set_user_timeout(flow, settings.user_timeout);
-        }
-        if let Some(on) = settings.quick_ack
-            && settings.quick_ack != before.quick_ack
-        {
-            engine.set_quick_ack(flow, on);
-        }
-        if settings.traffic_class != before.traffic_class {
-            engine.set_traffic_class(flow, settings.traffic_class);
-        }
-        if let Some(algorithm) = settings.congestion
-            && settings.congestion != before.congestion
-        {
-            engine.set_congestion(flow, algorithm);
-        }
-        if let Some(bytes) = settings.receive_limit
-            && settings.receive_limit != before.receive_limit
-        {
-            engine.set_receive_window(flow, bytes);
-        }
-    }
-
-    /// TCP_NODELAY is set, perhaps again: what waits for company goes (tcp_push_pending_frames() in net/ipv4/tcp.c).
-    pub(crate) fn no_delay(&mut self, id: SocketId) {
-        self.change(id, |settings| settings.no_delay = true);
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_no_delay(flow, true);
-        }
-    }
-
-    /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
-    pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
-        let socket = self.face.at_mut(id);
-        if socket.more == more {
-            return;
-        }
-        socket.more = more;
-        let cork = more || socket.settings.cork;
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_cork(flow, cork);
-        }
-    }
-
-    /// Changes a socket's settings.
-    pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
-        let before = self.face.at(id).settings;
-        let mut settings = before;
-        change(&mut settings);
-        self.settle(id, &before, settings);
     }
 
     /// Reads into `target`. `peek` leaves the data in the queue. `Ok(0)` is the end of the stream.
@@ -1240,29 +1126,6 @@ impl<T: Transport> Stack<T> {
         self.face.ids().filter(|&id| self.face.at(id).state == State::Listening)
     }
 
-    /// The largest packet that the path to the socket's peer takes, in bytes.
-    #[must_use]
-    pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
-        let flow = self.face.at(id).flow?;
-        self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
-    }
-
-    /// What governs the congestion window of the socket's flow.
-    #[must_use]
-    pub fn congestion(&self, id: SocketId) -> Option<Algorithm> {
-        let socket = self.face.at(id);
-        let drive = self.drive(socket.side)?;
-        socket.flow.map(|flow| drive.engine.congestion(flow)).or(socket.settings.congestion)
-    }
-
-    /// What the engine knows of the socket's flow.
-    #[must_use]
-    pub fn info(&self, id: SocketId) -> Option<Info> {
-        let socket = self.face.at(id);
-        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
-        Some(drive.engine.info(flow))
-    }
-
     pub(crate) fn socket(&self, id: SocketId) -> &Socket {
         self.face.at(id)
     }
@@ -1331,128 +1194,6 @@ impl<T: Transport> Stack<T> {
 
     pub(crate) fn transports(&self) -> impl Iterator<Item = &T> {
         self.running().map(|drive| &drive.transport)
-    }
-
-    // ---- epoll ----
-
-    /// epoll_create().
-    pub fn open_set(&mut self) -> SetId {
-        self.face.interests.open_set()
-    }
-
-    /// A set that was opened in another context may watch sockets of this one.
-    pub(crate) fn make_room(&mut self, set: SetId) {
-        self.face.interests.make_room(set);
-    }
-
-    /// close() of a set.
-    pub fn close_set(&mut self, set: SetId) {
-        self.empty_set(set);
-        self.face.interests.close_set(set);
-    }
-
-    /// A set watches no socket any more.
-    pub(crate) fn empty_set(&mut self, set: SetId) {
-        let members: Vec<u32> = self.face.interests.of_set(set).collect();
-        for index in members {
-            let id = SocketId(self.face.interests.at(index).socket);
-            let mut head = self.face.at(id).interests;
-            self.face.interests.remove(&mut head, index);
-            self.face.at_mut(id).interests = head;
-        }
-    }
-
-    /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.
-    pub fn watch(
-        &mut self,
-        set: SetId,
-        id: SocketId,
-        descriptor: i32,
-        events: u32,
-        data: u64,
-        in_kernel: bool,
-    ) -> Result<(), Errno> {
-        let level = self.face.asked(id, events);
-        let mut head = self.face.at(id).interests;
-        let index = self.face.interests.add(&mut head, set, id.0, descriptor, events, data, in_kernel)?;
-        self.face.at_mut(id).interests = head;
-        if !in_kernel && level & (events | bits::ERR | bits::HUP) != 0 {
-            self.face.interests.list(index);
-            self.face.news = true;
-        }
-        Ok(())
-    }
-
-    /// EPOLL_CTL_MOD. Returns whether the kernel's set reports this one.
-    pub fn rewatch(
-        &mut self,
-        set: SetId,
-        id: SocketId,
-        descriptor: i32,
-        events: u32,
-        data: u64,
-    ) -> Result<bool, Errno> {
-        let head = self.face.at(id).interests;
-        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
-        if self.face.interests.at(index).events & bits::EXCLUSIVE != 0 {
-            return Err(Errno::INVAL);
-        }
-        self.face.interests.modify(index, events, data);
-        let in_kernel = self.face.interests.at(index).in_kernel;
-        if !in_kernel && self.face.asked(id, events) & (events | bits::ERR | bits::HUP) != 0 {
-            self.face.interests.list(index);
-            self.face.news = true;
-        }
-        Ok(in_kernel)
-    }
-
-    /// EPOLL_CTL_DEL. Returns whether the kernel's set reported this one.
-    pub fn unwatch(&mut self, set: SetId, id: SocketId, descriptor: i32) -> Result<bool, Errno> {
-        let mut head = self.face.at(id).interests;
-        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
-        let in_kernel = self.face.interests.at(index).in_kernel;
-        self.face.interests.remove(&mut head, index);
-        self.face.at_mut(id).interests = head;
-        Ok(in_kernel)
-    }
-
-    /// The interests in a socket: set, descriptor, the events that they wait for, data.
-    pub(crate) fn interests(&self, id: SocketId, mut each: impl FnMut(SetId, i32, u32, u64)) {
-        let mut index = self.face.at(id).interests;
-        while index != NONE {
-            let interest = self.face.interests.at(index);
-            each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
-            index = interest.next;
-        }
-    }
-
-    /// Descriptors in a set whose connections are an ancestor's.
-    pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
-        let interests = &self.face.interests;
-        let lost = |index: &u32| self.face.at(SocketId(interests.at(*index).socket)).state == State::Lost;
-        interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
-    }
-
-    /// What is ready in a set: at most `max` times events and data.
-    pub fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
-        self.face.collect(set, max, report)
-    }
-
-    /// Whether [`Stack::collect`] would find anything.
-    #[must_use]
-    pub fn set_is_ready(&self, set: SetId) -> bool {
-        self.face.set_is_ready(set)
-    }
-
-    /// Whether something happened in a set since this was asked.
-    pub(crate) fn take_news_of(&mut self, set: SetId) -> bool {
-        self.face.interests.take_news(set)
-    }
-
-    /// Sockets of a set that are reported at user level.
-    #[must_use]
-    pub fn watching(&self, set: SetId) -> usize {
-        self.face.interests.watching(set)
     }
 }
 

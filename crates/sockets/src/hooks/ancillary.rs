@@ -6,7 +6,8 @@ use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
 use crate::calls::datagram::{About, Datagram, Origin, Wishes};
 use crate::memory::is_plausible;
-use crate::stack::{Trouble, wants};
+use crate::options::wants;
+use crate::stack::Trouble;
 
 /// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.
 const HEADER: usize = size_of::<cmsghdr>();

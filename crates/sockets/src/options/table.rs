@@ -10,9 +10,8 @@ use super::kept::{
     change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, seconds, send_buffer,
     set_congestion, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer, timeout, timeval,
 };
-use super::{Carried, Datagram, Follow, Refused, SocketOption, When, info};
+use super::{Carried, Datagram, Follow, Refused, SocketOption, When, info, wants};
 use crate::socket::SEND_LIMIT_RANGE;
-use crate::stack::wants;
 
 const YES: &str = "yes; before connect() and on listeners read from there. The kernel says whether SO_RCVBUFFORCE and SO_SNDBUFFORCE are allowed, and the connection follows";
 const CLASS: &str = "the class of every packet, inherited from the listener";
