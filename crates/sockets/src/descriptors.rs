@@ -212,7 +212,7 @@ mod tests {
         kept.release(third);
         assert!(!is_open(third));
         assert_eq!(table::lookup(third), Entry::Kernel);
-        [first, second].map(close);
+        [first, second].into_iter().for_each(close);
     }
 
     #[test]
