@@ -59,8 +59,8 @@ pub(crate) fn forget_stale(descriptor: i32) {
         Entry::Set(_) => {
             let _ = close_set(descriptor);
         }
-        Entry::Kept(context) => at(context as usize).give_up(descriptor),
-        Entry::Internal => process().give_up(descriptor),
+        Entry::Kept(context) => at(context as usize).descriptors.give_up(descriptor),
+        Entry::Internal => process().descriptors.give_up(descriptor),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn forget_stale(descriptor: i32) {
 pub(crate) fn descriptors_ran_out() -> bool {
     let mut any = false;
     if is_active() {
-        contexts::each(|process| any |= process.empty_cache());
+        contexts::each(|process| any |= process.descriptors.give_back());
     }
     any
 }
@@ -224,7 +224,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         if guard.stack.can_accept(id) {
             let v6 = guard.stack.socket(id).v6;
-            let taken = match guard.take_descriptor(v6, close_on_exec) {
+            let taken = match guard.descriptors.take(v6, close_on_exec, kernel::tcp_socket) {
                 Ok(taken) => taken,
                 // Other contexts may keep some.
                 Err(Errno::MFILE | Errno::NFILE) if are_several() && !emptied => {
@@ -253,7 +253,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 }
                 return Answer::ok(Accepted { descriptor: taken, remote });
             }
-            if !guard.keep_descriptor(taken, v6, close_on_exec) {
+            if !guard.descriptors.keep(taken, v6, close_on_exec) {
                 sys::close(taken);
             }
         }
@@ -734,13 +734,13 @@ pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
             let mut guard = of(id);
             let told = Told(&mut guard);
             if told.0.close_socket(id, new) {
-                told.0.give_up(new);
+                told.0.descriptors.give_up(new);
             }
         }
         Entry::Set(_) => {
             close_set(new);
         }
-        Entry::Kept(context) => at(context as usize).give_up(new),
+        Entry::Kept(context) => at(context as usize).descriptors.give_up(new),
         Entry::Internal => return Err(Errno::BUSY),
     }
     Ok(())

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::Process;
 use crate::kernel::{self, now};
+use crate::options::{self, Backing};
 use crate::socket::{Settings, Side, Socket, SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -106,7 +107,7 @@ impl Process {
 
     pub(super) fn apply(&self, descriptor: i32, settings: &Settings) {
         if let Some(fresh) = &self.fresh {
-            kernel::apply(descriptor, settings, fresh);
+            options::write(Backing(descriptor), settings, fresh);
         }
     }
 

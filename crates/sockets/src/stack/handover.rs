@@ -52,8 +52,8 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at(id);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.forget(flow);
-            self.face.side = socket.side;
-            self.face.unbind_flow(flow);
+            let side = socket.side;
+            self.face.unbind_flow(side, flow);
         }
         self.face.drop_interests(id);
         self.face.release(id);
