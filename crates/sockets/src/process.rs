@@ -187,6 +187,8 @@ pub(crate) struct Process {
     within_host: WithinHost,
     /// Connections wait and nobody accepts.
     stalled: Option<stalled::Stalled>,
+    /// When a thread that spins last looked for something to accept.
+    spun_to_accept: Instant,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
@@ -295,6 +297,7 @@ impl Process {
             shared_ports: SharedPorts::new(),
             within_host: WithinHost::new(),
             stalled: None,
+            spun_to_accept: Instant::from_micros(0),
             event_loop: false,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),
@@ -800,7 +803,8 @@ impl Process {
         let (last, customized, v6, close_on_exec) =
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
-        if last && self.is_inherited(id) && self.hand_over(id).is_ok() {
+        let inherited = self.is_inherited(id);
+        if last && inherited && self.stack.socket(id).state == State::Connected && self.hand_over(id).is_ok() {
             return false;
         }
         if last && listens {
@@ -818,7 +822,7 @@ impl Process {
         table::enter(descriptor, Entry::Kernel);
         let kept = match self.stack.close(id) {
             Closed::StillOpen | Closed::Done => false,
-            Closed::Reusable => !customized && self.keep_descriptor(descriptor, v6, close_on_exec),
+            Closed::Reusable => !customized && !inherited && self.keep_descriptor(descriptor, v6, close_on_exec),
             Closed::Held => {
                 let least = if contexts::are_several() { 16 } else { 64 };
                 let keep = self.held < self.cache_limit.max(least) && table::enter(descriptor, self.kept());
@@ -1271,6 +1275,8 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
+            // What came before the fork the child is to know.
+            process.look_again();
             process.leave_unused_listeners();
             if contexts::is_pending(process.context) {
                 process.transmit();

@@ -96,7 +96,7 @@ pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
         }
         Ok((mut guard, id)) if super::is_connection(&guard, id) => {
             // What listens is not what was connected before: the kernel has it.
-            guard.let_go(id);
+            guard.moved(id);
             Ok(())
         }
         Err(Answer::Done(Err(error))) => Err(error),
@@ -405,7 +405,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
 fn connects_in_kernel(process: &mut Process, id: SocketId) {
     process.statistics.kernel_connects += 1;
     if process.stack.socket(id).state == State::Ended {
-        process.let_go(id);
+        process.moved(id);
     } else {
         leave_to_kernel(process, id);
     }
