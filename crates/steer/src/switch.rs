@@ -1,5 +1,6 @@
 //! Which stack of a program a frame from its tap device belongs to: what the XDP program says of an interface's frames, for a
-//! device that has none. A thread reads the device and hands each frame to its stack over shared memory.
+//! device that has none. A thread reads the device and hands each frame to its stack over shared memory. Who takes new connections
+//! is chosen as `bpf/pulse.bpf.h` does.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -9,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::{Cluster, Protocol};
-use overfly_link::memif::MemifLink;
+use overfly_link::memif::{MemifLink, Pulse};
 use overfly_link::tap::{TapLink, missed};
 use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::{FrameSink, ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
@@ -24,6 +25,8 @@ use crate::program::FlowKey;
 const BATCH: usize = 64;
 /// How long to wait where the device is down, or the kernel has no memory.
 const PAUSE: Duration = Duration::from_millis(50);
+/// A scheduler's time slice or two: for so long a stack need not have looked at what came.
+const SYN_PATIENCE: Duration = Duration::from_millis(5);
 /// How long a stack whose ring is full holds up the frames of others, once.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// As above, where there are no others.
@@ -194,10 +197,10 @@ struct Table {
 }
 
 impl Table {
-    fn addressee(&mut self, frame: &[u8]) -> Addressee {
+    fn addressee(&mut self, frame: &[u8], outlets: &mut [Outlet]) -> Addressee {
         match Subject::of(frame) {
             Subject::Flow { protocol, local, remote, opens } => {
-                self.owner(protocol, local, remote, opens).map_or(Addressee::Any, Addressee::Stack)
+                self.owner(protocol, local, remote, opens, outlets).map_or(Addressee::Any, Addressee::Stack)
             }
             Subject::Any => Addressee::Any,
             Subject::All => Addressee::All,
@@ -211,6 +214,7 @@ impl Table {
         local: SocketAddr,
         remote: SocketAddr,
         opens: bool,
+        outlets: &mut [Outlet],
     ) -> Option<u16> {
         let flow = FlowKey::new(protocol, local, remote);
         let recorded = (protocol == Protocol::Tcp).then(|| self.accepted.get(&flow)).flatten();
@@ -227,11 +231,31 @@ impl Table {
         if let Some(stack) = recorded.filter(|&stack| self.groups.accepts(stack, place)) {
             return Some(stack);
         }
-        let stack = self.groups.accepting(place, self.hasher.hash_one(flow) as usize)?;
-        if opens {
-            self.accepted.insert(flow, stack);
+        let turn = self.hasher.hash_one(flow) as usize;
+        if !opens {
+            return self.groups.accepting(place, turn);
         }
+        let stack = self.who_takes(place, turn, outlets)?;
+        self.accepted.insert(flow, stack);
         Some(stack)
+    }
+
+    /// Number `turn` of a listener's stacks, or the next one that waits for a connection; if nobody does, the next one that takes one.
+    fn who_takes(&self, place: Place, turn: usize, outlets: &mut [Outlet]) -> Option<u16> {
+        let count = self.groups.accepting_stacks(place);
+        let in_circle = |from: usize| self.groups.accepting(place, (turn % count.max(1)) + from);
+        let now = Instant::now();
+        for takes in [Outlet::waits_to_accept, Outlet::takes] {
+            for stack in (0..count).filter_map(in_circle).filter(|_| count > 1) {
+                if let Some(outlet) = outlets.iter_mut().find(|outlet| outlet.stack == stack)
+                    && takes(outlet, now)
+                {
+                    outlet.note_syn(now);
+                    return Some(stack);
+                }
+            }
+        }
+        in_circle(0)
     }
 
     fn remove_stack(&mut self, stack: u16) {
@@ -252,9 +276,40 @@ struct Outlet {
     missed: u64,
     /// How often in a row it had not taken everything yet when it was shown more.
     behind: u32,
+    /// As of which look the first SYN came that it had not looked for, and when.
+    unseen: Option<(u64, Instant)>,
 }
 
 impl Outlet {
+    fn new(stack: u16, link: MemifLink) -> Outlet {
+        Outlet { stack, link, given_up: false, missed: 0, behind: 0, unseen: None }
+    }
+
+    /// A thread of the stack's waits to accept, and no SYN has been sent there since it began to.
+    fn waits_to_accept(&self, _now: Instant) -> bool {
+        let Pulse { looks, waits, away } = self.link.pulse();
+        !away && looks != 0 && waits == looks && self.has_seen(looks)
+    }
+
+    /// It has looked since the last SYNs came, or they came just now; and the program has not been elsewhere for a while.
+    fn takes(&self, now: Instant) -> bool {
+        let Pulse { looks, away, .. } = self.link.pulse();
+        let just_now = |(_, since): (u64, Instant)| now - since <= SYN_PATIENCE;
+        !away && (self.has_seen(looks) || self.unseen.is_some_and(just_now))
+    }
+
+    fn has_seen(&self, looks: u64) -> bool {
+        self.unseen.is_none_or(|(unseen, _)| unseen != looks)
+    }
+
+    /// A SYN goes there.
+    fn note_syn(&mut self, now: Instant) {
+        let looks = self.link.pulse().looks;
+        if self.has_seen(looks) {
+            self.unseen = Some((looks, now));
+        }
+    }
+
     /// Hands the frame over if there is room for it.
     fn offer(&mut self, frame: &[u8]) -> bool {
         self.tell_of_missed();
@@ -296,7 +351,7 @@ struct Stacks {
 impl Stacks {
     /// Hands the frame to whom it is for. If that stack has no room but may be waited for: which one, and how long.
     fn deliver(&mut self, frame: &[u8]) -> Option<(u16, Duration)> {
-        match self.table.addressee(frame) {
+        match self.table.addressee(frame, &mut self.outlets) {
             Addressee::Stack(stack) => {
                 let alone = self.outlets.len() == 1;
                 let outlet = self.outlets.iter_mut().find(|outlet| outlet.stack == stack)?;
@@ -347,7 +402,7 @@ impl Switch {
 
     /// A new stack, at the other end of the link.
     pub(crate) fn attach(&self, stack: u16, link: MemifLink) {
-        self.stacks().outlets.push(Outlet { stack, link, given_up: false, missed: 0, behind: 0 });
+        self.stacks().outlets.push(Outlet::new(stack, link));
     }
 
     /// A stack is gone, and all that it asked for.
@@ -616,9 +671,9 @@ mod tests {
             Subject::Flow { protocol: Protocol::Tcp, local: local(4000), remote: remote(80), opens: false };
         assert_eq!(Subject::of(&error), expected);
         let mut table = Table::default();
-        assert_eq!(table.addressee(&error), Addressee::Any);
+        assert_eq!(table.addressee(&error, &mut []), Addressee::Any);
         table.opened.insert(FlowKey::new(Protocol::Tcp, local(4000), remote(80)), 3);
-        assert_eq!(table.addressee(&error), Addressee::Stack(3));
+        assert_eq!(table.addressee(&error, &mut []), Addressee::Stack(3));
     }
 
     /// Frames that are cut anywhere, and some hundred thousand with random bytes: nothing panics.
@@ -655,12 +710,12 @@ mod tests {
         let mut table = Table::default();
         let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);
         let (syn, ack) = (tcp::Flags::SYN, tcp::Flags::ACK);
-        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), syn)), Addressee::Any, "to be refused");
+        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), syn), &mut []), Addressee::Any, "to be refused");
         for stack in [1, 2] {
             listen(&mut table, stack, everywhere);
         }
         let owners: Vec<Addressee> =
-            (1..=100).map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn))).collect();
+            (1..=100).map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn), &mut [])).collect();
         for stack in [1, 2] {
             let count = owners.iter().filter(|&&owner| owner == Addressee::Stack(stack)).count();
             assert!(count > 10, "{count} of 100 connections are stack {stack}'s");
@@ -668,20 +723,20 @@ mod tests {
         listen(&mut table, 3, everywhere);
         table.groups.unlisten(1, Place::new(Protocol::Tcp, everywhere));
         for (port, &owner) in (1..=100).zip(&owners) {
-            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack)), owner);
+            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []), owner);
         }
         // With an old one's tuple: where it was only if that stack still accepts.
         for (port, &owner) in (1..=100).zip(&owners) {
-            let again = table.addressee(&tcp_frame(remote(port), local(80), syn));
+            let again = table.addressee(&tcp_frame(remote(port), local(80), syn), &mut []);
             assert!(if owner == Addressee::Stack(2) { again == owner } else { again != owner }, "{again:?}");
         }
         table.remove_stack(2);
         for port in 1..=100 {
-            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack)), Addressee::Stack(3));
+            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []), Addressee::Stack(3));
         }
         table.remove_stack(1);
         table.remove_stack(3);
-        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), ack)), Addressee::Any);
+        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), ack), &mut []), Addressee::Any);
     }
 
     #[test]
@@ -690,12 +745,12 @@ mod tests {
         listen(&mut table, 1, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80));
         listen(&mut table, 2, local(80));
         let ack = tcp_frame(remote(9), local(80), tcp::Flags::ACK);
-        assert_eq!(table.addressee(&ack), Addressee::Stack(2));
+        assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(2));
         table.opened.insert(FlowKey::new(Protocol::Tcp, local(80), remote(9)), 3);
-        assert_eq!(table.addressee(&ack), Addressee::Stack(3));
+        assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(3));
         table.groups.unlisten(2, Place::new(Protocol::Tcp, local(80)));
         let other = tcp_frame(remote(10), local(80), tcp::Flags::SYN);
-        assert_eq!(table.addressee(&other), Addressee::Stack(1));
+        assert_eq!(table.addressee(&other, &mut []), Addressee::Stack(1));
     }
 
     #[test]
@@ -704,8 +759,8 @@ mod tests {
         for stack in [1, 2, 3] {
             table.groups.listen(stack, Place::new(Protocol::Udp, local(53)), Cluster::default());
         }
-        let owner = table.addressee(&udp_frame(remote(7), local(53)));
-        assert!((0..100).all(|_| table.addressee(&udp_frame(remote(7), local(53))) == owner));
+        let owner = table.addressee(&udp_frame(remote(7), local(53)), &mut []);
+        assert!((0..100).all(|_| table.addressee(&udp_frame(remote(7), local(53)), &mut []) == owner));
     }
 
     #[test]
@@ -731,6 +786,77 @@ mod tests {
         switch.attach(stack, MemifLink::offer(&ours).unwrap());
         switch.listen(stack, Protocol::Tcp, local(80 + stack), false, Cluster::default()).unwrap();
         TapPort::join(ours, &theirs, KEEPER).unwrap()
+    }
+
+    /// New connections go to who waits to accept, then to who looks, and never to who is elsewhere if anybody else is there.
+    #[test]
+    fn who_waits_to_accept_gets_the_next_connection() {
+        let switch = Switch::default();
+        let mut ends = [1, 2, 3].map(|stack| {
+            let end = attach(&switch, stack);
+            switch.listen(stack, Protocol::Tcp, local(80), false, Cluster::default()).unwrap();
+            end
+        });
+        let mut ports = 1000..;
+        let mut open = |ends: &mut [TapPort; 3]| {
+            let syn = tcp_frame(remote(ports.next().unwrap()), local(80), tcp::Flags::SYN);
+            switch.deliver(&syn);
+            switch.flush();
+            let received = ends.each_mut().map(|end| end.receive(64, |_| {}));
+            assert_eq!(received.iter().sum::<usize>(), 1, "{received:?}");
+            received.iter().position(|&count| count == 1).unwrap()
+        };
+        // All look, nobody waits: by hash.
+        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
+        assert!((0..3).all(|end| owners.iter().filter(|&&owner| owner == end).count() > 10), "{owners:?}");
+        // One waits.
+        for _ in 0..20 {
+            ends[1].wait_to_accept();
+            assert_eq!(open(&mut ends), 1);
+        }
+        // It has looked since, and waits no more: by hash again.
+        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
+        assert!(owners.iter().any(|&owner| owner != 1), "{owners:?}");
+        // Who is elsewhere gets none, though somebody looks in its place.
+        ends[0].look_unseen(true);
+        ends[2].look_unseen(true);
+        ends.each_mut().map(|end| end.receive(64, |_| {}));
+        assert!((0..100).all(|_| open(&mut ends) == 1));
+        // Unless all are.
+        ends[1].look_unseen(true);
+        ends[1].receive(64, |_| {});
+        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
+        assert!((0..3).all(|end| owners.contains(&end)), "{owners:?}");
+        // A segment of a connection that was accepted goes where it was, whoever waits.
+        ends.iter_mut().for_each(|end| end.look_unseen(false));
+        ends.each_mut().map(|end| end.receive(64, |_| {}));
+        let first = open(&mut ends);
+        ends[(first + 1) % 3].wait_to_accept();
+        switch.deliver(&tcp_frame(remote(1000 + 100 + 20 + 100 + 100 + 100), local(80), tcp::Flags::ACK));
+        switch.flush();
+        assert_eq!(ends[first].receive(64, |_| {}), 1);
+    }
+
+    /// Two SYNs in a row: the second goes to another one that waits.
+    #[test]
+    fn who_waits_gets_one_connection_until_it_looks() {
+        let switch = Switch::default();
+        let mut ends = [1, 2].map(|stack| {
+            let end = attach(&switch, stack);
+            switch.listen(stack, Protocol::Tcp, local(80), false, Cluster::default()).unwrap();
+            end
+        });
+        for round in 0..20 {
+            for end in &mut ends {
+                end.receive(64, |_| {});
+                end.wait_to_accept();
+            }
+            for port in [1, 2] {
+                switch.deliver(&tcp_frame(remote(2000 + 2 * round + port), local(80), tcp::Flags::SYN));
+            }
+            switch.flush();
+            assert_eq!(ends.each_mut().map(|end| end.receive(64, |_| {})), [1, 1]);
+        }
     }
 
     fn receive_all(end: &mut TapPort) -> usize {

@@ -219,7 +219,8 @@ impl Loopback {
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
             }
-            let turn = self.known.get(&remote).map_or(0, |known| known.turn);
+            // Programs that make one connection each do not all begin with the same one.
+            let turn = self.known.get(&remote).map_or(usize::from(self.own[5]), |known| known.turn);
             self.known.insert(remote, Known { looked: now, next_hops, turn });
         }
         let known = self.known.get_mut(&remote)?;

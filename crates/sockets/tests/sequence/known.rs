@@ -11,8 +11,8 @@ pub(crate) struct Known {
     pub(crate) reason: &'static str,
 }
 
-const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that was over, or reset, at its first use unconnected, or hears of the reset although its \
-     parent has heard of it: there is nothing to hand over";
+const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that has ended since, or was reset, at its first use unconnected: there is nothing to hand \
+     over; of one that had ended before each has a copy, and reads, or hears of the reset, although the other one has";
 
 pub(crate) const KNOWN: [Known; 9] = [
     Known {
