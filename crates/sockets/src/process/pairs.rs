@@ -243,7 +243,7 @@ impl Process {
                         true
                     }
                     Some(Heir::Neighbor(heir, listener)) => {
-                        self.tell(heir, Verb::Accept, remote, listener, &[socket.as_fd()])
+                        self.can_tell(heir, Verb::Accept, remote, listener, &[socket.as_fd()])
                     }
                     None => false,
                 };
@@ -303,8 +303,20 @@ impl Process {
         }
     }
 
-    /// False if it does not hear it: it has gone, or is stopped.
+    /// Who does not hear it has gone, or will not answer.
     fn tell(
+        &mut self,
+        peer: [u8; 6],
+        verb: Verb,
+        local: SocketAddr,
+        remote: SocketAddr,
+        descriptors: &[BorrowedFd<'_>],
+    ) {
+        self.can_tell(peer, verb, local, remote, descriptors);
+    }
+
+    /// As [`Process::tell`]. False if nobody will hear it.
+    fn can_tell(
         &mut self,
         peer: [u8; 6],
         verb: Verb,
