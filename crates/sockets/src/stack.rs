@@ -736,10 +736,9 @@ impl<T: Transport> Stack<T> {
         members.find_map(|(member, port)| {
             let queue = &self.face.at(member).listening.as_ref()?.queue;
             let is_here = |&&id: &&SocketId| {
-                let (flow, its) = (self.face.at(id).flow, self.face.at(id).side);
+                let flow = self.face.at(id).flow.filter(|_| self.face.at(id).side == side);
                 let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
-                its == side
-                    && ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
+                ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
             };
             queue.iter().find(is_here).map(|&id| (member, id, port.local))
         })
