@@ -114,13 +114,14 @@ fn what_waits_at_a_busy_process_goes_to_one_that_is_idle() {
                 server.arg(programs("prefork.py")).args([&address.to_string(), way, PROCESSES]);
                 // Children of the one before have just been killed.
                 until("nobody listens", || !bench.listens(8080));
-                let _server = start(&bench, &mut server);
+                let server = start(&bench, &mut server);
                 let mut client =
                     if kernel { Command::new("timeout") } else { bench.accelerated("timeout") };
                 client.args(["-s", "KILL", "60", PYTHON]).arg(programs("asks.py"));
                 client.args([&address.to_string(), PROCESSES]).arg(folder).arg(scene);
                 let output = run(&bench.lab.server, &mut client);
-                let (told, complained) = (text(&output.stdout), text(&output.stderr));
+                let (told, mut complained) = (text(&output.stdout), text(&output.stderr));
+                complained += &end(server, Signal::KILL);
                 assert_eq!(told, expected, "{scene}, {way}, {address}, kernel: {kernel}: {complained}");
                 assert!(kernel || within_host(&complained).1 > 0, "not the kernel's: {complained}");
             }

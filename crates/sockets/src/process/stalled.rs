@@ -39,6 +39,8 @@ impl Process {
                 if time < stalled.until {
                     return;
                 }
+                // What is handed over within the host is looked after meanwhile: not by this once more.
+                self.stalled = Some(Stalled { until: time + LONGEST_PAUSE, ..stalled });
                 if self.sleepers.acceptors() == 0 && self.offer() > 0 {
                     PATIENCE
                 } else {
