@@ -806,6 +806,8 @@ impl<T: Transport> Stack<T> {
         self.face.bind_flow(flow, id);
         let socket = self.face.at_mut(id);
         socket.begin_anew();
+        // Also the one that ended the connection before (tcp_connect_init() in Linux).
+        socket.error = None;
         socket.state = State::Connecting;
         socket.forks = self.forks;
         socket.passive = false;

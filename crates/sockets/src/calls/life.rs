@@ -16,7 +16,7 @@ use crate::lock::Guard;
 use crate::memory::Source;
 use crate::process::contexts::{self, are_several, at, of, own};
 use crate::process::{
-    For, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
+    For, Process, Told, Woken, allow_own_address, has_inherited, is_active, process, sets, spin_until, wait,
 };
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -216,6 +216,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     }
     let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
     let started = now();
+    // As it is now, whatever another thread sets while this one waits.
+    let socket = guard.stack.socket(id);
+    let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
     let mut pumped = false;
     let mut emptied = false;
     loop {
@@ -257,9 +260,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 sys::close(taken);
             }
         }
-        let socket = guard.stack.socket(id);
-        let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
-        let Some(listening) = &socket.listening else { return Answer::error(Errno::INVAL) };
+        let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
             if waits {
                 // Whoever shares the listener may have set it back.
@@ -354,8 +355,13 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 /// connect() to an address of either family, or to what is none.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let since = sys::seen();
+    let untold = has_inherited() && is_untold(descriptor);
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
+        // The kernel does not know that the ancestor's connect() has succeeded, and that nobody has been told.
+        Err(Answer::Kernel) if untold && rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
+            return Answer::ok(());
+        }
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == State::Connecting {
@@ -399,6 +405,14 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         }
         Err(error) => Answer::error(error),
     }
+}
+
+/// A connection that an ancestor was opening when it forked, or whose connect() had not said yet that it had succeeded.
+fn is_untold(descriptor: i32) -> bool {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return false };
+    let guard = of(id);
+    let socket = guard.stack.socket(id);
+    socket.state == State::Lost && !socket.passive && !socket.connect_told
 }
 
 /// The stack does not open this connection: the kernel does.
