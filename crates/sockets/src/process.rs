@@ -804,7 +804,8 @@ impl Process {
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
         let inherited = self.is_inherited(id);
-        if last && inherited && self.stack.socket(id).state == State::Connected && self.hand_over(id).is_ok() {
+        if last && inherited && self.stack.socket(id).state == State::Connected && self.hand_over(id).is_ok()
+        {
             return false;
         }
         if last && listens {
@@ -822,7 +823,9 @@ impl Process {
         table::enter(descriptor, Entry::Kernel);
         let kept = match self.stack.close(id) {
             Closed::StillOpen | Closed::Done => false,
-            Closed::Reusable => !customized && !inherited && self.keep_descriptor(descriptor, v6, close_on_exec),
+            Closed::Reusable => {
+                !customized && !inherited && self.keep_descriptor(descriptor, v6, close_on_exec)
+            }
             Closed::Held => {
                 let least = if contexts::are_several() { 16 } else { 64 };
                 let keep = self.held < self.cache_limit.max(least) && table::enter(descriptor, self.kept());

@@ -115,8 +115,7 @@ fn what_waits_at_a_busy_process_goes_to_one_that_is_idle() {
                 // Children of the one before have just been killed.
                 until("nobody listens", || !bench.listens(8080));
                 let server = start(&bench, &mut server);
-                let mut client =
-                    if kernel { Command::new("timeout") } else { bench.accelerated("timeout") };
+                let mut client = if kernel { Command::new("timeout") } else { bench.accelerated("timeout") };
                 client.args(["-s", "KILL", "60", PYTHON]).arg(programs("asks.py"));
                 client.args([&address.to_string(), PROCESSES]).arg(folder).arg(scene);
                 let output = run(&bench.lab.server, &mut client);

@@ -710,12 +710,17 @@ mod tests {
         let mut table = Table::default();
         let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);
         let (syn, ack) = (tcp::Flags::SYN, tcp::Flags::ACK);
-        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), syn), &mut []), Addressee::Any, "to be refused");
+        assert_eq!(
+            table.addressee(&tcp_frame(remote(1), local(80), syn), &mut []),
+            Addressee::Any,
+            "to be refused"
+        );
         for stack in [1, 2] {
             listen(&mut table, stack, everywhere);
         }
-        let owners: Vec<Addressee> =
-            (1..=100).map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn), &mut [])).collect();
+        let owners: Vec<Addressee> = (1..=100)
+            .map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn), &mut []))
+            .collect();
         for stack in [1, 2] {
             let count = owners.iter().filter(|&&owner| owner == Addressee::Stack(stack)).count();
             assert!(count > 10, "{count} of 100 connections are stack {stack}'s");
@@ -732,7 +737,10 @@ mod tests {
         }
         table.remove_stack(2);
         for port in 1..=100 {
-            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []), Addressee::Stack(3));
+            assert_eq!(
+                table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []),
+                Addressee::Stack(3)
+            );
         }
         table.remove_stack(1);
         table.remove_stack(3);

@@ -155,7 +155,8 @@ impl Process {
 
     /// The process ends: what its children may still have goes on in the kernel.
     pub(super) fn leave_inheritance(&mut self) {
-        let inherited = |id: &SocketId| self.stack.socket(*id).state == State::Connected && self.is_inherited(*id);
+        let inherited =
+            |id: &SocketId| self.stack.socket(*id).state == State::Connected && self.is_inherited(*id);
         let inherited: Vec<_> = self.stack.connections().filter(inherited).collect();
         for id in inherited {
             let _ = self.hand_over(id);

@@ -139,11 +139,7 @@ enum Answer {
 
 impl Process {
     /// The kernel goes on with both ends of a connection within the host. `heir`: who listens there now accepts this one.
-    pub(super) fn hand_over_within_host(
-        &mut self,
-        id: SocketId,
-        heir: Option<Heir>,
-    ) -> Result<(), String> {
+    pub(super) fn hand_over_within_host(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let outcome = self.try_hand_over_within_host(id, heir);
         self.finish_giving();
         outcome
@@ -389,10 +385,7 @@ impl Process {
     pub(super) fn who_accepts_within_host(&mut self, local: SocketAddr) -> Option<Heir> {
         let others = self.loopback()?.others_at(local);
         let waits = |process: &mut Self, peer| {
-            matches!(
-                process.ask(peer, Verb::Offer, NOWHERE, local, SHORT_PATIENCE),
-                Some(Answer::Waits)
-            )
+            matches!(process.ask(peer, Verb::Offer, NOWHERE, local, SHORT_PATIENCE), Some(Answer::Waits))
         };
         others.into_iter().find(|&peer| waits(self, peer)).map(|peer| Heir::Neighbor(peer, local))
     }

@@ -21,7 +21,9 @@ const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that h
 const MOVED_AFTER_THE_OTHER: &str = "a connection within the host that is handed over when its other end was closed says EPIPE at the first write, the kernel at the \
      second";
 
-pub(crate) const KNOWN: [Known; 14] = [
+const UNTOLD: &str = "connect() of a connection that was handed over before a connect() had said that it succeeded says EISCONN; the kernel says 0 once";
+
+pub(crate) const KNOWN: [Known; 16] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
@@ -58,7 +60,7 @@ pub(crate) const KNOWN: [Known; 14] = [
     Known {
         step: "*",
         kernel: "*",
-        overfly: "*poll *has waited: 1 NVAL",
+        overfly: "*poll *has waited: 1 NVAL*",
         ends: true,
         forked: false,
         reason: CLOSED_UNDER_A_CALL,
@@ -67,6 +69,15 @@ pub(crate) const KNOWN: [Known; 14] = [
         step: "* connect *",
         kernel: "ECONNABORTED",
         overfly: "ECONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
+    Known { step: "* connect *", kernel: "0", overfly: "EISCONN", ends: true, forked: true, reason: UNTOLD },
+    Known {
+        step: "* poll *",
+        kernel: "*",
+        overfly: "*+ERR*",
         ends: true,
         forked: true,
         reason: REACHED_AFTER_ITS_END,
@@ -103,7 +114,14 @@ pub(crate) const KNOWN: [Known; 14] = [
         forked: false,
         reason: REACHED_AFTER_ITS_END,
     },
-    Known { step: "C *", kernel: "*", overfly: "*ENOTCONN*", ends: true, forked: true, reason: REACHED_AFTER_ITS_END },
+    Known {
+        step: "C *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
     Known {
         step: "D send* *",
         kernel: "EPIPE",
@@ -112,7 +130,14 @@ pub(crate) const KNOWN: [Known; 14] = [
         forked: false,
         reason: REACHED_AFTER_ITS_END,
     },
-    Known { step: "D *", kernel: "*", overfly: "*ENOTCONN*", ends: true, forked: true, reason: REACHED_AFTER_ITS_END },
+    Known {
+        step: "D *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
     Known {
         step: "* connect *",
         kernel: "EINVAL",
@@ -126,7 +151,10 @@ pub(crate) const KNOWN: [Known; 14] = [
 impl Known {
     /// `forked`: there has been a fork.
     pub(crate) fn is(&self, step: &str, forked: bool, kernel: &str, overfly: &str) -> bool {
-        (forked || !self.forked) && fits(self.step, step) && fits(self.kernel, kernel) && fits(self.overfly, overfly)
+        (forked || !self.forked)
+            && fits(self.step, step)
+            && fits(self.kernel, kernel)
+            && fits(self.overfly, overfly)
     }
 }
 
