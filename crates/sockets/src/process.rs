@@ -28,7 +28,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Algorithm, Config, Engine, Instant, Prefix};
+use overfly_engine::{Algorithm, Config, Engine, Instant};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
@@ -187,8 +187,6 @@ pub(crate) struct Process {
     within_host: WithinHost,
     /// Connections wait and nobody accepts.
     stalled: Option<stalled::Stalled>,
-    /// When a thread that spins last looked for something to accept.
-    spun_to_accept: Instant,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
     pub(crate) pumped: Instant,
@@ -297,7 +295,6 @@ impl Process {
             shared_ports: SharedPorts::new(),
             within_host: WithinHost::new(),
             stalled: None,
-            spun_to_accept: Instant::from_micros(0),
             event_loop: false,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),
@@ -872,15 +869,6 @@ impl Process {
         !has_addresses_of_its_own() || !self.is_own(address)
     }
 
-    /// An address of the kernel's at the other end of the link: the program is a host of its own there.
-    fn is_across(&self, address: IpAddr) -> bool {
-        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
-        leads_to_kernel
-            && !self.is_own(address)
-            && (self.interface.iter().flat_map(|interface| &interface.addresses))
-                .any(|&(own, len)| Prefix { address: own, len }.contains(address))
-    }
-
     /// A link-local address of another link.
     const fn is_elsewhere(&self, address: SocketAddr) -> bool {
         matches!(address, SocketAddr::V6(address) if address.scope_id() != 0
@@ -1278,7 +1266,6 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
-            // What came before the fork the child is to know.
             process.look_again();
             process.leave_unused_listeners();
             if contexts::is_pending(process.context) {

@@ -570,15 +570,6 @@ impl<T: Transport> Stack<T> {
         self.face.ports.iter().map(pending).sum()
     }
 
-    /// Whether a listener has joined at `local`, and no connection that another process gave waits there.
-    pub(crate) fn expects_arrivals(&self, local: SocketAddr) -> bool {
-        let mut ports = self.face.ports.iter().filter(|port| port.local == local).peekable();
-        let is_empty = |&id: &SocketId| {
-            self.face.at(id).listening.as_ref().is_some_and(|listening| listening.arrivals.is_empty())
-        };
-        ports.peek().is_some() && ports.flat_map(|port| &port.members).all(is_empty)
-    }
-
     /// Whether a set watches a listener that has joined. Of many listeners not each is asked.
     pub(crate) fn set_accepts(&self, set: SetId) -> bool {
         const MANY: usize = 16;
@@ -726,22 +717,6 @@ impl<T: Transport> Stack<T> {
     /// The oldest connection that came from another process.
     pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
         self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
-    }
-
-    /// The connection of a side that has waited longest at one of the listeners: the listener, its socket, and where the listener
-    /// joined.
-    pub(crate) fn oldest_queued(&self, side: Side) -> Option<(SocketId, SocketId, SocketAddr)> {
-        let ports = self.face.ports.iter().filter(move |port| port.side == side);
-        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
-        members.find_map(|(member, port)| {
-            let queue = &self.face.at(member).listening.as_ref()?.queue;
-            let is_here = |&&id: &&SocketId| {
-                let flow = self.face.at(id).flow.filter(|_| self.face.at(id).side == side);
-                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
-                ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
-            };
-            queue.iter().find(is_here).map(|&id| (member, id, port.local))
-        })
     }
 
     /// A connection that waited at the listener is another process's.
@@ -1112,21 +1087,6 @@ impl<T: Transport> Stack<T> {
             State::Connecting => false,
             State::Connected => self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait)),
             _ => true,
-        }
-    }
-
-    /// Connections that the program holds and that are over.
-    fn over(&self) -> Vec<SocketId> {
-        let is_one = |state| matches!(state, State::Connected | State::Ended);
-        let over = |&id: &SocketId| is_one(self.face.at(id).state) && self.is_over(id);
-        self.face.ids().filter(|&id| self.face.at(id).references > 0).filter(over).collect()
-    }
-
-    /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
-    /// connections.
-    pub(crate) fn share_over(&mut self) {
-        for id in self.over() {
-            self.face.at_mut(id).customized = true;
         }
     }
 

@@ -2,6 +2,8 @@
 //! device that has none. A thread reads the device and hands each frame to its stack over shared memory. Who takes new connections
 //! is chosen as `bpf/pulse.bpf.h` does.
 
+mod outlet;
+
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
@@ -10,13 +12,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::{Cluster, Protocol};
-use overfly_link::memif::{MemifLink, Pulse};
-use overfly_link::tap::{TapLink, missed};
+use overfly_link::memif::MemifLink;
+use overfly_link::tap::TapLink;
 use overfly_wire::ip::{Packet, Quote, Quoted};
-use overfly_wire::{FrameSink, ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
+use overfly_wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use self::outlet::Outlet;
 use crate::error::Error;
 use crate::groups::{Groups, Place, listening_places};
 use crate::program::FlowKey;
@@ -25,8 +28,6 @@ use crate::program::FlowKey;
 const BATCH: usize = 64;
 /// How long to wait where the device is down, or the kernel has no memory.
 const PAUSE: Duration = Duration::from_millis(50);
-/// A scheduler's time slice or two: for so long a stack need not have looked at what came.
-const SYN_PATIENCE: Duration = Duration::from_millis(5);
 /// How long a stack whose ring is full holds up the frames of others, once.
 const PATIENCE: Duration = Duration::from_millis(1);
 /// As above, where there are no others.
@@ -265,82 +266,6 @@ impl Table {
     }
 }
 
-/// The way to one stack.
-#[derive(Debug)]
-struct Outlet {
-    stack: u16,
-    link: MemifLink,
-    /// It did not take its frames in time: nobody waits for it until it does.
-    given_up: bool,
-    /// Frames that were dropped because of that, which it has not been told of.
-    missed: u64,
-    /// How often in a row it had not taken everything yet when it was shown more.
-    behind: u32,
-    /// As of which look the first SYN came that it had not looked for, and when.
-    unseen: Option<(u64, Instant)>,
-}
-
-impl Outlet {
-    fn new(stack: u16, link: MemifLink) -> Outlet {
-        Outlet { stack, link, given_up: false, missed: 0, behind: 0, unseen: None }
-    }
-
-    /// A thread of the stack's waits to accept, and no SYN has been sent there since it began to.
-    fn waits_to_accept(&self, _now: Instant) -> bool {
-        let Pulse { looks, waits, away } = self.link.pulse();
-        !away && looks != 0 && waits == looks && self.has_seen(looks)
-    }
-
-    /// It has looked since the last SYNs came, or they came just now; and the program has not been elsewhere for a while.
-    fn takes(&self, now: Instant) -> bool {
-        let Pulse { looks, away, .. } = self.link.pulse();
-        let just_now = |(_, since): (u64, Instant)| now - since <= SYN_PATIENCE;
-        !away && (self.has_seen(looks) || self.unseen.is_some_and(just_now))
-    }
-
-    fn has_seen(&self, looks: u64) -> bool {
-        self.unseen.is_none_or(|(unseen, _)| unseen != looks)
-    }
-
-    /// A SYN goes there.
-    fn note_syn(&mut self, now: Instant) {
-        let looks = self.link.pulse().looks;
-        if self.has_seen(looks) {
-            self.unseen = Some((looks, now));
-        }
-    }
-
-    /// Hands the frame over if there is room for it.
-    fn offer(&mut self, frame: &[u8]) -> bool {
-        self.tell_of_missed();
-        let done = self.write(frame);
-        self.given_up &= !done;
-        done
-    }
-
-    fn tell_of_missed(&mut self) {
-        if self.missed > 0 && self.write(&missed(self.missed)) {
-            self.missed = 0;
-        }
-    }
-
-    fn write(&mut self, frame: &[u8]) -> bool {
-        let Some(room) = self.link.frame().and_then(|room| room.get_mut(..frame.len())) else {
-            return false;
-        };
-        room.copy_from_slice(frame);
-        self.link.commit(frame.len());
-        true
-    }
-
-    /// Shows the stack what was handed over, and wakes it if it sleeps.
-    fn flush(&mut self) {
-        self.behind = if self.link.is_drained() { 0 } else { self.behind.saturating_add(1) };
-        self.tell_of_missed();
-        self.link.flush();
-    }
-}
-
 /// A program's stacks, and what each has asked for.
 #[derive(Debug, Default)]
 struct Stacks {
@@ -515,6 +440,8 @@ impl Switch {
 
 #[cfg(test)]
 mod tests {
+    mod acceptors;
+
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use overfly_link::memif::Keeper;
@@ -794,77 +721,6 @@ mod tests {
         switch.attach(stack, MemifLink::offer(&ours).unwrap());
         switch.listen(stack, Protocol::Tcp, local(80 + stack), false, Cluster::default()).unwrap();
         TapPort::join(ours, &theirs, KEEPER).unwrap()
-    }
-
-    /// New connections go to who waits to accept, then to who looks, and never to who is elsewhere if anybody else is there.
-    #[test]
-    fn who_waits_to_accept_gets_the_next_connection() {
-        let switch = Switch::default();
-        let mut ends = [1, 2, 3].map(|stack| {
-            let end = attach(&switch, stack);
-            switch.listen(stack, Protocol::Tcp, local(80), false, Cluster::default()).unwrap();
-            end
-        });
-        let mut ports = 1000..;
-        let mut open = |ends: &mut [TapPort; 3]| {
-            let syn = tcp_frame(remote(ports.next().unwrap()), local(80), tcp::Flags::SYN);
-            switch.deliver(&syn);
-            switch.flush();
-            let received = ends.each_mut().map(|end| end.receive(64, |_| {}));
-            assert_eq!(received.iter().sum::<usize>(), 1, "{received:?}");
-            received.iter().position(|&count| count == 1).unwrap()
-        };
-        // All look, nobody waits: by hash.
-        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
-        assert!((0..3).all(|end| owners.iter().filter(|&&owner| owner == end).count() > 10), "{owners:?}");
-        // One waits.
-        for _ in 0..20 {
-            ends[1].wait_to_accept();
-            assert_eq!(open(&mut ends), 1);
-        }
-        // It has looked since, and waits no more: by hash again.
-        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
-        assert!(owners.iter().any(|&owner| owner != 1), "{owners:?}");
-        // Who is elsewhere gets none, though somebody looks in its place.
-        ends[0].look_unseen(true);
-        ends[2].look_unseen(true);
-        ends.iter_mut().for_each(|end| assert_eq!(receive_all(end), 0));
-        assert!((0..100).all(|_| open(&mut ends) == 1));
-        // Unless all are.
-        ends[1].look_unseen(true);
-        ends[1].receive(64, |_| {});
-        let owners: Vec<usize> = (0..100).map(|_| open(&mut ends)).collect();
-        assert!((0..3).all(|end| owners.contains(&end)), "{owners:?}");
-        // A segment of a connection that was accepted goes where it was, whoever waits.
-        ends.iter_mut().for_each(|end| end.look_unseen(false));
-        ends.iter_mut().for_each(|end| assert_eq!(receive_all(end), 0));
-        let first = open(&mut ends);
-        ends[(first + 1) % 3].wait_to_accept();
-        switch.deliver(&tcp_frame(remote(1000 + 100 + 20 + 100 + 100 + 100), local(80), tcp::Flags::ACK));
-        switch.flush();
-        assert_eq!(ends[first].receive(64, |_| {}), 1);
-    }
-
-    /// Two SYNs in a row: the second goes to another one that waits.
-    #[test]
-    fn who_waits_gets_one_connection_until_it_looks() {
-        let switch = Switch::default();
-        let mut ends = [1, 2].map(|stack| {
-            let end = attach(&switch, stack);
-            switch.listen(stack, Protocol::Tcp, local(80), false, Cluster::default()).unwrap();
-            end
-        });
-        for round in 0..20 {
-            for end in &mut ends {
-                end.receive(64, |_| {});
-                end.wait_to_accept();
-            }
-            for port in [1, 2] {
-                switch.deliver(&tcp_frame(remote(2000 + 2 * round + port), local(80), tcp::Flags::SYN));
-            }
-            switch.flush();
-            assert_eq!(ends.each_mut().map(|end| end.receive(64, |_| {})), [1, 1]);
-        }
     }
 
     fn receive_all(end: &mut TapPort) -> usize {

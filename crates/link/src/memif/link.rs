@@ -1,5 +1,7 @@
 //! The data path of one ring pair.
 
+pub(super) mod pulse;
+
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,10 +14,8 @@ use rustix::time::Timespec;
 use super::bell::Kept;
 use super::interrupt::Ringer;
 use super::region::Region;
-use super::rendezvous;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::sleep;
-use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings};
+use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings, rendezvous, sleep};
 use crate::Error;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.
@@ -105,17 +105,6 @@ impl core::ops::AddAssign for Counters {
         self.interrupts += other.interrupts;
         self.wakeups += other.wakeups;
     }
-}
-
-/// How a stack looks at what comes, for who hands frames to several: what `link/xdp/pulse.rs` is to the XDP program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pulse {
-    /// Looks at its ring.
-    pub looks: u64,
-    /// Since that look a thread waits to accept, and no connection is under way to it.
-    pub waits: u64,
-    /// The last look was not the program's, which is elsewhere.
-    pub away: bool,
 }
 
 /// Whether a link can be used.
@@ -460,24 +449,6 @@ impl MemifLink {
     #[must_use]
     pub fn is_drained(&self) -> bool {
         self.transmit.peers_limit().wrapping_sub(self.transmit.published) == self.transmit.ring.size()
-    }
-
-    /// What a server's end says of itself to the client's, which sends to it. Both are Overfly's.
-    #[inline]
-    pub(crate) fn say_pulse(&self, Pulse { looks, waits, away }: Pulse) {
-        debug_assert!(self.role == Role::Server, "the words are in the server's cache line");
-        let words = self.receive.ring.pulse();
-        for (word, value) in words.iter().zip([looks, waits, u64::from(away)]) {
-            word.store(value, Ordering::Relaxed);
-        }
-    }
-
-    /// What the other end says of itself.
-    #[must_use]
-    pub fn pulse(&self) -> Pulse {
-        let [looks, waits, away] =
-            self.transmit.ring.pulse().each_ref().map(|word| word.load(Ordering::Relaxed));
-        Pulse { looks, waits, away: away != 0 }
     }
 
     /// What to sleep on: readable when a frame has arrived after [`MemifLink::arm`], or when the peer has gone.

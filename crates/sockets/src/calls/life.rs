@@ -216,11 +216,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     }
     let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
     let started = now();
-    // As it is now, whatever another thread sets while this one waits.
     let socket = guard.stack.socket(id);
     let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
-    let mut pumped = false;
-    let mut emptied = false;
+    let (mut pumped, mut emptied) = (false, false);
     loop {
         if let Some(arrival) = guard.stack.take_arrival(id) {
             return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
@@ -285,8 +283,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 Err(error) => return Answer::error(error),
             }
         }
-        if !pumped {
-            pumped = true;
+        if !core::mem::replace(&mut pumped, true) {
             guard.pump_before_waiting();
             if guard.stack.can_accept(id) {
                 continue;
@@ -355,13 +352,10 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 /// connect() to an address of either family, or to what is none.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let since = sys::seen();
-    let untold = has_inherited() && is_untold(descriptor);
+    let untold = has_inherited() && super::is_untold(descriptor);
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        // The kernel does not know that the ancestor's connect() has succeeded, and that nobody has been told.
-        Err(Answer::Kernel) if untold && rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
-            return Answer::ok(());
-        }
+        Err(Answer::Kernel) if untold && !kernel::is_unconnected(descriptor) => return Answer::ok(()),
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == State::Connecting {
@@ -405,14 +399,6 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         }
         Err(error) => Answer::error(error),
     }
-}
-
-/// A connection that an ancestor was opening when it forked, or whose connect() had not said yet that it had succeeded.
-fn is_untold(descriptor: i32) -> bool {
-    let Entry::Socket(id) = table::lookup(descriptor) else { return false };
-    let guard = of(id);
-    let socket = guard.stack.socket(id);
-    socket.state == State::Lost && !socket.passive && !socket.connect_told
 }
 
 /// The stack does not open this connection: the kernel does.

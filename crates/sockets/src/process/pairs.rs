@@ -392,7 +392,7 @@ impl Process {
 
     /// Whether a connection to `local` would be accepted at once.
     fn would_accept(&self, local: SocketAddr) -> bool {
-        let spinning = u32::from(now() - self.spun_to_accept < SPINS);
+        let spinning = u32::from(now() - self.within_host.spun_to_accept < SPINS);
         let acceptors = self.sleepers.acceptors().max(spinning);
         acceptors > self.stack.pending() && self.stack.expects_arrivals(local)
     }
