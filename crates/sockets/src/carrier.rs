@@ -104,20 +104,25 @@ impl Carrier {
 
     /// Whether looks are such that draw no new connections to this process, where others could have them.
     pub(crate) fn look_unseen(&mut self, unseen: bool) {
-        if let Carrier::Xdp(link) = self {
-            link.look_unseen(unseen);
+        match self {
+            Carrier::Xdp(link) => link.look_unseen(unseen),
+            Carrier::Tap(port) => port.look_unseen(unseen),
+            Carrier::Memif(_) | Carrier::Loopback(_) => {}
         }
     }
 
     /// A thread waits to accept since the last look.
     #[inline]
-    pub(crate) fn wait_to_accept(&self) {
-        if let Carrier::Xdp(link) = self {
-            link.wait_to_accept();
+    pub(crate) fn wait_to_accept(&mut self) {
+        match self {
+            Carrier::Xdp(link) => link.wait_to_accept(),
+            Carrier::Tap(port) => port.wait_to_accept(),
+            Carrier::Memif(_) | Carrier::Loopback(_) => {}
         }
     }
 
-    /// Stacks of other processes in which a thread waits to accept. Over memif and tap nobody says.
+    /// Stacks of other processes in which a thread waits to accept, and which can be given a connection: none over memif and tap, where
+    /// no kernel could carry it over.
     pub(crate) fn others_wait(&self) -> usize {
         match self {
             Carrier::Xdp(link) => link.others_wait(),

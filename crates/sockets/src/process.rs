@@ -29,7 +29,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Config, Engine, Instant, Prefix};
+use overfly_engine::{Config, Engine, Instant};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
@@ -741,7 +741,9 @@ impl Process {
         let (last, customized, v6, close_on_exec) =
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
-        if last && self.is_inherited(id) && self.hand_over(id).is_ok() {
+        let inherited = self.is_inherited(id);
+        if last && inherited && self.stack.socket(id).state == State::Connected && self.hand_over(id).is_ok()
+        {
             return false;
         }
         if last && listens {
@@ -759,7 +761,9 @@ impl Process {
         table::enter(descriptor, Entry::Kernel);
         let kept = match self.stack.close(id) {
             Closed::StillOpen | Closed::Done => false,
-            Closed::Reusable => !customized && self.descriptors.keep(descriptor, v6, close_on_exec),
+            Closed::Reusable => {
+                !customized && !inherited && self.descriptors.keep(descriptor, v6, close_on_exec)
+            }
             Closed::Held => self.descriptors.hold(descriptor, if contexts::are_several() { 16 } else { 64 }),
         };
         self.output();
@@ -799,15 +803,6 @@ impl Process {
     /// tap the kernel would come back to this very process, which would wait for itself.
     pub(super) fn kernel_reaches(&self, address: IpAddr) -> bool {
         !has_addresses_of_its_own() || !self.is_own(address)
-    }
-
-    /// An address of the kernel's at the other end of the link: the program is a host of its own there.
-    fn is_across(&self, address: IpAddr) -> bool {
-        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
-        leads_to_kernel
-            && !self.is_own(address)
-            && (self.interface.iter().flat_map(|interface| &interface.addresses))
-                .any(|&(own, len)| Prefix { address: own, len }.contains(address))
     }
 
     /// A link-local address of another link.
@@ -1145,6 +1140,7 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
+            process.look_again();
             process.leave_unused_listeners();
             if contexts::is_pending(process.context) {
                 process.transmit();

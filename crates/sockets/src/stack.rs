@@ -200,6 +200,8 @@ impl<T: Transport> Stack<T> {
     /// After a fork: the parent, or one of its own, goes on with the flows (number `ancestor` of them, for those that were
     /// this process's), and this process has only its descriptors and epoll sets. Returns the transports, to be closed.
     pub fn forget(&mut self, ancestor: u32) -> [Option<T>; 2] {
+        // Of those the child has all there is to know, with what was not read.
+        let over = self.over();
         let drives = core::mem::take(&mut self.drives);
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
@@ -223,6 +225,9 @@ impl<T: Transport> Stack<T> {
                     socket.flow = None;
                     if socket.is_orphan() || socket.queued {
                         self.face.release(id);
+                    } else if over.contains(&id) {
+                        socket.state = State::Ended;
+                        socket.shared = true;
                     } else {
                         socket.state = State::Lost;
                         socket.ancestor = ancestor;
@@ -530,21 +535,20 @@ impl<T: Transport> Stack<T> {
         !self.face.ports.is_empty()
     }
 
-    /// Connections under way to the listeners that have joined the network's side, and those that wait there.
+    /// Connections under way to the listeners that have joined, and those that wait there.
     pub(crate) fn pending(&self) -> u32 {
-        let Some(drive) = self.drive(Side::Network) else { return 0 };
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        ports.map(|port| drive.engine.pending(port.listener)).sum()
+        let pending =
+            |port: &Port| self.drive(port.side).map_or(0, |drive| drive.engine.pending(port.listener));
+        self.face.ports.iter().map(pending).sum()
     }
 
-    /// Whether a set watches a listener that has joined the network's side. Of many listeners not each is asked.
+    /// Whether a set watches a listener that has joined. Of many listeners not each is asked.
     pub(crate) fn set_accepts(&self, set: SetId) -> bool {
         const MANY: usize = 16;
         if self.face.ports.len() > MANY {
             return true;
         }
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        let mut members = ports.flat_map(|port| &port.members);
+        let mut members = self.face.ports.iter().flat_map(|port| &port.members);
         members.any(|&id| {
             let mut watches = false;
             self.interests(id, |its, _, events, _| watches |= its == set && events & bits::IN != 0);
@@ -687,23 +691,6 @@ impl<T: Transport> Stack<T> {
         self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
     }
 
-    /// The connection over the network that has waited longest at one of the listeners: the listener, its socket, and where the
-    /// listener joined.
-    pub(crate) fn oldest_queued(&self) -> Option<(SocketId, SocketId, SocketAddr)> {
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
-        members.find_map(|(member, port)| {
-            let queue = &self.face.at(member).listening.as_ref()?.queue;
-            let is_here = |&&id: &&SocketId| {
-                let (flow, side) = (self.face.at(id).flow, self.face.at(id).side);
-                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
-                side == Side::Network
-                    && ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
-            };
-            queue.iter().find(is_here).map(|&id| (member, id, port.local))
-        })
-    }
-
     /// A connection that waited at the listener is another process's.
     pub(crate) fn unqueue(&mut self, listener: SocketId, id: SocketId) {
         if let Some(listening) = &mut self.face.at_mut(listener).listening {
@@ -765,6 +752,8 @@ impl<T: Transport> Stack<T> {
         self.face.bind_flow(side, flow, id);
         let socket = self.face.at_mut(id);
         socket.begin_anew();
+        // Also the one that ended the connection before (tcp_connect_init() in Linux).
+        socket.error = None;
         socket.state = State::Connecting;
         socket.forks = self.forks;
         socket.passive = false;
