@@ -134,6 +134,18 @@ fn flows_of_a_profile_are_measured_against_nginx_and_against_themselves() {
 }
 
 #[test]
+fn questions_of_a_profile_reach_a_name_server() {
+    let (summary, report) = smoke("dns", &[("connections = [64, 256]", "connections = 32")]);
+    let links = |mode: &str| medians(&summary, mode).into_iter().map(|(link, _)| link).collect::<Vec<_>>();
+    assert_eq!(links("kernel"), ["xdp"]);
+    assert_eq!(links("overfly"), ["xdp", "memif"]);
+    assert_eq!(links("null_server"), ["memif", "memory"]);
+    for mode in ["kernel", "overfly", "null_server"] {
+        assert!(medians(&summary, mode).iter().all(|(_, flows)| *flows > 100.0), "{mode}: {report}");
+    }
+}
+
+#[test]
 fn video_streams_are_sustained() {
     let (summary, report) =
         smoke("vod", &[("modes = [\"kernel\", \"overfly\", \"null\"]", "modes = [\"kernel\", \"overfly\"]")]);

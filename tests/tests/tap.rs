@@ -103,6 +103,30 @@ fn nothing_is_left() {
     assert!(!seen.contains("overfly"), "left behind: {seen}");
 }
 
+/// Issue 25, item 3: a process that was busy held its share of new connections.
+#[test]
+fn who_is_busy_gets_no_connection_that_another_process_could_take() {
+    if outside("who_is_busy_gets_no_connection_that_another_process_could_take", &KERNEL) {
+        return;
+    }
+    let folder = folder("busy");
+    let program =
+        |name: &str| format!("{}/../crates/sockets/tests/programs/{name}", env!("CARGO_MANIFEST_DIR"));
+    let command = overfly().display().to_string();
+    for way in ["accept", "poll", "epoll"] {
+        let server = Server::spawn(run(&[], &["python3", &program("prefork.py"), "10.77.0.1", way, "3"]));
+        eventually("three processes listen", || {
+            let shown = succeed(&[&command, "top", "--json", "--once", "--interval", "0.05"]);
+            let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+            shown["stacks"].as_array().is_some_and(|stacks| stacks.len() == 3)
+        });
+        let told = succeed(&["python3", &program("asks.py"), "10.77.0.1", "3", &folder.path(""), "idle"]);
+        assert_eq!(told, "20 answers of 1 process, 2 busy, who answered nothing: True\n", "{way}");
+        drop(server);
+        nothing_is_left();
+    }
+}
+
 /// A load of small files.
 fn steady(options: &[&str]) -> Steady {
     Steady::start(load(&[&["-R", "400", "-d", "600s"], options].concat(), "1024"))

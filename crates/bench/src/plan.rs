@@ -602,7 +602,7 @@ impl Plan {
         for (index, cell) in self.cells().into_iter().enumerate() {
             for repeat in 1..=self.repeats {
                 for &mode in &self.modes {
-                    if !self.is_run(mode, cell.link) {
+                    if !self.is_run(mode, &cell) {
                         continue;
                     }
                     if mode != Mode::Overfly && cell.profile > 0 {
@@ -613,7 +613,8 @@ impl Plan {
                     let second_look = mode == Mode::Kernel
                         && cell.link == Link::Xdp
                         && cell.payload_bytes > self.kernel_sockets_above_bytes
-                        && matches!(self.client.tool, Tool::Overfly | Tool::Astf);
+                        && matches!(self.client.tool, Tool::Overfly | Tool::Astf)
+                        && cell.connection != Connection::Udp;
                     if second_look {
                         cases.push(Case { cell: index, mode, generator: Link::Kernel, repeat });
                     }
@@ -648,10 +649,15 @@ impl Plan {
 
     /// Whether there is such a run. In memory both sides are the generator's own. Over an interface a profile's server side is not
     /// what its client side is compared with: there are memif, with a core each, and memory for that.
-    fn is_run(&self, mode: Mode, link: Link) -> bool {
-        match link {
+    fn is_run(&self, mode: Mode, cell: &Cell) -> bool {
+        let profile = self.client.tool == Tool::Astf;
+        match cell.link {
             Link::Memory => mode == Mode::Null,
-            Link::Xdp => mode != Mode::Null || self.client.tool != Tool::Astf,
+            Link::Xdp => mode != Mode::Null || !profile,
+            // Kernel sockets stand beside memif, and `load http`, which makes a profile's flows there, has no datagrams.
+            Link::Memif if profile && cell.connection == Connection::Udp => {
+                matches!(mode, Mode::Overfly | Mode::Null)
+            }
             _ => true,
         }
     }

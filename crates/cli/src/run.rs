@@ -29,7 +29,7 @@ use crate::{complain, interface};
 /// Run a program, unchanged, on the user-level stack
 ///
 /// Its TCP connections and UDP sockets on the interface bypass the kernel; everything else (other
-/// interfaces, other programs, packet information of UDP) stays on the kernel's stack. What cannot be accelerated runs on the
+/// interfaces, other programs) stays on the kernel's stack. What cannot be accelerated runs on the
 /// kernel after a warning, or not at all with EF_NO_FAIL=0. The exit status is the program's, or
 /// 128 + the signal that ended it.
 #[derive(Debug, clap::Args)]

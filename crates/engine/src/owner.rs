@@ -179,6 +179,15 @@ pub trait Owner {
         None
     }
 
+    /// Whether the bytes that [`Owner::fill`] would write are read where they are instead, once [`crate::Engine::transmit`] has returned
+    /// and before anything else happens to the flow. Asked of links that can do so ([`overfly_wire::FrameSink::takes_promises`]), for
+    /// frames of several segments.
+    #[inline]
+    fn promise(&mut self, flow: FlowId, offset: u64, length: usize) -> bool {
+        let _ = (flow, offset, length);
+        false
+    }
+
     /// The flow did something. An owner that does not count by flow leaves this out, and then it costs nothing. Before a
     /// peer's handshake is done only [`Act::Answered`] is told; the others are after [`Event::Released`], as long as the engine has the flow.
     #[inline(always)]

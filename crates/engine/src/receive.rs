@@ -73,14 +73,15 @@ impl Engine {
             self.shared.counters.drop_malformed += 1;
             return;
         };
-        self.udp.to_group = link.destination.0[0] & 1 != 0;
+        // A multicast or broadcast address of Ethernet's.
+        let to_group = link.destination.0[0] & 1 != 0;
         match link.ethertype {
             ethernet::ETHERTYPE_IPV4 => match ipv4::Packet::parse(bytes) {
-                Ok(packet) => self.receive_ip(now, link.source, &Packet::V4(packet), bytes, owner),
+                Ok(packet) => self.receive_ip(now, link.source, to_group, &Packet::V4(packet), bytes, owner),
                 Err(_) => self.shared.counters.drop_malformed += 1,
             },
             ethernet::ETHERTYPE_IPV6 => match ipv6::Packet::parse(bytes) {
-                Ok(packet) => self.receive_ip(now, link.source, &Packet::V6(packet), bytes, owner),
+                Ok(packet) => self.receive_ip(now, link.source, to_group, &Packet::V6(packet), bytes, owner),
                 Err(_) => self.shared.counters.drop_malformed += 1,
             },
             ethernet::ETHERTYPE_ARP if self.shared.config.arp => self.receive_arp(bytes),
@@ -116,6 +117,7 @@ impl Engine {
         &mut self,
         now: Instant,
         next_hop: MacAddr,
+        to_group: bool,
         packet: &Packet<'_>,
         bytes: &[u8],
         owner: &mut O,
@@ -132,9 +134,11 @@ impl Engine {
                     self.receive_tcp(now, next_hop, segment, (local, remote), marked, owner);
                 }
             }
-            (_, ipv4::PROTOCOL_UDP) => self.receive_udp(next_hop, packet, bytes, owner),
+            (_, ipv4::PROTOCOL_UDP) => self.receive_udp(next_hop, to_group, packet, bytes, owner),
             (Packet::V4(packet), ipv4::PROTOCOL_ICMP) => self.receive_icmpv4(now, next_hop, packet, owner),
-            (Packet::V6(packet), ipv6::PROTOCOL_ICMPV6) => self.receive_icmpv6(now, next_hop, packet, owner),
+            (Packet::V6(packet), ipv6::PROTOCOL_ICMPV6) => {
+                self.receive_icmpv6(now, next_hop, packet, owner);
+            }
             _ => self.shared.counters.drop_protocol += 1,
         }
     }

@@ -5,7 +5,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use overfly_wire::checksum::Sum;
 use overfly_wire::tcp::{FastOpen, Flags as TcpFlags, Header, Options, Sacks, Timestamps};
 use overfly_wire::{
-    FrameSink, MacAddr, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
+    FrameSink, MacAddr, Promised, Unfinished, arp, checksum, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6, tcp,
 };
 
 use crate::config::Ecn;
@@ -13,7 +13,7 @@ use crate::congestion::CongestionControl;
 use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
-use crate::owner::{Act, Owner};
+use crate::owner::{Act, FlowId, Owner};
 use crate::sequence::{before, distance, later};
 use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::{Ends, Tuple};
@@ -479,6 +479,7 @@ impl<O: Owner> Turn<'_, O> {
         let cut = self.shared.config.segment_offload > 0 && outgoing.length >= 2 * u32::from(flow.mss);
         let unfinished = cut || self.shared.config.checksum_offload;
         let headers = headers_len(flow.tuple.is_v4());
+        let may_promise = cut && sink.takes_promises();
         let frame = match cut {
             false => sink.frame(),
             true => sink.long_frame(headers + tcp::MAX_HEADER_LEN + outgoing.length as usize),
@@ -495,21 +496,18 @@ impl<O: Owner> Turn<'_, O> {
         };
         let header_len = header.emit(&mut frame[headers..]);
         let segment_len = header_len + outgoing.length as usize;
-        let mut sum = Sum::new();
+        let (mut sum, mut promised) = (Sum::new(), None);
         if outgoing.length > 0 {
             let payload = &mut frame[headers + header_len..headers + segment_len];
             // A SYN's data follows its own sequence number.
             let offset =
                 if outgoing.flags.contains(TcpFlags::SYN) { 0 } else { flow.offset(outgoing.sequence) };
-            if unfinished {
+            if may_promise && self.owner.promise(self.id, offset, payload.len()) {
+                promised = Some(Promised { flow: self.id.index(), offset, length: payload.len() });
+            } else if unfinished {
                 self.owner.fill(self.id, offset, payload);
             } else {
-                let known = self.owner.fill_and_sum(self.id, offset, payload);
-                debug_assert!(
-                    known.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
-                    "an owner's sum is that of the bytes it wrote"
-                );
-                sum = known.unwrap_or_else(|| Sum::new().bytes(payload));
+                sum = fill_and_sum(self.owner, self.id, offset, payload);
             }
         }
         let length = self.shared.finish_tcp(
@@ -521,14 +519,15 @@ impl<O: Owner> Turn<'_, O> {
             (outgoing.ecn.in_traffic_class(flow.traffic_class), flow.hop_limit),
         );
         if unfinished {
-            sink.commit_unfinished(
-                length,
-                Unfinished {
-                    checksum_from: headers as u16,
-                    segment_len: if cut { flow.mss } else { 0 },
-                    headers_len: (headers + header_len) as u16,
-                },
-            );
+            let left = Unfinished {
+                checksum_from: headers as u16,
+                segment_len: if cut { flow.mss } else { 0 },
+                headers_len: (headers + header_len) as u16,
+            };
+            match promised {
+                Some(payload) => sink.commit_promised(left, payload),
+                None => sink.commit_unfinished(length, left),
+            }
         } else {
             sink.commit(length);
         }
@@ -551,6 +550,17 @@ impl<O: Owner> Turn<'_, O> {
         }
         Ok(())
     }
+}
+
+/// Writes payload, and returns its sum.
+#[inline(always)]
+fn fill_and_sum<O: Owner>(owner: &mut O, flow: FlowId, offset: u64, payload: &mut [u8]) -> Sum {
+    let known = owner.fill_and_sum(flow, offset, payload);
+    debug_assert!(
+        known.is_none_or(|sum| sum.finish() == Sum::new().bytes(payload).finish()),
+        "an owner's sum is that of the bytes it wrote"
+    );
+    known.unwrap_or_else(|| Sum::new().bytes(payload))
 }
 
 impl Shared {

@@ -124,8 +124,6 @@ pub(crate) struct Udp {
     paths: BTreeMap<IpAddr, (u16, Instant)>,
     /// Port unreachable messages (RFC 1812 section 4.3.2.8).
     refusals: Challenges,
-    /// The frame in hand came to a group's hardware address.
-    pub(crate) to_group: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -229,7 +227,6 @@ impl Udp {
             epoch: 1,
             paths: BTreeMap::new(),
             refusals: Challenges::default(),
-            to_group: false,
         }
     }
 
@@ -624,6 +621,7 @@ impl Engine {
     pub(crate) fn receive_udp<O: Owner>(
         &mut self,
         next_hop: MacAddr,
+        to_group: bool,
         packet: &Packet<'_>,
         bytes: &[u8],
         owner: &mut O,
@@ -659,7 +657,10 @@ impl Engine {
         let Some(index) = self.udp.find(&tuple) else {
             counters.drop_udp_no_socket += 1;
             let bytes = &bytes[..packet.total_len().min(bytes.len())];
-            self.refuse(next_hop, &tuple, bytes);
+            // RFC 1122 section 3.2.2, RFC 4443 section 2.4 e: not about what came to a group's hardware address.
+            if !to_group {
+                self.refuse(next_hop, &tuple, bytes);
+            }
             return;
         };
         counters.rx_datagrams += 1;
@@ -679,8 +680,7 @@ impl Engine {
     fn refuse(&mut self, next_hop: MacAddr, tuple: &Tuple, packet: &[u8]) {
         let config = &self.shared.config;
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        // RFC 1122 section 3.2.2, RFC 4443 section 2.4 e: not about what came to a group.
-        if !config.arp || !config.is_own(local) || self.udp.to_group {
+        if !config.arp || !config.is_own(local) {
             return;
         }
         let (limit, tick) = (config.port_unreachables_per_s, self.now().tick());

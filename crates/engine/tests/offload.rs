@@ -5,9 +5,9 @@ mod harness;
 use std::net::SocketAddrV4;
 
 use harness::{CLIENT, Host, SERVER, config, pattern};
-use overfly_engine::Instant;
+use overfly_engine::{FlowId, Instant, Owner};
 use overfly_wire::tcp::{Flags, Segment, write_checksum};
-use overfly_wire::{FrameSink, Unfinished, ethernet, ipv4};
+use overfly_wire::{FrameSink, Promised, Unfinished, ethernet, ipv4};
 
 /// Collects frames as a link with offloads would hand them to its device.
 struct Device {
@@ -19,6 +19,24 @@ struct Device {
     frames: Vec<Vec<u8>>,
     /// The largest frame that was handed over.
     largest: usize,
+    /// Payload may be promised: frames that wait for it, behind what is in `frames`.
+    promised: Option<Vec<(Vec<u8>, Unfinished, Promised)>>,
+}
+
+impl Device {
+    /// Reads what was promised, as a link does when the engine has written its frames. Returns how many frames that were.
+    fn redeem(&mut self, owner: &mut impl Owner) -> usize {
+        let waiting = self.promised.as_mut().map(std::mem::take).unwrap_or_default();
+        let count = waiting.len();
+        for (mut frame, left, payload) in waiting {
+            let headers = frame.len();
+            frame.resize(headers + payload.length, 0);
+            owner.fill(FlowId::at(payload.flow), payload.offset, &mut frame[headers..]);
+            self.long_buffer[..frame.len()].copy_from_slice(&frame);
+            self.commit_unfinished(frame.len(), left);
+        }
+        count
+    }
 }
 
 impl FrameSink for Device {
@@ -28,6 +46,17 @@ impl FrameSink for Device {
 
     fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
         self.long_buffer.get_mut(..length)
+    }
+
+    fn takes_promises(&self) -> bool {
+        self.promised.is_some()
+    }
+
+    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        let headers = self.long_buffer[..usize::from(left.headers_len)].to_vec();
+        // Nobody may rely on what is there.
+        self.long_buffer.fill(0xee);
+        self.promised.as_mut().expect("it was asked").push((headers, left, payload));
     }
 
     fn commit(&mut self, length: usize) {
@@ -85,11 +114,13 @@ fn complete(frame: &mut [u8], tcp: usize) {
 #[test]
 fn segments_are_cut_by_the_link_and_arrive_whole() {
     for completes_all in [true, false] {
-        transfer(completes_all);
+        transfer(completes_all, None);
+        transfer(completes_all, Some(0));
+        transfer(completes_all, Some(20_000));
     }
 }
 
-fn transfer(completes_all: bool) {
+fn transfer(completes_all: bool, promises_from: Option<usize>) {
     let mut sender = config(SERVER);
     sender.checksum_offload = completes_all;
     sender.segment_offload = 65_435;
@@ -105,7 +136,10 @@ fn transfer(completes_all: bool) {
         completes_all,
         frames: Vec::new(),
         largest: 0,
+        promised: promises_from.map(|_| Vec::new()),
     };
+    let mut redeemed = 0;
+    sender.owner.promises_from = promises_from;
     let service = SocketAddrV4::new(SERVER, 80);
     sender.engine.listen(service, 8).unwrap();
     let mut now = Instant::from_micros(1_000_000);
@@ -125,6 +159,7 @@ fn transfer(completes_all: bool) {
         }
         sender.engine.advance(now, &mut sender.owner);
         while !sender.engine.transmit(now, &mut sender.owner, &mut device) {}
+        redeemed += device.redeem(&mut sender.owner);
         for frame in device.frames.drain(..) {
             let (link, packet) = ethernet::Header::parse(&frame).unwrap();
             if link.ethertype == ethernet::ETHERTYPE_IPV4 {
@@ -141,6 +176,7 @@ fn transfer(completes_all: bool) {
     let seed = sender.owner.streams.values().next().unwrap().seed;
     assert!(stream.received.iter().enumerate().all(|(at, &byte)| byte == pattern(seed, at as u64)));
     assert!(device.largest > 60_000, "{} bytes at most: nothing was left to the link", device.largest);
+    assert_eq!(redeemed > 0, promises_from.is_some(), "{redeemed}");
     assert_eq!(receiver.engine.counters().drop_checksum, 0);
 }
 
@@ -158,6 +194,7 @@ fn the_small_segment_at_the_end_leaves_with_the_others() {
             completes_all: false,
             frames: Vec::new(),
             largest: 0,
+            promised: None,
         };
         let service = SocketAddrV4::new(SERVER, 80);
         sender.engine.listen(service, 8).unwrap();

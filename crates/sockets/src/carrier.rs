@@ -6,7 +6,7 @@ use overfly_link::broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
-use overfly_wire::{FrameSink, Unfinished};
+use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::Errno;
 
 use crate::kernel::make_internal;
@@ -104,20 +104,25 @@ impl Carrier {
 
     /// Whether looks are such that draw no new connections to this process, where others could have them.
     pub(crate) fn look_unseen(&mut self, unseen: bool) {
-        if let Carrier::Xdp(link) = self {
-            link.look_unseen(unseen);
+        match self {
+            Carrier::Xdp(link) => link.look_unseen(unseen),
+            Carrier::Tap(port) => port.look_unseen(unseen),
+            Carrier::Memif(_) | Carrier::Loopback(_) => {}
         }
     }
 
     /// A thread waits to accept since the last look.
     #[inline]
-    pub(crate) fn wait_to_accept(&self) {
-        if let Carrier::Xdp(link) = self {
-            link.wait_to_accept();
+    pub(crate) fn wait_to_accept(&mut self) {
+        match self {
+            Carrier::Xdp(link) => link.wait_to_accept(),
+            Carrier::Tap(port) => port.wait_to_accept(),
+            Carrier::Memif(_) | Carrier::Loopback(_) => {}
         }
     }
 
-    /// Stacks of other processes in which a thread waits to accept. Over memif and tap nobody says.
+    /// Stacks of other processes in which a thread waits to accept, and which can be given a connection: none over memif and tap, where
+    /// no kernel could carry it over.
     pub(crate) fn others_wait(&self) -> usize {
         match self {
             Carrier::Xdp(link) => link.others_wait(),
@@ -241,6 +246,13 @@ impl Transport for Carrier {
     }
 
     #[inline]
+    fn redeem(&mut self, promises: &impl Promises) {
+        if let Carrier::Xdp(link) = self {
+            link.redeem(promises);
+        }
+    }
+
+    #[inline]
     fn post(&mut self, underway: bool) -> Option<i32> {
         match self {
             Carrier::Xdp(link) => link.publish(underway).map(|socket| socket.as_raw_fd()),
@@ -325,6 +337,17 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.commit_unfinished(length, left),
             Carrier::Tap(port) => port.commit_unfinished(length, left),
             Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
+        }
+    }
+
+    #[inline]
+    fn takes_promises(&self) -> bool {
+        matches!(self, Carrier::Xdp(link) if link.takes_promises())
+    }
+
+    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        if let Carrier::Xdp(link) = self {
+            link.commit_promised(left, payload);
         }
     }
 }

@@ -1,14 +1,10 @@
-//! The program's sockets as the engine's owner: takes what flows receive, gives what they send, and notes what is news.
+//! All sockets and epoll sets of a stack: whose a flow is, what is news, who waits to be accepted.
 
 use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::BTreeSet;
 
-use overfly_engine::{
-    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UdpId, Unreachable,
-};
-use overfly_wire::checksum::Sum;
-use rustix::io::Errno;
+use overfly_engine::{FlowId, Instant, ListenerId};
 
 use crate::bound;
 use crate::interest::{Interests, NONE, SetId, bits};
@@ -57,8 +53,6 @@ pub(crate) struct Face {
     free: Vec<u32>,
     /// Socket of each flow, by [`FlowId::index`], of each engine.
     by_flow: [Vec<u32>; 2],
-    /// Whose flows are spoken of: set before an engine is called.
-    pub(crate) side: Side,
     pub(crate) ports: Vec<Port>,
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramFace,
@@ -67,8 +61,6 @@ pub(crate) struct Face {
     pub(crate) can_hand_over: bool,
     /// Accepted connections that want to, since urgent data came.
     pub(crate) urgent: Vec<SocketId>,
-    /// The time last told.
-    pub(crate) now: Instant,
     /// Connections that wait for data before they may be accepted: until when in microseconds, and the socket's number.
     deferred: BTreeSet<(u64, u32)>,
     /// The last connection to come, as long as its ends' addresses have not been noted.
@@ -109,14 +101,12 @@ impl Face {
             base: 0,
             free: Vec::new(),
             by_flow: [const { Vec::new() }; 2],
-            side: Side::Network,
             ports: Vec::new(),
             interests: Interests::new(),
             datagrams: DatagramFace::new(),
             chores: Vec::new(),
             can_hand_over: false,
             urgent: Vec::new(),
-            now: Instant::from_micros(0),
             deferred: BTreeSet::new(),
             unnamed: None,
             leaving: Vec::new(),
@@ -158,8 +148,8 @@ impl Face {
     }
 
     /// Whether there is memory to note whose a flow is.
-    fn has_room_for(&mut self, flow: FlowId) -> bool {
-        let by_flow = &mut self.by_flow[self.side.index()];
+    pub(crate) fn has_room_for(&mut self, side: Side, flow: FlowId) -> bool {
+        let by_flow = &mut self.by_flow[side.index()];
         by_flow.len() > flow.index() || by_flow.try_reserve(flow.index() + 1 - by_flow.len()).is_ok()
     }
 
@@ -178,25 +168,25 @@ impl Face {
         self.free.push(id.0);
     }
 
-    pub(crate) fn bind_flow(&mut self, flow: FlowId, id: SocketId) {
-        let by_flow = &mut self.by_flow[self.side.index()];
+    pub(crate) fn bind_flow(&mut self, side: Side, flow: FlowId, id: SocketId) {
+        let by_flow = &mut self.by_flow[side.index()];
         if by_flow.len() <= flow.index() {
             by_flow.resize(flow.index() + 1, NONE);
         }
         by_flow[flow.index()] = id.0;
         let socket = &mut self.sockets[id.index()];
-        (socket.flow, socket.side) = (Some(flow), self.side);
+        (socket.flow, socket.side) = (Some(flow), side);
     }
 
     /// The flow is nobody's.
-    pub(crate) fn unbind_flow(&mut self, flow: FlowId) {
-        if let Some(slot) = self.by_flow[self.side.index()].get_mut(flow.index()) {
+    pub(crate) fn unbind_flow(&mut self, side: Side, flow: FlowId) {
+        if let Some(slot) = self.by_flow[side.index()].get_mut(flow.index()) {
             *slot = NONE;
         }
     }
 
-    pub(crate) fn socket_of(&self, flow: FlowId) -> Option<SocketId> {
-        self.by_flow[self.side.index()].get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
+    pub(crate) fn socket_of(&self, side: Side, flow: FlowId) -> Option<SocketId> {
+        self.by_flow[side.index()].get(flow.index()).copied().filter(|&id| id != NONE).map(SocketId)
     }
 
     /// All flows are gone with their engine (after a fork).
@@ -265,44 +255,15 @@ impl Face {
         self.sockets[id.index()].interests = NONE;
     }
 
-    fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
-        let side = self.side;
-        let mut ports = self.ports.iter_mut();
-        let Some(port) = ports.find(|port| (port.side, port.listener) == (side, listener)) else {
-            self.chores.push(Chore::Abort(side, flow));
-            return;
-        };
-        let (local, member) = (port.local, port.next_member());
-        let id = if self.has_room_for(flow) { self.open() } else { None };
-        let Some(id) = id else {
-            self.chores.push(Chore::Abort(side, flow));
-            return;
-        };
-        let Some(member) = member else {
-            self.bind_flow(flow, id);
-            self.at_mut(id).waits_for(SocketId(NONE));
-            self.leaving.push((id, local));
-            return;
-        };
-        self.bind_flow(flow, id);
-        self.unnamed = Some(id);
-        let (settings, v6) = (self.at(member).settings, self.at(member).v6);
-        let socket = self.at_mut(id);
-        socket.v6 = v6;
-        socket.settings = settings;
-        let defer = self.at(member).listening.as_ref().map_or(Duration::ZERO, |listening| listening.defer);
-        if defer.is_zero() {
-            self.queue(id, member);
-        } else {
-            let until = self.now + defer;
-            self.at_mut(id).waits_for(member);
-            self.at_mut(id).deferred_until = Some(until);
-            self.deferred.insert((until.as_micros(), id.0));
-        }
+    /// A connection waits for data before it may be accepted, or until then.
+    pub(crate) fn defer(&mut self, id: SocketId, listener: SocketId, until: Instant) {
+        self.at_mut(id).waits_for(listener);
+        self.at_mut(id).deferred_until = Some(until);
+        self.deferred.insert((until.as_micros(), id.0));
     }
 
     /// A connection that waited for data may be accepted. False if it was none.
-    fn promote(&mut self, id: SocketId) -> bool {
+    pub(crate) fn promote(&mut self, id: SocketId) -> bool {
         let socket = self.at_mut(id);
         let Some(until) = socket.deferred_until.take() else { return false };
         let listener = socket.listener;
@@ -313,9 +274,9 @@ impl Face {
 
     /// Connections that have waited for data for long enough may be accepted without (tcp_check_req() in Linux, which sends
     /// its SYN and ACK once more to see whether the peer is there).
-    pub(crate) fn promote_due(&mut self) {
+    pub(crate) fn promote_due(&mut self, now: Instant) {
         while let Some(&(until, id)) = self.deferred.first()
-            && until <= self.now.as_micros()
+            && until <= now.as_micros()
         {
             self.promote(SocketId(id));
         }
@@ -339,20 +300,20 @@ impl Face {
 
     /// Takes empty buffers back from connections that do not use them, when it is time.
     #[inline]
-    pub(crate) fn give_back_idle(&mut self) {
+    pub(crate) fn give_back_idle(&mut self, now: Instant) {
         match self.idle.due {
             None if bound::first_buffers() == self.idle.first_buffers => {}
             None => {
                 self.idle.first_buffers = bound::first_buffers();
-                self.idle.due = Some(self.now + IDLE_AFTER);
+                self.idle.due = Some(now + IDLE_AFTER);
             }
-            Some(due) if self.now < due => {}
-            Some(_) => self.walk_idle(),
+            Some(due) if now < due => {}
+            Some(_) => self.walk_idle(now),
         }
     }
 
     #[cold]
-    fn walk_idle(&mut self) {
+    fn walk_idle(&mut self, now: Instant) {
         let end = (self.idle.next + IDLE_SLICE).min(self.sockets.len());
         for socket in &mut self.sockets[self.idle.next..end] {
             self.idle.some_stay |= socket.receive.give_back_idle() | socket.send.give_back_idle();
@@ -360,8 +321,8 @@ impl Face {
         let is_over = end == self.sockets.len();
         self.idle.next = if is_over { 0 } else { end };
         self.idle.due = match is_over {
-            true => core::mem::take(&mut self.idle.some_stay).then(|| self.now + IDLE_AFTER),
-            false => Some(self.now + IDLE_PAUSE),
+            true => core::mem::take(&mut self.idle.some_stay).then(|| now + IDLE_AFTER),
+            false => Some(now + IDLE_PAUSE),
         };
     }
 
@@ -376,7 +337,7 @@ impl Face {
 
     /// A connection died while it waited for accept(), which returns it all the same, as in Linux. The engine bounds the living;
     /// of the dead only so many wait, too.
-    fn bury(&mut self, id: SocketId) {
+    pub(crate) fn bury(&mut self, id: SocketId) {
         if let Some(until) = self.at(id).deferred_until {
             self.deferred.remove(&(until.as_micros(), id.0));
             return self.release(id);
@@ -397,67 +358,6 @@ impl Face {
             }
         }
         self.at_mut(listener).listening = Some(listening);
-    }
-
-    fn acknowledged(&mut self, id: SocketId, offset: u64) {
-        let socket = self.at_mut(id);
-        let count = offset.saturating_sub(socket.send_base);
-        socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
-        socket.send_base = socket.send_base.max(offset);
-        if socket.no_space && socket.has_space() {
-            socket.no_space = false;
-            self.wake(id, bits::OUT | bits::WRNORM);
-        }
-    }
-
-    /// A segment takes the stream up to `end`: that may be all that a writer waits for (TCP_NOTSENT_LOWAT).
-    fn sent(&mut self, id: SocketId, end: u64) {
-        let socket = self.at_mut(id);
-        socket.sent_to = socket.sent_to.max(end);
-        if socket.no_space && socket.settings.unsent_low_water != 0 && socket.has_space() {
-            socket.no_space = false;
-            self.wake(id, bits::OUT | bits::WRNORM);
-        }
-    }
-
-    fn failed(&mut self, id: SocketId, failure: Failure) {
-        let socket = self.at_mut(id);
-        socket.error = Some(match failure {
-            Failure::Refused => Errno::CONNREFUSED,
-            // tcp_reset() in net/ipv4/tcp_input.c: in CLOSE-WAIT only, not once the program has closed its direction too.
-            Failure::Reset if socket.remote_closed && !socket.write_shut => Errno::PIPE,
-            Failure::Reset => Errno::CONNRESET,
-            Failure::TimedOut => Errno::TIMEDOUT,
-            Failure::Unreachable(why) => unreachable(why, socket.remote),
-        });
-        // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
-        socket.send.recycle();
-    }
-
-    fn released(&mut self, flow: FlowId, id: SocketId) {
-        self.unbind_flow(flow);
-        let socket = self.at_mut(id);
-        socket.flow = None;
-        socket.state = State::Ended;
-        let (side, local, remote) = (socket.side, socket.local, socket.remote);
-        let chore = (!socket.passive).then_some(Chore::Disconnected {
-            side,
-            local,
-            remote,
-            descriptor: if socket.is_orphan() { socket.descriptor } else { -1 },
-        });
-        self.chores.extend(chore);
-        let socket = self.at(id);
-        if socket.queued {
-            self.bury(id);
-        } else if socket.is_orphan() {
-            self.release(id);
-        } else {
-            self.wake(
-                id,
-                bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
-            );
-        }
     }
 }
 
@@ -535,123 +435,4 @@ fn datagram_level(socket: &Socket, kernel: bool) -> u32 {
         events |= bits::ERR;
     }
     events
-}
-
-impl Owner for Face {
-    fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
-        self.datagram_arrived(socket, &datagram);
-    }
-
-    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
-        self.datagram_failed_at(socket, remote, why, report);
-    }
-
-    fn event(&mut self, flow: FlowId, event: Event) {
-        if let Event::Incoming { listener } = event {
-            self.incoming(flow, listener);
-            return;
-        }
-        let Some(id) = self.socket_of(flow) else { return };
-        match event {
-            Event::Incoming { .. } => {}
-            Event::Connected => {
-                let socket = self.at_mut(id);
-                socket.state = State::Connected;
-                self.wake(id, bits::OUT | bits::WRNORM);
-            }
-            Event::Acknowledged { offset } => self.acknowledged(id, offset),
-            Event::RemoteClosed => {
-                self.at_mut(id).remote_closed = true;
-                self.promote(id);
-                self.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
-            }
-            Event::Failed(failure) => self.failed(id, failure),
-            Event::Released => self.released(flow, id),
-        }
-    }
-
-    fn urgent(&mut self, flow: FlowId) -> bool {
-        let can = self.can_hand_over || self.side == Side::Loopback;
-        let Some(id) = self.socket_of(flow) else { return false };
-        let socket = self.at_mut(id);
-        if !can || socket.is_orphan() || socket.stays {
-            return false;
-        }
-        socket.wants_kernel = true;
-        // A connection that waits for accept() has no descriptor yet.
-        let waits = socket.queued;
-        self.promote(id);
-        if !waits {
-            self.urgent.push(id);
-            self.news = true;
-            self.note(id);
-        }
-        true
-    }
-
-    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
-        let Some(id) = self.socket_of(flow) else { return data.len() };
-        let socket = self.at_mut(id);
-        if socket.is_orphan() {
-            return data.len();
-        }
-        if socket.read_shut && socket.write_shut {
-            // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
-            socket.error = Some(Errno::CONNRESET);
-            self.chores.push(Chore::Abort(self.side, flow));
-            return data.len();
-        }
-        if !socket.receive.push(data) {
-            return REFUSED;
-        }
-        let waits = socket.queued;
-        if !self.promote(id) && !waits {
-            self.wake(id, bits::IN | bits::RDNORM);
-        }
-        0
-    }
-
-    fn is_unread(&self, flow: FlowId) -> bool {
-        self.socket_of(flow).is_some_and(|id| !self.at(id).receive.is_empty())
-    }
-
-    fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
-        let id = self.socket_of(flow)?;
-        let socket = self.at(id);
-        let place = usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
-        let sum = socket.send.fill_and_sum(place, buffer);
-        if sum.is_none() {
-            self.fill(flow, offset, buffer);
-        } else {
-            self.sent(id, offset + buffer.len() as u64);
-        }
-        sum
-    }
-
-    fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
-        if let Some(id) = self.socket_of(flow) {
-            let socket = self.at(id);
-            socket
-                .send
-                .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
-            self.sent(id, offset + buffer.len() as u64);
-        }
-    }
-}
-
-/// What connect() says of a destination that cannot be reached, and a connection that timed out of why: icmp_err_convert[] in net/ipv4/icmp.c, icmpv6_err_convert() in
-/// net/ipv6/icmp.c.
-fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
-    match why {
-        Unreachable::Port => Errno::CONNREFUSED,
-        Unreachable::Protocol => Errno::NOPROTOOPT,
-        Unreachable::Network | Unreachable::NetworkUnknown => Errno::NETUNREACH,
-        Unreachable::HostUnknown => Errno::HOSTDOWN,
-        Unreachable::HostIsolated => Errno::NONET,
-        Unreachable::SourceRoute => Errno::OPNOTSUPP,
-        Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
-        Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
-        Unreachable::Header => Errno::PROTO,
-        Unreachable::TooBig(_) => Errno::MSGSIZE,
-    }
 }

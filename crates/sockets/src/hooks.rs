@@ -10,6 +10,7 @@ mod descriptors;
 mod events;
 mod exec;
 mod next;
+mod options;
 mod print;
 mod processes;
 mod sockets;

@@ -5,14 +5,14 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use overfly_engine::Algorithm;
 use overfly_profile::sysctls::{self, FastOpenKeys, Sysctls};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+use crate::options::{self, Backing, Fresh, Listener};
 use crate::process::contexts::are_several;
-use crate::socket::{Later, SEND_LIMIT, SEND_LIMIT_RANGE, Settings};
+use crate::socket::Later;
 use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
@@ -197,7 +197,7 @@ pub(crate) fn reserve_port(address: IpAddr) -> Result<(u16, OwnedFd), Errno> {
 /// Gives the socket a port of the kernel's choice, at the address that it is bound to or at all.
 pub(crate) fn bind_any_port(descriptor: i32, bound: SocketAddr) -> Result<(), Errno> {
     // With IP_BIND_ADDRESS_NO_PORT the kernel would choose one at connect(), which it does not see.
-    let _ = set_number(descriptor, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0);
+    let _ = Backing(descriptor).set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &0_i32.to_ne_bytes());
     let any = SocketAddr::new(bound.ip(), 0);
     rustix::net::bind(borrow(descriptor), &any)
 }
@@ -232,9 +232,9 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) {
 
 /// A listener's backlog: what `struct tcp_info` says of one in tcpi_sacked (tcp_get_info()).
 pub(crate) fn backlog(descriptor: i32) -> i32 {
-    let mut info = [0_u32; 8];
-    match option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info) {
-        Ok(32) => i32::try_from(info[7]).unwrap_or(i32::MAX),
+    let mut info = [0; 32];
+    match Backing(descriptor).get(libc::IPPROTO_TCP, libc::TCP_INFO, &mut info) {
+        Ok(32) => info.last_chunk().map_or(i32::MAX, |&last| i32::from_ne_bytes(last)),
         _ => libc::SOMAXCONN,
     }
 }
@@ -243,8 +243,8 @@ pub(crate) fn backlog(descriptor: i32) -> i32 {
 pub(crate) fn is_unconnected(descriptor: i32) -> bool {
     // include/net/tcp_states.h
     const TCP_CLOSE: u8 = 7;
-    let mut state = 0_u8;
-    option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1) && state == TCP_CLOSE
+    let mut state = [0];
+    Backing(descriptor).get(libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1) && state == [TCP_CLOSE]
 }
 
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
@@ -256,193 +256,26 @@ pub(crate) fn set_close_on_exec(descriptor: i32, on: bool) {
     let _ = rustix::io::fcntl_setfd(borrow(descriptor), flags);
 }
 
-/// What a socket has that the program has done nothing with: the administrator's settings.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Fresh {
-    pub(crate) settings: Settings,
-    /// net.ipv4.tcp_notsent_lowat in bytes, zero if there is no mark.
-    unsent_low_water: u32,
-    /// What the kernel says of SO_SNDBUF, SO_RCVBUF and TCP_MAXSEG.
-    send_buffer: usize,
-    receive_buffer: usize,
-    max_segment: i32,
-    /// net.ipv4.tcp_congestion_control, if the engine has it.
-    pub(crate) congestion: Option<Algorithm>,
-}
-
-impl Fresh {
-    /// Looks at a new socket.
-    pub(crate) fn read() -> Result<Self, Errno> {
-        let socket =
-            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-        let mut fresh = Self {
-            settings: Settings::DEFAULT,
-            unsent_low_water: numbers("/proc/sys/net/ipv4/tcp_notsent_lowat")
-                .first()
-                .map_or(0, |&bytes| if bytes < u64::from(u32::MAX) { bytes as u32 } else { 0 }),
-            send_buffer: sockopt::socket_send_buffer_size(&socket)?,
-            receive_buffer: sockopt::socket_recv_buffer_size(&socket)?,
-            max_segment: number(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
-            congestion: sockopt::tcp_congestion(&socket)
-                .ok()
-                .and_then(|name| Algorithm::named(name.trim_end_matches('\0').as_bytes())),
-        };
-        fresh.settings = settings(socket.as_raw_fd(), &fresh);
-        Ok(fresh)
-    }
-}
-
-/// What the program has set on the kernel's socket so far.
-pub(crate) fn settings(descriptor: i32, fresh: &Fresh) -> Settings {
-    let socket = borrow(descriptor);
-    let default = &fresh.settings;
-    // The kernel says twice what was asked for, and a default of its own where nothing was.
-    let (send_limit, send_buffer) = match sockopt::socket_send_buffer_size(socket) {
-        Ok(size) if size != fresh.send_buffer => {
-            ((size / 2).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1), u32::try_from(size).unwrap_or(0))
-        }
-        _ => (SEND_LIMIT, 0),
-    };
-    let low_water = |level, name| number(descriptor, level, name).map_or(0, |bytes| bytes as u32);
-    let receive_limit = match sockopt::socket_recv_buffer_size(socket) {
-        Ok(size) if size != fresh.receive_buffer => u32::try_from(size / 2).ok(),
-        _ => None,
-    };
-    // `struct linger`; a negative time is a very long one.
-    let mut linger = [0_i32; 2];
-    let _ = option(descriptor, libc::SOL_SOCKET, libc::SO_LINGER, &mut linger);
-    let linger_time = Duration::from_secs(u64::from(linger[1] as u32));
-    let max_segment = match number(descriptor, libc::IPPROTO_TCP, libc::TCP_MAXSEG) {
-        Ok(bytes) if bytes != fresh.max_segment => u16::try_from(bytes).unwrap_or(0),
+/// What a new socket comes with.
+pub(crate) fn fresh() -> Result<Fresh, Errno> {
+    let socket = new_tcp_socket(false, SocketFlags::CLOEXEC)?;
+    let unsent_low_water = match numbers("/proc/sys/net/ipv4/tcp_notsent_lowat").first() {
+        Some(&bytes) if bytes < u64::from(u32::MAX) => bytes as u32,
         _ => 0,
     };
-    Settings {
-        no_delay: sockopt::tcp_nodelay(socket).unwrap_or(false),
-        cork: sockopt::tcp_cork(socket).unwrap_or(false),
-        keep_alive: sockopt::socket_keepalive(socket).unwrap_or(false),
-        keep_idle: sockopt::tcp_keepidle(socket).unwrap_or(default.keep_idle),
-        keep_interval: sockopt::tcp_keepintvl(socket).unwrap_or(default.keep_interval),
-        keep_probes: sockopt::tcp_keepcnt(socket)
-            .ok()
-            .and_then(|probes| u8::try_from(probes).ok())
-            .unwrap_or(default.keep_probes),
-        user_timeout: sockopt::tcp_user_timeout(socket)
-            .map_or(Duration::ZERO, |milliseconds| Duration::from_millis(u64::from(milliseconds))),
-        // The handshake makes a new beginning of it (inet_csk_exit_pingpong_mode() in Linux).
-        quick_ack: None,
-        max_segment,
-        traffic_class: traffic_class(descriptor),
-        congestion: sockopt::tcp_congestion(socket)
-            .ok()
-            .and_then(|name| Algorithm::named(name.trim_end_matches('\0').as_bytes()))
-            .filter(|&algorithm| Some(algorithm) != fresh.congestion),
-        linger: (linger[0] != 0).then_some(linger_time),
-        linger_time,
-        receive_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Recv).unwrap_or(None),
-        send_timeout: sockopt::socket_timeout(socket, sockopt::Timeout::Send).unwrap_or(None),
-        send_limit,
-        send_buffer,
-        receive_low_water: low_water(libc::SOL_SOCKET, libc::SO_RCVLOWAT).max(1),
-        unsent_low_water: match low_water(libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) {
-            0 => fresh.unsent_low_water,
-            bytes => bytes,
-        },
-        receive_limit,
-        v6only: is_v6only(descriptor),
-    }
-}
-
-/// Gives the kernel's socket what the program has set at user level. It came as `fresh` says.
-pub(crate) fn apply(descriptor: i32, settings: &Settings, fresh: &Fresh) {
-    let (socket, default) = (borrow(descriptor), &fresh.settings);
-    let _ = sockopt::set_tcp_nodelay(socket, settings.no_delay);
-    let _ = sockopt::set_tcp_cork(socket, settings.cork);
-    let _ = sockopt::set_socket_keepalive(socket, settings.keep_alive);
-    let _ = sockopt::set_tcp_keepidle(socket, settings.keep_idle);
-    let _ = sockopt::set_tcp_keepintvl(socket, settings.keep_interval);
-    let _ = sockopt::set_tcp_keepcnt(socket, u32::from(settings.keep_probes));
-    let _ = sockopt::set_tcp_user_timeout(
-        socket,
-        u32::try_from(settings.user_timeout.as_millis()).unwrap_or(u32::MAX),
-    );
-    let _ = sockopt::set_socket_linger(socket, Some(settings.linger_time));
-    let _ = sockopt::set_socket_linger(socket, settings.linger);
-    set_timeout(descriptor, libc::SO_RCVTIMEO, settings.receive_timeout);
-    set_timeout(descriptor, libc::SO_SNDTIMEO, settings.send_timeout);
-    if let Some(on) = settings.quick_ack {
-        let _ = sockopt::set_tcp_quickack(socket, on);
-    }
-    if let Some(algorithm) = settings.congestion {
-        let _ = sockopt::set_tcp_congestion(socket, algorithm.name());
-    }
-    if settings.send_limit != default.send_limit {
-        let _ = sockopt::set_socket_send_buffer_size(socket, settings.send_limit);
-    }
-    if let Some(limit) = settings.receive_limit {
-        let _ = sockopt::set_socket_recv_buffer_size(socket, limit as usize);
-    }
-    for (level, name, now, before) in [
-        (libc::SOL_SOCKET, libc::SO_RCVLOWAT, settings.receive_low_water, default.receive_low_water),
-        (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, settings.unsent_low_water, default.unsent_low_water),
-    ] {
-        if now != before {
-            let _ = set_number(descriptor, level, name, now as i32);
-        }
-    }
-    if settings.traffic_class != default.traffic_class {
-        let _ = sockopt::set_ip_tos(socket, settings.traffic_class);
-        let _ = sockopt::set_ipv6_tclass(socket, u32::from(settings.traffic_class));
-    }
-}
-
-/// SO_RCVTIMEO or SO_SNDTIMEO: zero, which means for ever, stands for one below zero.
-fn set_timeout(descriptor: i32, name: i32, timeout: Option<Duration>) {
-    let time = match timeout {
-        Some(Duration::ZERO) => [-1, 0],
-        Some(time) => [time.as_secs() as i64, i64::from(time.subsec_micros())],
-        None => [0, 0],
-    };
-    let arguments =
-        [descriptor as usize, libc::SOL_SOCKET as usize, name as usize, time.as_ptr() as usize, 16, 0];
-    // SAFETY: the kernel reads `struct timeval`, which is two of these.
-    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
-}
-
-/// IPV6_TCLASS, where it is set, else IP_TOS, which a socket of IPv6 has for peers of IPv4.
-fn traffic_class(descriptor: i32) -> u8 {
-    [(libc::IPPROTO_IPV6, libc::IPV6_TCLASS), (libc::IPPROTO_IP, libc::IP_TOS)]
-        .into_iter()
-        .filter_map(|(level, name)| number(descriptor, level, name).ok())
-        .find_map(|class| u8::try_from(class).ok().filter(|&class| class != 0))
-        .unwrap_or(0)
+    Fresh::read(Backing(socket.as_raw_fd()), unsent_low_water)
 }
 
 /// An option of the kernel's socket that is an `int`.
 pub(crate) fn number(descriptor: i32, level: i32, name: i32) -> Result<i32, Errno> {
-    let mut number = 0_i32;
-    option(descriptor, level, name, &mut number).map(|_| number)
-}
-
-/// Sets an option of the kernel's socket that is an `int`.
-fn set_number(descriptor: i32, level: i32, name: i32, number: i32) -> Result<(), Errno> {
-    let value = &raw const number as usize;
-    let arguments = [descriptor as usize, level as usize, name as usize, value, size_of::<i32>(), 0];
-    // SAFETY: the kernel reads the four bytes of `number`.
-    unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) }.map(drop)
+    Backing(descriptor).number(level, name)
 }
 
 /// SO_TIMESTAMPING of a connection.
 pub(crate) fn stamp(descriptor: i32, later: &Later) {
-    let (value, length) = (later.value.as_ptr() as usize, later.length as usize);
-    let arguments = [descriptor as usize, libc::SOL_SOCKET as usize, later.name as usize, value, length, 0];
-    // SAFETY: the kernel reads `length` bytes of `value`, which has as many.
-    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
-}
-
-/// TCP_DEFER_ACCEPT of a listener, as it was rounded by the kernel.
-pub(crate) fn defer_accept(descriptor: i32) -> Duration {
-    let seconds = number(descriptor, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT).unwrap_or(0);
-    Duration::from_secs(u64::try_from(seconds).unwrap_or(0))
+    let [first, second] = later.value.map(i32::to_ne_bytes);
+    let value = [first, second].concat();
+    let _ = Backing(descriptor).set(libc::SOL_SOCKET, later.name, &value[..later.length as usize]);
 }
 
 /// net.ipv4.tcp_fastopen (Documentation/networking/ip-sysctl.rst).
@@ -475,11 +308,9 @@ impl FastOpen {
     }
 }
 
-/// TCP_FASTOPEN of a listener: handshakes that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it. With
-/// its 0x400 the kernel sets it on every listener.
-pub(crate) fn fast_open_max(descriptor: i32) -> u32 {
-    let max = number(descriptor, libc::IPPROTO_TCP, libc::TCP_FASTOPEN).unwrap_or(0);
-    if max > 0 && FastOpen::read().server() { max as u32 } else { 0 }
+/// Handshakes to a listener that may have brought data, at a time; none if net.ipv4.tcp_fastopen forbids it.
+pub(crate) fn fast_open_max(asked: Listener) -> u32 {
+    if asked.fast_open > 0 && FastOpen::read().server() { asked.fast_open } else { 0 }
 }
 
 const TCP_FASTOPEN_KEY: i32 = 33;
@@ -493,14 +324,15 @@ const FAST_OPEN_KEYS: &str = "/proc/sys/net/ipv4/tcp_fastopen_key";
 
 fn own_fast_open_keys(descriptor: i32) -> Option<FastOpenKeys> {
     let mut keys = [[0_u8; 16]; 2];
-    let length = option(descriptor, libc::IPPROTO_TCP, TCP_FASTOPEN_KEY, &mut keys).ok()?;
+    let bytes = keys.as_flattened_mut();
+    let length = Backing(descriptor).get(libc::IPPROTO_TCP, TCP_FASTOPEN_KEY, bytes).ok()?;
     (length >= 16).then_some((keys[0], (length >= 32).then_some(keys[1])))
 }
 
 /// Gives a new listener the administrator's keys for its own, which only root may read: processes that accept there later need
 /// not be root's (nginx's workers).
 pub(crate) fn keep_fast_open_keys(descriptor: i32) {
-    if fast_open_max(descriptor) == 0
+    if fast_open_max(options::of_listener(Backing(descriptor))) == 0
         || !rustix::process::geteuid().is_root()
         || own_fast_open_keys(descriptor).is_some()
     {
@@ -509,53 +341,17 @@ pub(crate) fn keep_fast_open_keys(descriptor: i32) {
     let Some((primary, backup)) = sysctls::fast_open_keys(&text(FAST_OPEN_KEYS)) else { return };
     let keys = [primary, backup.unwrap_or_default()];
     let length = if backup.is_some() { 32 } else { 16 };
-    let value = keys.as_ptr() as usize;
-    let arguments =
-        [descriptor as usize, libc::IPPROTO_TCP as usize, TCP_FASTOPEN_KEY as usize, value, length, 0];
-    // SAFETY: the kernel reads `length` bytes of `keys`, which has as many.
-    let _ = unsafe { crate::sys::call(libc::SYS_setsockopt, arguments) };
+    let _ = Backing(descriptor).set(libc::IPPROTO_TCP, TCP_FASTOPEN_KEY, &keys.as_flattened()[..length]);
 }
 
-/// How long the kernel's `struct tcp_info` is: it grows from version to version.
-pub(crate) fn tcp_info_len(descriptor: i32) -> usize {
-    let mut room = [0_u8; 1024];
-    option(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, &mut room).unwrap_or(0)
+/// The largest SO_SNDBUF in bytes: net.core.wmem_max.
+pub(crate) fn send_buffer_max() -> u32 {
+    numbers("/proc/sys/net/core/wmem_max").first().map_or(212_992, |&bytes| bytes.min(1 << 30) as u32)
 }
 
-/// getsockopt(); returns the value's length.
-fn option<T: Copy>(descriptor: i32, level: i32, name: i32, value: &mut T) -> Result<usize, Errno> {
-    let mut length = size_of::<T>() as u32;
-    let arguments = [
-        descriptor as usize,
-        level as usize,
-        name as usize,
-        core::ptr::from_mut(value) as usize,
-        &raw mut length as usize,
-        0,
-    ];
-    // SAFETY: the kernel writes `length` bytes of `value` at most; its callers give integers, any bytes of which are valid.
-    unsafe { crate::sys::call(libc::SYS_getsockopt, arguments) }.map(|_| length as usize)
-}
-
-/// The send queue's limit for a SO_SNDBUF of `size`, and what the option says then: a negative one is a very large one, twice
-/// of it counts, and SOCK_MIN_SNDBUF (include/net/sock.h) is the least, as in Linux.
-pub(crate) fn send_limit(size: i32) -> (usize, u32) {
-    let most =
-        numbers("/proc/sys/net/core/wmem_max").first().map_or(212_992, |&bytes| bytes.min(1 << 30) as u32);
-    send_limit_within((size as u32).min(most))
-}
-
-/// The same, whatever the administrator says.
-pub(crate) fn send_limit_within(size: u32) -> (usize, u32) {
-    ((size as usize).clamp(SEND_LIMIT_RANGE.0, SEND_LIMIT_RANGE.1), size.saturating_mul(2).max(4608))
-}
-
-/// SO_RCVLOWAT of `bytes`: half of the largest buffer at most (tcp_set_rcvlowat() in net/ipv4/tcp.c).
-pub(crate) fn receive_low_water(bytes: i32) -> u32 {
-    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
-    let most = u32::try_from(buffer / 2).unwrap_or(u32::MAX);
-    // A negative number is a very large one, and zero is one.
-    u32::try_from(bytes).unwrap_or(u32::MAX).min(most).max(1)
+/// What a receive buffer may grow to by itself, in bytes: the last number of net.ipv4.tcp_rmem.
+pub(crate) fn receive_buffer_grown_max() -> u64 {
+    numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20)
 }
 
 /// A message for the system log, as syslog(3) sends it: of a daemon, a warning.
@@ -605,7 +401,7 @@ pub(crate) fn receive_buffer_max() -> u32 {
 /// net/ipv4/tcp.c bounds that number when the machine starts.
 pub(crate) fn receive_window_max() -> u32 {
     const LEAST: u64 = 64 * 1024;
-    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
+    let buffer = receive_buffer_grown_max();
     let system = rustix::system::sysinfo();
     let memory = (system.totalram as u64).saturating_mul(u64::from(system.mem_unit));
     (buffer.min(memory / 128) / 2).clamp(LEAST, 1 << 30) as u32
@@ -614,7 +410,7 @@ pub(crate) fn receive_window_max() -> u32 {
 /// The window scale that Linux offers: that of the largest receive buffer, without what packets take beside their payload
 /// (tcp_select_initial_window() in net/ipv4/tcp_output.c).
 pub(crate) fn window_scale() -> u8 {
-    let buffer = numbers("/proc/sys/net/ipv4/tcp_rmem").get(2).copied().unwrap_or(6 << 20);
+    let buffer = receive_buffer_grown_max();
     scale_of(buffer.max(receive_buffer_max().into()))
 }
 

@@ -3,6 +3,7 @@
 //! * `hooks`: what stands before libc's functions. Thin, and where C's pointers become Rust's types.
 //! * `calls`: what the calls mean. They take the lock of the socket's stack, and wait outside it.
 //! * `process`: the stack of the process, or those of its threads; how they come to be, fork and exit.
+//! * `options`: what there is to know of each socket option, in one table.
 //! * [`stack`]: sockets and epoll sets over an engine and a link. No system calls, no clock: tested in memory.
 //! * `overfly_profile`: the EF_* options that the library reads, and the rules and settings that it follows.
 //!
@@ -15,9 +16,12 @@
 mod allocate;
 mod bound;
 mod cancel;
+mod descriptors;
 mod environment;
 mod face;
 pub mod interest;
+mod options;
+mod owner;
 mod ring;
 pub mod socket;
 pub mod stack;
@@ -48,7 +52,6 @@ mod spins;
 #[cfg(not(test))]
 mod statistics;
 mod sys;
-#[cfg(not(test))]
 mod table;
 
 #[cfg(test)]

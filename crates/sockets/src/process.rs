@@ -15,6 +15,7 @@ mod pairs;
 mod ports;
 pub(crate) mod rounds;
 pub(crate) mod sets;
+mod settings;
 mod show;
 mod signal;
 mod sleep;
@@ -28,7 +29,7 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
-use overfly_engine::{Algorithm, Config, Engine, Instant, Prefix};
+use overfly_engine::{Config, Engine, Instant};
 use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
@@ -50,18 +51,19 @@ pub(crate) use self::sleep::{
 pub(crate) use self::spin::{goes_on, spin_until};
 use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
-use crate::environment;
+use crate::descriptors::Descriptors;
 use crate::interest::SetId;
-use crate::kernel::{self, Fresh, now};
+use crate::kernel::{self, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
+use crate::options::Fresh;
 pub(crate) use crate::sleepers::For;
 use crate::sleepers::{Calls, Sleepers};
-use crate::socket::{Settings, Side, SocketId, State, canonical};
+use crate::socket::{Side, SocketId, State, canonical};
 use crate::stack::{Closed, Stack};
 use crate::statistics::{Refused, Statistics, Why};
 use crate::table::{self, Entry};
-use crate::{allocate, bound, sys};
+use crate::{allocate, bound, environment, sys};
 
 /// The library was loaded by `overfly run`: sockets are looked at.
 static ACTIVE: AtomicBool = AtomicBool::new(false);
@@ -178,11 +180,8 @@ pub(crate) struct Process {
     pub(crate) sets_shared: bool,
     /// One of them was exposed.
     any_exposed: bool,
-    /// Closed descriptors for the next accept(), by [`kept`]: those that survive exec and those that do not, of each family.
-    cache: [Vec<i32>; 4],
-    cache_limit: usize,
-    /// Closed descriptors that hold a port.
-    held: usize,
+    /// Closed descriptors that are kept.
+    pub(crate) descriptors: Descriptors,
     shared_ports: SharedPorts,
     within_host: WithinHost,
     /// Connections wait and nobody accepts.
@@ -289,9 +288,7 @@ impl Process {
             sets_opened: 0,
             sets_shared: false,
             any_exposed: false,
-            cache: [const { Vec::new() }; 4],
-            cache_limit: 0,
-            held: 0,
+            descriptors: Descriptors::new(),
             shared_ports: SharedPorts::new(),
             within_host: WithinHost::new(),
             stalled: None,
@@ -348,6 +345,7 @@ impl Process {
     ) {
         self.context = context;
         self.stack.belongs_to(context);
+        self.descriptors.belong_to(context);
         (self.options, self.rules, self.environment) = (options, rules, environment);
         self.statistics.enabled = reports;
     }
@@ -477,7 +475,7 @@ impl Process {
         if link.has_doors() {
             self.doors.extend(link.descriptors());
         }
-        self.stack.start(side, engine, link, self.cache_limit.max(1024));
+        self.stack.start(side, engine, link, self.descriptors.limit().max(1024));
         self.statistics.stacks += 1;
         self.look_after();
         if self.options.high_throughput_mode != 0 {
@@ -507,10 +505,11 @@ impl Process {
             return Ok(());
         }
         self.receive_buffer_max = kernel::receive_buffer_max();
-        self.fresh = Some(Fresh::read().map_err(|error| format!("a TCP socket: {error}"))?);
+        self.fresh = Some(kernel::fresh().map_err(|error| format!("a TCP socket: {error}"))?);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         let limit = limit / contexts::all().count() as u64;
-        self.cache_limit = usize::try_from(self.options.socket_cache_max.min(limit)).unwrap_or(0);
+        let limit = self.options.socket_cache_max.min(limit);
+        self.descriptors.bound(usize::try_from(limit).unwrap_or(0));
         Ok(())
     }
 
@@ -560,14 +559,7 @@ impl Process {
         self.interface = None;
         self.link_descriptors.clear();
         self.doors.clear();
-        self.empty_cache();
-        for descriptor in 0..if self.held > 0 { table::length() } else { 0 } {
-            if table::lookup(descriptor) == self.kept() {
-                table::enter(descriptor, Entry::Kernel);
-                sys::close(descriptor);
-            }
-        }
-        self.held = 0;
+        self.descriptors.forget();
         self.shared_ports = SharedPorts::new();
         for set in &mut self.sets {
             set.tainted |= set.prepared;
@@ -661,18 +653,15 @@ impl Process {
 
     fn after_output(&mut self) {
         contexts::set_pending(self.context, false);
-        let kept = self.kept();
-        let Self { stack, client, held, .. } = self;
+        let Self { stack, client, descriptors, .. } = self;
         stack.disconnected(|side, local, remote, descriptor| {
             if let Some(client) = client
                 && side == Side::Network
             {
                 let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote);
             }
-            if descriptor >= 0 && table::lookup(descriptor) == kept {
-                table::enter(descriptor, Entry::Kernel);
-                sys::close(descriptor);
-                *held = held.saturating_sub(1);
+            if descriptor >= 0 {
+                descriptors.release(descriptor);
             }
         });
     }
@@ -738,59 +727,11 @@ impl Process {
         self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
     }
 
-    /// Makes descriptors that a closed connection, or nobody, used ready for an accepted one.
-    pub(crate) fn take_descriptor(&mut self, v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
-        if let Some(descriptor) = self.cache[kept(v6, close_on_exec)].pop() {
-            return Ok(descriptor);
-        }
-        match kernel::tcp_socket(v6, close_on_exec) {
-            Err(Errno::MFILE | Errno::NFILE) if self.empty_cache() => kernel::tcp_socket(v6, close_on_exec),
-            outcome => outcome,
-        }
-    }
-
-    /// A closed connection's descriptor serves the next one.
-    pub(crate) fn keep_descriptor(&mut self, descriptor: i32, v6: bool, close_on_exec: bool) -> bool {
-        let entry = self.kept();
-        let cache = &mut self.cache[kept(v6, close_on_exec)];
-        if cache.len() >= self.cache_limit || !table::enter(descriptor, entry) {
-            return false;
-        }
-        cache.push(descriptor);
-        true
-    }
-
-    /// What descriptors are that this context keeps.
-    const fn kept(&self) -> Entry {
-        Entry::Kept(self.context as u32)
-    }
-
     /// How long a spinning call sleeps before it looks again, in microseconds.
     pub(crate) fn nap_us(&mut self, spins: bool) -> u64 {
         let nap_us = if spins { self.options.sleep_spin_usec } else { 0 };
         self.statistics.naps += u64::from(nap_us > 0);
         nap_us
-    }
-
-    /// Gives all cached descriptors back to the kernel. Returns whether there were any.
-    pub(crate) fn empty_cache(&mut self) -> bool {
-        let mut any = false;
-        for cache in &mut self.cache {
-            for descriptor in cache.drain(..) {
-                table::enter(descriptor, Entry::Kernel);
-                sys::close(descriptor);
-                any = true;
-            }
-        }
-        any
-    }
-
-    /// The program puts something else at a number that the library kept.
-    pub(crate) fn give_up(&mut self, descriptor: i32) {
-        for cache in &mut self.cache {
-            cache.retain(|&kept| kept != descriptor);
-        }
-        table::enter(descriptor, Entry::Kernel);
     }
 
     /// One of the program's descriptors of a socket is closed. Returns whether the library keeps the descriptor; if not,
@@ -800,7 +741,9 @@ impl Process {
         let (last, customized, v6, close_on_exec) =
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
-        if last && self.is_inherited(id) && self.hand_over(id).is_ok() {
+        let inherited = self.is_inherited(id);
+        if last && inherited && self.stack.socket(id).state == State::Connected && self.hand_over(id).is_ok()
+        {
             return false;
         }
         if last && listens {
@@ -818,13 +761,10 @@ impl Process {
         table::enter(descriptor, Entry::Kernel);
         let kept = match self.stack.close(id) {
             Closed::StillOpen | Closed::Done => false,
-            Closed::Reusable => !customized && self.keep_descriptor(descriptor, v6, close_on_exec),
-            Closed::Held => {
-                let least = if contexts::are_several() { 16 } else { 64 };
-                let keep = self.held < self.cache_limit.max(least) && table::enter(descriptor, self.kept());
-                self.held += usize::from(keep);
-                keep
+            Closed::Reusable => {
+                !customized && !inherited && self.descriptors.keep(descriptor, v6, close_on_exec)
             }
+            Closed::Held => self.descriptors.hold(descriptor, if contexts::are_several() { 16 } else { 64 }),
         };
         self.output();
         kept
@@ -863,15 +803,6 @@ impl Process {
     /// tap the kernel would come back to this very process, which would wait for itself.
     pub(super) fn kernel_reaches(&self, address: IpAddr) -> bool {
         !has_addresses_of_its_own() || !self.is_own(address)
-    }
-
-    /// An address of the kernel's at the other end of the link: the program is a host of its own there.
-    fn is_across(&self, address: IpAddr) -> bool {
-        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
-        leads_to_kernel
-            && !self.is_own(address)
-            && (self.interface.iter().flat_map(|interface| &interface.addresses))
-                .any(|&(own, len)| Prefix { address: own, len }.contains(address))
     }
 
     /// A link-local address of another link.
@@ -947,28 +878,6 @@ impl Process {
         true
     }
 
-    /// The program tied the socket to another interface (SO_BINDTODEVICE).
-    pub(crate) fn is_tied_elsewhere(&self, descriptor: i32) -> bool {
-        let link = kernel::link(descriptor);
-        link != 0 && link != self.interface_index
-    }
-
-    /// What the program has asked of a listener alone.
-    fn follow_listener(&mut self, id: SocketId, descriptor: i32) {
-        self.stack.defer_accept(id, kernel::defer_accept(descriptor));
-        let max = kernel::fast_open_max(descriptor);
-        self.stack.open_fast(id, max, if max > 0 { kernel::fast_open_keys(descriptor) } else { None });
-    }
-
-    /// A listener was given an option after this process had joined.
-    pub(crate) fn read_settings_again(&mut self, id: SocketId, descriptor: i32) {
-        if self.stack.has_joined(id) {
-            let settings = self.settings(id, descriptor);
-            self.stack.change_listener(id, settings);
-            self.follow_listener(id, descriptor);
-        }
-    }
-
     /// Whether the interface's connections to a listener can be the stack's.
     fn may_join(&mut self, bound: SocketAddr) -> Result<(), Why> {
         if bound.ip().to_canonical().is_loopback() {
@@ -984,41 +893,6 @@ impl Process {
             }
         }
         Ok(())
-    }
-
-    /// What the program has set on the kernel's socket so far, with the profile's words where it has said nothing.
-    fn settings(&self, id: SocketId, descriptor: i32) -> Settings {
-        let Some(fresh) = &self.fresh else { return Settings::DEFAULT };
-        let socket = self.stack.socket(id);
-        // Other processes may have set something on a listener; on a socket of our own, only this one.
-        let mut settings = if socket.customized || socket.listening.is_some() {
-            kernel::settings(descriptor, fresh)
-        } else {
-            fresh.settings
-        };
-        let [never_receives, never_sends] = socket.never_waits;
-        if never_receives {
-            settings.receive_timeout = Some(Duration::ZERO);
-        }
-        if never_sends {
-            settings.send_timeout = Some(Duration::ZERO);
-        }
-        let Options { keepalive_time, keepalive_intvl, keepalive_probes, .. } = self.options;
-        if keepalive_time != 0 && settings.keep_idle == fresh.settings.keep_idle {
-            settings.keep_idle = Duration::from_millis(keepalive_time);
-        }
-        if keepalive_intvl != 0 && settings.keep_interval == fresh.settings.keep_interval {
-            settings.keep_interval = Duration::from_millis(keepalive_intvl);
-        }
-        if keepalive_probes != 0 && settings.keep_probes == fresh.settings.keep_probes {
-            settings.keep_probes = keepalive_probes as u8;
-        }
-        settings
-    }
-
-    /// What governs a connection's congestion window where the program does not say.
-    pub(crate) fn default_congestion(&self) -> Algorithm {
-        self.fresh.as_ref().and_then(|fresh| fresh.congestion).unwrap_or(Algorithm::Cubic)
     }
 
     /// A socket stays the kernel's, and why.
@@ -1213,11 +1087,6 @@ impl Process {
     }
 }
 
-/// Which of [`Process::cache`] keeps such a descriptor.
-fn kept(v6: bool, close_on_exec: bool) -> usize {
-    usize::from(v6) << 1 | usize::from(close_on_exec)
-}
-
 fn first_v4(interface: &Interface) -> Option<(Ipv4Addr, u8)> {
     interface.addresses.iter().find_map(|&(address, prefix_len)| match address {
         IpAddr::V4(address) => Some((address, prefix_len)),
@@ -1271,6 +1140,7 @@ pub(crate) fn load() {
 pub(crate) fn before_fork() {
     if is_active() {
         contexts::hold(|process| {
+            process.look_again();
             process.leave_unused_listeners();
             if contexts::is_pending(process.context) {
                 process.transmit();

@@ -98,6 +98,11 @@ impl Ring {
         (&self.buffer[start..start + first], &self.buffer[..length - first])
     }
 
+    /// The bytes `[offset, offset + length)`, as far as they lie within the queue.
+    pub(crate) fn pieces(&self, offset: usize, length: usize) -> (&[u8], &[u8]) {
+        self.slices(offset, length.min(self.len.saturating_sub(offset)))
+    }
+
     /// Appends all of `data`, or nothing if there is no memory for it.
     pub(crate) fn push(&mut self, data: &[u8]) -> bool {
         if data.is_empty() {

@@ -7,24 +7,27 @@ mod datagram;
 mod handover;
 mod opened;
 pub(crate) mod rows;
+mod sets;
+mod settings;
 mod tap;
 
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Algorithm, Engine, Error, Info, Instant, KeepAlive};
+use overfly_engine::{Engine, Error, Instant};
 use overfly_link::watch::Show;
 use overfly_profile::sysctls::FastOpenKeys;
-use overfly_wire::{FrameSink, MacAddr};
+use overfly_wire::{FrameSink, MacAddr, Promises};
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
 #[cfg(not(test))]
-pub(crate) use self::datagram::{Read, Trouble, wants};
+pub(crate) use self::datagram::{Read, Trouble};
 use self::tap::Tapped;
 use crate::face::{Chore, Face, Port};
 use crate::interest::{NONE, SetId, bits};
+use crate::owner::EngineOwner;
 use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State};
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more: a receive ring of the usual size. A program that
@@ -33,6 +36,8 @@ use crate::socket::{Arrival, Listening, Settings, Side, Socket, SocketId, State}
 const RECEIVE_BATCH: usize = 1024;
 /// Flows with output that are collected before their frames go out without being asked for.
 const TRANSMIT_BATCH: usize = 32;
+/// How often a link that reads payload in place is filled and emptied in turns: a megabyte and a half at most.
+const PROMISED_ROUNDS: u32 = 8;
 
 /// The next hop where the engine is to ask for it itself.
 const UNKNOWN: MacAddr = MacAddr([0; 6]);
@@ -43,7 +48,9 @@ pub trait Transport: FrameSink {
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
     /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
     fn flush(&mut self);
-    /// The same, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
+    /// Sends what was committed with its payload promised ([`FrameSink::commit_promised`]), before anything else happens to its flows.
+    fn redeem(&mut self, _promises: &impl Promises) {}
+    /// As `flush`, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
     /// returned. If one is `underway`, or still to come, it serves all that was posted before it began.
     fn post(&mut self, _underway: bool) -> Option<i32> {
         self.flush();
@@ -193,6 +200,8 @@ impl<T: Transport> Stack<T> {
     /// After a fork: the parent, or one of its own, goes on with the flows (number `ancestor` of them, for those that were
     /// this process's), and this process has only its descriptors and epoll sets. Returns the transports, to be closed.
     pub fn forget(&mut self, ancestor: u32) -> [Option<T>; 2] {
+        // Of those the child has all there is to know, with what was not read.
+        let over = self.over();
         let drives = core::mem::take(&mut self.drives);
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
@@ -216,6 +225,9 @@ impl<T: Transport> Stack<T> {
                     socket.flow = None;
                     if socket.is_orphan() || socket.queued {
                         self.face.release(id);
+                    } else if over.contains(&id) {
+                        socket.state = State::Ended;
+                        socket.shared = true;
                     } else {
                         socket.state = State::Lost;
                         socket.ancestor = ancestor;
@@ -233,13 +245,12 @@ impl<T: Transport> Stack<T> {
     /// Takes what the links received, runs timers, and sends everything that is due. Returns the frames received.
     pub fn pump(&mut self, now: Instant) -> usize {
         self.now = now;
-        self.face.now = now;
         let mut received = 0;
         for side in Side::ALL {
             received += self.receive(now, side);
         }
-        self.face.promote_due();
-        self.face.give_back_idle();
+        self.face.promote_due(now);
+        self.face.give_back_idle(now);
         self.do_chores();
         self.transmit(now);
         received
@@ -248,16 +259,15 @@ impl<T: Transport> Stack<T> {
     fn receive(&mut self, now: Instant, side: Side) -> usize {
         let Some(drive) = &mut self.drives[side.index()] else { return 0 };
         let Drive { engine, transport } = drive;
-        let face = &mut self.face;
-        face.side = side;
+        let mut owner = EngineOwner { face: &mut self.face, side, now };
         let mut show = self.show.as_mut().filter(|_| self.captured);
         let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
             if let Some(show) = &mut show {
                 show.frame(now.as_micros(), false, frame);
             }
-            engine.receive(now, frame, face);
-            if let Some(id) = face.unnamed.take() {
-                let socket = face.at_mut(id);
+            engine.receive(now, frame, &mut owner);
+            if let Some(id) = owner.face.unnamed.take() {
+                let socket = owner.face.at_mut(id);
                 if let Some(flow) = socket.flow {
                     (socket.local, socket.remote) = engine.tuple(flow);
                 }
@@ -265,9 +275,9 @@ impl<T: Transport> Stack<T> {
         });
         let gone = transport.take_gone();
         if !gone.is_empty() {
-            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), face);
+            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), &mut owner);
         }
-        engine.advance(now, face);
+        engine.advance(now, &mut owner);
         received
     }
 
@@ -301,16 +311,19 @@ impl<T: Transport> Stack<T> {
         let Some(drive) = &mut self.drives[side.index()] else { return true };
         let Drive { engine, transport } = drive;
         let mut done = !engine.has_output();
-        self.face.side = side;
-        let mut transmit = |transport: &mut T| match self.show.as_mut().filter(|_| self.captured) {
-            Some(show) => engine.transmit(now, &mut self.face, &mut Tapped::new(transport, show, now)),
-            None => engine.transmit(now, &mut self.face, transport),
-        };
-        done = done || transmit(transport);
-        if !done {
-            // What the link cannot take at first it may after it was flushed.
-            transport.flush();
-            done = transmit(transport);
+        let mut owner = EngineOwner { face: &mut self.face, side, now };
+        // What the link cannot take at first it may after it was flushed; what is promised leaves it only here.
+        let mut rounds = if transport.takes_promises() { PROMISED_ROUNDS } else { 2 };
+        while !done && rounds > 0 {
+            done = match self.show.as_mut().filter(|_| self.captured) {
+                Some(show) => engine.transmit(now, &mut owner, &mut Tapped::new(transport, show, now)),
+                None => engine.transmit(now, &mut owner, transport),
+            };
+            transport.redeem(&owner);
+            rounds -= 1;
+            if !done && rounds > 0 {
+                transport.flush();
+            }
         }
         // What the device could not take before, too.
         if self.defers {
@@ -500,42 +513,6 @@ impl<T: Transport> Stack<T> {
         Ok(first)
     }
 
-    /// A listener has other settings than when this process joined it.
-    pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
-        self.face.at_mut(id).settings = settings;
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            let Some(drive) = &mut self.drives[port.side.index()] else { continue };
-            let most = match settings.max_segment {
-                0 => u16::MAX,
-                bytes => bytes,
-            };
-            drive.engine.set_listener_max_segment(port.listener, most);
-            drive.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
-        }
-    }
-
-    /// Connections of the listener are to be accepted once they have data, or after so long (TCP_DEFER_ACCEPT).
-    pub fn defer_accept(&mut self, id: SocketId, defer: Duration) {
-        if let Some(listening) = &mut self.face.at_mut(id).listening {
-            listening.defer = defer;
-        }
-    }
-
-    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; these are the keys of its cookies.
-    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, keys: Option<FastOpenKeys>) {
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            if let Some(drive) = &mut self.drives[port.side.index()] {
-                drive.engine.set_listener_fast_open(port.listener, max);
-            }
-        }
-        if let Some((primary, backup)) = keys.filter(|_| max > 0 && keys != self.fast_open_keys) {
-            for drive in self.drives.iter_mut().flatten() {
-                drive.engine.set_fast_open_keys(primary, backup);
-            }
-            self.fast_open_keys = keys;
-        }
-    }
-
     /// Whether this process has joined the listener.
     #[must_use]
     pub fn has_joined(&self, id: SocketId) -> bool {
@@ -558,21 +535,20 @@ impl<T: Transport> Stack<T> {
         !self.face.ports.is_empty()
     }
 
-    /// Connections under way to the listeners that have joined the network's side, and those that wait there.
+    /// Connections under way to the listeners that have joined, and those that wait there.
     pub(crate) fn pending(&self) -> u32 {
-        let Some(drive) = self.drive(Side::Network) else { return 0 };
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        ports.map(|port| drive.engine.pending(port.listener)).sum()
+        let pending =
+            |port: &Port| self.drive(port.side).map_or(0, |drive| drive.engine.pending(port.listener));
+        self.face.ports.iter().map(pending).sum()
     }
 
-    /// Whether a set watches a listener that has joined the network's side. Of many listeners not each is asked.
+    /// Whether a set watches a listener that has joined. Of many listeners not each is asked.
     pub(crate) fn set_accepts(&self, set: SetId) -> bool {
         const MANY: usize = 16;
         if self.face.ports.len() > MANY {
             return true;
         }
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        let mut members = ports.flat_map(|port| &port.members);
+        let mut members = self.face.ports.iter().flat_map(|port| &port.members);
         members.any(|&id| {
             let mut watches = false;
             self.interests(id, |its, _, events, _| watches |= its == set && events & bits::IN != 0);
@@ -660,8 +636,8 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at(id);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.abort(flow);
-            self.face.side = socket.side;
-            self.face.unbind_flow(flow);
+            let side = socket.side;
+            self.face.unbind_flow(side, flow);
         }
         self.face.drop_interests(id);
         self.face.release(id);
@@ -713,23 +689,6 @@ impl<T: Transport> Stack<T> {
     /// The oldest connection that came from another process.
     pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
         self.face.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
-    }
-
-    /// The connection over the network that has waited longest at one of the listeners: the listener, its socket, and where the
-    /// listener joined.
-    pub(crate) fn oldest_queued(&self) -> Option<(SocketId, SocketId, SocketAddr)> {
-        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
-        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
-        members.find_map(|(member, port)| {
-            let queue = &self.face.at(member).listening.as_ref()?.queue;
-            let is_here = |&&id: &&SocketId| {
-                let (flow, side) = (self.face.at(id).flow, self.face.at(id).side);
-                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
-                side == Side::Network
-                    && ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
-            };
-            queue.iter().find(is_here).map(|&id| (member, id, port.local))
-        })
     }
 
     /// A connection that waited at the listener is another process's.
@@ -790,10 +749,11 @@ impl<T: Transport> Stack<T> {
             // Before the SYN, which says so.
             drive.engine.set_max_segment(flow, settings.max_segment);
         }
-        self.face.side = side;
-        self.face.bind_flow(flow, id);
+        self.face.bind_flow(side, flow, id);
         let socket = self.face.at_mut(id);
         socket.begin_anew();
+        // Also the one that ended the connection before (tcp_connect_init() in Linux).
+        socket.error = None;
         socket.state = State::Connecting;
         socket.forks = self.forks;
         socket.passive = false;
@@ -836,86 +796,6 @@ impl<T: Transport> Stack<T> {
         }
         self.promise(id, written);
         written
-    }
-
-    /// Tells the engine in what a socket's settings differ from those that it has, `before`.
-    fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
-        if settings == *before {
-            return;
-        }
-        let socket = self.face.at_mut(id);
-        socket.settings = settings;
-        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drives[socket.side.index()])
-        else {
-            return;
-        };
-        if settings.no_delay != before.no_delay {
-            engine.set_no_delay(flow, settings.no_delay);
-        }
-        if settings.cork != before.cork {
-            engine.set_cork(flow, settings.cork);
-        }
-        let keep_alive = |settings: &Settings| {
-            settings.keep_alive.then_some(KeepAlive {
-                idle: settings.keep_idle,
-                interval: settings.keep_interval,
-                probes: settings.keep_probes,
-            })
-        };
-        if keep_alive(&settings) != keep_alive(before) {
-            engine.set_keep_alive(self.now, flow, keep_alive(&settings));
-        }
-        if settings.user_timeout != before.user_timeout {
-            engine.set_user_timeout(flow, settings.user_timeout);
-        }
-        if let Some(on) = settings.quick_ack
-            && settings.quick_ack != before.quick_ack
-        {
-            engine.set_quick_ack(flow, on);
-        }
-        if settings.traffic_class != before.traffic_class {
-            engine.set_traffic_class(flow, settings.traffic_class);
-        }
-        if let Some(algorithm) = settings.congestion
-            && settings.congestion != before.congestion
-        {
-            engine.set_congestion(flow, algorithm);
-        }
-        if let Some(bytes) = settings.receive_limit
-            && settings.receive_limit != before.receive_limit
-        {
-            engine.set_receive_window(flow, bytes);
-        }
-    }
-
-    /// TCP_NODELAY is set, perhaps again: what waits for company goes (tcp_push_pending_frames() in net/ipv4/tcp.c).
-    pub(crate) fn no_delay(&mut self, id: SocketId) {
-        self.change(id, |settings| settings.no_delay = true);
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_no_delay(flow, true);
-        }
-    }
-
-    /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
-    pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
-        let socket = self.face.at_mut(id);
-        if socket.more == more {
-            return;
-        }
-        socket.more = more;
-        let cork = more || socket.settings.cork;
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_cork(flow, cork);
-        }
-    }
-
-    /// Changes a socket's settings.
-    pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
-        let before = self.face.at(id).settings;
-        let mut settings = before;
-        change(&mut settings);
-        self.settle(id, &before, settings);
     }
 
     /// Reads into `target`. `peek` leaves the data in the queue. `Ok(0)` is the end of the stream.
@@ -1242,29 +1122,6 @@ impl<T: Transport> Stack<T> {
         self.face.ids().filter(|&id| self.face.at(id).state == State::Listening)
     }
 
-    /// The largest packet that the path to the socket's peer takes, in bytes.
-    #[must_use]
-    pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
-        let flow = self.face.at(id).flow?;
-        self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
-    }
-
-    /// What governs the congestion window of the socket's flow.
-    #[must_use]
-    pub fn congestion(&self, id: SocketId) -> Option<Algorithm> {
-        let socket = self.face.at(id);
-        let drive = self.drive(socket.side)?;
-        socket.flow.map(|flow| drive.engine.congestion(flow)).or(socket.settings.congestion)
-    }
-
-    /// What the engine knows of the socket's flow.
-    #[must_use]
-    pub fn info(&self, id: SocketId) -> Option<Info> {
-        let socket = self.face.at(id);
-        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
-        Some(drive.engine.info(flow))
-    }
-
     pub(crate) fn socket(&self, id: SocketId) -> &Socket {
         self.face.at(id)
     }
@@ -1333,128 +1190,6 @@ impl<T: Transport> Stack<T> {
 
     pub(crate) fn transports(&self) -> impl Iterator<Item = &T> {
         self.running().map(|drive| &drive.transport)
-    }
-
-    // ---- epoll ----
-
-    /// epoll_create().
-    pub fn open_set(&mut self) -> SetId {
-        self.face.interests.open_set()
-    }
-
-    /// A set that was opened in another context may watch sockets of this one.
-    pub(crate) fn make_room(&mut self, set: SetId) {
-        self.face.interests.make_room(set);
-    }
-
-    /// close() of a set.
-    pub fn close_set(&mut self, set: SetId) {
-        self.empty_set(set);
-        self.face.interests.close_set(set);
-    }
-
-    /// A set watches no socket any more.
-    pub(crate) fn empty_set(&mut self, set: SetId) {
-        let members: Vec<u32> = self.face.interests.of_set(set).collect();
-        for index in members {
-            let id = SocketId(self.face.interests.at(index).socket);
-            let mut head = self.face.at(id).interests;
-            self.face.interests.remove(&mut head, index);
-            self.face.at_mut(id).interests = head;
-        }
-    }
-
-    /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.
-    pub fn watch(
-        &mut self,
-        set: SetId,
-        id: SocketId,
-        descriptor: i32,
-        events: u32,
-        data: u64,
-        in_kernel: bool,
-    ) -> Result<(), Errno> {
-        let level = self.face.asked(id, events);
-        let mut head = self.face.at(id).interests;
-        let index = self.face.interests.add(&mut head, set, id.0, descriptor, events, data, in_kernel)?;
-        self.face.at_mut(id).interests = head;
-        if !in_kernel && level & (events | bits::ERR | bits::HUP) != 0 {
-            self.face.interests.list(index);
-            self.face.news = true;
-        }
-        Ok(())
-    }
-
-    /// EPOLL_CTL_MOD. Returns whether the kernel's set reports this one.
-    pub fn rewatch(
-        &mut self,
-        set: SetId,
-        id: SocketId,
-        descriptor: i32,
-        events: u32,
-        data: u64,
-    ) -> Result<bool, Errno> {
-        let head = self.face.at(id).interests;
-        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
-        if self.face.interests.at(index).events & bits::EXCLUSIVE != 0 {
-            return Err(Errno::INVAL);
-        }
-        self.face.interests.modify(index, events, data);
-        let in_kernel = self.face.interests.at(index).in_kernel;
-        if !in_kernel && self.face.asked(id, events) & (events | bits::ERR | bits::HUP) != 0 {
-            self.face.interests.list(index);
-            self.face.news = true;
-        }
-        Ok(in_kernel)
-    }
-
-    /// EPOLL_CTL_DEL. Returns whether the kernel's set reported this one.
-    pub fn unwatch(&mut self, set: SetId, id: SocketId, descriptor: i32) -> Result<bool, Errno> {
-        let mut head = self.face.at(id).interests;
-        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
-        let in_kernel = self.face.interests.at(index).in_kernel;
-        self.face.interests.remove(&mut head, index);
-        self.face.at_mut(id).interests = head;
-        Ok(in_kernel)
-    }
-
-    /// The interests in a socket: set, descriptor, the events that they wait for, data.
-    pub(crate) fn interests(&self, id: SocketId, mut each: impl FnMut(SetId, i32, u32, u64)) {
-        let mut index = self.face.at(id).interests;
-        while index != NONE {
-            let interest = self.face.interests.at(index);
-            each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
-            index = interest.next;
-        }
-    }
-
-    /// Descriptors in a set whose connections are an ancestor's.
-    pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
-        let interests = &self.face.interests;
-        let lost = |index: &u32| self.face.at(SocketId(interests.at(*index).socket)).state == State::Lost;
-        interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
-    }
-
-    /// What is ready in a set: at most `max` times events and data.
-    pub fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
-        self.face.collect(set, max, report)
-    }
-
-    /// Whether [`Stack::collect`] would find anything.
-    #[must_use]
-    pub fn set_is_ready(&self, set: SetId) -> bool {
-        self.face.set_is_ready(set)
-    }
-
-    /// Whether something happened in a set since this was asked.
-    pub(crate) fn take_news_of(&mut self, set: SetId) -> bool {
-        self.face.interests.take_news(set)
-    }
-
-    /// Sockets of a set that are reported at user level.
-    #[must_use]
-    pub fn watching(&self, set: SetId) -> usize {
-        self.face.interests.watching(set)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Two stacks joined in memory: what a program sees of its sockets.
 
+mod forks;
+
 use core::cell::RefCell;
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -576,23 +578,6 @@ fn sockets_are_reused_with_their_buffers() {
         last = Some(server);
     }
     assert_eq!(bench.server.unfinished(), 0);
-}
-
-#[test]
-fn a_fork_leaves_descriptors_without_connections() {
-    let mut bench = Bench::new();
-    let (client, server) = bench.pair();
-    let set = bench.server.open_set();
-    bench.server.watch(set, server, 101, bits::IN, 7, false).unwrap();
-    write(&mut bench.client, client, b"for the parent").unwrap();
-    bench.connect();
-    bench.settle();
-    assert!(bench.server.forget(0)[0].is_some());
-    assert!(!bench.server.has_joined(bench.listener));
-    assert!(!bench.server.can_accept(bench.listener));
-    assert_eq!(bench.server.close(server), Closed::Done);
-    bench.server.close_set(set);
-    assert_eq!(bench.server.close(bench.listener), Closed::Done);
 }
 
 #[test]

@@ -50,6 +50,29 @@ fn by_case(told: &str) -> impl Iterator<Item = Vec<&str>> {
     cases.into_iter()
 }
 
+/// Cases of ports that only connections have: Linux keeps them from bind(), and here they may be free (docs/sockets.md, "bind()"). No
+/// port may be taken here that is free on Linux, nor one be free that a listener has.
+const PORTS_OF_CONNECTIONS: [&str; 4] = [
+    "a_port_that_connections_have:",
+    "a_port_whose_connection_the_peer_has_closed:",
+    "a_port_that_connects:",
+    "a_port_in_time_wait_connects_again:",
+];
+
+/// Whether a case came out as on the kernel, or differs as it may.
+fn as_documented(kernel: &[&str], overfly: &[&str]) -> bool {
+    let word = |kernel: &str, overfly: &str| kernel == overfly || (kernel, overfly) == ("EADDRINUSE", "free");
+    let line = |kernel: &str, overfly: &str| {
+        kernel.split(' ').count() == overfly.split(' ').count()
+            && kernel.split(' ').zip(overfly.split(' ')).all(|(kernel, overfly)| word(kernel, overfly))
+            && (!kernel.starts_with("listening") || kernel == overfly)
+    };
+    kernel == overfly
+        || PORTS_OF_CONNECTIONS.contains(&kernel[0])
+            && kernel.len() == overfly.len()
+            && kernel.iter().zip(overfly).all(|(kernel, overfly)| line(kernel, overfly))
+}
+
 #[test]
 fn seldom_moments_look_as_over_the_kernel() {
     let ways: [(bool, &[(&str, &str)]); 4] = [
@@ -62,7 +85,9 @@ fn seldom_moments_look_as_over_the_kernel() {
     let [kernel, overfly @ ..] = threads.map(|thread| thread.join().unwrap());
     println!("over the kernel:\n{kernel}");
     for ((_, options), overfly) in ways[1..].iter().zip(overfly) {
-        let different: Vec<_> = by_case(&kernel).zip(by_case(&overfly)).filter(|(a, b)| a != b).collect();
-        assert!(kernel == overfly, "{options:?}: kernel, Overfly: {different:#?}");
+        let different: Vec<_> =
+            by_case(&kernel).zip(by_case(&overfly)).filter(|(a, b)| !as_documented(a, b)).collect();
+        let cases = [&kernel, &overfly].map(|told| by_case(told).count());
+        assert!(different.is_empty() && cases[0] == cases[1], "{options:?}: kernel, Overfly: {different:#?}");
     }
 }

@@ -96,6 +96,38 @@ for address, own in ('127.0.0.1', '127.0.0.1'), ('0.0.0.0', '127.0.0.1'), ('::1'
     print(accepted.recv(20))
 ";
 
+/// Issue 25, item 3, within the host: a connection waited at a process that was busy, while another one had time.
+#[test]
+fn what_waits_at_a_busy_process_goes_to_one_that_is_idle() {
+    const PROCESSES: &str = "3";
+    let bench = Bench::new(1);
+    let folder = bench.folder.path();
+    for address in [HERE, SERVER.into()] {
+        for (way, kernel) in
+            ["accept", "poll", "epoll"].into_iter().flat_map(|way| [(way, true), (way, false)])
+        {
+            for (scene, expected) in [
+                ("idle", "20 answers of 1 process, 2 busy, who answered nothing: True\n"),
+                ("busy", "7 answers of 1 process, 2 busy, who answered nothing: True\n"),
+            ] {
+                let mut server = python(&bench, kernel);
+                server.arg(programs("prefork.py")).args([&address.to_string(), way, PROCESSES]);
+                // Children of the one before have just been killed.
+                until("nobody listens", || !bench.listens(8080));
+                let server = start(&bench, &mut server);
+                let mut client = if kernel { Command::new("timeout") } else { bench.accelerated("timeout") };
+                client.args(["-s", "KILL", "60", PYTHON]).arg(programs("asks.py"));
+                client.args([&address.to_string(), PROCESSES]).arg(folder).arg(scene);
+                let output = run(&bench.lab.server, &mut client);
+                let (told, mut complained) = (text(&output.stdout), text(&output.stderr));
+                complained += &end(server, Signal::KILL);
+                assert_eq!(told, expected, "{scene}, {way}, {address}, kernel: {kernel}: {complained}");
+                assert!(kernel || within_host(&complained).1 > 0, "not the kernel's: {complained}");
+            }
+        }
+    }
+}
+
 /// The usual order of test suites.
 #[test]
 fn a_listener_that_nobody_has_looked_at_is_found_by_its_own_process() {

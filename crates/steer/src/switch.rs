@@ -1,5 +1,8 @@
 //! Which stack of a program a frame from its tap device belongs to: what the XDP program says of an interface's frames, for a
-//! device that has none. A thread reads the device and hands each frame to its stack over shared memory.
+//! device that has none. A thread reads the device and hands each frame to its stack over shared memory. Who takes new connections
+//! is chosen as `bpf/pulse.bpf.h` does.
+
+mod outlet;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,12 +13,13 @@ use std::time::{Duration, Instant};
 
 use overfly_link::broker::{Cluster, Protocol};
 use overfly_link::memif::MemifLink;
-use overfly_link::tap::{TapLink, missed};
+use overfly_link::tap::TapLink;
 use overfly_wire::ip::{Packet, Quote, Quoted};
-use overfly_wire::{FrameSink, ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
+use overfly_wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use self::outlet::Outlet;
 use crate::error::Error;
 use crate::groups::{Groups, Place, listening_places};
 use crate::program::FlowKey;
@@ -194,10 +198,10 @@ struct Table {
 }
 
 impl Table {
-    fn addressee(&mut self, frame: &[u8]) -> Addressee {
+    fn addressee(&mut self, frame: &[u8], outlets: &mut [Outlet]) -> Addressee {
         match Subject::of(frame) {
             Subject::Flow { protocol, local, remote, opens } => {
-                self.owner(protocol, local, remote, opens).map_or(Addressee::Any, Addressee::Stack)
+                self.owner(protocol, local, remote, opens, outlets).map_or(Addressee::Any, Addressee::Stack)
             }
             Subject::Any => Addressee::Any,
             Subject::All => Addressee::All,
@@ -211,6 +215,7 @@ impl Table {
         local: SocketAddr,
         remote: SocketAddr,
         opens: bool,
+        outlets: &mut [Outlet],
     ) -> Option<u16> {
         let flow = FlowKey::new(protocol, local, remote);
         let recorded = (protocol == Protocol::Tcp).then(|| self.accepted.get(&flow)).flatten();
@@ -227,62 +232,37 @@ impl Table {
         if let Some(stack) = recorded.filter(|&stack| self.groups.accepts(stack, place)) {
             return Some(stack);
         }
-        let stack = self.groups.accepting(place, self.hasher.hash_one(flow) as usize)?;
-        if opens {
-            self.accepted.insert(flow, stack);
+        let turn = self.hasher.hash_one(flow) as usize;
+        if !opens {
+            return self.groups.accepting(place, turn);
         }
+        let stack = self.who_takes(place, turn, outlets)?;
+        self.accepted.insert(flow, stack);
         Some(stack)
+    }
+
+    /// Number `turn` of a listener's stacks, or the next one that waits for a connection; if nobody does, the next one that takes one.
+    fn who_takes(&self, place: Place, turn: usize, outlets: &mut [Outlet]) -> Option<u16> {
+        let count = self.groups.accepting_stacks(place);
+        let in_circle = |from: usize| self.groups.accepting(place, (turn % count.max(1)) + from);
+        let now = Instant::now();
+        for takes in [Outlet::waits_to_accept, Outlet::takes] {
+            for stack in (0..count).filter_map(in_circle).filter(|_| count > 1) {
+                if let Some(outlet) = outlets.iter_mut().find(|outlet| outlet.stack == stack)
+                    && takes(outlet, now)
+                {
+                    outlet.note_syn(now);
+                    return Some(stack);
+                }
+            }
+        }
+        in_circle(0)
     }
 
     fn remove_stack(&mut self, stack: u16) {
         self.groups.remove(stack);
         self.opened.retain(|_, its| *its != stack);
         self.accepted.remove_stack(stack);
-    }
-}
-
-/// The way to one stack.
-#[derive(Debug)]
-struct Outlet {
-    stack: u16,
-    link: MemifLink,
-    /// It did not take its frames in time: nobody waits for it until it does.
-    given_up: bool,
-    /// Frames that were dropped because of that, which it has not been told of.
-    missed: u64,
-    /// How often in a row it had not taken everything yet when it was shown more.
-    behind: u32,
-}
-
-impl Outlet {
-    /// Hands the frame over if there is room for it.
-    fn offer(&mut self, frame: &[u8]) -> bool {
-        self.tell_of_missed();
-        let done = self.write(frame);
-        self.given_up &= !done;
-        done
-    }
-
-    fn tell_of_missed(&mut self) {
-        if self.missed > 0 && self.write(&missed(self.missed)) {
-            self.missed = 0;
-        }
-    }
-
-    fn write(&mut self, frame: &[u8]) -> bool {
-        let Some(room) = self.link.frame().and_then(|room| room.get_mut(..frame.len())) else {
-            return false;
-        };
-        room.copy_from_slice(frame);
-        self.link.commit(frame.len());
-        true
-    }
-
-    /// Shows the stack what was handed over, and wakes it if it sleeps.
-    fn flush(&mut self) {
-        self.behind = if self.link.is_drained() { 0 } else { self.behind.saturating_add(1) };
-        self.tell_of_missed();
-        self.link.flush();
     }
 }
 
@@ -296,7 +276,7 @@ struct Stacks {
 impl Stacks {
     /// Hands the frame to whom it is for. If that stack has no room but may be waited for: which one, and how long.
     fn deliver(&mut self, frame: &[u8]) -> Option<(u16, Duration)> {
-        match self.table.addressee(frame) {
+        match self.table.addressee(frame, &mut self.outlets) {
             Addressee::Stack(stack) => {
                 let alone = self.outlets.len() == 1;
                 let outlet = self.outlets.iter_mut().find(|outlet| outlet.stack == stack)?;
@@ -347,7 +327,7 @@ impl Switch {
 
     /// A new stack, at the other end of the link.
     pub(crate) fn attach(&self, stack: u16, link: MemifLink) {
-        self.stacks().outlets.push(Outlet { stack, link, given_up: false, missed: 0, behind: 0 });
+        self.stacks().outlets.push(Outlet::new(stack, link));
     }
 
     /// A stack is gone, and all that it asked for.
@@ -460,6 +440,8 @@ impl Switch {
 
 #[cfg(test)]
 mod tests {
+    mod acceptors;
+
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
     use overfly_link::memif::Keeper;
@@ -616,9 +598,9 @@ mod tests {
             Subject::Flow { protocol: Protocol::Tcp, local: local(4000), remote: remote(80), opens: false };
         assert_eq!(Subject::of(&error), expected);
         let mut table = Table::default();
-        assert_eq!(table.addressee(&error), Addressee::Any);
+        assert_eq!(table.addressee(&error, &mut []), Addressee::Any);
         table.opened.insert(FlowKey::new(Protocol::Tcp, local(4000), remote(80)), 3);
-        assert_eq!(table.addressee(&error), Addressee::Stack(3));
+        assert_eq!(table.addressee(&error, &mut []), Addressee::Stack(3));
     }
 
     /// Frames that are cut anywhere, and some hundred thousand with random bytes: nothing panics.
@@ -655,12 +637,17 @@ mod tests {
         let mut table = Table::default();
         let everywhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80);
         let (syn, ack) = (tcp::Flags::SYN, tcp::Flags::ACK);
-        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), syn)), Addressee::Any, "to be refused");
+        assert_eq!(
+            table.addressee(&tcp_frame(remote(1), local(80), syn), &mut []),
+            Addressee::Any,
+            "to be refused"
+        );
         for stack in [1, 2] {
             listen(&mut table, stack, everywhere);
         }
-        let owners: Vec<Addressee> =
-            (1..=100).map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn))).collect();
+        let owners: Vec<Addressee> = (1..=100)
+            .map(|port| table.addressee(&tcp_frame(remote(port), local(80), syn), &mut []))
+            .collect();
         for stack in [1, 2] {
             let count = owners.iter().filter(|&&owner| owner == Addressee::Stack(stack)).count();
             assert!(count > 10, "{count} of 100 connections are stack {stack}'s");
@@ -668,20 +655,23 @@ mod tests {
         listen(&mut table, 3, everywhere);
         table.groups.unlisten(1, Place::new(Protocol::Tcp, everywhere));
         for (port, &owner) in (1..=100).zip(&owners) {
-            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack)), owner);
+            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []), owner);
         }
         // With an old one's tuple: where it was only if that stack still accepts.
         for (port, &owner) in (1..=100).zip(&owners) {
-            let again = table.addressee(&tcp_frame(remote(port), local(80), syn));
+            let again = table.addressee(&tcp_frame(remote(port), local(80), syn), &mut []);
             assert!(if owner == Addressee::Stack(2) { again == owner } else { again != owner }, "{again:?}");
         }
         table.remove_stack(2);
         for port in 1..=100 {
-            assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack)), Addressee::Stack(3));
+            assert_eq!(
+                table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []),
+                Addressee::Stack(3)
+            );
         }
         table.remove_stack(1);
         table.remove_stack(3);
-        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), ack)), Addressee::Any);
+        assert_eq!(table.addressee(&tcp_frame(remote(1), local(80), ack), &mut []), Addressee::Any);
     }
 
     #[test]
@@ -690,12 +680,12 @@ mod tests {
         listen(&mut table, 1, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 80));
         listen(&mut table, 2, local(80));
         let ack = tcp_frame(remote(9), local(80), tcp::Flags::ACK);
-        assert_eq!(table.addressee(&ack), Addressee::Stack(2));
+        assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(2));
         table.opened.insert(FlowKey::new(Protocol::Tcp, local(80), remote(9)), 3);
-        assert_eq!(table.addressee(&ack), Addressee::Stack(3));
+        assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(3));
         table.groups.unlisten(2, Place::new(Protocol::Tcp, local(80)));
         let other = tcp_frame(remote(10), local(80), tcp::Flags::SYN);
-        assert_eq!(table.addressee(&other), Addressee::Stack(1));
+        assert_eq!(table.addressee(&other, &mut []), Addressee::Stack(1));
     }
 
     #[test]
@@ -704,8 +694,8 @@ mod tests {
         for stack in [1, 2, 3] {
             table.groups.listen(stack, Place::new(Protocol::Udp, local(53)), Cluster::default());
         }
-        let owner = table.addressee(&udp_frame(remote(7), local(53)));
-        assert!((0..100).all(|_| table.addressee(&udp_frame(remote(7), local(53))) == owner));
+        let owner = table.addressee(&udp_frame(remote(7), local(53)), &mut []);
+        assert!((0..100).all(|_| table.addressee(&udp_frame(remote(7), local(53)), &mut []) == owner));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{StackSockets, XdpLink};
 use overfly_steer::{Attachment, Options};
 use overfly_testing::Random;
-use overfly_wire::{FrameSink, MacAddr, Unfinished, ethernet, ipv4, tcp};
+use overfly_wire::{FrameSink, MacAddr, Promised, Promises, Unfinished, ethernet, ipv4, tcp};
 use rustix::io::Errno;
 
 const HEADERS: usize = 54;
@@ -76,6 +76,16 @@ fn write(
     HEADERS + payload
 }
 
+/// Payloads that were promised, each cut in two.
+struct Keeper(Vec<(Vec<u8>, usize)>);
+
+impl Promises for Keeper {
+    fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
+        let (payload, cut) = &self.0[promised.flow];
+        payload.split_at(*cut)
+    }
+}
+
 /// A packet socket on the other end, which sees everything that arrives there.
 fn watch(lab: &Lab) -> OwnedFd {
     lab.client.within(|| {
@@ -116,6 +126,43 @@ fn receive(socket: &OwnedFd, buffer: &mut [u8]) -> Option<usize> {
     rustix::net::recv(socket, buffer, rustix::net::RecvFlags::empty()).ok().map(|(length, _)| length)
 }
 
+/// Commits a frame: a long one with its payload, or with a promise of it.
+fn send(
+    link: &mut XdpLink,
+    macs: [MacAddr; 2],
+    flow: u16,
+    offset: u32,
+    payload: usize,
+    kept: &mut Keeper,
+    random: &mut Random,
+) {
+    let wanted = HEADERS + payload;
+    let is_full = if payload > SEGMENT { link.long_frame(wanted).is_none() } else { link.frame().is_none() };
+    if is_full {
+        // What is promised makes room only here.
+        link.redeem(kept);
+        kept.0.clear();
+        link.flush();
+    }
+    if payload > SEGMENT {
+        let frame = link.long_frame(wanted).expect("room for a long frame");
+        let length = write(frame, macs, flow, offset, payload, true);
+        let left = Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
+        if random.below(2) == 0 {
+            let promise = Promised { flow: kept.0.len(), offset: 0, length: payload };
+            kept.0.push((frame[HEADERS..length].to_vec(), random.below(payload as u64 + 1) as usize));
+            frame[HEADERS..].fill(0xee);
+            link.commit_promised(left, promise);
+        } else {
+            link.commit_unfinished(length, left);
+        }
+    } else {
+        let frame = link.frame().expect("room for a frame");
+        let length = write(frame, macs, flow, offset, payload, false);
+        link.commit(length);
+    }
+}
+
 #[test]
 fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     const FLOWS: u16 = 40;
@@ -128,6 +175,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     let watcher = watch(&lab);
     let macs = [lab.client.mac(), attachment.interface().mac];
     let mut random = Random::seeded();
+    let mut kept = Keeper(Vec::new());
     let mut sent: BTreeMap<u16, u32> = BTreeMap::new();
     let mut arrived: BTreeMap<u16, u32> = BTreeMap::new();
     let mut buffer = vec![0; 70_000];
@@ -156,24 +204,17 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
             1 => 2 * SEGMENT + random.below(9_000) as usize,
             _ => random.below(SEGMENT as u64 + 1) as usize,
         };
-        if payload > SEGMENT {
-            let frame = link.long_frame(HEADERS + payload).expect("room for a long frame");
-            let length = write(frame, macs, flow, *offset, payload, true);
-            let left =
-                Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
-            link.commit_unfinished(length, left);
-        } else {
-            let frame = link.frame().expect("room for a frame");
-            let length = write(frame, macs, flow, *offset, payload, false);
-            link.commit(length);
-        }
+        send(&mut link, macs, flow, *offset, payload, &mut kept, &mut random);
         *offset += payload as u32;
         if random.below(20) == 0 {
+            link.redeem(&kept);
+            kept.0.clear();
             link.flush();
             link.retry();
             take(&mut arrived);
         }
     }
+    link.redeem(&kept);
     let end = Instant::now() + PATIENCE;
     while arrived.iter().ne(sent.iter()) {
         link.retry();
@@ -183,6 +224,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     }
     let counters = link.long_frame_counters();
     assert!(counters.frames > 10_000 && counters.followers > 100, "{counters:?}");
+    assert!(counters.in_place > 3_000 && counters.in_place < counters.frames, "{counters:?}");
     assert!(counters.calls < counters.frames, "several leave in one call: {counters:?}");
     assert!(!link.transmit_pending());
     assert_eq!((counters.dropped, counters.failed, counters.interface_down), (0, 0, 0));

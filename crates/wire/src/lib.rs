@@ -50,6 +50,36 @@ pub trait FrameSink {
         let _ = left;
         self.commit(length);
     }
+
+    /// Whether the payload of a [`FrameSink::long_frame`] may be [promised](FrameSink::commit_promised).
+    #[inline]
+    fn takes_promises(&self) -> bool {
+        false
+    }
+
+    /// As [`FrameSink::commit_unfinished`], of a frame whose headers alone are written: the link will read the payload where its flow
+    /// keeps it ([`Promises`]). Only a link that [takes them](FrameSink::takes_promises) is asked.
+    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        let _ = (left, payload);
+        debug_assert!(false, "this link takes no promises");
+    }
+}
+
+/// Payload that stays where its flow keeps it until the link reads it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promised {
+    /// The position of the flow's state in its owner's vector.
+    pub flow: usize,
+    /// Where the payload begins in the flow's stream, bytes.
+    pub offset: u64,
+    /// Its length, bytes.
+    pub length: usize,
+}
+
+/// Who keeps what was promised.
+pub trait Promises {
+    /// The payload, in order, in one piece or two.
+    fn pieces(&self, promised: Promised) -> (&[u8], &[u8]);
 }
 
 /// What a frame with a TCP segment still needs (compare `struct virtio_net_hdr` in linux/virtio_net.h).

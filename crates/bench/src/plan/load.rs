@@ -124,7 +124,7 @@ impl Tool {
     fn connections(self) -> &'static [Connection] {
         match self {
             Tool::Overfly | Tool::Wrk | Tool::Ab => &[Connection::Close, Connection::Keepalive],
-            Tool::Astf => &[Connection::Close],
+            Tool::Astf => &[Connection::Close, Connection::Udp],
             Tool::Vod | Tool::Idle => &[Connection::Keepalive],
             Tool::Sockperf => &[Connection::Tcp, Connection::Udp],
         }

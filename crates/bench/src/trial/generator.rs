@@ -474,7 +474,8 @@ struct Times {
 }
 
 /// Counters of the client side that say that a flow did not end as it should.
-const FLOW_FAILURES: [&str; 4] = ["tcps_drops", "tcps_conndrops", "tcps_timeoutdrop", "program_cut_short"];
+const FLOW_FAILURES: [&str; 5] =
+    ["tcps_drops", "tcps_conndrops", "tcps_timeoutdrop", "udps_keepdrops", "program_cut_short"];
 
 fn of_astf(raw: &Value) -> Result<Told, serde_json::Error> {
     let report = AstfReport::deserialize(raw)?;

@@ -200,6 +200,7 @@ impl Server<'_> {
             Tool::Astf if mode == Mode::Null => {
                 self.wait(plan, |server| takes_orders(&server.site.control("server")))
             }
+            Tool::Astf if cell.connection == Connection::Udp => self.await_socket(plan, cell),
             _ => self.await_page(plan, cell),
         }
     }

@@ -131,6 +131,8 @@ pub struct Recorder {
     pub leaves_urgent: bool,
     /// Payload is neither made nor kept, only counted: for measurements of many bytes.
     pub count_only: bool,
+    /// Payload of this many bytes or more is read from here by the link.
+    pub promises_from: Option<usize>,
     /// The UDP sockets that are open; others must not be heard of.
     pub sockets: BTreeSet<UdpId>,
     /// Payloads of datagrams that arrived.
@@ -193,6 +195,10 @@ impl Owner for Recorder {
         } else {
             data.len()
         }
+    }
+
+    fn promise(&mut self, _flow: FlowId, _offset: u64, length: usize) -> bool {
+        self.promises_from.is_some_and(|least| length >= least)
     }
 
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {

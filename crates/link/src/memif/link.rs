@@ -1,5 +1,7 @@
 //! The data path of one ring pair.
 
+pub(super) mod pulse;
+
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,10 +14,8 @@ use rustix::time::Timespec;
 use super::bell::Kept;
 use super::interrupt::Ringer;
 use super::region::Region;
-use super::rendezvous;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::sleep;
-use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings};
+use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings, rendezvous, sleep};
 use crate::Error;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.

@@ -219,7 +219,8 @@ impl Loopback {
             if self.known.len() >= KNOWN_MAX {
                 self.known.clear();
             }
-            let turn = self.known.get(&remote).map_or(0, |known| known.turn);
+            // Programs that make one connection each do not all begin with the same one.
+            let turn = self.known.get(&remote).map_or(usize::from(self.own[5]), |known| known.turn);
             self.known.insert(remote, Known { looked: now, next_hops, turn });
         }
         let known = self.known.get_mut(&remote)?;
@@ -246,20 +247,33 @@ impl Loopback {
         self.forget_the_gone();
         let mut socket = None;
         for local in [remote, SocketAddr::new(any, remote.port())] {
-            let mut next_hops = Vec::new();
-            let own = self.doors.iter().find(|door| door.local == local);
-            let own_place = own.and_then(|door| door.for_others.as_ref()).map(|(door, _)| door.place);
-            next_hops.extend(own.map(|_| self.own));
-            for place in (0..PLACES).filter(|&place| Some(place) != own_place) {
-                if let Ok(Found::Process(process, channel)) = rendezvous::knock(local, place, &mut socket) {
-                    next_hops.extend(self.link_to((process, rendezvous::stack_at(place)), channel));
-                }
-            }
+            let own = self.doors.iter().any(|door| door.local == local).then_some(self.own);
+            let mut next_hops = Vec::from_iter(own);
+            next_hops.extend(self.others(local, &mut socket));
             if !next_hops.is_empty() {
                 return next_hops;
             }
         }
         Vec::new()
+    }
+
+    /// Other stacks that listen at that very address and port.
+    pub fn others_at(&mut self, local: SocketAddr) -> Vec<[u8; 6]> {
+        self.hub.check_peers();
+        self.forget_the_gone();
+        self.others(local, &mut None)
+    }
+
+    fn others(&mut self, local: SocketAddr, socket: &mut Option<OwnedFd>) -> Vec<Mac> {
+        let own = self.doors.iter().find(|door| door.local == local);
+        let own_place = own.and_then(|door| door.for_others.as_ref()).map(|(door, _)| door.place);
+        let mut next_hops = Vec::new();
+        for place in (0..PLACES).filter(|&place| Some(place) != own_place) {
+            if let Ok(Found::Process(process, channel)) = rendezvous::knock(local, place, socket) {
+                next_hops.extend(self.link_to((process, rendezvous::stack_at(place)), channel));
+            }
+        }
+        next_hops
     }
 
     /// The link to a stack, made if there is none.

@@ -37,6 +37,7 @@ pub use address::Address;
 pub(crate) use bell::Kept;
 pub use client::connect;
 pub use hub::{Hub, HubCounters};
+pub use link::pulse::Pulse;
 pub use link::{Counters, MemifLink, State};
 pub use loopback::{Loopback, LoopbackCounters, OtherEnd, Word};
 pub use place::remove_abandoned;

@@ -3,6 +3,7 @@
 //! ```text
 //! 0     cookie u32, flags u16, head u16      the client writes the head
 //! 64    tail u16                             the server writes the tail
+//! 72    looks u64, waits u64, away u64       of a tap device's ring alone: the server's pulse ([`super::Pulse`])
 //! 128   descriptors, 16 bytes each: flags u16, region u16, length u32, offset u32, metadata u32
 //! ```
 //!
@@ -13,7 +14,7 @@
 //! is checked by whoever reads it.
 
 use core::ptr::NonNull;
-use core::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use super::sleep;
 
@@ -118,6 +119,13 @@ impl Ring {
     pub(crate) fn tail(&self) -> &AtomicU16 {
         // SAFETY: as above.
         unsafe { self.base.add(64).cast().as_ref() }
+    }
+
+    /// The words of a [`super::Pulse`]: unused in memif.h, in the cache line that the server writes.
+    #[inline]
+    pub(crate) fn pulse(&self) -> &[AtomicU64; 3] {
+        // SAFETY: as above.
+        unsafe { self.base.add(72).cast().as_ref() }
     }
 
     pub(crate) fn is_polled(&self) -> bool {

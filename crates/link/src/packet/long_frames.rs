@@ -4,7 +4,7 @@ use core::mem::zeroed;
 use core::ptr::null_mut;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use overfly_wire::{FrameSink, Unfinished};
+use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::thread::sched_yield;
 use zerocopy::IntoBytes;
@@ -31,6 +31,8 @@ pub struct Counters {
     pub frames: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Of those frames, how many had their payload read where the flow keeps it.
+    pub in_place: u64,
     /// Frames of several segments that were cut here, because the interface that came back takes none.
     pub cut: u64,
     /// Frames of one segment that went the same way, to stay behind those of their flow.
@@ -53,6 +55,7 @@ impl Counters {
         [
             ("long_frames", self.frames),
             ("long_frame_bytes", self.bytes),
+            ("long_frame_in_place", self.in_place),
             ("long_frame_cut", self.cut),
             ("long_frame_followers", self.followers),
             ("long_frame_calls", self.calls),
@@ -71,6 +74,8 @@ struct Waiting {
     start: usize,
     length: usize,
     left: Unfinished,
+    /// The last bytes of it are not written.
+    payload: Option<Promised>,
 }
 
 impl Waiting {
@@ -98,7 +103,18 @@ pub(crate) struct LongFrames {
     flows: [u64; (FLOW_BITS / 64) as usize],
     /// The kernel took nothing just now.
     is_stuck: bool,
+    /// Some of what waits is promised.
+    is_promised: bool,
     pub(crate) counters: Counters,
+}
+
+/// For frames that are whole.
+struct NoPromises;
+
+impl Promises for NoPromises {
+    fn pieces(&self, _: Promised) -> (&[u8], &[u8]) {
+        (&[], &[])
+    }
 }
 
 impl LongFrames {
@@ -113,6 +129,7 @@ impl LongFrames {
             has_no_device: false,
             flows: [0; (FLOW_BITS / 64) as usize],
             is_stuck: false,
+            is_promised: false,
             counters: Counters::default(),
         }
     }
@@ -161,6 +178,17 @@ impl LongFrames {
 
     /// The frame that [`LongFrames::frame`] gave room for is written.
     pub(crate) fn commit(&mut self, length: usize, left: Unfinished) {
+        self.push(length, left, None);
+    }
+
+    /// The same of one whose payload is promised: it must be [redeemed](LongFrames::redeem) before anything happens to its flow. There is
+    /// room for it, should the kernel not take the frame then.
+    pub(crate) fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        self.push(usize::from(left.headers_len) + payload.length, left, Some(payload));
+        self.is_promised = true;
+    }
+
+    fn push(&mut self, length: usize, left: Unfinished, payload: Option<Promised>) {
         let start = self.used;
         let end = (start + HEADER_LEN + length).min(self.arena.len());
         let (header, frame) = self.arena[start..end].split_at_mut(HEADER_LEN);
@@ -168,8 +196,32 @@ impl LongFrames {
         if let Some(bit) = flow_bit(frame) {
             self.flows[bit as usize / 64] |= 1 << (bit % 64);
         }
-        self.waiting.push(Waiting { start, length: end - start, left });
+        self.waiting.push(Waiting { start, length: end - start, left, payload });
         self.used = end;
+    }
+
+    /// Some of what waits has its payload elsewhere.
+    #[inline]
+    pub(crate) fn is_promised(&self) -> bool {
+        self.is_promised
+    }
+
+    /// Gives the kernel what waits, if it `may` take it now, with payload that is read where it is. What it does not take is whole
+    /// afterwards, and waits.
+    pub(crate) fn redeem(&mut self, promises: &impl Promises, may: bool) {
+        if may {
+            self.send_from(promises);
+        }
+        self.is_promised = false;
+        for frame in &mut self.waiting[self.gone..] {
+            if let Some(payload) = frame.payload.take() {
+                let (first, second) = promises.pieces(payload);
+                let place = &mut self.arena[frame.start..frame.start + frame.length];
+                let place = &mut place[HEADER_LEN + usize::from(frame.left.headers_len)..];
+                place[..first.len()].copy_from_slice(first);
+                place[first.len()..][..second.len()].copy_from_slice(second);
+            }
+        }
     }
 
     /// Whether the flow of this frame has others here.
@@ -182,8 +234,14 @@ impl LongFrames {
         self.is_stuck = false;
     }
 
-    /// Gives the kernel what waits. What it cannot take now stays.
+    /// Gives the kernel what waits. What it cannot take now stays, and so does all if some of it is [promised](LongFrames::is_promised).
     pub(crate) fn send(&mut self) {
+        if !self.is_promised {
+            self.send_from(&NoPromises);
+        }
+    }
+
+    fn send_from(&mut self, promises: &impl Promises) {
         loop {
             let frames = &self.waiting[self.gone..];
             let frames = &frames[..frames.len().min(BATCH)];
@@ -194,11 +252,12 @@ impl LongFrames {
                 return;
             }
             self.counters.calls += 1;
-            match send_together(&self.socket, &self.arena, frames) {
+            match send_together(&self.socket, &self.arena, frames, promises) {
                 Ok(taken) => {
                     for frame in &frames[..taken.min(frames.len())] {
                         self.counters.frames += u64::from(frame.is_long());
                         self.counters.followers += u64::from(!frame.is_long());
+                        self.counters.in_place += u64::from(frame.payload.is_some());
                         self.counters.bytes += (frame.length - HEADER_LEN) as u64;
                     }
                     self.gone += taken;
@@ -251,7 +310,7 @@ impl LongFrames {
 
     fn clear(&mut self) {
         self.waiting.clear();
-        (self.used, self.gone, self.cut) = (0, 0, 0);
+        (self.used, self.gone, self.cut, self.is_promised) = (0, 0, 0, false);
         self.flows.fill(0);
     }
 }
@@ -268,21 +327,37 @@ fn flow_bit(frame: &[u8]) -> Option<u32> {
     Some(ports.wrapping_mul(0x9e37_79b9) >> (32 - FLOW_BITS.ilog2()))
 }
 
+/// Pieces of a frame: what is in the arena, and the two of a promised payload.
+const PIECES: usize = 3;
+
 /// `sendmmsg` of frames. Returns how many the kernel took, at least one.
-fn send_together(socket: &OwnedFd, arena: &[u8], frames: &[Waiting]) -> Result<usize, Errno> {
-    let mut vectors = [libc::iovec { iov_base: null_mut(), iov_len: 0 }; BATCH];
+fn send_together(
+    socket: &OwnedFd,
+    arena: &[u8],
+    frames: &[Waiting],
+    promises: &impl Promises,
+) -> Result<usize, Errno> {
+    let mut vectors = [[libc::iovec { iov_base: null_mut(), iov_len: 0 }; PIECES]; BATCH];
     // SAFETY: zeros are a valid `mmsghdr`: no address, no control data, nothing to send.
     let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
-    for ((frame, vector), message) in frames.iter().zip(&mut vectors).zip(&mut messages) {
+    for ((frame, vectors), message) in frames.iter().zip(&mut vectors).zip(&mut messages) {
         let bytes = &arena[frame.start..frame.start + frame.length];
-        *vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        message.msg_hdr.msg_iov = vector;
-        message.msg_hdr.msg_iovlen = 1;
+        let (written, (first, second)) = match frame.payload {
+            Some(payload) => {
+                (&bytes[..HEADER_LEN + usize::from(frame.left.headers_len)], promises.pieces(payload))
+            }
+            None => (bytes, (&[][..], &[][..])),
+        };
+        for (vector, piece) in vectors.iter_mut().zip([written, first, second]) {
+            *vector = libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() };
+        }
+        message.msg_hdr.msg_iov = vectors.as_mut_ptr();
+        message.msg_hdr.msg_iovlen = if frame.payload.is_some() { PIECES as _ } else { 1 };
     }
     // SAFETY: libc gives each thread a valid place.
     let before = unsafe { *libc::__errno_location() };
-    // SAFETY: each message points at a vector, and each vector at bytes of the arena, which the kernel only reads; all are alive, and
-    // no more are named than were filled in. Not libc's function: inside the preloaded library that name is our own hook.
+    // SAFETY: each message points at its vectors, and each vector at bytes of the arena or of who promised, which the kernel only reads;
+    // all are borrowed until this returns, and no more are named than were filled in. Not libc's function: inside the preloaded library that name is our own hook.
     let taken = unsafe {
         libc::syscall(
             libc::SYS_sendmmsg,
@@ -299,4 +374,117 @@ fn send_together(socket: &OwnedFd, arena: &[u8], frames: &[Waiting]) -> Result<u
         unsafe { *libc::__errno_location() = before };
         errno
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair, sockopt};
+
+    use super::*;
+
+    const HEADERS: usize = 54;
+
+    /// Payloads, each cut in two.
+    struct Keeper(Vec<(Vec<u8>, usize)>);
+
+    impl Promises for Keeper {
+        fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
+            let (payload, cut) = &self.0[promised.flow];
+            assert_eq!((promised.length, promised.offset), (payload.len(), 7));
+            payload.split_at(*cut)
+        }
+    }
+
+    /// Frames that are sent in place of a packet socket by a pair of datagram sockets, whose other end sees them with their header; `buffer` bytes wait at
+    /// most.
+    fn pair(buffer: usize) -> (LongFrames, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (here, there) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
+        sockopt::set_socket_send_buffer_size(&here, buffer).unwrap();
+        (LongFrames::new(here), there)
+    }
+
+    /// One frame; its payload is promised, or written.
+    fn commit(
+        frames: &mut LongFrames,
+        number: u8,
+        length: usize,
+        promised: bool,
+        kept: &mut Keeper,
+    ) -> Vec<u8> {
+        let left = Unfinished { checksum_from: 34, segment_len: 1400, headers_len: HEADERS as u16 };
+        let payload: Vec<u8> = (0..length).map(|at| (at % 251) as u8 ^ number).collect();
+        let frame = frames.frame(HEADERS + length).expect("room");
+        frame[..HEADERS].fill(number);
+        let whole = [&vec![number; HEADERS][..], &payload].concat();
+        if promised {
+            frame[HEADERS..].fill(0xee);
+            let promise = Promised { flow: kept.0.len(), offset: 7, length };
+            // In one piece, in two, or all in the second.
+            kept.0.push((payload, [length, length / 3, 0][usize::from(number % 3)]));
+            frames.commit_promised(left, promise);
+        } else {
+            frame[HEADERS..].copy_from_slice(&payload);
+            frames.commit(HEADERS + length, left);
+        }
+        whole
+    }
+
+    fn arrived(there: &OwnedFd) -> Vec<Vec<u8>> {
+        let mut buffer = vec![0; 70_000];
+        let mut all = Vec::new();
+        while let Ok((length, _)) = recv(there, &mut buffer, RecvFlags::empty()) {
+            all.push(buffer[HEADER_LEN..length].to_vec());
+        }
+        all
+    }
+
+    #[test]
+    fn payload_is_read_where_it_is_or_written_when_the_kernel_does_not_take_it() {
+        for may in [true, false] {
+            let (mut frames, there) = pair(1 << 20);
+            let mut kept = Keeper(Vec::new());
+            let sent: Vec<Vec<u8>> = (0..9)
+                .map(|number| {
+                    commit(&mut frames, number, 5000 + usize::from(number), number % 4 != 3, &mut kept)
+                })
+                .collect();
+            // While something is promised nothing goes by itself.
+            frames.send();
+            assert!(arrived(&there).is_empty() && frames.is_promised());
+            frames.redeem(&kept, may);
+            assert!(!frames.is_promised() && frames.is_empty() == may);
+            // Whoever keeps it may change it now.
+            drop(kept);
+            frames.send();
+            assert!(arrived(&there) == sent, "may {may}");
+            assert_eq!((frames.counters.frames, frames.counters.in_place), (9, if may { 7 } else { 0 }));
+        }
+    }
+
+    /// A kernel that takes some and then no more: the others are whole, and go later, in order.
+    #[test]
+    fn what_a_full_kernel_leaves_is_written() {
+        let (mut frames, there) = pair(20_000);
+        let mut kept = Keeper(Vec::new());
+        let mut sent = Vec::new();
+        for number in 0..25 {
+            sent.push(commit(&mut frames, number, 4096, true, &mut kept));
+        }
+        frames.redeem(&kept, true);
+        assert!(frames.counters.again > 0 && !frames.is_empty(), "{:?}", frames.counters);
+        let before = frames.counters.frames;
+        assert!(before > 0 && frames.counters.in_place == before);
+        drop(kept);
+        let mut all = Vec::new();
+        while all.len() < sent.len() {
+            let some = arrived(&there);
+            assert!(!some.is_empty(), "{:?}", frames.counters);
+            all.extend(some);
+            frames.retry();
+            frames.send();
+        }
+        assert!(all == sent);
+        assert_eq!((frames.counters.frames, frames.counters.in_place), (25, before));
+    }
 }

@@ -6,7 +6,7 @@ use overfly_wire::{FrameSink, Unfinished};
 
 use super::{Counters, Outbox};
 use crate::Error;
-use crate::memif::{Keeper, Kept, MemifLink};
+use crate::memif::{Keeper, Kept, MemifLink, Pulse};
 
 /// Where the Ethernet type stands.
 const ETHERTYPE_AT: usize = 12;
@@ -40,6 +40,9 @@ pub struct TapPort {
     queue: Kept,
     inlet: MemifLink,
     outbox: Outbox,
+    pulse: Pulse,
+    /// Looks are not the program's.
+    unseen: bool,
 }
 
 impl TapPort {
@@ -49,12 +52,17 @@ impl TapPort {
     /// As [`MemifLink::take`].
     pub fn join(queue: OwnedFd, channel: impl AsFd, keeper: Keeper) -> Result<TapPort, Error> {
         let inlet = MemifLink::take(channel, keeper)?;
-        Ok(TapPort { queue: Kept::new(queue, keeper), inlet, outbox: Outbox::new() })
+        let pulse = Pulse::default();
+        Ok(TapPort { queue: Kept::new(queue, keeper), inlet, outbox: Outbox::new(), pulse, unseen: false })
     }
 
     /// As [`MemifLink::receive`].
     #[inline]
     pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        // Before the ring is looked at: what comes later waits for the next time.
+        self.pulse.looks += u64::from(!self.unseen);
+        self.pulse.away = self.unseen;
+        self.inlet.say_pulse(self.pulse);
         let counters = &mut self.outbox.counters;
         self.inlet.receive(budget, |frame| match parse_missed(frame) {
             None => {
@@ -64,6 +72,19 @@ impl TapPort {
             }
             Some(frames) => counters.receive_missed += frames,
         })
+    }
+
+    /// Whether looks from now on are somebody's in the program's place: they draw no new connections to this stack.
+    pub fn look_unseen(&mut self, unseen: bool) {
+        self.unseen = unseen;
+    }
+
+    /// A thread waits to accept since the last look, and no connection is under way to it: until the next look the broker sends one here
+    /// before any that does not wait.
+    #[inline]
+    pub fn wait_to_accept(&mut self) {
+        self.pulse.waits = self.pulse.looks;
+        self.inlet.say_pulse(self.pulse);
     }
 
     /// As [`MemifLink::arm`].

@@ -3,7 +3,7 @@
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use overfly_wire::{FrameSink, Unfinished};
+use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::{DupFlags, Errno, dup3};
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
@@ -340,6 +340,19 @@ impl XdpLink {
         self.recycle();
         if self.has_long_frames() && self.transmit.outstanding() == 0 {
             self.send_long_frames();
+        }
+    }
+
+    /// Sends frames of several segments whose payload was [promised](FrameSink::commit_promised), as [`XdpLink::flush`] does those that are
+    /// whole. To be called when the engine has written its frames, before anything else happens to their flows.
+    pub fn redeem(&mut self, promises: &impl Promises) {
+        if !self.long_frames.as_ref().is_some_and(LongFrames::is_promised) {
+            return;
+        }
+        self.flush();
+        let may = self.transmit.outstanding() == 0;
+        if let Some(long) = &mut self.long_frames {
+            long.redeem(promises, may);
         }
     }
 
@@ -837,6 +850,17 @@ impl FrameSink for XdpLink {
         match self.long_frames.as_mut().filter(|_| left.segment_len > 0) {
             Some(long) => long.commit(length, left),
             None => self.commit(length),
+        }
+    }
+
+    #[inline]
+    fn takes_promises(&self) -> bool {
+        self.long_frames.as_ref().is_some_and(|long| !long.has_no_device())
+    }
+
+    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
+        if let Some(long) = &mut self.long_frames {
+            long.commit_promised(left, payload);
         }
     }
 }

@@ -351,6 +351,8 @@ impl Plan {
             // The test's own peers: nobody guesses, and no SYN is one too many.
             syn_cookies: overfly_engine::SynCookies::Off,
             min_half_open: u32::MAX,
+            // Flows of datagrams begin at once, while the first one asks where the peer is.
+            held_datagrams: u8::MAX,
             ..config
         }
     }

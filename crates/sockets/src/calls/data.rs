@@ -1,5 +1,8 @@
 //! read, write and their kin.
 
+use core::time::Duration;
+
+use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
@@ -12,17 +15,30 @@ use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};
 use crate::table::{self, Entry};
 
+/// When a call began to wait, and for how long it does: as SO_RCVTIMEO or SO_SNDTIMEO were then, whatever another thread sets meanwhile.
+#[derive(Clone, Copy)]
+struct Patience {
+    started: Instant,
+    timeout: Option<Duration>,
+}
+
+impl Patience {
+    fn begin(process: &Process, id: SocketId, reading: bool) -> Patience {
+        let settings = &process.stack.socket(id).settings;
+        let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
+        Patience { started: now(), timeout }
+    }
+}
+
 /// Waits until a connection may have moved on. `Err` ends the call with that answer.
 fn wait_for(
     mut guard: crate::lock::Guard<'static, Process>,
     (id, descriptor): (SocketId, i32),
     hold: &mut Hold,
     reading: bool,
-    started: overfly_engine::Instant,
+    Patience { started, timeout }: Patience,
     since: Seen,
 ) -> Result<crate::lock::Guard<'static, Process>, Answer<usize>> {
-    let settings = guard.stack.socket(id).settings;
-    let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
     guard.leaves_event_loop();
     let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
@@ -99,7 +115,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         _ => wanted,
     };
     let mut done = 0;
-    let mut started = None;
+    let mut patience = None;
     let mut pumped = false;
     loop {
         let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
@@ -128,8 +144,8 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                     return Answer::ok(done);
                 }
                 if peek {
-                    let started = *started.get_or_insert_with(now);
-                    guard = match wait_for(guard, (id, descriptor), &mut hold, true, started, since) {
+                    let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
+                    guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                         Ok(guard) => guard,
                         Err(_) => return Answer::ok(done),
                     };
@@ -152,8 +168,8 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 if nonblocking {
                     return Answer::error(Errno::AGAIN);
                 }
-                let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, (id, descriptor), &mut hold, true, started, since) {
+                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     Err(answer) => return answer,
@@ -204,7 +220,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
     let mut done = 0;
-    let mut started = None;
+    let mut patience = None;
     loop {
         let outcome = if plausible {
             guard.stack.write(id, source.pieces(done))
@@ -237,8 +253,8 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
                     continue;
                 }
-                let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
+                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(flags),
@@ -314,7 +330,7 @@ fn send_from(
     let since = sys::seen();
     let nonblocking = dont_wait || guard.stack.socket(id).nonblocking;
     let mut done = 0;
-    let mut started = None;
+    let mut patience = None;
     let outcome = loop {
         match guard.stack.write_with(id, count - done, &mut produce) {
             Ok(0) => break Ok(()),
@@ -330,8 +346,8 @@ fn send_from(
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
                     continue;
                 }
-                let started = *started.get_or_insert_with(now);
-                guard = match wait_for(guard, (id, descriptor), &mut hold, false, started, since) {
+                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(0),

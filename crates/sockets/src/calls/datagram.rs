@@ -16,10 +16,11 @@ use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
+use crate::options::{self, Backing, Datagram as Does, wants};
 use crate::process::contexts::of;
 use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
-use crate::stack::{Read, Trouble, wants};
+use crate::stack::{Read, Trouble};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -412,74 +413,36 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     Answer::ok(())
 }
 
-/// What the kernel's socket is asked to tell of each datagram.
-fn wanted(descriptor: i32) -> u16 {
-    let is_on = |level, name| kernel::number(descriptor, level, name).is_ok_and(|on| on != 0);
-    let times =
-        wants::TIMES.iter().filter(|&&(_, name, _)| is_on(libc::SOL_SOCKET, name)).map(|&(bit, ..)| bit);
-    let others = wants::OTHERS.iter().filter(|&&(_, level, name)| is_on(level, name)).map(|&(bit, ..)| bit);
-    times.chain(others).fold(0, |sum, bit| sum | bit)
-}
-
 /// The kernel's socket was given an option, whose value begins with `number`. What changes how datagrams are sent, or received,
 /// makes the socket the kernel's, unless datagrams wait here.
 pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32, number: Option<i32>) {
     let Some((mut guard, id)) = ours(descriptor) else { return };
-    match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
-            let limit = sockopt::socket_recv_buffer_size(kernel::borrow(descriptor)).unwrap_or(0);
-            if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.limit = limit;
+    let does = options::find(level, name).map_or(Does::KernelOnly, |option| option.datagram);
+    let part = guard.stack.datagrams_mut(id);
+    match (does, part) {
+        (Does::Kernel, _) => {}
+        (Does::ReceiveBuffer, Some(part)) => {
+            part.limit = sockopt::socket_recv_buffer_size(kernel::borrow(descriptor)).unwrap_or(0);
+        }
+        (Does::PiecesAbove, Some(part)) => {
+            part.pieces_above = number.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
+        }
+        // The kernel has taken it: it is in range.
+        (Does::SegmentLen, Some(part)) => {
+            part.segment_len = number.and_then(|bytes| u16::try_from(bytes).ok()).unwrap_or(0);
+        }
+        (Does::Tells(_) | Does::TellsTime(..), Some(part)) => {
+            part.wants = options::told(Backing(descriptor));
+            if part.wants & (wants::ERRORS | wants::ERRORS_6) == 0 {
+                part.troubles.clear();
             }
         }
-        (
-            libc::SOL_SOCKET,
-            libc::SO_REUSEADDR
-            | libc::SO_REUSEPORT
-            | libc::SO_SNDBUF
-            | libc::SO_SNDBUFFORCE
-            | libc::SO_RCVTIMEO
-            | libc::SO_SNDTIMEO
-            | libc::SO_KEEPALIVE
-            | libc::SO_INCOMING_CPU
-            | libc::SO_LINGER,
-        )
-        // How the kernel sends what is too long for the path, which is all that it sends in the stack's stead.
-        | (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER | libc::IP_FREEBIND | libc::IP_BIND_ADDRESS_NO_PORT)
-        | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY | libc::IPV6_MTU_DISCOVER | libc::IPV6_FREEBIND) => {}
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU) => {
-            if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.pieces_above = number.and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(0);
-            }
-        }
-        (libc::SOL_UDP, libc::UDP_SEGMENT) => {
-            // The kernel has taken it: it is in range.
-            if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.segment_len = number.and_then(|bytes| u16::try_from(bytes).ok()).unwrap_or(0);
-            }
-        }
-        _ if tells_more(level, name) => {
-            let wants = wanted(descriptor);
-            if let Some(part) = guard.stack.datagrams_mut(id) {
-                part.wants = wants;
-                if wants & (wants::ERRORS | wants::ERRORS_6) == 0 {
-                    part.troubles.clear();
-                }
-            }
-        }
+        (Does::KernelOnly, Some(part)) if !part.queue.is_empty() => {}
         _ => {
-            if guard.stack.datagrams(id).is_none_or(|part| part.queue.is_empty()) {
-                guard.left(Why::SocketOption);
-                leave_to_kernel(&mut guard, id);
-            }
+            guard.left(Why::SocketOption);
+            leave_to_kernel(&mut guard, id);
         }
     }
-}
-
-/// An option that has something told with each datagram.
-fn tells_more(level: i32, name: i32) -> bool {
-    let is_time = level == libc::SOL_SOCKET && wants::TIMES.iter().any(|&(_, time, _)| time == name);
-    is_time || wants::OTHERS.iter().any(|&(_, at, other)| (at, other) == (level, name))
 }
 
 /// SO_ERROR, where it is ours.

@@ -16,7 +16,7 @@ use crate::lock::Guard;
 use crate::memory::Source;
 use crate::process::contexts::{self, are_several, at, of, own};
 use crate::process::{
-    For, Process, Told, Woken, allow_own_address, is_active, process, sets, spin_until, wait,
+    For, Process, Told, Woken, allow_own_address, has_inherited, is_active, process, sets, spin_until, wait,
 };
 use crate::socket::{Arrival, SocketId, State, presented};
 use crate::statistics::Why;
@@ -59,8 +59,8 @@ pub(crate) fn forget_stale(descriptor: i32) {
         Entry::Set(_) => {
             let _ = close_set(descriptor);
         }
-        Entry::Kept(context) => at(context as usize).give_up(descriptor),
-        Entry::Internal => process().give_up(descriptor),
+        Entry::Kept(context) => at(context as usize).descriptors.give_up(descriptor),
+        Entry::Internal => process().descriptors.give_up(descriptor),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn forget_stale(descriptor: i32) {
 pub(crate) fn descriptors_ran_out() -> bool {
     let mut any = false;
     if is_active() {
-        contexts::each(|process| any |= process.empty_cache());
+        contexts::each(|process| any |= process.descriptors.give_back());
     }
     any
 }
@@ -96,7 +96,7 @@ pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
         }
         Ok((mut guard, id)) if super::is_connection(&guard, id) => {
             // What listens is not what was connected before: the kernel has it.
-            guard.let_go(id);
+            guard.moved(id);
             Ok(())
         }
         Err(Answer::Done(Err(error))) => Err(error),
@@ -216,15 +216,16 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     }
     let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
     let started = now();
-    let mut pumped = false;
-    let mut emptied = false;
+    let socket = guard.stack.socket(id);
+    let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
+    let (mut pumped, mut emptied) = (false, false);
     loop {
         if let Some(arrival) = guard.stack.take_arrival(id) {
             return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
         }
         if guard.stack.can_accept(id) {
             let v6 = guard.stack.socket(id).v6;
-            let taken = match guard.take_descriptor(v6, close_on_exec) {
+            let taken = match guard.descriptors.take(v6, close_on_exec, kernel::tcp_socket) {
                 Ok(taken) => taken,
                 // Other contexts may keep some.
                 Err(Errno::MFILE | Errno::NFILE) if are_several() && !emptied => {
@@ -253,13 +254,11 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 }
                 return Answer::ok(Accepted { descriptor: taken, remote });
             }
-            if !guard.keep_descriptor(taken, v6, close_on_exec) {
+            if !guard.descriptors.keep(taken, v6, close_on_exec) {
                 sys::close(taken);
             }
         }
-        let socket = guard.stack.socket(id);
-        let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
-        let Some(listening) = &socket.listening else { return Answer::error(Errno::INVAL) };
+        let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
             if waits {
                 // Whoever shares the listener may have set it back.
@@ -284,8 +283,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 Err(error) => return Answer::error(error),
             }
         }
-        if !pumped {
-            pumped = true;
+        if !core::mem::replace(&mut pumped, true) {
             guard.pump_before_waiting();
             if guard.stack.can_accept(id) {
                 continue;
@@ -354,8 +352,10 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 /// connect() to an address of either family, or to what is none.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let since = sys::seen();
+    let untold = has_inherited() && super::is_untold(descriptor);
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
+        Err(Answer::Kernel) if untold && !kernel::is_unconnected(descriptor) => return Answer::ok(()),
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == State::Connecting {
@@ -405,7 +405,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
 fn connects_in_kernel(process: &mut Process, id: SocketId) {
     process.statistics.kernel_connects += 1;
     if process.stack.socket(id).state == State::Ended {
-        process.let_go(id);
+        process.moved(id);
     } else {
         leave_to_kernel(process, id);
     }
@@ -734,13 +734,13 @@ pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
             let mut guard = of(id);
             let told = Told(&mut guard);
             if told.0.close_socket(id, new) {
-                told.0.give_up(new);
+                told.0.descriptors.give_up(new);
             }
         }
         Entry::Set(_) => {
             close_set(new);
         }
-        Entry::Kept(context) => at(context as usize).give_up(new),
+        Entry::Kept(context) => at(context as usize).descriptors.give_up(new),
         Entry::Internal => return Err(Errno::BUSY),
     }
     Ok(())

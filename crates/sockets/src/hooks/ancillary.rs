@@ -6,7 +6,8 @@ use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
 use crate::calls::datagram::{About, Datagram, Origin, Wishes};
 use crate::memory::is_plausible;
-use crate::stack::{Trouble, wants};
+use crate::options::wants;
+use crate::stack::Trouble;
 
 /// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.
 const HEADER: usize = size_of::<cmsghdr>();
@@ -149,17 +150,11 @@ fn put_error(room: &mut Room, about: &About, trouble: &Trouble) {
 
 /// When it came: `struct timeval` or `struct timespec`, which are both two words, under the name that it was asked for by.
 fn put_time(room: &mut Room, about: &About) {
-    let Some((kind, per_second)) = wants::TIMES
-        .iter()
-        .find(|(what, ..)| about.wants & what != 0)
-        .map(|&(_, kind, per_second)| (kind, per_second))
-    else {
-        return;
-    };
+    let Some((kind, per_second)) = crate::options::time_told(about.wants) else { return };
     let time = crate::kernel::time_before(about.age);
     let mut data = [0; 16];
     data[..8].copy_from_slice(&(time.as_secs() as i64).to_ne_bytes());
-    let fraction = i64::from(time.subsec_nanos()) / (1_000_000_000 / per_second);
+    let fraction = i64::from(time.subsec_nanos() / (1_000_000_000 / per_second));
     data[8..].copy_from_slice(&fraction.to_ne_bytes());
     room.put(libc::SOL_SOCKET, kind, &data);
 }

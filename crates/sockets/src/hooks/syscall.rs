@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{data, descriptors, events, exec, fail, processes, sockets, splice};
+use super::{data, descriptors, events, exec, fail, options, processes, sockets, splice};
 use crate::cancel;
 use crate::process::{is_active, process};
 
@@ -55,8 +55,8 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_shutdown => sockets::shutdown(one, two).into(),
             libc::SYS_getsockname => sockets::getsockname(one, b as _, c as _).into(),
             libc::SYS_getpeername => sockets::getpeername(one, b as _, c as _).into(),
-            libc::SYS_getsockopt => sockets::getsockopt(one, two, three, d as _, e as _).into(),
-            libc::SYS_setsockopt => sockets::setsockopt(one, two, three, d as _, e as c_uint).into(),
+            libc::SYS_getsockopt => options::getsockopt(one, two, three, d as _, e as _).into(),
+            libc::SYS_setsockopt => options::setsockopt(one, two, three, d as _, e as c_uint).into(),
             libc::SYS_read => data::read(one, b as _, c) as c_long,
             libc::SYS_readv => data::readv(one, b as _, three) as c_long,
             // The fifth is the offset's upper half, on machines where one word does not hold it.

@@ -21,6 +21,7 @@ impl Process {
     #[inline]
     pub(crate) fn spins_for(&mut self, what: For<'_>) {
         if self.is_acceptor(what) {
+            self.within_host.spun_to_accept = self.pumped;
             self.show_acceptors(1);
         }
     }

@@ -76,6 +76,7 @@ impl Family {
 impl Process {
     /// A fork is about to happen: makes the channel, if there is anything to ask for.
     pub(super) fn expect_child(&mut self) {
+        self.stack.share_over();
         if self.stack.connections().next().is_none() {
             return;
         }
@@ -146,15 +147,17 @@ impl Process {
         ancestor
     }
 
-    /// A child that was forked while the connection was open may still have it.
+    /// A child that was forked while the connection was there may still have it.
     pub(super) fn is_inherited(&self, id: SocketId) -> bool {
         let socket = self.stack.socket(id);
-        socket.state == State::Connected && self.family.heirs.iter().any(|heir| heir.fork > socket.forks)
+        self.family.heirs.iter().any(|heir| heir.fork > socket.forks)
     }
 
     /// The process ends: what its children may still have goes on in the kernel.
     pub(super) fn leave_inheritance(&mut self) {
-        let inherited: Vec<_> = self.stack.connections().filter(|&id| self.is_inherited(id)).collect();
+        let inherited =
+            |id: &SocketId| self.stack.socket(*id).state == State::Connected && self.is_inherited(*id);
+        let inherited: Vec<_> = self.stack.connections().filter(inherited).collect();
         for id in inherited {
             let _ = self.hand_over(id);
         }

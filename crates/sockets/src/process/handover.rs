@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::Process;
 use crate::kernel::{self, now};
+use crate::options::{self, Backing};
 use crate::socket::{Settings, Side, Socket, SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -29,6 +30,10 @@ impl Process {
     /// # Errors
     /// EOPNOTSUPP if the connection is not established yet, or was reset, or if the broker could not. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
+        if self.stack.socket(id).disconnected {
+            self.moved(id);
+            return Ok(());
+        }
         let outcome = self.try_hand_over(id);
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
@@ -88,8 +93,9 @@ impl Process {
         Ok(())
     }
 
-    /// The connection is that of its descriptor's kernel socket now.
-    pub(super) fn moved(&mut self, id: SocketId) {
+    /// The connection is that of its descriptor's kernel socket now, or the socket has none any more: the kernel's has what the program has
+    /// set.
+    pub(crate) fn moved(&mut self, id: SocketId) {
         let socket = self.stack.socket(id);
         let (descriptor, settings) = (socket.descriptor, socket.settings);
         let (nonblocking, read_shut) = (socket.nonblocking, socket.read_shut);
@@ -106,7 +112,7 @@ impl Process {
 
     pub(super) fn apply(&self, descriptor: i32, settings: &Settings) {
         if let Some(fresh) = &self.fresh {
-            kernel::apply(descriptor, settings, fresh);
+            options::write(Backing(descriptor), settings, fresh);
         }
     }
 

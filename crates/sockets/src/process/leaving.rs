@@ -9,6 +9,7 @@ use overfly_link::broker::{Client, Gift, Protocol, Sockets};
 use rustix::net::sockopt;
 
 use super::Process;
+use super::pairs::Heir;
 use crate::interest::NONE;
 use crate::kernel;
 use crate::socket::{Arrival, Side, SocketId};
@@ -113,7 +114,7 @@ impl Process {
     /// A connection is the kernel's, and on its way to another process that listens at `listener`.
     pub(super) fn try_give_away(&mut self, id: SocketId, listener: SocketAddr) -> Result<(), String> {
         if self.stack.socket(id).side == Side::Loopback {
-            return self.hand_over_within_host(id, Some(listener));
+            return self.hand_over_within_host(id, Some(Heir::Listener(listener)));
         }
         let (connection, socket) = self.stack.export(kernel::now(), id).ok_or("it is over")?;
         let file = super::handover::to_file(&connection, socket)?;

@@ -34,6 +34,8 @@ pub(super) struct WithinHost {
     relieves_kernel: bool,
     /// Active opens that are under way, and until when: in order.
     openings: VecDeque<(Instant, SocketId, FlowId)>,
+    /// When a thread that spins last looked for something to accept.
+    pub(super) spun_to_accept: Instant,
     addresses: Vec<IpAddr>,
     looked: Option<Instant>,
     /// A thread answers other processes.
@@ -49,6 +51,7 @@ impl WithinHost {
             start: Start::Untried,
             relieves_kernel: false,
             openings: VecDeque::new(),
+            spun_to_accept: Instant::from_micros(0),
             addresses: Vec::new(),
             looked: None,
             answers: false,
@@ -146,6 +149,15 @@ impl Process {
             // Without a place there the kernel has the connections of others.
             let _ = loopback.listen(local, for_others);
         }
+    }
+
+    /// An address of the kernel's at the other end of the link: the program is a host of its own there.
+    pub(super) fn is_across(&self, address: IpAddr) -> bool {
+        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
+        leads_to_kernel
+            && !self.is_own(address)
+            && (self.interface.iter().flat_map(|interface| &interface.addresses))
+                .any(|&(own, len)| Prefix { address: own, len }.contains(address))
     }
 
     /// An address of this host's.

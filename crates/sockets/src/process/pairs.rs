@@ -2,7 +2,7 @@
 //! it asks the other process for its end, and gives both to the broker; the other waits meanwhile. A thread answers, so the
 //! program need not be in a call of ours. It exists while there are links to other processes.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
@@ -22,6 +22,12 @@ use crate::table::{self, Entry};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long another one that listens may take to say whether it accepts.
+const SHORT_PATIENCE: Duration = Duration::from_millis(20);
+/// A thread that spins looks this often.
+const SPINS: Duration = Duration::from_millis(1);
+/// The connection of which nobody speaks.
+const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// What is said about a connection, and its ends as who says it sees them.
 const NOTE_LEN: usize = 1 + REQUEST_LEN;
 
@@ -40,10 +46,35 @@ enum Verb {
     Failed = 5,
     /// There is no such end any more.
     Gone = 6,
+    /// Would you accept a connection that waits where we both listen?
+    Offer = 7,
+    /// Yes, a thread waits for one; the other answer is [`Verb::Refuse`].
+    Wait = 8,
+    /// Then take this one, which is the kernel's.
+    Accept = 9,
 }
 
 impl Verb {
-    const ALL: [Self; 6] = [Self::Ask, Self::Give, Self::Refuse, Self::Done, Self::Failed, Self::Gone];
+    const ALL: [Self; 9] = [
+        Self::Ask,
+        Self::Give,
+        Self::Refuse,
+        Self::Done,
+        Self::Failed,
+        Self::Gone,
+        Self::Offer,
+        Self::Wait,
+        Self::Accept,
+    ];
+}
+
+/// Who accepts a connection in this process's place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Heir {
+    /// Whom the broker finds at this address.
+    Listener(SocketAddr),
+    /// The process that said so, which listens at this address.
+    Neighbor([u8; 6], SocketAddr),
 }
 
 /// One end on its way into the kernel.
@@ -100,23 +131,21 @@ enum Answer {
     Given([OwnedFd; 3]),
     Gone,
     Refused,
+    /// A thread waits to accept there.
+    Waits,
     /// The other process has moved both.
     Moved,
 }
 
 impl Process {
     /// The kernel goes on with both ends of a connection within the host. `heir`: who listens there now accepts this one.
-    pub(super) fn hand_over_within_host(
-        &mut self,
-        id: SocketId,
-        heir: Option<SocketAddr>,
-    ) -> Result<(), String> {
+    pub(super) fn hand_over_within_host(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let outcome = self.try_hand_over_within_host(id, heir);
         self.finish_giving();
         outcome
     }
 
-    fn try_hand_over_within_host(&mut self, id: SocketId, heir: Option<SocketAddr>) -> Result<(), String> {
+    fn try_hand_over_within_host(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let Some((local, remote, next_hop)) = self.stack.way(id) else {
             return self.move_last_end(id, heir);
         };
@@ -144,7 +173,9 @@ impl Process {
                         self.pump();
                         return self.move_last_end(id, heir);
                     }
-                    Some(Answer::Refused) => return Err("the other process's end cannot be moved".to_owned()),
+                    Some(Answer::Refused | Answer::Waits) => {
+                        return Err("the other process's end cannot be moved".to_owned());
+                    }
                     None => return Err("the other process does not answer".to_owned()),
                 };
                 self.pump();
@@ -161,7 +192,7 @@ impl Process {
     }
 
     /// The other end is no more.
-    fn move_last_end(&mut self, id: SocketId, heir: Option<SocketAddr>) -> Result<(), String> {
+    fn move_last_end(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let end = self.end(id)?;
         self.move_ends(&[end.as_pair_end()])?;
         self.end_moved(end, heir);
@@ -193,7 +224,7 @@ impl Process {
     }
 
     /// The end is the kernel's.
-    fn end_moved(&mut self, end: End, heir: Option<SocketAddr>) {
+    fn end_moved(&mut self, end: End, heir: Option<Heir>) {
         let remote = self.stack.way(end.id).map_or(self.stack.socket(end.id).remote, |way| way.1);
         match end.socket {
             // The program has closed it: so does the kernel, when all is said.
@@ -202,15 +233,22 @@ impl Process {
             }
             Backing::Own(_) => self.moved(end.id),
             Backing::New(socket) => {
-                match heir {
-                    Some(listener) => self.pass_on(listener, remote, socket.as_fd()),
-                    None => {
-                        let descriptor = kernel::move_up(socket).into_raw_fd();
-                        if self.stack.replace_queued(end.id, Arrival { descriptor, remote }) {
-                            table::enter(descriptor, Entry::Internal);
-                        } else {
-                            sys::close(descriptor);
-                        }
+                let passed = match heir {
+                    Some(Heir::Listener(listener)) => {
+                        self.pass_on(listener, remote, socket.as_fd());
+                        true
+                    }
+                    Some(Heir::Neighbor(heir, listener)) => {
+                        self.can_tell(heir, Verb::Accept, remote, listener, &[socket.as_fd()])
+                    }
+                    None => false,
+                };
+                if !passed {
+                    let descriptor = kernel::move_up(socket).into_raw_fd();
+                    if self.stack.replace_queued(end.id, Arrival { descriptor, remote }) {
+                        table::enter(descriptor, Entry::Internal);
+                    } else {
+                        sys::close(descriptor);
                     }
                 }
                 self.stack.depart(end.id);
@@ -220,10 +258,22 @@ impl Process {
 
     /// Another process's end of a connection whose ends, seen from here, are these.
     fn ask_for(&mut self, peer: [u8; 6], local: SocketAddr, remote: SocketAddr) -> Option<Answer> {
-        let is_it = |asked: &Asked| (asked.local, asked.remote) == (local, remote);
+        self.ask(peer, Verb::Ask, local, remote, PATIENCE)
+    }
+
+    /// What another process says to that.
+    fn ask(
+        &mut self,
+        peer: [u8; 6],
+        verb: Verb,
+        local: SocketAddr,
+        remote: SocketAddr,
+        patience: Duration,
+    ) -> Option<Answer> {
+        let is_it = |asked: &Asked| (asked.whom, asked.local, asked.remote) == (peer, local, remote);
         self.within_host.asked.push(Asked { whom: peer, local, remote, answer: None });
-        self.tell(peer, Verb::Ask, local, remote, &[]);
-        self.wait_for_words(|process| {
+        self.tell(peer, verb, local, remote, &[]);
+        self.wait_for_words(patience, |process| {
             process.within_host.asked.iter().any(|asked| is_it(asked) && asked.answer.is_some())
         });
         let asked = &mut self.within_host.asked;
@@ -232,8 +282,8 @@ impl Process {
     }
 
     /// Hears and answers, with the lock held, until `is_over` or too much time has passed.
-    fn wait_for_words(&mut self, is_over: impl Fn(&Self) -> bool) {
-        let end = now() + PATIENCE;
+    fn wait_for_words(&mut self, patience: Duration, is_over: impl Fn(&Self) -> bool) {
+        let end = now() + patience;
         loop {
             self.hear_words();
             let time = now();
@@ -249,6 +299,7 @@ impl Process {
         }
     }
 
+    /// Who does not hear it has gone, or will not answer.
     fn tell(
         &mut self,
         peer: [u8; 6],
@@ -257,12 +308,21 @@ impl Process {
         remote: SocketAddr,
         descriptors: &[BorrowedFd<'_>],
     ) {
+        self.can_tell(peer, verb, local, remote, descriptors);
+    }
+
+    /// As [`Process::tell`]. False if nobody will hear it.
+    fn can_tell(
+        &mut self,
+        peer: [u8; 6],
+        verb: Verb,
+        local: SocketAddr,
+        remote: SocketAddr,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> bool {
         let mut note = [verb as u8; NOTE_LEN];
         note[1..].copy_from_slice(&request(local, remote));
-        if let Some(loopback) = self.loopback() {
-            // Who does not hear it has gone, or will not answer.
-            let _ = loopback.say(peer, &note, descriptors);
-        }
+        self.loopback().is_some_and(|loopback| loopback.say(peer, &note, descriptors).is_ok())
     }
 
     /// Answers all that has been said.
@@ -279,11 +339,21 @@ impl Process {
         let is_about = |asked: &Asked| (asked.whom, asked.local, asked.remote) == (from, local, remote);
         match verb {
             Verb::Ask => self.give(from, local, remote),
-            Verb::Give | Verb::Refuse | Verb::Gone => {
+            Verb::Offer => {
+                let verb = if self.would_accept(local) { Verb::Wait } else { Verb::Refuse };
+                self.tell(from, verb, local, remote, &[]);
+            }
+            Verb::Accept => {
+                if let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) {
+                    self.accept_given(local, remote, socket);
+                }
+            }
+            Verb::Give | Verb::Refuse | Verb::Gone | Verb::Wait => {
                 if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
                     asked.answer = Some(match (verb, <[OwnedFd; 3]>::try_from(descriptors)) {
                         (Verb::Give, Ok(end)) => Answer::Given(end),
                         (Verb::Gone, _) => Answer::Gone,
+                        (Verb::Wait, _) => Answer::Waits,
                         _ => Answer::Refused,
                     });
                 } else if verb == Verb::Give {
@@ -308,6 +378,36 @@ impl Process {
                     });
                 }
             }
+        }
+    }
+
+    /// Another process that listens at `local`, and that has a thread which waits to accept.
+    pub(super) fn who_accepts_within_host(&mut self, local: SocketAddr) -> Option<Heir> {
+        let others = self.loopback()?.others_at(local);
+        let waits = |process: &mut Self, peer| {
+            matches!(process.ask(peer, Verb::Offer, NOWHERE, local, SHORT_PATIENCE), Some(Answer::Waits))
+        };
+        others.into_iter().find(|&peer| waits(self, peer)).map(|peer| Heir::Neighbor(peer, local))
+    }
+
+    /// Whether a connection to `local` would be accepted at once.
+    fn would_accept(&self, local: SocketAddr) -> bool {
+        let spinning = u32::from(now() - self.within_host.spun_to_accept < SPINS);
+        let acceptors = self.sleepers.acceptors().max(spinning);
+        acceptors > self.stack.pending() && self.stack.expects_arrivals(local)
+    }
+
+    /// A connection that another process gave, since its own threads are busy.
+    fn accept_given(&mut self, local: SocketAddr, remote: SocketAddr, socket: OwnedFd) {
+        let descriptor = kernel::move_up(socket).into_raw_fd();
+        if self.stack.arrive(local, Arrival { descriptor, remote }) {
+            // Not the program's until it accepts it.
+            table::enter(descriptor, Entry::Internal);
+        } else {
+            // The listener was closed meanwhile: it is reset, as those that wait there.
+            let socket = kernel::borrow(descriptor);
+            let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
+            sys::close(descriptor);
         }
     }
 
@@ -343,7 +443,7 @@ impl Process {
     /// Nobody uses an end that another process has got before it has told what became of it.
     fn finish_giving(&mut self) {
         if !self.within_host.given.is_empty() {
-            self.wait_for_words(|process| process.within_host.given.is_empty());
+            self.wait_for_words(PATIENCE, |process| process.within_host.given.is_empty());
             // Who has not told by now has died, or is stopped.
             self.within_host.given.clear();
         }

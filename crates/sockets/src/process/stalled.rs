@@ -29,7 +29,7 @@ pub(super) struct Stalled {
 impl Process {
     /// After frames were taken.
     pub(super) fn look_at_queues(&mut self) {
-        if self.stack.oldest_queued().is_none() {
+        if Side::ALL.iter().all(|&side| self.stack.oldest_queued(side).is_none()) {
             self.stalled = None;
             return;
         }
@@ -39,6 +39,8 @@ impl Process {
                 if time < stalled.until {
                     return;
                 }
+                // What is handed over within the host is looked after meanwhile: not by this once more.
+                self.stalled = Some(Stalled { until: time + LONGEST_PAUSE, ..stalled });
                 if self.sleepers.acceptors() == 0 && self.offer() > 0 {
                     PATIENCE
                 } else {
@@ -53,10 +55,29 @@ impl Process {
     /// As many connections as there are processes that wait to accept go to them. Returns how many.
     #[cold]
     fn offer(&mut self) -> usize {
+        self.offer_over_network() + self.offer_within_host()
+    }
+
+    /// Those within the host: each other process that listens there is asked.
+    fn offer_within_host(&mut self) -> usize {
+        let mut offered = 0;
+        while offered < MOST
+            && let Some((listener, id, local)) = self.stack.oldest_queued(Side::Loopback)
+            && let Some(heir) = self.who_accepts_within_host(local)
+            && self.hand_over_within_host(id, Some(heir)).is_ok()
+        {
+            self.stack.unqueue(listener, id);
+            self.statistics.given_away += 1;
+            offered += 1;
+        }
+        offered
+    }
+
+    fn offer_over_network(&mut self) -> usize {
         let waiting = self.stack.transport(Side::Network).map_or(0, Carrier::others_wait);
         let mut offered = 0;
         while offered < waiting.min(MOST)
-            && let Some((listener, id, local)) = self.stack.oldest_queued()
+            && let Some((listener, id, local)) = self.stack.oldest_queued(Side::Network)
             && self.try_give_away(id, local).is_ok()
         {
             self.stack.unqueue(listener, id);

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use super::{Stack, Transport};
 use crate::face::Face;
 use crate::interest::{NONE, bits};
+use crate::options::wants;
 use crate::socket::{Side, SocketId, State};
 
 /// What a datagram takes of SO_RCVBUF besides its payload: about what Linux counts for one of a small frame
@@ -25,44 +26,6 @@ const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
 /// Datagrams that are read as one at most, and their bytes: UDP_GRO_CNT_MAX in Linux, net/ipv4/udp_offload.c, and what a packet holds.
 const MOST_AT_ONCE: usize = 64;
 const MOST_BYTES_AT_ONCE: usize = 65_507;
-
-/// What a program wants to be told with each datagram, as bits.
-pub(crate) mod wants {
-    /// IP_PKTINFO, and IPV6_RECVPKTINFO: where it came to.
-    pub(crate) const PACKET_INFO: u16 = 1;
-    pub(crate) const PACKET_INFO_6: u16 = 1 << 1;
-    /// IP_RECVTTL, and IPV6_RECVHOPLIMIT.
-    pub(crate) const HOPS: u16 = 1 << 2;
-    pub(crate) const HOPS_6: u16 = 1 << 3;
-    /// IP_RECVTOS, and IPV6_RECVTCLASS.
-    pub(crate) const CLASS: u16 = 1 << 4;
-    pub(crate) const CLASS_6: u16 = 1 << 5;
-    /// When it came, by the options' names (include/uapi/asm-generic/socket.h), each with the parts of a second that it tells:
-    /// SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPNS_NEW, SO_TIMESTAMP_NEW. The last one is said to be on with the one before it.
-    pub(crate) const TIMES: [(u16, i32, i64); 4] = [
-        (1 << 6, libc::SO_TIMESTAMP, 1_000_000),
-        (1 << 7, libc::SO_TIMESTAMPNS, 1_000_000_000),
-        (1 << 8, 64, 1_000_000_000),
-        (1 << 9, 63, 1_000_000),
-    ];
-    /// UDP_GRO: several that belong together may be read as one, and how long each is.
-    pub(crate) const SEGMENTS: u16 = 1 << 10;
-    /// IP_RECVERR, and IPV6_RECVERR: errors from ICMP, also those that are not for good.
-    pub(crate) const ERRORS: u16 = 1 << 11;
-    pub(crate) const ERRORS_6: u16 = 1 << 12;
-    /// Those that are no times, with their level and name.
-    pub(crate) const OTHERS: [(u16, i32, i32); 9] = [
-        (PACKET_INFO, libc::IPPROTO_IP, libc::IP_PKTINFO),
-        (PACKET_INFO_6, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
-        (HOPS, libc::IPPROTO_IP, libc::IP_RECVTTL),
-        (HOPS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT),
-        (CLASS, libc::IPPROTO_IP, libc::IP_RECVTOS),
-        (CLASS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
-        (SEGMENTS, libc::SOL_UDP, libc::UDP_GRO),
-        (ERRORS, libc::IPPROTO_IP, libc::IP_RECVERR),
-        (ERRORS_6, libc::IPPROTO_IPV6, libc::IPV6_RECVERR),
-    ];
-}
 
 /// One datagram that waits to be read; its payload stands in the socket's receive ring.
 #[derive(Clone, Copy)]
@@ -210,9 +173,8 @@ impl DatagramFace {
 }
 
 impl Face {
-    pub(crate) fn datagram_arrived(&mut self, id: UdpId, datagram: &Datagram<'_>) {
+    pub(crate) fn datagram_arrived(&mut self, arrived: Instant, id: UdpId, datagram: &Datagram<'_>) {
         let Some(id) = self.datagrams.socket(id) else { return };
-        let arrived = self.now;
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         // Linux, too, takes one more where there is any room left (__udp_enqueue_schedule_skb()).
@@ -239,13 +201,13 @@ impl Face {
     /// everything, connected ones of hard errors at their next call, others of nothing.
     pub(crate) fn datagram_failed_at(
         &mut self,
+        arrived: Instant,
         id: UdpId,
         remote: SocketAddr,
         why: Unreachable,
         report: &Report<'_>,
     ) {
         let Some(id) = self.datagrams.socket(id) else { return };
-        let arrived = self.now;
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         let (error, is_hard) = meaning(why, remote.is_ipv6());

@@ -1,5 +1,7 @@
 //! Connections that the kernel takes over: what it must know of them, and their end here.
 
+use core::net::SocketAddr;
+
 use overfly_engine::{Handover, Instant, SentFin};
 use overfly_link::broker::connection::{Connection, flags};
 
@@ -47,13 +49,38 @@ impl<T: Transport> Stack<T> {
         Some((connection, socket))
     }
 
+    /// Whether a listener has joined at `local`, and no connection that another process gave waits there.
+    pub(crate) fn expects_arrivals(&self, local: SocketAddr) -> bool {
+        let mut ports = self.face.ports.iter().filter(|port| port.local == local).peekable();
+        let is_empty = |&id: &SocketId| {
+            self.face.at(id).listening.as_ref().is_some_and(|listening| listening.arrivals.is_empty())
+        };
+        ports.peek().is_some() && ports.flat_map(|port| &port.members).all(is_empty)
+    }
+
+    /// The connection of a side that has waited longest at one of the listeners: the listener, its socket, and where the listener
+    /// joined.
+    pub(crate) fn oldest_queued(&self, side: Side) -> Option<(SocketId, SocketId, SocketAddr)> {
+        let ports = self.face.ports.iter().filter(move |port| port.side == side);
+        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
+        members.find_map(|(member, port)| {
+            let queue = &self.face.at(member).listening.as_ref()?.queue;
+            let is_here = |&&id: &&SocketId| {
+                let flow = self.face.at(id).flow.filter(|_| self.face.at(id).side == side);
+                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
+                ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
+            };
+            queue.iter().find(is_here).map(|&id| (member, id, port.local))
+        })
+    }
+
     /// Somebody else goes on with the connection: the stack forgets it, and what watches it.
     pub(crate) fn depart(&mut self, id: SocketId) {
         let socket = self.face.at(id);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.forget(flow);
-            self.face.side = socket.side;
-            self.face.unbind_flow(flow);
+            let side = socket.side;
+            self.face.unbind_flow(side, flow);
         }
         self.face.drop_interests(id);
         self.face.release(id);

@@ -6,7 +6,7 @@ use overfly_engine::State;
 
 use super::{Stack, Transport};
 use crate::face::Chore;
-use crate::socket::Side;
+use crate::socket::{self, Side, SocketId};
 
 impl<T: Transport> Stack<T> {
     /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
@@ -29,5 +29,20 @@ impl<T: Transport> Stack<T> {
             }
             Chore::Abort(..) => true,
         });
+    }
+
+    /// Connections that the program holds and that are over.
+    pub(super) fn over(&self) -> Vec<SocketId> {
+        let is_one = |state| matches!(state, socket::State::Connected | socket::State::Ended);
+        let over = |&id: &SocketId| is_one(self.face.at(id).state) && self.is_over(id);
+        self.face.ids().filter(|&id| self.face.at(id).references > 0).filter(over).collect()
+    }
+
+    /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
+    /// connections.
+    pub(crate) fn share_over(&mut self) {
+        for id in self.over() {
+            self.face.at_mut(id).customized = true;
+        }
     }
 }

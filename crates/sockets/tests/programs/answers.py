@@ -438,8 +438,8 @@ def waiting_by_the_numbers_of_the_calls():
     epoll = select.epoll()
     epoll.register(end.socket, select.EPOLLIN)
     found = ctypes.create_string_buffer(64)
-    say("size", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), 4)))
-    say("none", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), 8)))
+    say("size", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), ctypes.c_size_t(4))))
+    say("none", raw(LIBC.syscall(epoll_pwait, epoll.fileno(), found, 4, 0, ctypes.byref(mask), ctypes.c_size_t(8))))
 
 
 @case
@@ -519,6 +519,105 @@ def what_is_known_of_the_path():
     for passive in True, False:
         end = End("hold()", passive)
         say(struct.unpack_from("I", end.socket.getsockopt(T, socket.TCP_INFO, 256), 60)[0])
+
+
+def bind_again(number):
+    """What bind() to a port that something else has, or listen() then, says: without SO_REUSEADDR, and with it."""
+    said = []
+    for reuses in 0, 1:
+        with socket.socket() as other:
+            other.setsockopt(S, socket.SO_REUSEADDR, reuses)
+            said.append(trying(other.bind, (OWN, number)) or trying(other.listen) or "free")
+    return " ".join(said)
+
+
+def server_with(reuses):
+    server = socket.socket()
+    server.setsockopt(S, socket.SO_REUSEADDR, reuses)
+    server.bind((OWN, port()))
+    server.listen()
+    return ends.look(server)
+
+
+@case
+def a_port_that_connections_have():
+    for reuses in 0, 1:
+        # Accepted: while it is open, in FIN-WAIT-2, and in TIME-WAIT.
+        server = server_with(reuses)
+        number = server.getsockname()[1]
+        control = order("connect", number, "take(1); tell(b'.'); hold()")
+        connection, _ = server.accept()
+        say("listening", reuses, bind_again(number))
+        server.close()
+        say("accepted", reuses, bind_again(number))
+        connection.send(b"x")
+        control.recv(1)
+        connection.shutdown(socket.SHUT_WR)
+        say("half closed", reuses, bind_again(number))
+        connection.close()
+        time.sleep(0.05)
+        say("closed", reuses, bind_again(number))
+        control.close()
+        time.sleep(0.1)
+        say("time-wait", reuses, bind_again(number))
+
+
+@case
+def a_port_whose_connection_the_peer_has_closed():
+    for reuses in 0, 1:
+        server = server_with(reuses)
+        number = server.getsockname()[1]
+        control = order("connect", number, "s.close(); tell(b'.'); hold()")
+        connection, _ = server.accept()
+        server.close()
+        control.recv(1)
+        say(connection.recv(1), reuses, bind_again(number))
+        connection.close()
+        time.sleep(0.1)
+        say("gone", reuses, bind_again(number))
+        control.close()
+
+
+@case
+def a_port_that_connects():
+    for bound in False, True:
+        for reuses in 0, 1:
+            number = port()
+            control = order("listen", number, "take(1); tell(b'.'); hold()")
+            end = socket.socket()
+            end.setsockopt(S, socket.SO_REUSEADDR, reuses)
+            if bound:
+                end.bind((OWN, port()))
+            end.connect((PEER, number))
+            own = end.getsockname()[1]
+            say("open", bound, reuses, bind_again(own))
+            end.send(b"x")
+            control.recv(1)
+            end.close()
+            time.sleep(0.05)
+            say("closed", bound, reuses, bind_again(own))
+            control.close()
+            time.sleep(0.1)
+            say("time-wait", bound, reuses, bind_again(own))
+
+
+@case
+def a_port_in_time_wait_connects_again():
+    for reuses in 0, 1:
+        number, own = port(), port()
+        for turn in 1, 2:
+            control = order("listen", number, "s.recv(1); tell(b'.')")
+            end = socket.socket()
+            end.setsockopt(S, socket.SO_REUSEADDR, reuses)
+            said = trying(end.bind, (OWN, own)) or trying(end.connect, (PEER, number)) or "free"
+            say(turn, reuses, said)
+            end.close()
+            if said == "free":
+                control.recv(1)
+            else:
+                with socket.create_connection((PEER, number)):
+                    pass
+            time.sleep(0.05)
 
 
 def main():

@@ -69,8 +69,9 @@ fn judge(script: &Script, kernel: &Transcript, overfly: &Transcript) -> Verdict 
             continue;
         }
         let step = script.steps.get(number).unwrap_or(&end).to_string();
+        let forked = script.steps[..number.min(script.steps.len())].iter().any(|step| step.word() == "fork");
         let told = |lines: &Vec<String>| lines.join("; ");
-        let known = KNOWN.iter().position(|known| known.is(&step, &told(kernel), &told(overfly)));
+        let known = KNOWN.iter().position(|known| known.is(&step, forked, &told(kernel), &told(overfly)));
         let Some(known) = known else { return Verdict::Different(number) };
         met.push(known);
         if KNOWN[known].ends {

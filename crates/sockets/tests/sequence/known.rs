@@ -8,18 +8,28 @@ pub(crate) struct Known {
     overfly: &'static str,
     /// Whether nothing can be compared after it.
     pub(crate) ends: bool,
+    /// Only after a fork.
+    forked: bool,
     pub(crate) reason: &'static str,
 }
 
-const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that was over, or reset, at its first use unconnected, or hears of the reset although its \
-     parent has heard of it: there is nothing to hand over";
+const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
 
-pub(crate) const KNOWN: [Known; 9] = [
+const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that has ended since, or was reset, at its first use unconnected: there is nothing to hand \
+     over; of one that had ended before each has a copy, and reads, or hears of the reset, although the other one has";
+
+const MOVED_AFTER_THE_OTHER: &str = "a connection within the host that is handed over when its other end was closed says EPIPE at the first write, the kernel at the \
+     second";
+
+const UNTOLD: &str = "connect() of a connection that was handed over before a connect() had said that it succeeded says EISCONN; the kernel says 0 once";
+
+pub(crate) const KNOWN: [Known; 16] = [
     Known {
         step: "* bind *",
         kernel: "EINVAL",
         overfly: "0",
         ends: true,
+        forked: false,
         reason: "bind() of an accepted connection succeeds: the kernel's socket behind it has no port of its own",
     },
     Known {
@@ -27,6 +37,7 @@ pub(crate) const KNOWN: [Known; 9] = [
         kernel: "0",
         overfly: "EINVAL",
         ends: true,
+        forked: false,
         reason: "bind() after a connection has failed or was given up by AF_UNSPEC fails: the kernel's socket keeps its port",
     },
     Known {
@@ -34,6 +45,7 @@ pub(crate) const KNOWN: [Known; 9] = [
         kernel: "*",
         overfly: "0",
         ends: false,
+        forked: false,
         reason: "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number",
     },
     Known {
@@ -41,36 +53,108 @@ pub(crate) const KNOWN: [Known; 9] = [
         kernel: "*",
         overfly: "*has waited: *",
         ends: true,
-        reason: "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait",
+        forked: false,
+        reason: CLOSED_UNDER_A_CALL,
+    },
+    // As soon as something else wakes it.
+    Known {
+        step: "*",
+        kernel: "*",
+        overfly: "*poll *has waited: 1 NVAL*",
+        ends: true,
+        forked: false,
+        reason: CLOSED_UNDER_A_CALL,
+    },
+    Known {
+        step: "* connect *",
+        kernel: "ECONNABORTED",
+        overfly: "ECONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
+    Known { step: "* connect *", kernel: "0", overfly: "EISCONN", ends: true, forked: true, reason: UNTOLD },
+    Known {
+        step: "* poll *",
+        kernel: "*",
+        overfly: "*+ERR*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
+    Known {
+        step: "* get * error",
+        kernel: "0",
+        overfly: "ECONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
+    Known {
+        step: "* send* *",
+        kernel: "*",
+        overfly: "EPIPE",
+        ends: true,
+        forked: true,
+        reason: MOVED_AFTER_THE_OTHER,
+    },
+    Known {
+        step: "* writev *",
+        kernel: "*",
+        overfly: "EPIPE",
+        ends: true,
+        forked: true,
+        reason: MOVED_AFTER_THE_OTHER,
     },
     Known {
         step: "C send* *",
         kernel: "EPIPE",
         overfly: "ECONNRESET",
         ends: true,
+        forked: false,
         reason: REACHED_AFTER_ITS_END,
     },
-    Known { step: "C *", kernel: "*", overfly: "*ENOTCONN*", ends: true, reason: REACHED_AFTER_ITS_END },
+    Known {
+        step: "C *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
     Known {
         step: "D send* *",
         kernel: "EPIPE",
         overfly: "ECONNRESET",
         ends: true,
+        forked: false,
         reason: REACHED_AFTER_ITS_END,
     },
-    Known { step: "D *", kernel: "*", overfly: "*ENOTCONN*", ends: true, reason: REACHED_AFTER_ITS_END },
+    Known {
+        step: "D *",
+        kernel: "*",
+        overfly: "*ENOTCONN*",
+        ends: true,
+        forked: true,
+        reason: REACHED_AFTER_ITS_END,
+    },
     Known {
         step: "* connect *",
         kernel: "EINVAL",
         overfly: "*",
         ends: true,
+        forked: false,
         reason: "connect() after shutdown() of a connection that has failed says what failed, or EISCONN; the kernel says EINVAL",
     },
 ];
 
 impl Known {
-    pub(crate) fn is(&self, step: &str, kernel: &str, overfly: &str) -> bool {
-        fits(self.step, step) && fits(self.kernel, kernel) && fits(self.overfly, overfly)
+    /// `forked`: there has been a fork.
+    pub(crate) fn is(&self, step: &str, forked: bool, kernel: &str, overfly: &str) -> bool {
+        (forked || !self.forked)
+            && fits(self.step, step)
+            && fits(self.kernel, kernel)
+            && fits(self.overfly, overfly)
     }
 }
 

@@ -1,0 +1,259 @@
+//! The program's sockets as an engine's owner: takes what flows receive, gives what they send, and notes what is news.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use overfly_engine::{
+    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UdpId, Unreachable,
+};
+use overfly_wire::checksum::Sum;
+use overfly_wire::{Promised, Promises};
+use rustix::io::Errno;
+
+use crate::face::{Chore, Face};
+use crate::interest::{NONE, bits};
+use crate::socket::{Side, SocketId, State};
+
+/// Payload of fewer bytes is copied into its frame: that costs no more than two more pieces of it.
+const PROMISED_MIN: usize = 4096;
+
+/// What an engine is told to call back, while it is called.
+pub(crate) struct EngineOwner<'a> {
+    pub(crate) face: &'a mut Face,
+    /// Which engine calls.
+    pub(crate) side: Side,
+    /// When it was called.
+    pub(crate) now: Instant,
+}
+
+impl EngineOwner<'_> {
+    fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
+        let Self { side, now, .. } = *self;
+        let face = &mut *self.face;
+        let mut ports = face.ports.iter_mut();
+        let Some(port) = ports.find(|port| (port.side, port.listener) == (side, listener)) else {
+            face.chores.push(Chore::Abort(side, flow));
+            return;
+        };
+        let (local, member) = (port.local, port.next_member());
+        let id = if face.has_room_for(side, flow) { face.open() } else { None };
+        let Some(id) = id else {
+            face.chores.push(Chore::Abort(side, flow));
+            return;
+        };
+        face.bind_flow(side, flow, id);
+        let Some(member) = member else {
+            face.at_mut(id).waits_for(SocketId(NONE));
+            face.leaving.push((id, local));
+            return;
+        };
+        face.unnamed = Some(id);
+        let (settings, v6) = (face.at(member).settings, face.at(member).v6);
+        let socket = face.at_mut(id);
+        socket.v6 = v6;
+        socket.settings = settings;
+        let defer = face.at(member).listening.as_ref().map_or(Duration::ZERO, |listening| listening.defer);
+        if defer.is_zero() {
+            face.queue(id, member);
+        } else {
+            face.defer(id, member, now + defer);
+        }
+    }
+
+    fn acknowledged(&mut self, id: SocketId, offset: u64) {
+        let socket = self.face.at_mut(id);
+        let count = offset.saturating_sub(socket.send_base);
+        socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
+        socket.send_base = socket.send_base.max(offset);
+        if socket.no_space && socket.has_space() {
+            socket.no_space = false;
+            self.face.wake(id, bits::OUT | bits::WRNORM);
+        }
+    }
+
+    /// A segment takes the stream up to `end`: that may be all that a writer waits for (TCP_NOTSENT_LOWAT).
+    fn sent(&mut self, id: SocketId, end: u64) {
+        let socket = self.face.at_mut(id);
+        socket.sent_to = socket.sent_to.max(end);
+        if socket.no_space && socket.settings.unsent_low_water != 0 && socket.has_space() {
+            socket.no_space = false;
+            self.face.wake(id, bits::OUT | bits::WRNORM);
+        }
+    }
+
+    fn failed(&mut self, id: SocketId, failure: Failure) {
+        let socket = self.face.at_mut(id);
+        socket.error = Some(match failure {
+            Failure::Refused => Errno::CONNREFUSED,
+            // tcp_reset() in net/ipv4/tcp_input.c: in CLOSE-WAIT only, not once the program has closed its direction too.
+            Failure::Reset if socket.remote_closed && !socket.write_shut => Errno::PIPE,
+            Failure::Reset => Errno::CONNRESET,
+            Failure::TimedOut => Errno::TIMEDOUT,
+            Failure::Unreachable(why) => unreachable(why, socket.remote),
+        });
+        // Once the engine has let go nothing will be acknowledged: what waits to be sent is lost.
+        socket.send.recycle();
+    }
+
+    fn released(&mut self, flow: FlowId, id: SocketId) {
+        self.face.unbind_flow(self.side, flow);
+        let socket = self.face.at_mut(id);
+        socket.flow = None;
+        socket.state = State::Ended;
+        let (side, local, remote) = (self.side, socket.local, socket.remote);
+        let chore = (!socket.passive).then_some(Chore::Disconnected {
+            side,
+            local,
+            remote,
+            descriptor: if socket.is_orphan() { socket.descriptor } else { -1 },
+        });
+        self.face.chores.extend(chore);
+        let socket = self.face.at(id);
+        if socket.queued {
+            self.face.bury(id);
+        } else if socket.is_orphan() {
+            self.face.release(id);
+        } else {
+            self.face.wake(
+                id,
+                bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
+            );
+        }
+    }
+}
+
+impl Owner for EngineOwner<'_> {
+    fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
+        self.face.datagram_arrived(self.now, socket, &datagram);
+    }
+
+    fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
+        self.face.datagram_failed_at(self.now, socket, remote, why, report);
+    }
+
+    fn event(&mut self, flow: FlowId, event: Event) {
+        if let Event::Incoming { listener } = event {
+            self.incoming(flow, listener);
+            return;
+        }
+        let Some(id) = self.face.socket_of(self.side, flow) else { return };
+        match event {
+            Event::Incoming { .. } => {}
+            Event::Connected => {
+                let socket = self.face.at_mut(id);
+                socket.state = State::Connected;
+                self.face.wake(id, bits::OUT | bits::WRNORM);
+            }
+            Event::Acknowledged { offset } => self.acknowledged(id, offset),
+            Event::RemoteClosed => {
+                self.face.at_mut(id).remote_closed = true;
+                self.face.promote(id);
+                self.face.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
+            }
+            Event::Failed(failure) => self.failed(id, failure),
+            Event::Released => self.released(flow, id),
+        }
+    }
+
+    fn urgent(&mut self, flow: FlowId) -> bool {
+        let can = self.face.can_hand_over || self.side == Side::Loopback;
+        let Some(id) = self.face.socket_of(self.side, flow) else { return false };
+        let socket = self.face.at_mut(id);
+        if !can || socket.is_orphan() || socket.stays {
+            return false;
+        }
+        socket.wants_kernel = true;
+        // A connection that waits for accept() has no descriptor yet.
+        let waits = socket.queued;
+        self.face.promote(id);
+        if !waits {
+            self.face.urgent.push(id);
+            self.face.news = true;
+            self.face.note(id);
+        }
+        true
+    }
+
+    fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
+        let Some(id) = self.face.socket_of(self.side, flow) else { return data.len() };
+        let socket = self.face.at_mut(id);
+        if socket.is_orphan() {
+            return data.len();
+        }
+        if socket.read_shut && socket.write_shut {
+            // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
+            socket.error = Some(Errno::CONNRESET);
+            self.face.chores.push(Chore::Abort(self.side, flow));
+            return data.len();
+        }
+        if !socket.receive.push(data) {
+            return REFUSED;
+        }
+        let waits = socket.queued;
+        if !self.face.promote(id) && !waits {
+            self.face.wake(id, bits::IN | bits::RDNORM);
+        }
+        0
+    }
+
+    fn is_unread(&self, flow: FlowId) -> bool {
+        self.face.socket_of(self.side, flow).is_some_and(|id| !self.face.at(id).receive.is_empty())
+    }
+
+    fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
+        let id = self.face.socket_of(self.side, flow)?;
+        let socket = self.face.at(id);
+        let place = usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
+        let sum = socket.send.fill_and_sum(place, buffer);
+        if sum.is_none() {
+            self.fill(flow, offset, buffer);
+        } else {
+            self.sent(id, offset + buffer.len() as u64);
+        }
+        sum
+    }
+
+    fn promise(&mut self, flow: FlowId, offset: u64, length: usize) -> bool {
+        let id = self.face.socket_of(self.side, flow).filter(|_| length >= PROMISED_MIN);
+        if let Some(id) = id {
+            self.sent(id, offset + length as u64);
+        }
+        id.is_some()
+    }
+
+    fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
+        if let Some(id) = self.face.socket_of(self.side, flow) {
+            let socket = self.face.at(id);
+            socket
+                .send
+                .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
+            self.sent(id, offset + buffer.len() as u64);
+        }
+    }
+}
+
+impl Promises for EngineOwner<'_> {
+    fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
+        let Some(id) = self.face.socket_of(self.side, FlowId::at(promised.flow)) else { return (&[], &[]) };
+        let socket = self.face.at(id);
+        let place = usize::try_from(promised.offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
+        socket.send.pieces(place, promised.length)
+    }
+}
+
+/// What connect() says of a destination that cannot be reached, and a connection that timed out of why: icmp_err_convert[] in net/ipv4/icmp.c, icmpv6_err_convert() in
+/// net/ipv6/icmp.c.
+fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
+    match why {
+        Unreachable::Port => Errno::CONNREFUSED,
+        Unreachable::Protocol => Errno::NOPROTOOPT,
+        Unreachable::Network | Unreachable::NetworkUnknown => Errno::NETUNREACH,
+        Unreachable::HostUnknown => Errno::HOSTDOWN,
+        Unreachable::HostIsolated => Errno::NONET,
+        Unreachable::SourceRoute => Errno::OPNOTSUPP,
+        Unreachable::Prohibited if remote.is_ipv6() => Errno::ACCESS,
+        Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
+        Unreachable::Header => Errno::PROTO,
+        Unreachable::TooBig(_) => Errno::MSGSIZE,
+    }
+}

@@ -1,0 +1,129 @@
+//! Epoll sets over a stack's sockets.
+
+use rustix::io::Errno;
+
+use super::{Stack, Transport};
+use crate::interest::{NONE, SetId, bits};
+use crate::socket::{SocketId, State};
+
+impl<T: Transport> Stack<T> {
+    /// epoll_create().
+    pub fn open_set(&mut self) -> SetId {
+        self.face.interests.open_set()
+    }
+
+    /// A set that was opened in another context may watch sockets of this one.
+    pub(crate) fn make_room(&mut self, set: SetId) {
+        self.face.interests.make_room(set);
+    }
+
+    /// close() of a set.
+    pub fn close_set(&mut self, set: SetId) {
+        self.empty_set(set);
+        self.face.interests.close_set(set);
+    }
+
+    /// A set watches no socket any more.
+    pub(crate) fn empty_set(&mut self, set: SetId) {
+        let members: Vec<u32> = self.face.interests.of_set(set).collect();
+        for index in members {
+            let id = SocketId(self.face.interests.at(index).socket);
+            let mut head = self.face.at(id).interests;
+            self.face.interests.remove(&mut head, index);
+            self.face.at_mut(id).interests = head;
+        }
+    }
+
+    /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.
+    pub fn watch(
+        &mut self,
+        set: SetId,
+        id: SocketId,
+        descriptor: i32,
+        events: u32,
+        data: u64,
+        in_kernel: bool,
+    ) -> Result<(), Errno> {
+        let level = self.face.asked(id, events);
+        let mut head = self.face.at(id).interests;
+        let index = self.face.interests.add(&mut head, set, id.0, descriptor, events, data, in_kernel)?;
+        self.face.at_mut(id).interests = head;
+        if !in_kernel && level & (events | bits::ERR | bits::HUP) != 0 {
+            self.face.interests.list(index);
+            self.face.news = true;
+        }
+        Ok(())
+    }
+
+    /// EPOLL_CTL_MOD. Returns whether the kernel's set reports this one.
+    pub fn rewatch(
+        &mut self,
+        set: SetId,
+        id: SocketId,
+        descriptor: i32,
+        events: u32,
+        data: u64,
+    ) -> Result<bool, Errno> {
+        let head = self.face.at(id).interests;
+        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
+        if self.face.interests.at(index).events & bits::EXCLUSIVE != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.face.interests.modify(index, events, data);
+        let in_kernel = self.face.interests.at(index).in_kernel;
+        if !in_kernel && self.face.asked(id, events) & (events | bits::ERR | bits::HUP) != 0 {
+            self.face.interests.list(index);
+            self.face.news = true;
+        }
+        Ok(in_kernel)
+    }
+
+    /// EPOLL_CTL_DEL. Returns whether the kernel's set reported this one.
+    pub fn unwatch(&mut self, set: SetId, id: SocketId, descriptor: i32) -> Result<bool, Errno> {
+        let mut head = self.face.at(id).interests;
+        let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
+        let in_kernel = self.face.interests.at(index).in_kernel;
+        self.face.interests.remove(&mut head, index);
+        self.face.at_mut(id).interests = head;
+        Ok(in_kernel)
+    }
+
+    /// The interests in a socket: set, descriptor, the events that they wait for, data.
+    pub(crate) fn interests(&self, id: SocketId, mut each: impl FnMut(SetId, i32, u32, u64)) {
+        let mut index = self.face.at(id).interests;
+        while index != NONE {
+            let interest = self.face.interests.at(index);
+            each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
+            index = interest.next;
+        }
+    }
+
+    /// Descriptors in a set whose connections are an ancestor's.
+    pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
+        let interests = &self.face.interests;
+        let lost = |index: &u32| self.face.at(SocketId(interests.at(*index).socket)).state == State::Lost;
+        interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
+    }
+
+    /// What is ready in a set: at most `max` times events and data.
+    pub fn collect(&mut self, set: SetId, max: usize, report: impl FnMut(u32, u64)) -> usize {
+        self.face.collect(set, max, report)
+    }
+
+    /// Whether [`Stack::collect`] would find anything.
+    #[must_use]
+    pub fn set_is_ready(&self, set: SetId) -> bool {
+        self.face.set_is_ready(set)
+    }
+
+    /// Whether something happened in a set since this was asked.
+    pub(crate) fn take_news_of(&mut self, set: SetId) -> bool {
+        self.face.interests.take_news(set)
+    }
+
+    /// Sockets of a set that are reported at user level.
+    #[must_use]
+    pub fn watching(&self, set: SetId) -> usize {
+        self.face.interests.watching(set)
+    }
+}

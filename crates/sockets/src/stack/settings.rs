@@ -1,0 +1,150 @@
+//! What is set on connections and listeners, as the engine follows it.
+
+use core::time::Duration;
+
+use overfly_engine::{Algorithm, Info, KeepAlive};
+use overfly_profile::sysctls::FastOpenKeys;
+
+use super::{Drive, Stack, Transport};
+use crate::socket::{Settings, SocketId};
+
+impl<T: Transport> Stack<T> {
+    /// Tells the engine in what a socket's settings differ from those that it has, `before`.
+    pub(super) fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
+        if settings == *before {
+            return;
+        }
+        let socket = self.face.at_mut(id);
+        socket.settings = settings;
+        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drives[socket.side.index()])
+        else {
+            return;
+        };
+        if settings.no_delay != before.no_delay {
+            engine.set_no_delay(flow, settings.no_delay);
+        }
+        if settings.cork != before.cork {
+            engine.set_cork(flow, settings.cork);
+        }
+        let keep_alive = |settings: &Settings| {
+            settings.keep_alive.then_some(KeepAlive {
+                idle: settings.keep_idle,
+                interval: settings.keep_interval,
+                probes: settings.keep_probes,
+            })
+        };
+        if keep_alive(&settings) != keep_alive(before) {
+            engine.set_keep_alive(self.now, flow, keep_alive(&settings));
+        }
+        if settings.user_timeout != before.user_timeout {
+            engine.set_user_timeout(flow, settings.user_timeout);
+        }
+        if let Some(on) = settings.quick_ack
+            && settings.quick_ack != before.quick_ack
+        {
+            engine.set_quick_ack(flow, on);
+        }
+        if settings.traffic_class != before.traffic_class {
+            engine.set_traffic_class(flow, settings.traffic_class);
+        }
+        if let Some(algorithm) = settings.congestion
+            && settings.congestion != before.congestion
+        {
+            engine.set_congestion(flow, algorithm);
+        }
+        if let Some(bytes) = settings.receive_limit
+            && settings.receive_limit != before.receive_limit
+        {
+            engine.set_receive_window(flow, bytes);
+        }
+    }
+
+    /// Changes a socket's settings.
+    pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
+        let before = self.face.at(id).settings;
+        let mut settings = before;
+        change(&mut settings);
+        self.settle(id, &before, settings);
+    }
+
+    /// TCP_NODELAY is set, perhaps again: what waits for company goes (tcp_push_pending_frames() in net/ipv4/tcp.c).
+    pub(crate) fn no_delay(&mut self, id: SocketId) {
+        self.change(id, |settings| settings.no_delay = true);
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.set_no_delay(flow, true);
+        }
+    }
+
+    /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
+    pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
+        let socket = self.face.at_mut(id);
+        if socket.more == more {
+            return;
+        }
+        socket.more = more;
+        let cork = more || socket.settings.cork;
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.set_cork(flow, cork);
+        }
+    }
+
+    /// A listener has other settings than when this process joined it.
+    pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
+        self.face.at_mut(id).settings = settings;
+        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
+            let Some(drive) = &mut self.drives[port.side.index()] else { continue };
+            let most = match settings.max_segment {
+                0 => u16::MAX,
+                bytes => bytes,
+            };
+            drive.engine.set_listener_max_segment(port.listener, most);
+            drive.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
+        }
+    }
+
+    /// Connections of the listener are to be accepted once they have data, or after so long (TCP_DEFER_ACCEPT).
+    pub fn defer_accept(&mut self, id: SocketId, defer: Duration) {
+        if let Some(listening) = &mut self.face.at_mut(id).listening {
+            listening.defer = defer;
+        }
+    }
+
+    /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; these are the keys of its cookies.
+    pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, keys: Option<FastOpenKeys>) {
+        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
+            if let Some(drive) = &mut self.drives[port.side.index()] {
+                drive.engine.set_listener_fast_open(port.listener, max);
+            }
+        }
+        if let Some((primary, backup)) = keys.filter(|_| max > 0 && keys != self.fast_open_keys) {
+            for drive in self.drives.iter_mut().flatten() {
+                drive.engine.set_fast_open_keys(primary, backup);
+            }
+            self.fast_open_keys = keys;
+        }
+    }
+
+    /// The largest packet that the path to the socket's peer takes, in bytes.
+    #[must_use]
+    pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
+        let flow = self.face.at(id).flow?;
+        self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
+    }
+
+    /// What governs the congestion window of the socket's flow.
+    #[must_use]
+    pub fn congestion(&self, id: SocketId) -> Option<Algorithm> {
+        let socket = self.face.at(id);
+        let drive = self.drive(socket.side)?;
+        socket.flow.map(|flow| drive.engine.congestion(flow)).or(socket.settings.congestion)
+    }
+
+    /// What the engine knows of the socket's flow.
+    #[must_use]
+    pub fn info(&self, id: SocketId) -> Option<Info> {
+        let socket = self.face.at(id);
+        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
+        Some(drive.engine.info(flow))
+    }
+}
