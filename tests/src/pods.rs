@@ -257,6 +257,15 @@ impl Pod {
     /// If it cannot be started.
     #[must_use]
     pub fn nginx(&self, user: u32, port: u16, words: &str) -> Server {
+        self.nginx_with(user, port, words, "0")
+    }
+
+    /// The same with EF_NO_FAIL as it is given: with 1 it runs on the kernel where nobody serves it.
+    ///
+    /// # Panics
+    /// As above.
+    #[must_use]
+    pub fn nginx_with(&self, user: u32, port: u16, words: &str, no_fail: &str) -> Server {
         let folder = format!("/dev/shm/nginx{port}");
         self.done_by_root(&format!("install -d -o {user} {folder}"));
         let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -279,6 +288,7 @@ impl Pod {
             "-c",
             &format!("{folder}/nginx.conf"),
         ]);
+        command.env("EF_NO_FAIL", no_fail);
         Server::spawn(command)
     }
 

@@ -47,7 +47,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
     }
 
     // A second user of a pod is the kernel's while the first one has stacks, as on an interface of the host's.
-    let beside = one.nginx(OTHER, 8013, "beside");
+    let beside = one.nginx_with(OTHER, 8013, "beside", "1");
     eventually("it answers", || node.fetched(&one, 8013) == "beside");
     beside.stop();
 
