@@ -201,8 +201,7 @@ impl Server {
         if !command.get_envs().any(|(name, _)| name == "EF_NO_FAIL") {
             command.env("EF_NO_FAIL", "0");
         }
-        let child =
-            command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server");
+        let child = command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server");
         Self { child }
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use overfly_bench::lab::Lab;
 use overfly_tests::pods::{MOUNTED, Node, Pod};
-use overfly_tests::{Nginx, Server, eventually, output, overfly};
+use overfly_tests::{Nginx, Server, output, overfly};
 use serde_json::Value;
 
 /// Of PyPI.

@@ -275,7 +275,7 @@ pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
         return ExitCode::FAILURE;
     }
     hosting(|options| {
-        host(&arguments.interface, attachment_options(options), &settings(options), say)
+        host(&arguments.interface, attachment_options(options), &settings(options), |hosting| say(&hosting))
             .map_err(|error| error.to_string())
     })
 }
@@ -308,8 +308,8 @@ fn hosting(host: impl FnOnce(&Options) -> Result<(), String>) -> ExitCode {
 }
 
 /// Tells whoever started this broker.
-fn say(hosting: Hosting) {
-    match &hosting {
+fn say(hosting: &Hosting) {
+    match hosting {
         Hosting::Elsewhere => Word::Elsewhere.say(),
         Hosting::Here { name, is_public } => Word::Here { name, is_public: *is_public }.say(),
     }

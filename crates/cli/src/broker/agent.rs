@@ -91,7 +91,7 @@ struct Node {
 ///
 /// # Errors
 /// Says in words why it cannot begin.
-pub(super) fn serve(path: &Path, policy: PolicyFile, in_force: &InForce) -> Result<(), String> {
+pub(super) fn serve(path: &Path, policy: &PolicyFile, in_force: &InForce) -> Result<(), String> {
     let stop = stop_signals().map_err(|error| format!("signals cannot be heard: {error}"))?;
     if let Err(error) = Agent::see_hosts_control_groups() {
         say(Level::Notice, format_args!("the policy's cgroups are those below the agent's own: {error}"));
@@ -133,7 +133,7 @@ impl Node {
                 pod.end();
             }
         }
-        self.pods.retain_mut(|pod| pod.is_there());
+        self.pods.retain_mut(Pod::is_there);
         for silent in heard {
             self.greet(silent);
         }
@@ -412,7 +412,7 @@ pub(crate) fn pod(arguments: &PodArguments) -> ExitCode {
             attachment_options(options),
             &super::settings(options),
             Box::new(watch),
-            super::say,
+            |hosting| super::say(&hosting),
         )
         .map_err(|error| error.to_string())
     })

@@ -77,7 +77,7 @@ pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
         .map_err(|error| error.to_string());
     let served = in_force.and_then(|in_force| match what {
         Served::Interface(interface) => begin(arguments, interface, policy, &in_force),
-        Served::Containers(path) => super::agent::serve(path, policy, &in_force),
+        Served::Containers(path) => super::agent::serve(path, &policy, &in_force),
     });
     match served {
         Ok(()) => ExitCode::SUCCESS,
