@@ -168,7 +168,6 @@ mod tests {
             groups: groups.to_vec(),
             cgroup: Some(cgroup.to_owned()),
             is_privileged: false,
-            network: None,
         }
     }
 
