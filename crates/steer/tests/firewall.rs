@@ -368,6 +368,11 @@ fn each_hook_in_the_way_is_heeded() {
             "table ip t { chain p { type filter hook prerouting priority -300; tcp dport 8080 notrack\n}\n chain i { type filter hook input priority 0; ct state untracked accept; drop\n}\n}",
             all,
         ),
+        // What conntrack has not seen on the way in is not established on the way out.
+        (
+            "table inet t { chain p { type filter hook prerouting priority -300; ip saddr 10.98.1.0/24 notrack\n}\n chain o { type filter hook postrouting priority -150; policy drop; ct state established,related accept\n}\n}",
+            all - 4,
+        ),
         (
             "table inet t { flags dormant\n chain i { type filter hook input priority 0; policy drop; }\n}",
             all,

@@ -63,6 +63,8 @@ pub(crate) struct Judgement {
     pub(crate) refused: Span,
     /// Not certainly dropped: those above and those of whom only the kernel can say.
     pub(crate) possible: Span,
+    /// Whose packets conntrack does not see, or perhaps not, on this way: what it makes of others of the connection is not known.
+    pub(crate) untracked: Span,
     /// The first rule that could not be followed.
     pub(crate) blame: Option<String>,
 }
@@ -77,8 +79,9 @@ enum Tracking {
     Unclear,
 }
 
-/// Goes the whole way of a packet that comes from, or goes to, one of `peers`.
-pub(crate) fn judge(ruleset: &Ruleset, packet: Packet<'_>, peers: &Span) -> Judgement {
+/// Goes the whole way of a packet that comes from, or goes to, one of `peers`. Of `unclear` ones conntrack has not seen all that belongs
+/// to the connection.
+pub(crate) fn judge(ruleset: &Ruleset, packet: Packet<'_>, peers: &Span, unclear: &Span) -> Judgement {
     let way = way(ruleset, &packet);
     let mut judgement = Judgement { accepted: peers.clone(), ..Judgement::default() };
     if way.is_empty() {
@@ -100,7 +103,11 @@ pub(crate) fn judge(ruleset: &Ruleset, packet: Packet<'_>, peers: &Span) -> Judg
         budget: BUDGET,
     };
     // Who has come how far, and what conntrack knows of them. A mark once set is unknown to all.
-    let mut travelling = vec![(peers.clone(), 0, Tracking::Known)];
+    let mut travelling = vec![
+        (peers.intersection(unclear), 0, Tracking::Unclear),
+        (peers.without(unclear), 0, Tracking::Known),
+    ];
+    let mut untracked = Span::none();
     let mut arrived = Span::none();
     while let Some((alive, at, tracking)) = travelling.pop() {
         let Some(step) = way.get(at) else {
@@ -117,6 +124,7 @@ pub(crate) fn judge(ruleset: &Ruleset, packet: Packet<'_>, peers: &Span) -> Judg
         let alive = walk.base_chain(step, tracking, &alive);
         let (surely, perhaps) = std::mem::take(&mut walk.untracked);
         let perhaps = perhaps.without(&surely);
+        untracked = untracked.union(&surely).union(&perhaps);
         let as_before = alive.without(&surely).without(&perhaps);
         travelling.push((alive.intersection(&surely), at + 1, Tracking::Untracked));
         travelling.push((alive.intersection(&perhaps), at + 1, Tracking::Unclear));
@@ -125,6 +133,7 @@ pub(crate) fn judge(ruleset: &Ruleset, packet: Packet<'_>, peers: &Span) -> Judg
     judgement.accepted = arrived.without(&walk.refused).without(&walk.kernels);
     judgement.refused = peers.without(&arrived).without(&walk.kernels);
     judgement.possible = arrived;
+    judgement.untracked = untracked;
     judgement.blame = walk.blame;
     judgement
 }

@@ -189,35 +189,43 @@ impl Firewall {
         let bits = if place.address.is_ipv4() { 32 } else { 128 };
         let first = self.packet(place, None, Some(true));
         let open = Packet { established: true, heeds_log: false, ..first };
-        let (established, _) = self.both_ways(open, &Span::all(bits));
+        let (established, _) = self.both_ways(open, &Span::all(bits), Span::none());
         let packet = Packet { flags: SYN, ..first };
         let (Ok(ruleset), None) = (&self.ruleset, self.unknown(bits == 32)) else {
             let blame = self.unknown(bits == 32);
             return Listening { accepted: Span::none(), established, blame };
         };
-        let begun = judge(ruleset, packet, &Span::all(bits));
+        let begun = judge(ruleset, packet, &Span::all(bits), &Span::none());
         let answer = Packet { established: true, outgoing: true, flags: SYN | ACK, ..first };
-        let answered = judge(ruleset, answer, &begun.accepted);
-        let (accepted, blame) = self.both_ways(Packet { established: true, ..first }, &answered.accepted);
+        let answered = judge(ruleset, answer, &begun.accepted, &begun.untracked);
+        let unclear = begun.untracked.union(&answered.untracked);
+        let (accepted, blame) =
+            self.both_ways(Packet { established: true, ..first }, &answered.accepted, unclear);
         let nobody = accepted.is_empty() && !begun.possible.is_empty();
         let blame = begun.blame.or(answered.blame).or(blame).filter(|_| nobody);
         Listening { accepted, established, blame }
     }
 
-    /// Of these peers, those whose open connection goes on in both directions.
-    fn both_ways(&self, packet: Packet<'_>, peers: &Span) -> (Span, Option<String>) {
-        let mut accepted = peers.clone();
-        let Ok(ruleset) = &self.ruleset else { return (accepted, None) };
-        let mut blame = None;
-        for outgoing in [false, true] {
-            let flags = if packet.protocol == TCP { &FLAGS[..] } else { &[0] };
-            for &flags in flags {
-                let judgement = judge(ruleset, Packet { outgoing, flags, ..packet }, &accepted);
-                accepted = judgement.accepted;
-                blame = blame.or(judgement.blame);
+    /// Of these peers, those whose open connection goes on in both directions; of `unclear` ones conntrack has not seen the beginning.
+    fn both_ways(&self, packet: Packet<'_>, peers: &Span, mut unclear: Span) -> (Span, Option<String>) {
+        let Ok(ruleset) = &self.ruleset else { return (peers.clone(), None) };
+        loop {
+            let (mut accepted, mut blame, mut untracked) = (peers.clone(), None, unclear.clone());
+            for outgoing in [false, true] {
+                let flags = if packet.protocol == TCP { &FLAGS[..] } else { &[0] };
+                for &flags in flags {
+                    let judgement = judge(ruleset, Packet { outgoing, flags, ..packet }, &accepted, &unclear);
+                    untracked = untracked.union(&judgement.untracked);
+                    accepted = judgement.accepted;
+                    blame = blame.or(judgement.blame);
+                }
             }
+            // What goes one way unseen makes what comes the other way unclear.
+            if untracked.without(&unclear).is_empty() {
+                return (accepted, blame);
+            }
+            unclear = untracked;
         }
-        (accepted, blame)
     }
 
     fn packet(&self, place: &Place, remote_port: Option<u16>, opened_by_peer: Option<bool>) -> Packet<'_> {
@@ -254,10 +262,12 @@ impl Firewall {
             return Err(no(&unknown));
         }
         let Ok(ruleset) = &self.ruleset else { return Ok(()) };
-        let begun = judge(ruleset, first, &peer);
+        let begun = judge(ruleset, first, &peer, &Span::none());
         let answer = Packet { established: true, outgoing: false, flags: SYN | ACK, ..first };
-        let answered = judge(ruleset, answer, &begun.accepted);
-        let (accepted, blame) = self.both_ways(Packet { established: true, ..first }, &answered.accepted);
+        let answered = judge(ruleset, answer, &begun.accepted, &begun.untracked);
+        let unclear = begun.untracked.union(&answered.untracked);
+        let (accepted, blame) =
+            self.both_ways(Packet { established: true, ..first }, &answered.accepted, unclear);
         if accepted.is_empty() {
             let blame = begun.blame.or(answered.blame).or(blame);
             return Err(no(blame.as_deref().unwrap_or("the rules refuse it")));
@@ -285,7 +295,7 @@ impl Firewall {
         }
         let packet = self.packet(local, Some(remote.port()), Some(opened_by_peer));
         let packet = Packet { established: true, heeds_log: false, ..packet };
-        !self.both_ways(packet, &Span::one(address)).0.is_empty()
+        !self.both_ways(packet, &Span::one(address), Span::none()).0.is_empty()
     }
 
     /// Whether every connection that a listener may have goes on.

@@ -98,7 +98,7 @@ fn of(judgement: &Judgement, peer: &str) -> &'static str {
 fn each_kind_of_rule_says_what_becomes_of_whom() {
     let ruleset = with_rules(RULES, || read::read(&mut Netlink::open_netfilter().unwrap()).unwrap());
     assert!(ruleset.expires.is_some());
-    let judgement = judge(&ruleset, syn(), &Span::all(32));
+    let judgement = judge(&ruleset, syn(), &Span::all(32), &Span::none());
     for (peer, expected) in [
         ("10.0.0.1", "accepted"),
         ("10.0.0.7", "refused"),
@@ -131,12 +131,14 @@ fn each_kind_of_rule_says_what_becomes_of_whom() {
         assert_eq!(of(&judgement, peer), expected, "{peer}");
     }
     let open = Packet { established: true, flags: ACK, ..syn() };
-    let judgement = judge(&ruleset, open, &Span::all(32));
+    let judgement = judge(&ruleset, open, &Span::all(32), &Span::none());
     assert_eq!([of(&judgement, "10.0.1.0"), of(&judgement, "10.0.0.7")], ["accepted", "refused"]);
     // A port that is known decides.
-    let from_1000 = judge(&ruleset, Packet { remote_port: Some(1000), ..syn() }, &Span::all(32));
+    let from_1000 =
+        judge(&ruleset, Packet { remote_port: Some(1000), ..syn() }, &Span::all(32), &Span::none());
     assert_eq!(of(&from_1000, "10.7.0.6"), "accepted");
-    let elsewhere = judge(&ruleset, Packet { name: "eth1", interface: 3, ..syn() }, &Span::all(32));
+    let elsewhere =
+        judge(&ruleset, Packet { name: "eth1", interface: 3, ..syn() }, &Span::all(32), &Span::none());
     assert_eq!(of(&elsewhere, "10.0.0.7"), "accepted");
 }
 
@@ -199,7 +201,7 @@ fn damaged_messages_are_survived() {
         let ruleset = Ruleset { tables, expires: None };
         for packet in [syn(), Packet { local: "fd99::1".parse().unwrap(), outgoing: true, ..syn() }] {
             let bits = if packet.local.is_ipv4() { 32 } else { 128 };
-            let judgement = judge(&ruleset, packet, &Span::all(bits));
+            let judgement = judge(&ruleset, packet, &Span::all(bits), &Span::none());
             assert!(judgement.accepted.intersection(&judgement.refused).is_empty());
             judged += usize::from(!judgement.refused.is_empty());
         }
