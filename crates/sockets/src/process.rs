@@ -2,6 +2,7 @@
 //! exit do to it.
 
 mod acceptors;
+mod away;
 mod background;
 pub(crate) mod contexts;
 mod datagram;
@@ -30,13 +31,14 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use overfly_engine::{Config, Engine, Instant};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
+use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere, may_return};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
 use overfly_profile::rules::{self, Direction, Rules};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
+use self::away::{Away, NoStack};
 pub(crate) use self::contexts::process;
 pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
@@ -156,6 +158,10 @@ pub(crate) struct Process {
     environment: Option<String>,
     leash: Option<Leash>,
     client: Option<Client>,
+    /// There was a broker, and will be one again, perhaps.
+    away: Option<Away>,
+    /// When it was last asked whether the broker has something to say.
+    heard: Instant,
     interface: Option<Interface>,
     /// What a socket comes with.
     fresh: Option<Fresh>,
@@ -275,6 +281,8 @@ impl Process {
             environment: None,
             leash: None,
             client: None,
+            away: None,
+            heard: Instant::from_micros(0),
             interface: None,
             fresh: None,
             receive_buffer_max: 0,
@@ -351,22 +359,27 @@ impl Process {
     }
 
     /// Ties this process to `overfly run`: it dies with it. So does a child that was forked while `overfly run` was dying,
-    /// which is too late to be tied as its parent (`of_tied`) was.
-    fn connect_leash(&mut self, of_tied: bool) {
-        let Some(environment) = &self.environment else { return };
-        match Leash::connect(environment) {
-            Ok(mut leash) => {
-                leash.move_up(kernel::high_number());
-                table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
-                self.leash = Some(leash);
-            }
-            // A broker that is full, or slow, lives: then there is nothing to die for.
-            Err(error) if of_tied && error.is_end_of_broker() => {
-                let _ =
-                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            }
-            Err(error) => self.fall_back(&error.to_string()),
+    /// which is too late to be tied as its `parents` leash tied that.
+    fn connect_leash(&mut self, parents: Option<&Leash>) {
+        let Err(error) = self.try_connect_leash() else { return };
+        let returns = self.environment.as_deref().is_some_and(may_return);
+        // A broker that is full, or slow, lives: then there is nothing to die for.
+        if error.is_end_of_broker() && parents.is_some_and(|leash| !returns || leash.is_cut()) {
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
+        // Where there will be a broker again it is tied then.
+        if let NoStack::Ever(reason) = self.no_stack(&error) {
+            self.fall_back(&reason);
+        }
+    }
+
+    fn try_connect_leash(&mut self) -> Result<(), overfly_link::Error> {
+        let Some(environment) = &self.environment else { return Ok(()) };
+        let mut leash = Leash::connect(environment)?;
+        leash.move_up(kernel::high_number());
+        table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
+        self.leash = Some(leash);
+        Ok(())
     }
 
     /// The kernel carries the program's sockets from now on, unless that is forbidden.
@@ -389,16 +402,21 @@ impl Process {
     /// Makes the stack, at its first use. Returns whether it runs.
     pub(crate) fn start(&mut self) -> bool {
         if self.start == Start::Untried {
-            match self.try_start() {
+            let outcome = match self.try_start() {
+                Err(NoStack::Yet) => self.start_away(),
+                outcome => outcome,
+            };
+            match outcome {
                 Ok(()) => self.start = Start::Running,
-                Err(reason) => self.fall_back(&reason),
+                Err(NoStack::Ever(reason)) => self.fall_back(&reason),
+                Err(NoStack::Yet) => {}
             }
         }
         self.start == Start::Running
     }
 
-    fn try_start(&mut self) -> Result<(), String> {
-        let mut client = self.take_client()?;
+    fn try_start(&mut self) -> Result<(), NoStack> {
+        let mut client = self.take_client().map_err(|error| self.no_stack(&error))?;
         let outcome = self.try_start_with(&mut client);
         if outcome.is_ok() {
             self.client = Some(client);
@@ -411,14 +429,15 @@ impl Process {
         outcome
     }
 
-    fn try_start_with(&mut self, client: &mut Client) -> Result<(), String> {
+    fn try_start_with(&mut self, client: &mut Client) -> Result<(), NoStack> {
         let interface = client.interface().clone();
         if interface.addresses.is_empty() {
-            return Err(format!("interface {} has no address", interface.name));
+            return Err(format!("interface {} has no address", interface.name).into());
         }
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
-        let link = Carrier::open(client.open_stack().map_err(|error| error.to_string())?)?;
+        let sockets = client.open_stack();
+        let link = Carrier::open(sockets.map_err(|error| self.no_stack(&error))?)?;
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
         // RFC 8200 section 5: a link with less carries no IPv6.
@@ -481,7 +500,12 @@ impl Process {
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
-        // Sets that are watched already must hear of this one, too.
+        self.watch_new_links();
+        Ok(())
+    }
+
+    /// Sets that are watched already must hear of new links, too.
+    fn watch_new_links(&mut self) {
         self.watch_everywhere();
         for index in 0..self.sets.len() {
             let set = &mut self.sets[index];
@@ -496,7 +520,6 @@ impl Process {
         }
         let (sleepers, mut world) = self.machine();
         sleepers.wake_beside(&mut world);
-        Ok(())
     }
 
     /// What every engine's sockets need.
@@ -556,6 +579,7 @@ impl Process {
         sleepers.background.stand_back(&mut world);
         bound::falls_silent(self.context);
         self.client = None;
+        self.away = None;
         self.interface = None;
         self.link_descriptors.clear();
         self.doors.clear();
@@ -581,6 +605,9 @@ impl Process {
     /// Takes what has arrived, runs timers, sends what is due.
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
+        if self.away.is_some() {
+            self.look_for_broker();
+        }
         self.heed_kick();
         let received = self.stack.pump(self.pumped);
         if self.sleepers.acceptors() > 0 {
@@ -703,7 +730,9 @@ impl Process {
     /// One of the library's own descriptors is readable.
     pub(crate) fn heed(&mut self, tag: &Tag) {
         match tag {
-            Tag::Broker(_) => self.take_gifts(),
+            Tag::Broker(_) => {
+                self.hear_broker();
+            }
             Tag::Bell(_) => self.hush(),
             Tag::Doors(_) => self.stack.rang(),
             Tag::Stack | Tag::Program | Tag::Listener(_) => {}
@@ -790,7 +819,8 @@ impl Process {
     /// Whether frames for this address can reach the stack. `bound` may be a link-local address with the index of its link.
     fn is_accelerated_address(&self, bound: SocketAddr) -> bool {
         let address = bound.ip().to_canonical();
-        address.is_unspecified() || self.is_own(address) && !self.is_elsewhere(bound)
+        // Which addresses those are the next broker says.
+        address.is_unspecified() || self.is_away() || self.is_own(address) && !self.is_elsewhere(bound)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -911,8 +941,10 @@ impl Process {
             |error: &dyn core::fmt::Display| Refused { why: Why::Refused, reason: error.to_string() };
         if self.stack.join(Side::Network, id, local).map_err(|error| by_engine(&error))?
             && let Some(client) = &mut self.client
+            && let Err(error) = client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
+            && !self.is_parting(&error)
         {
-            client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true).map_err(Refused::new)?;
+            return Err(Refused::new(error));
         }
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.set_listening(true);
@@ -1132,7 +1164,7 @@ pub(crate) fn load() {
     // The first look at the clock asks the kernel where it is; a sandbox that the program enters later may forbid to ask.
     let _ = now();
     process.adopt_all();
-    process.connect_leash(false);
+    process.connect_leash(None);
     ACTIVE.store(process.start != Start::Failed, Ordering::Release);
 }
 
@@ -1180,8 +1212,8 @@ pub(crate) fn after_fork_in_child() {
         unsafe {
             contexts::held(|process| {
                 if process.context == 0 {
-                    let tied = process.leash.take().is_some();
-                    process.connect_leash(tied);
+                    let parents = process.leash.take();
+                    process.connect_leash(parents.as_ref());
                 }
             });
         }

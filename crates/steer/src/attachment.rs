@@ -238,6 +238,7 @@ impl Attachment {
         let deferral_before = if busy_poll {
             Some(
                 device::set_deferral(interface, device::BUSY_POLL)
+                    .map(device::left_behind)
                     .map_err(|errno| Error::system("setting gro_flush_timeout", errno))?,
             )
         } else {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    Hello, Joined, Kind, MESSAGE_LEN_MAX, News, Reply, Request, Role, Token, Welcome, Wish,
+    Hello, Joined, Kind, MESSAGE_LEN_MAX, News, Reply, Request, Role, Token, Welcome, Wish, Word,
 };
 use overfly_link::broker::{Deferral, Interface, LeftFrames, Refusal, Route, observer};
 use overfly_link::messages;
@@ -26,6 +26,8 @@ use crate::repair::HEARING_PAUSE;
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
+/// How long a broker that was told to end waits for its clients to hand over what they have.
+const PARTING: Duration = Duration::from_secs(20);
 /// How long to wait where the kernel has no memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -129,6 +131,18 @@ struct Program {
     share: Option<(u32, Share)>,
 }
 
+/// What somebody is who has come in and said its first word.
+enum Guest {
+    /// A process of the program of that number.
+    Member(Role, u64),
+    /// `overfly run`, with a program to be served, and the secret that this has already.
+    Applicant(Option<Token>),
+    Observer,
+    /// It belongs to a program that is not here yet, or not any more: it may ask again.
+    Early,
+    Stranger,
+}
+
 /// Somebody who has said who it is.
 struct Connection<W> {
     socket: OwnedFd,
@@ -166,8 +180,10 @@ enum Term {
     First(Instant),
     /// Until the last program leaves.
     Last,
-    /// Until it is told to stop; then until the last program leaves.
+    /// Until it is told to stop.
     Standing,
+    /// It was, and has told its clients: until they have handed over what they have, and no longer than until then.
+    Parting(Instant),
 }
 
 pub(crate) struct Service<C: Carrier> {
@@ -195,7 +211,7 @@ impl<C: Carrier> Service<C> {
         service
     }
 
-    /// One that serves whomever `admission` admits, until it is told to stop and its last program leaves.
+    /// One that serves whomever `admission` admits, until it is told to stop and its clients have handed over what they have.
     pub(crate) fn standing(
         carrier: C,
         sockets: Sockets,
@@ -242,8 +258,8 @@ impl<C: Carrier> Service<C> {
             let [stopped, private, public, silent, connections, carrier] = self.wait(stop);
             if stopped.contains(&true) {
                 let Term::Standing = self.term else { return };
-                (self.term, stop) = (Term::Last, None);
-                self.note(Event::Ending { programs: self.programs.len() });
+                stop = None;
+                self.say_farewell();
             }
             // Before anybody is served: rules may have changed.
             let failed = self.carrier.wake(&carrier);
@@ -343,7 +359,9 @@ impl<C: Carrier> Service<C> {
     /// How long nothing needs to be looked at.
     fn pause(&self) -> Option<Duration> {
         let first = match self.term {
-            Term::First(until) => Some(until.saturating_duration_since(Instant::now())),
+            Term::First(until) | Term::Parting(until) => {
+                Some(until.saturating_duration_since(Instant::now()))
+            }
             Term::Endless | Term::Last | Term::Standing => None,
         };
         let waits = |one: &Connection<C::Waiting>| {
@@ -351,6 +369,23 @@ impl<C: Carrier> Service<C> {
         };
         let waiting = self.connections.iter().any(waits).then_some(HEARING_PAUSE);
         [self.door.pause(), self.carrier.pause(), first, waiting].into_iter().flatten().min()
+    }
+
+    /// It was told to stop: its clients hand over to the kernel what they have, and their programs go on without it.
+    fn say_farewell(&mut self) {
+        self.term = Term::Parting(Instant::now() + PARTING);
+        self.note(Event::Ending { programs: self.programs.len() });
+        self.spread(
+            "the broker ends: connections go on on the kernel's stack, and new ones are accelerated once there is another one",
+        );
+        for one in self.connections.iter().filter(|one| matches!(one.state, State::Client { .. })) {
+            deliver(&one.socket, &Word::Farewell.to_bytes(), &[]);
+        }
+    }
+
+    /// Another broker may come to serve the same programs.
+    const fn stands(&self) -> bool {
+        matches!(self.term, Term::Standing | Term::Parting(_))
     }
 
     /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
@@ -376,6 +411,10 @@ impl<C: Carrier> Service<C> {
             Term::Endless | Term::Standing => false,
             Term::First(until) => until <= Instant::now(),
             Term::Last => self.programs.is_empty(),
+            Term::Parting(until) => {
+                let has_some = |one: &Connection<C::Waiting>| one.stack().is_some() && !one.over;
+                until <= Instant::now() || !self.connections.iter().any(has_some)
+            }
         }
     }
 
@@ -446,14 +485,19 @@ impl<C: Carrier> Service<C> {
             _ => return,
         };
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
-        let known = |program: &Program| Some((Hello::parse(message, program.token)?, program.number));
-        let known = self.programs.iter().find_map(known);
-        let mut share = None;
-        let (role, program) = match (known, Hello::parse(message, observer::PUBLIC)) {
-            (Some((role @ (Role::Leash | Role::Client), program)), _) if !public => (role, program),
-            (None, Some(Role::Program)) if self.carrier.shares().is_some() => {
+        let (mut share, mut brought) = (None, None);
+        let (role, program) = match self.recognise(message, public) {
+            Guest::Member(Role::Leash, program) if self.stands() => {
+                if !self.tie_to_lease(program, &socket) {
+                    turn_away(&socket);
+                    self.count(|counters| counters.greetings_refused += 1);
+                }
+                return;
+            }
+            Guest::Member(role, program) => (role, program),
+            Guest::Applicant(token) => {
                 match self.judge(&socket, peer) {
-                    Ok(its) => share = its,
+                    Ok(its) => (share, brought) = (its, token),
                     Err(reason) => {
                         deliver(&socket, Reply::no(Refusal::BadRequest, &reason).as_bytes(), &[]);
                         return self.count(|counters| counters.greetings_refused += 1);
@@ -461,13 +505,18 @@ impl<C: Carrier> Service<C> {
                 }
                 (Role::Program, self.next_program())
             }
-            (None, Some(Role::Observer)) if public => {
+            Guest::Observer => {
                 let processes = self.connections.iter().filter(|process| !process.over);
                 let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
                 let delivered = observers::tell_all(&socket, peer, processes, self.carrier.left());
                 return self.count(|counters| counters.answers_undelivered += u64::from(!delivered));
             }
-            _ => {
+            Guest::Early => {
+                let reason = "the broker ends, or has just begun and does not know the program yet";
+                deliver(&socket, Reply::no(Refusal::Later, reason).as_bytes(), &[]);
+                return self.count(|counters| counters.greetings_refused += 1);
+            }
+            Guest::Stranger => {
                 if public {
                     let reason = "this is another version of Overfly's";
                     deliver(&socket, Reply::no(Refusal::BadRequest, reason).as_bytes(), &[]);
@@ -487,7 +536,7 @@ impl<C: Carrier> Service<C> {
         let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
         let (state, delivered) = match role {
             Role::Leash => (State::Leash, tie(&mut socket)),
-            Role::Program => (State::Lease, self.join(program, share, &socket)),
+            Role::Program => (State::Lease, self.join(program, brought, share, &socket)),
             _ => {
                 let welcome = Welcome::new(&self.carrier.interface());
                 (State::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
@@ -498,10 +547,35 @@ impl<C: Carrier> Service<C> {
         self.count(|counters| counters.answers_undelivered += u64::from(over));
     }
 
-    /// One more program is served.
-    fn join(&mut self, number: u64, share: Option<(u32, Share)>, socket: &OwnedFd) -> bool {
-        let mut token = Token([0; 16]);
-        if getrandom(&mut token.0[..], GetRandomFlags::empty()).is_err() {
+    /// Who says this at the public name, or at the other one.
+    fn recognise(&self, message: &[u8], public: bool) -> Guest {
+        let Some((role, token)) = Hello::parse_any(message) else { return Guest::Stranger };
+        let has_secret = |program: &&Program| Hello::parse(message, program.token).is_some();
+        let known = self.programs.iter().find(has_secret).map(|program| program.number);
+        let (shares, open) = (self.carrier.shares().is_some(), token == observer::PUBLIC);
+        match (role, known) {
+            (Role::Client, Some(_)) if matches!(self.term, Term::Parting(_)) => Guest::Early,
+            (Role::Client | Role::Leash, Some(program)) if !public || self.stands() => {
+                Guest::Member(role, program)
+            }
+            (Role::Program, None) if open && shares => Guest::Applicant(None),
+            (Role::Return, None) if !open && shares && self.stands() => Guest::Applicant(Some(token)),
+            (Role::Observer, None) if open && public => Guest::Observer,
+            (Role::Client | Role::Leash | Role::Return, _) if public => Guest::Early,
+            _ => Guest::Stranger,
+        }
+    }
+
+    /// One more program is served; its processes may have a secret already.
+    fn join(
+        &mut self,
+        number: u64,
+        brought: Option<Token>,
+        share: Option<(u32, Share)>,
+        socket: &OwnedFd,
+    ) -> bool {
+        let mut token = brought.unwrap_or(Token([0; 16]));
+        if brought.is_none() && getrandom(&mut token.0[..], GetRandomFlags::empty()).is_err() {
             return false;
         }
         self.programs.push(Program { number, token, share });
@@ -511,6 +585,16 @@ impl<C: Carrier> Service<C> {
         let before = self.carrier.shares().flatten();
         let joined = Joined::new(&self.door.sockets.name, token, &self.in_force, before);
         deliver(socket, joined.as_bytes(), &[])
+    }
+
+    /// Gives a process one end of a pair that its program's `overfly run` has the other end of: whatever becomes of this broker, the two
+    /// stay tied.
+    fn tie_to_lease(&self, program: u64, socket: &OwnedFd) -> bool {
+        let mut leases = self.connections.iter();
+        let lease = leases.find(|one| one.program == program && !one.over && matches!(one.state, State::Lease));
+        let Some((lease, [ours, theirs])) = lease.zip(leash()) else { return false };
+        deliver(&lease.socket, &Word::Leash.to_bytes(), &[ours.as_fd()])
+            && deliver(socket, Reply::yes(None).as_bytes(), &[theirs.as_fd()])
     }
 
     /// Reads one message of a connection and does what it says.
@@ -653,14 +737,19 @@ impl<C: Carrier> Service<C> {
 /// Gives a process what it can hold on to without hearing a word: one end of a pair, whose other end takes the place of the
 /// connection.
 fn tie(connection: &mut OwnedFd) -> bool {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let Ok((ours, theirs)) = pair else {
+    let Some([ours, theirs]) = leash() else {
         turn_away(connection);
         return false;
     };
     let delivered = deliver(connection, Reply::yes(None).as_bytes(), &[theirs.as_fd()]);
     *connection = ours;
     delivered
+}
+
+/// Both ends of a leash.
+fn leash() -> Option<[OwnedFd; 2]> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    pair.ok().map(|(ours, theirs)| [ours, theirs])
 }
 
 /// One message and what comes with it: its length, which is more than there is room for if it is longer.

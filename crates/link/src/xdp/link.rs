@@ -605,6 +605,12 @@ impl XdpLink {
         self.queues.iter().map(|queue| queue.socket.as_fd())
     }
 
+    /// All that it has open.
+    pub fn own_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let queues = self.queues.iter().flat_map(|queue| [queue.socket.as_fd(), queue._pool.as_fd()]);
+        queues.chain(self.long_frames.as_ref().map(LongFrames::as_fd))
+    }
+
     /// Which stack this is.
     #[must_use]
     pub fn stack(&self) -> u16 {

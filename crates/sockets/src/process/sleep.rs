@@ -357,6 +357,7 @@ pub(crate) fn wait(
                 let _ = sys::poll(extra, Some(0), since);
             }
         });
+        guard.hear_broker_sometimes();
         return (guard, Woken::Look);
     }
     let context = guard.context;
