@@ -35,8 +35,11 @@ impl Broker {
     /// If it does not become ready.
     #[must_use]
     pub fn start(lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
-        let broker = Broker::begin(lab, policy, capabilities, more);
-        eventually("it is ready", || broker.hears("READY=1"));
+        let mut broker = Broker::begin(lab, policy, capabilities, more);
+        eventually("it is ready", || {
+            assert!(broker.ended().is_none(), "{}", broker.log());
+            broker.hears("READY=1")
+        });
         broker
     }
 

@@ -421,6 +421,7 @@ impl Process {
         if outcome.is_ok() {
             self.client = Some(client);
             self.begin_to_show();
+            self.watch_new_links();
         } else {
             // The broker takes back what it gave.
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
@@ -500,11 +501,10 @@ impl Process {
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
-        self.watch_new_links();
         Ok(())
     }
 
-    /// Sets that are watched already must hear of new links, too.
+    /// Sets that are watched already must hear of new links, too, and of what the broker and observers have to say.
     fn watch_new_links(&mut self) {
         self.watch_everywhere();
         for index in 0..self.sets.len() {
@@ -739,8 +739,11 @@ impl Process {
         }
     }
 
-    /// What poll() has found, the program's descriptors among it.
+    /// What poll() has found, the program's descriptors among it; and what the broker has said meanwhile.
     pub(crate) fn heed_all(&mut self, polled: &[libc::pollfd]) {
+        if self.has_unheard() {
+            self.hear_broker();
+        }
         for entry in polled.iter().filter(|entry| entry.revents != 0) {
             self.heed(&tag(self.private_data(entry.fd)));
         }

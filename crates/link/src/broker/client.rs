@@ -383,6 +383,13 @@ impl Client {
         self.gifts.pop_front()
     }
 
+    /// Whether something came before an answer that was waited for, and nobody has asked for it since: the connection will not be
+    /// readable for it again.
+    #[must_use]
+    pub fn has_kept(&self) -> bool {
+        !self.gifts.is_empty() || self.renewed || self.parting.is_some()
+    }
+
     /// Whether the broker ends. As [`Client::gift`], which must have been asked before, this does not wait for the news.
     #[must_use]
     pub fn parting(&self) -> Option<Parting> {

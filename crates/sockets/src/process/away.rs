@@ -88,6 +88,13 @@ impl Process {
         }
     }
 
+    /// The broker has said something beside an answer, which nobody has heard.
+    #[inline]
+    pub(super) fn has_unheard(&self) -> bool {
+        let unheard = |client: &Client| client.has_kept() && (self.may_return() || client.parting().is_none());
+        self.client.as_ref().is_some_and(unheard)
+    }
+
     /// A call that perhaps never waits hears what the broker says. True if the process has left it: no socket is what it was.
     #[inline]
     pub(crate) fn hear_broker_sometimes(&mut self) -> bool {
@@ -100,12 +107,16 @@ impl Process {
         self.heard = self.pumped;
         self.take_gifts();
         let Some(parting) = self.client.as_ref().and_then(Client::parting) else { return false };
-        let network = self.stack.transport(Side::Network);
-        if !self.may_return() || !network.is_some_and(Carrier::is_interfaces) {
+        if !self.may_return() {
             return false;
         }
-        self.leave_broker(parting);
-        true
+        let carries = self.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces);
+        if carries {
+            self.leave_broker(parting);
+        } else {
+            self.let_go_of_link();
+        }
+        carries
     }
 
     /// The broker ends, or has ended.
@@ -221,6 +232,7 @@ impl Process {
     pub(super) fn start_away(&mut self) -> Result<(), NoStack> {
         self.carry(Side::Network, Config::new(NO_DEVICE, Ipv4Addr::UNSPECIFIED, 32), Carrier::away())?;
         self.away = Some(Away { next: now() + PAUSE, told: false });
+        self.watch_new_links();
         Ok(())
     }
 

@@ -125,6 +125,7 @@ impl Process {
         config.time_wait = TIME_WAIT;
         self.carry(Side::Loopback, config, Carrier::within_host(own, self.context)?)?;
         self.begin_to_show();
+        self.watch_new_links();
         Ok(true)
     }
 
