@@ -57,13 +57,7 @@ impl Broker {
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn begin_as(
-        binary: &Path,
-        lab: &Lab,
-        policy: &str,
-        capabilities: &[&str],
-        more: &[&str],
-    ) -> Broker {
+    pub fn begin_as(binary: &Path, lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a folder");
         let place = folder.path().join("broker.toml");
         std::fs::write(&place, policy).expect("write the policy");
@@ -176,9 +170,18 @@ pub fn as_user(lab: &Lab, side: &str, user: &str) -> Command {
 /// If nobody can be asked.
 #[must_use]
 pub fn accepts(lab: &Lab) -> u64 {
+    counted(lab, "sockets.accepts")
+}
+
+/// A counter of all programs together.
+///
+/// # Panics
+/// If nobody can be asked.
+#[must_use]
+pub fn counted(lab: &Lab, counter: &str) -> u64 {
     let binary = overfly().to_str().expect("UTF-8").to_owned();
     let text = succeed(lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
     let look: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let stacks = look["stacks"].as_array().expect("stacks").iter();
-    stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
+    stacks.filter_map(|stack| stack["counters"][counter].as_u64()).sum()
 }

@@ -4,10 +4,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use overfly_bench::lab::Lab;
-use overfly_tests::service::{Broker, USER, accepts, as_user, capabilities};
+use overfly_testing::kernel::counter;
+use overfly_tests::service::{Broker, USER, accepts, as_user, capabilities, counted};
 use overfly_tests::steady::Steady;
 use overfly_tests::{
     ROOT, Random, Server, alive, descendants, eventually, is_steered, kernel_accepted, output, overfly, send,
@@ -82,6 +83,107 @@ for s in idle: attempt('idle', lambda: again(s))
 for s in half: attempt('half', lambda: finish(s))
 for s, body in zip(reading, begun): attempt('reading', lambda: read_on(s, body))
 print('failed', failed, flush=True)
+"#;
+
+/// A program that waits in one call after the other, in threads: it echoes over TCP and UDP, and what its own connection echoes.
+const ECHOES: &str = r#"
+import socket, threading
+out = socket.create_connection(('10.77.0.2', 9003))
+lock = threading.Lock()
+
+def serve(s):
+    while data := s.recv(1000):
+        if data.startswith(b'out'):
+            with lock:
+                out.sendall(data)
+                data = out.recv(1000)
+        s.sendall(data)
+
+def datagrams():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(('0.0.0.0', 9002))
+    while True:
+        data, peer = s.recvfrom(1000)
+        s.sendto(data, peer)
+
+threading.Thread(target=datagrams, daemon=True).start()
+listener = socket.create_server(('0.0.0.0', 9001))
+print('ready', flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"#;
+
+/// Its clients: for each line one exchange of each kind, over what was open from the beginning, and over a new connection.
+const ASKS: &str = r#"
+import socket, sys, threading
+
+def echo(s):
+    while data := s.recv(1000): s.sendall(data)
+
+def out():
+    server = socket.create_server(('10.77.0.2', 9003))
+    print('listening', flush=True)
+    while True: threading.Thread(target=echo, args=(server.accept()[0],), daemon=True).start()
+
+threading.Thread(target=out, daemon=True).start()
+held = udp = None
+
+def connect():
+    s = socket.create_connection(('10.77.0.1', 9001), 10)
+    s.settimeout(10)
+    return s
+
+for number, line in enumerate(sys.stdin):
+    try:
+        if held is None:
+            held = connect()
+            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            udp.connect(('10.77.0.1', 9002))
+            udp.settimeout(10)
+        for s, data in [(held, b'held %d'), (held, b'out %d'), (udp, b'udp %d'), (connect(), b'new %d')]:
+            s.send(data % number)
+            assert (got := s.recv(1000)) == data % number, (data, got)
+        print('ok', flush=True)
+    except Exception as error:
+        print(repr(error), flush=True)
+"#;
+
+/// One that talks to itself, over a connection within the host: an exchange for each line.
+const INNER: &str = r#"
+import socket, sys, threading
+listener = socket.create_server(('0.0.0.0', 9001))
+def serve():
+    s = listener.accept()[0]
+    while data := s.recv(1000): s.sendall(data)
+threading.Thread(target=serve, daemon=True).start()
+s = socket.create_connection(('127.0.0.1', 9001))
+for line in sys.stdin:
+    s.sendall(line.encode())
+    print(s.recv(1000).decode().strip(), flush=True)
+"#;
+
+/// Connections that stay open, as many as are asked for; then an exchange over each.
+const MANY: &str = r#"
+import resource, socket, sys
+count = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, count + 100))
+held = []
+request = b'GET /ok HTTP/1.1\r\nHost: x\r\n\r\n'
+def exchange(s):
+    s.sendall(request)
+    body = b''
+    while not body.endswith(b'o' * 1000):
+        more = s.recv(65536)
+        assert more, 'the connection ended'
+        body += more
+for _ in range(count):
+    s = socket.create_connection(('10.77.0.1', 8080), 20)
+    exchange(s)
+    held.append(s)
+print('ready', flush=True)
+sys.stdin.readline()
+for s in held: exchange(s)
+print('all', flush=True)
 "#;
 
 /// Such clients.
@@ -285,6 +387,113 @@ fn who_sleeps_hears_of_it() {
     site.ends();
 }
 
+/// Programs that wait in calls without an event loop, or spin in them, in threads; with connections of their own, and UDP.
+#[test]
+fn threads_that_wait_and_datagrams_go_on() {
+    for options in [&[][..], &[("EF_STACK_PER_THREAD", "1")], &[("EF_POLL_USEC", "10000000")]] {
+        println!("{options:?}");
+        let lab = Lab::new(overfly()).expect("a lab");
+        let mut broker = Broker::start(&lab, &policy(), &capabilities(), &[]);
+        let mut asks = lab.command("client", "python3");
+        let mut asks =
+            asks.args(["-c", ASKS]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("clients");
+        let mut said = BufReader::new(asks.stdout.take().expect("a pipe"));
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "listening\n");
+        let mut echoes = as_user(&lab, "server", USER);
+        echoes.envs(options.iter().copied()).env("EF_NO_FAIL", "0").stdin(Stdio::null());
+        echoes.arg(overfly()).args(["run", "--", "python3", "-c", ECHOES]).stdout(Stdio::piped());
+        let mut echoes = echoes.spawn().expect("a program");
+        let mut ready = BufReader::new(echoes.stdout.take().expect("a pipe"));
+        line.clear();
+        ready.read_line(&mut line).expect("a line");
+        assert_eq!(line, "ready\n");
+        let mut exchange = || {
+            asks.stdin.as_mut().expect("a pipe").write_all(b"\n").expect("write");
+            let mut line = String::new();
+            said.read_line(&mut line).expect("a line");
+            assert_eq!(line, "ok\n", "{options:?}");
+        };
+        let datagrams =
+            || counter(&succeed(&lab, "server", &["cat", "/proc/net/snmp"]), "Udp", "InDatagrams");
+        for signal in [Signal::TERM, Signal::TERM] {
+            eventually("it is accelerated, datagrams and all", || {
+                exchange();
+                let before = (kernel_accepted(&lab), datagrams());
+                exchange();
+                before == (kernel_accepted(&lab), datagrams())
+            });
+            send(broker.id(), signal);
+            eventually("the broker ends", || broker.ended().is_some());
+            assert!(broker.ended().is_some_and(|status| status.success()), "{}", broker.log());
+            exchange();
+            exchange();
+            broker = Broker::start(&lab, &policy(), &capabilities(), &[]);
+        }
+        send(echoes.id(), Signal::TERM);
+        echoes.wait().expect("wait");
+        let _ = asks.kill();
+        let _ = asks.wait();
+    }
+}
+
+/// Connections within the host need no broker.
+#[test]
+fn what_is_within_the_host_stays_whatever_becomes_of_the_broker() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let mut broker = Broker::start(&lab, &policy(), &capabilities(), &[]);
+    let mut inner = as_user(&lab, "server", USER);
+    inner.envs([("EF_TCP_SERVER_LOOPBACK", "2"), ("EF_TCP_CLIENT_LOOPBACK", "2"), ("EF_NO_FAIL", "0")]);
+    inner.arg(overfly()).args(["run", "--", "python3", "-c", INNER]);
+    let mut inner = inner.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a program");
+    let mut said = BufReader::new(inner.stdout.take().expect("a pipe"));
+    let mut exchange = || {
+        inner.stdin.as_mut().expect("a pipe").write_all(b"hello\n").expect("write");
+        let mut line = String::new();
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "hello\n");
+    };
+    exchange();
+    eventually("it is at user level", || counted(&lab, "sockets.connects_within_host") == 1);
+    for signal in [Signal::TERM, Signal::KILL, Signal::TERM] {
+        send(broker.id(), signal);
+        eventually("the broker ends", || broker.ended().is_some());
+        exchange();
+        broker = Broker::start(&lab, &policy(), &capabilities(), &[]);
+        sleep(Duration::from_millis(1200));
+        exchange();
+    }
+    drop(inner.stdin.take());
+    assert!(inner.wait().expect("wait").success());
+}
+
+/// Many at once; how long they take is printed.
+#[test]
+fn two_thousand_connections_move() {
+    const COUNT: usize = 2000;
+    let mut site = Site::start();
+    let mut many = site.lab.command("client", "python3");
+    many.args(["-c", MANY, &COUNT.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut many = many.spawn().expect("clients");
+    let mut said = BufReader::new(many.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    let begin = Instant::now();
+    send(site.broker.id(), Signal::TERM);
+    eventually("the broker ends", || site.broker.ended().is_some());
+    println!("{COUNT} connections moved in {:?}", begin.elapsed());
+    many.stdin.take().expect("a pipe").write_all(b"\n").expect("write");
+    line.clear();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line, "all\n");
+    many.wait().expect("wait");
+    site.begin_again();
+    site.is_accelerated();
+    site.ends();
+}
+
 /// A connection that was handed over is the kernel's to its end; one that came before is served by whoever it was.
 #[test]
 fn what_begins_while_there_is_no_broker_is_the_kernels_and_stays_so() {
@@ -393,7 +602,8 @@ fn a_process_that_is_stopped_holds_up_nobody_for_ever() {
     let mut ended = false;
     for _ in 0..3 {
         // It waits for 20 s.
-        ended = ended || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| site.broker_is_gone())).is_ok();
+        ended =
+            ended || std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| site.broker_is_gone())).is_ok();
     }
     assert!(ended);
     let mut early = Broker::begin(&site.lab, &policy(), &capabilities(), &[]);

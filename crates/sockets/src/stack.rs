@@ -2,9 +2,9 @@
 //!
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
-mod datagram;
 #[cfg(not(test))]
 mod away;
+mod datagram;
 #[cfg(not(test))]
 mod handover;
 mod opened;

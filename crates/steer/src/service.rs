@@ -591,7 +591,8 @@ impl<C: Carrier> Service<C> {
     /// stay tied.
     fn tie_to_lease(&self, program: u64, socket: &OwnedFd) -> bool {
         let mut leases = self.connections.iter();
-        let lease = leases.find(|one| one.program == program && !one.over && matches!(one.state, State::Lease));
+        let lease =
+            leases.find(|one| one.program == program && !one.over && matches!(one.state, State::Lease));
         let Some((lease, [ours, theirs])) = lease.zip(leash()) else { return false };
         deliver(&lease.socket, &Word::Leash.to_bytes(), &[ours.as_fd()])
             && deliver(socket, Reply::yes(None).as_bytes(), &[theirs.as_fd()])

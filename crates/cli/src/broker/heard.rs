@@ -96,12 +96,16 @@ impl Place {
                         }
                         state.lease = Arc::new(lease);
                         drop(state);
-                        complain(format_args!("{interface} has a broker again: what begins now is accelerated"));
+                        complain(format_args!(
+                            "{interface} has a broker again: what begins now is accelerated"
+                        ));
                         return true;
                     }
                     Err(Error::Refused { refusal, reason }) if refusal != Refusal::Later => {
                         if pause == PAUSE {
-                            complain(format_args!("the broker of {interface} does not serve this program again: {reason}"));
+                            complain(format_args!(
+                                "the broker of {interface} does not serve this program again: {reason}"
+                            ));
                         }
                         pause = (pause * 8).min(LONG_PAUSE);
                     }

@@ -91,7 +91,8 @@ impl Process {
     /// The broker has said something beside an answer, which nobody has heard.
     #[inline]
     pub(super) fn has_unheard(&self) -> bool {
-        let unheard = |client: &Client| client.has_kept() && (self.may_return() || client.parting().is_none());
+        let unheard =
+            |client: &Client| client.has_kept() && (self.may_return() || client.parting().is_none());
         self.client.as_ref().is_some_and(unheard)
     }
 

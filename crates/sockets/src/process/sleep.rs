@@ -231,17 +231,8 @@ impl Process {
             ..
         } = self;
         let (sets_shared, looked, stalled) = (*sets_shared, *pumped, *stalled);
-        let around = Around {
-            stack,
-            sets,
-            any_exposed,
-            sets_shared,
-            unheard,
-            looked,
-            within_host,
-            stalled,
-            timers,
-        };
+        let around =
+            Around { stack, sets, any_exposed, sets_shared, unheard, looked, within_host, stalled, timers };
         (sleepers, around)
     }
 

@@ -98,7 +98,8 @@ impl<T: Transport> Stack<T> {
     /// UDP sockets whose datagrams come to the stack.
     pub(crate) fn datagram_sockets(&self) -> Vec<SocketId> {
         let placed = |&id: &SocketId| {
-            self.face.at(id).state == State::Datagram && self.datagrams(id).is_some_and(|its| !its.places.is_empty())
+            self.face.at(id).state == State::Datagram
+                && self.datagrams(id).is_some_and(|its| !its.places.is_empty())
         };
         self.face.ids().filter(placed).collect()
     }
