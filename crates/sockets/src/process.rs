@@ -10,6 +10,7 @@ mod exec;
 mod family;
 mod handover;
 mod kernel_set;
+mod leash;
 mod leaving;
 mod loopback;
 mod pairs;
@@ -31,7 +32,7 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use overfly_engine::{Config, Engine, Instant};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere, may_return};
+use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
 use overfly_profile::rules::{self, Direction, Rules};
@@ -54,7 +55,6 @@ pub(crate) use self::spin::{goes_on, spin_until};
 use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::descriptors::Descriptors;
-use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
@@ -358,30 +358,6 @@ impl Process {
         self.statistics.enabled = reports;
     }
 
-    /// Ties this process to `overfly run`: it dies with it. So does a child that was forked while `overfly run` was dying,
-    /// which is too late to be tied as its `parents` leash tied that.
-    fn connect_leash(&mut self, parents: Option<&Leash>) {
-        let Err(error) = self.try_connect_leash() else { return };
-        let returns = self.environment.as_deref().is_some_and(may_return);
-        // A broker that is full, or slow, lives: then there is nothing to die for.
-        if error.is_end_of_broker() && parents.is_some_and(|leash| !returns || leash.is_cut()) {
-            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-        }
-        // Where there will be a broker again it is tied then.
-        if let NoStack::Ever(reason) = self.no_stack(&error) {
-            self.fall_back(&reason);
-        }
-    }
-
-    fn try_connect_leash(&mut self) -> Result<(), overfly_link::Error> {
-        let Some(environment) = &self.environment else { return Ok(()) };
-        let mut leash = Leash::connect(environment)?;
-        leash.move_up(kernel::high_number());
-        table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
-        self.leash = Some(leash);
-        Ok(())
-    }
-
     /// The kernel carries the program's sockets from now on, unless that is forbidden.
     fn fall_back(&mut self, reason: &str) {
         if self.start == Start::Failed {
@@ -502,24 +478,6 @@ impl Process {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
         Ok(())
-    }
-
-    /// Sets that are watched already must hear of new links, too, and of what the broker and observers have to say.
-    fn watch_new_links(&mut self) {
-        self.watch_everywhere();
-        for index in 0..self.sets.len() {
-            let set = &mut self.sets[index];
-            if core::mem::take(&mut set.prepared) {
-                set.tainted = true;
-                self.prepare(SetId(index as u32));
-            } else if self.sleepers.any_in(SetId(index as u32)) {
-                // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
-                self.prepare(SetId(index as u32));
-                self.wake_all_in(SetId(index as u32));
-            }
-        }
-        let (sleepers, mut world) = self.machine();
-        sleepers.wake_beside(&mut world);
     }
 
     /// What every engine's sockets need.

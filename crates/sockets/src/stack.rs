@@ -17,7 +17,7 @@ use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Engine, Error, Instant, ListenerId};
+use overfly_engine::{Engine, Error, Instant};
 use overfly_link::watch::Show;
 use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::{FrameSink, MacAddr, Promises};
@@ -497,7 +497,8 @@ impl<T: Transport> Stack<T> {
                 port.members.len() == 1
             }
             None => {
-                let listener = listen(&mut drive.engine, local, backlog, &self.face.at(id).settings)?;
+                let listener =
+                    settings::listen(&mut drive.engine, local, backlog, &self.face.at(id).settings)?;
                 self.face.ports.push(Port::new(side, local, listener, id));
                 true
             }
@@ -1188,21 +1189,6 @@ impl<T: Transport> Stack<T> {
     pub(crate) fn transports(&self) -> impl Iterator<Item = &T> {
         self.running().map(|drive| &drive.transport)
     }
-}
-
-/// Opens a port in the engine for a listener with these settings.
-fn listen(
-    engine: &mut Engine,
-    local: SocketAddr,
-    backlog: u32,
-    settings: &Settings,
-) -> Result<ListenerId, Error> {
-    let listener = engine.listen(local, backlog)?;
-    if settings.max_segment != 0 {
-        engine.set_listener_max_segment(listener, settings.max_segment);
-    }
-    engine.set_listener_traffic_class(listener, settings.traffic_class);
-    Ok(listener)
 }
 
 impl<T: Transport> Default for Stack<T> {

@@ -60,8 +60,13 @@ pub(crate) const BUSY_POLL: Deferral = Deferral { napi_defer_hard_irqs: 2, gro_f
 
 /// What a device's settings were before they were found so. Those of busy polling a broker has left that was killed: they were the
 /// kernel's own before.
-pub(crate) fn left_behind(found: Deferral) -> Deferral {
+fn left_behind(found: Deferral) -> Deferral {
     if found == BUSY_POLL { Deferral { napi_defer_hard_irqs: 0, gro_flush_timeout_ns: 0 } } else { found }
+}
+
+/// Sets those of busy polling, and returns what they were before there was a broker.
+pub(crate) fn begin_busy_poll(interface: &str) -> Result<Deferral, Errno> {
+    set_deferral(interface, BUSY_POLL).map(left_behind)
 }
 
 /// Sets them and returns what they were.

@@ -34,12 +34,15 @@
 //! that it hangs up. The other end is the broker's, or, where that stands as a service, goes to the program's `overfly run`
 //! ([`Word::Leash`]).
 
+mod word;
+
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use overfly_wire::MacAddr;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use self::word::Word;
 use super::{Cluster, Deferral, Interface, LeftFrames, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
@@ -273,32 +276,6 @@ const JOINED: u16 = 7;
 const TAP_PART: u16 = 8;
 const LEFT_PART: u16 = 10;
 const NEWS: u16 = 11;
-
-/// What a broker says unasked, without another word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
-    /// To a client: the interface was gone and is there again, and its stack has new sockets.
-    Renewed = 9,
-    /// To a client: the broker is about to end. Whoever has connections hands them over, and closes the conversation.
-    Farewell = 12,
-    /// To `overfly run`: one of its program's processes has a leash, whose other end comes beside this.
-    Leash = 13,
-}
-
-impl Word {
-    /// How to say it.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; 2] {
-        (self as u16).to_le_bytes()
-    }
-
-    /// `None` if this is another message.
-    #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<Word> {
-        let words = [Word::Renewed, Word::Farewell, Word::Leash];
-        words.into_iter().find(|word| word.to_bytes() == bytes)
-    }
-}
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -807,10 +784,6 @@ mod tests {
         let [here, there] = addresses;
         assert_eq!(Gift::parse(Gift::new(here, there).as_bytes()), Some((here, there)));
         assert_eq!(Gift::parse(Reply::yes(None).as_bytes()), None);
-        for word in [Word::Renewed, Word::Farewell, Word::Leash] {
-            assert_eq!(Word::parse(&word.to_bytes()), Some(word));
-        }
-        assert_eq!(Word::parse(&REPLY.to_le_bytes()), None);
         assert_eq!(Word::parse(Gift::new(here, there).as_bytes()), None);
         let returned = Hello::new(Role::Return, TOKEN);
         assert!(Hello::parse_any(returned.as_bytes()).is_some_and(|heard| heard == (Role::Return, TOKEN)));

@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 
 use overfly_engine::{Event, Failure, Instant, Owner};
 
-use super::{Stack, Transport, listen};
+use super::settings::listen;
+use super::{Stack, Transport};
 use crate::interest::NONE;
 use crate::owner::EngineOwner;
 use crate::socket::{Side, SocketId, State};
