@@ -17,8 +17,9 @@ impl Process {
     pub(super) fn connect_leash(&mut self, parents: Option<&Leash>) {
         let Err(error) = self.try_connect_leash() else { return };
         let returns = self.environment.as_deref().is_some_and(may_return);
-        // A broker that is full, or slow, lives: then there is nothing to die for.
-        if error.is_end_of_broker() && parents.is_some_and(|leash| !returns || leash.is_cut()) {
+        // A broker that is full, or slow, lives: then there is nothing to die for. Nor is there if `overfly run` waits for another one.
+        let is_over = |leash: &Leash| if returns { leash.is_cut() } else { error.is_end_of_broker() };
+        if parents.is_some_and(is_over) {
             let _ = kill_process(getpid(), Signal::KILL);
         }
         // Where there will be a broker again it is tied then.
@@ -27,6 +28,10 @@ impl Process {
         }
     }
 
+    /// As [`Process::connect_leash`].
+    ///
+    /// # Errors
+    /// The broker's, or that there is none.
     pub(super) fn try_connect_leash(&mut self) -> Result<(), Error> {
         let Some(environment) = &self.environment else { return Ok(()) };
         let mut leash = Leash::connect(environment)?;
