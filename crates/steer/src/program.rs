@@ -17,6 +17,7 @@ use crate::error::{Error, last_error};
 use crate::firewall::Verdicts;
 use crate::groups::Place;
 use crate::mirror::{self, Prefix, Way};
+use crate::orphans::Records;
 
 /// `BPF_LINK_CREATE` of `bpf(2)`.
 const BPF_LINK_CREATE: libc::c_int = 28;
@@ -35,7 +36,7 @@ pub(crate) enum XdpPlace {
 }
 
 /// In `flows`: the peer has sent more than a SYN.
-const ANSWERED: u32 = 1 << 31;
+pub(crate) const ANSWERED: u32 = 1 << 31;
 
 /// `struct config` of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +245,9 @@ pub(crate) struct Program {
     connections: HashMap<MapData, FlowKey, u32>,
     /// Connections of listeners, and who had their stack's place: the program's own notes.
     flows: HashMap<MapData, FlowKey, u32>,
+    /// The same map, and how much it holds.
+    records: OwnedFd,
+    records_max: usize,
     claims: HashMap<MapData, ClaimKey, Claim>,
     xsks: XskMap<MapData>,
     routes: LpmTrie<MapData, [u8; 16], Route>,
@@ -303,6 +307,12 @@ impl Program {
                 .try_into()
                 .map_err(|error: M::Error| Error::Program(format!("map {name}: {error}")))
         }
+        let records = match ebpf.map("flows") {
+            Some(Map::LruHashMap(map)) => fcntl_dupfd_cloexec(map.fd(), 3),
+            _ => Err(Errno::INVAL),
+        };
+        let records = records.map_err(|errno| Error::system("dup of the map flows", errno))?;
+        let records_max = flows as usize;
         Ok(Program {
             name,
             place,
@@ -312,6 +322,8 @@ impl Program {
             listeners: take(&mut ebpf, "listeners")?,
             connections: take(&mut ebpf, "connections")?,
             flows: take(&mut ebpf, "flows")?,
+            records,
+            records_max,
             claims: take(&mut ebpf, "claims")?,
             xsks: take(&mut ebpf, "xsks")?,
             routes: take(&mut ebpf, "routes")?,
@@ -479,6 +491,17 @@ impl Program {
             (owner != 0 && self.settings.owners[usize::from(place)] == owner).then_some((flow, place))
         };
         self.flows.iter().filter_map(Result::ok).filter_map(owned).collect()
+    }
+
+    /// What stands in [`Records`] for the stack that has the place now, also when another one has it.
+    pub(crate) fn mark_of(&self, stack: u16) -> u32 {
+        self.settings.owners[usize::from(stack % STACKS_MAX)]
+    }
+
+    /// The connections of listeners, for another thread to read.
+    pub(crate) fn records(&self) -> Result<Records, Error> {
+        let map = fcntl_dupfd_cloexec(&self.records, 3).map_err(|errno| Error::system("dup", errno))?;
+        Records::new(map, self.records_max).map_err(map_error("flows"))
     }
 
     /// Whether a listener of the stack has got this connection.

@@ -87,8 +87,9 @@ pub(crate) trait Carrier {
     /// Gives a client its stack once more: something has become of what carries the frames. False if the client does not take it.
     fn renew_stack(&mut self, asker: Asker<'_>, stack: u16) -> Result<bool, Error>;
 
-    /// A client has gone; its process may live. How many steps of undoing have failed.
-    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64;
+    /// A client has gone; its process may live. It has `finished` if it said that its connections are over. How many steps of
+    /// undoing have failed.
+    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>, finished: bool) -> u64;
 
     /// Grants what a client asks for, or not.
     fn ask(
@@ -141,6 +142,8 @@ struct Connection<W> {
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
     state: State<W>,
+    /// It has ended its connections itself.
+    finished: bool,
     over: bool,
 }
 
@@ -494,7 +497,16 @@ impl<C: Carrier> Service<C> {
             }
         };
         let over = !delivered;
-        self.connections.push(Connection { socket, program, peer, seen: None, process, state, over });
+        self.connections.push(Connection {
+            socket,
+            program,
+            peer,
+            seen: None,
+            process,
+            state,
+            finished: false,
+            over,
+        });
         self.count(|counters| counters.answers_undelivered += u64::from(over));
     }
 
@@ -561,6 +573,10 @@ impl<C: Carrier> Service<C> {
                 }
                 Err(error) => return self.reply(index, Err(error)),
             },
+            Kind::Finish => {
+                connection.finished = true;
+                return self.reply(index, Ok(None));
+            }
             Kind::OpenStack if let Some(stack) = stack => {
                 match carrier.renew_stack(connection.asker(), stack) {
                     Ok(delivered) => delivered,
@@ -642,7 +658,7 @@ impl<C: Carrier> Service<C> {
         };
         // A live process that closed the connection may still be at its rings, if it did not say otherwise.
         let alive = connection.process.filter(|process| !is_readable(process));
-        let failed = self.carrier.close_stack(stack, alive);
+        let failed = self.carrier.close_stack(stack, alive, connection.finished);
         self.count(|counters| {
             counters.stacks_ended += 1;
             counters.undoing_failed += failed;
