@@ -35,6 +35,17 @@ pub(crate) enum XdpPlace {
     Driver = 4,
 }
 
+/// How datagrams arrive (the program's own enum).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Datagrams {
+    /// Each is a packet.
+    Alone,
+    /// A packet may be several, and it can't be seen which: all are the kernel's.
+    Unknown,
+    /// Those packets are the kernel's.
+    ToldApart,
+}
+
 /// In `flows`: the peer has sent more than a SYN.
 pub(crate) const ANSWERED: u32 = 1 << 31;
 
@@ -281,23 +292,12 @@ impl Program {
         long_packets: bool,
     ) -> Result<Program, Error> {
         let name = if long_packets { "overfly_steer_long" } else { "overfly_steer" };
-        let mut ebpf = EbpfLoader::new()
-            .override_global("QUEUES", &queues, true)
-            .override_global("HASH_KEY", &hash_key, true)
-            .override_global("JOINS_DATAGRAMS", &u32::from(place == XdpPlace::Generic), true)
-            .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
-            .map_max_entries("flows", flows)
-            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
-            .map_err(|error| loading(&error))?;
-        let xdp: &mut Xdp = ebpf
-            .program_mut(name)
-            .ok_or_else(|| Error::Program(format!("{name} is not in its object")))?
-            .try_into()
-            .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
-        xdp.load().map_err(|error| match &error {
-            ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
-            error => Error::Program(error.to_string()),
-        })?;
+        let verified = |datagrams| Program::verified(name, queues, flows, hash_key, datagrams);
+        let mut ebpf = match place {
+            XdpPlace::Driver => verified(Datagrams::Alone)?,
+            // The kernel's reason counts where it is not the looking that it minds.
+            XdpPlace::Generic => verified(Datagrams::ToldApart).or_else(|_| verified(Datagrams::Unknown))?,
+        };
         fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Error>
         where
             M::Error: std::fmt::Display,
@@ -351,6 +351,34 @@ impl Program {
             generation: 0,
             ebpf,
         })
+    }
+
+    /// Has the kernel take the program of that name.
+    fn verified(
+        name: &str,
+        queues: u32,
+        flows: u32,
+        hash_key: u64,
+        datagrams: Datagrams,
+    ) -> Result<Ebpf, Error> {
+        let mut ebpf = EbpfLoader::new()
+            .override_global("QUEUES", &queues, true)
+            .override_global("HASH_KEY", &hash_key, true)
+            .override_global("DATAGRAMS", &(datagrams as u32), true)
+            .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
+            .map_max_entries("flows", flows)
+            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
+            .map_err(|error| loading(&error))?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut(name)
+            .ok_or_else(|| Error::Program(format!("{name} is not in its object")))?
+            .try_into()
+            .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
+        xdp.load().map_err(|error| match &error {
+            ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
+            error => Error::Program(error.to_string()),
+        })?;
+        Ok(ebpf)
     }
 
     fn xdp(&self) -> Result<&Xdp, Error> {
