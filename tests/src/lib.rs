@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod control;
 pub mod measured;
 pub mod programs;
 pub mod soak;
