@@ -54,7 +54,7 @@ pub struct Engine {
     pub(crate) shared: Shared,
     pub(crate) udp: Udp,
     /// The time last told.
-    now: Instant,
+    pub(crate) now: Instant,
 }
 
 /// What the processing of one flow needs besides the flow.
@@ -358,23 +358,6 @@ impl Engine {
                 block.note_limit();
             }
             block.promised += bytes as u64;
-            self.enqueue(flow.0);
-        }
-    }
-
-    /// The owner is done with `bytes` of the delivered bytes it held: the window may open.
-    pub fn consumed(&mut self, flow: FlowId, bytes: usize) {
-        let now = self.now;
-        let block = self.flows.at_mut(flow.0);
-        let limit = block.largest_window(self.shared.config.receive_window);
-        block.held = block.held.saturating_sub(bytes as u32);
-        if let Some(tuning) = block.extra.as_mut().and_then(|extra| extra.tuning.as_mut())
-            && tuning.consumed(now, bytes as u32, limit)
-        {
-            block.receive_limit = tuning.window();
-        }
-        if block.state.may_receive() && block.window_is_worth_telling() {
-            block.flags.set(Flags::ACK_NOW);
             self.enqueue(flow.0);
         }
     }

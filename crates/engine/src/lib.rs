@@ -36,6 +36,7 @@ mod transmit;
 mod tuple;
 mod udp;
 mod wheel;
+mod window;
 
 pub use config::{Config, ConfigError, Ecn, Route, SynCookies};
 pub use congestion::{Algorithm, BbrInfo};

@@ -1,5 +1,6 @@
 //! The socket calls, in Rust's types. A hook calls one of these for a descriptor of ours, and the kernel for the rest.
 
+pub(crate) mod bind;
 pub(crate) mod control;
 pub(crate) mod data;
 pub(crate) mod datagram;

@@ -111,6 +111,20 @@ pub(crate) unsafe fn receive(
     unsafe { crate::sys::call(libc::SYS_recvmsg, arguments) }
 }
 
+/// recv() of the kernel's socket into one buffer, which never waits.
+pub(crate) fn receive_into(
+    descriptor: i32,
+    buffer: &mut [core::mem::MaybeUninit<u8>],
+    flags: i32,
+) -> Result<usize, Errno> {
+    let mut vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
+    // SAFETY: a plain C record, for which zeros are valid.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut vector, 1);
+    // SAFETY: no name, no ancillary data, and a buffer that is ours to write.
+    unsafe { receive(descriptor, &raw mut message, flags) }
+}
+
 /// How much a pipe takes; an error if it is none.
 pub(crate) fn pipe_size(pipe: i32) -> Result<usize, Errno> {
     rustix::pipe::fcntl_getpipe_size(borrow(pipe))
@@ -200,6 +214,16 @@ pub(crate) fn bind_any_port(descriptor: i32, bound: SocketAddr) -> Result<(), Er
     let _ = Backing(descriptor).set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &0_i32.to_ne_bytes());
     let any = SocketAddr::new(bound.ip(), 0);
     rustix::net::bind(borrow(descriptor), &any)
+}
+
+/// A port that nobody chose by its number is free again, as that of a connection that is over (tcp_set_state() in Linux, net/ipv4/tcp.c):
+/// the kernel lets go of it when the socket listens no more.
+pub(crate) fn forget_port(descriptor: i32) {
+    if local_address(descriptor).is_some_and(|bound| bound.port() != 0)
+        && rustix::net::listen(borrow(descriptor), 0).is_ok()
+    {
+        let _ = rustix::net::connect_unspec(borrow(descriptor));
+    }
 }
 
 /// IPV6_V6ONLY of an AF_INET6 socket: set by the program, or net.ipv6.bindv6only when it was made.

@@ -283,6 +283,8 @@ pub(crate) struct Socket {
     pub(crate) more: bool,
     /// connect() has returned success, or need not.
     pub(crate) connect_told: bool,
+    /// shutdown() came when the connection was over, and before any connect() had told of it: none will (SS_DISCONNECTING in Linux).
+    pub(crate) disconnecting: bool,
     /// The connection is over and forgotten: connect() may open another one.
     pub(crate) disconnected: bool,
     /// Accepted, rather than connected.
@@ -337,6 +339,7 @@ impl Socket {
             no_space: false,
             more: false,
             connect_told: false,
+            disconnecting: false,
             disconnected: false,
             passive: false,
             forks: 0,
@@ -372,6 +375,7 @@ impl Socket {
         self.no_space = false;
         self.more = false;
         self.connect_told = false;
+        self.disconnecting = false;
         self.disconnected = false;
         self.passive = false;
     }

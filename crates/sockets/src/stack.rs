@@ -839,7 +839,11 @@ impl<T: Transport> Stack<T> {
         let count = count.min(socket.receive.len());
         socket.receive.discard(count);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.consumed(flow, count);
+            if socket.read_shut {
+                drive.engine.consumed_in_silence(flow, count);
+            } else {
+                drive.engine.consumed(flow, count);
+            }
         }
         count
     }
@@ -999,25 +1003,6 @@ impl<T: Transport> Stack<T> {
         let closing = socket.write_shut
             && self.info(id).is_some_and(|info| matches!(info.state, FinWait1 | Closing | LastAck));
         (socket.send.len() + usize::from(closing), socket.unsent())
-    }
-
-    /// Ends a connection at once, as connect() to AF_UNSPEC does; what was received and not read is gone. Returns whether
-    /// there was one.
-    pub(crate) fn disconnect(&mut self, now: Instant, id: SocketId) {
-        let alive = !self.is_over(id);
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.abort(flow);
-            self.transmit(now);
-        }
-        let socket = self.face.at_mut(id);
-        socket.begin_anew();
-        socket.state = State::Ended;
-        if alive {
-            socket.error = Some(Errno::CONNRESET);
-        }
-        socket.disconnected = true;
-        self.face.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);
     }
 
     /// One more descriptor of the same socket.

@@ -10,18 +10,16 @@ use bench::lab::{CLIENT, CLIENT_V6, SERVER, SERVER_V6};
 use bench::{Bench, peer, programs, run, sum, text};
 
 /// What differs: how the names of the states and of the call begin, and why.
-const EXPLAINED: [(&str, &str, &str); 23] = [
+const EXPLAINED: [(&str, &str, &str); 17] = [
     ("", "F_SETFL", "of a connection's status flags only O_NONBLOCK is kept"),
-    ("refused", "bind", "the kernel's socket keeps the port of a connection that has failed"),
-    ("peer_reset", "bind", "as above"),
-    ("both_shut", "bind", "as above"),
-    ("shut", "bind", "as above"),
-    ("peer_", "bind", "the kernel's socket of an accepted connection has no port of its own"),
-    ("established passive", "bind", "as above"),
-    ("with_data passive", "bind", "as above"),
-    ("filled passive", "bind", "as above"),
-    ("refused", "set IPV6_V6ONLY 1", "as for bind"),
-    ("both_shut", "set IPV6_V6ONLY 1", "as for bind"),
+    ("both_shut", "bind", "the kernel's socket keeps the port of a connection that is in TIME-WAIT"),
+    ("shut_first", "bind", "as above"),
+    (
+        "refused",
+        "set IPV6_V6ONLY 1",
+        "the kernel's socket keeps its port until it is bound or connected again",
+    ),
+    ("both_shut", "set IPV6_V6ONLY 1", "as above"),
     ("refused", "SIOCOUTQ", "what will never be acknowledged is no longer counted"),
     ("peer_reset", "SIOCOUTQ", "as above"),
     ("shut", "SIOCOUTQ", "whether the peer has acknowledged the FIN by then is its own affair"),

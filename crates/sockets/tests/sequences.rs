@@ -61,7 +61,10 @@ impl Tally {
         match outcome {
             Outcome::Same => self.same += 1,
             Outcome::Known(met) => {
-                met.iter().for_each(|known| *self.known.entry(known.reason).or_default() += 1);
+                for met in met {
+                    println!("seed {seed}, known: {}", met.what);
+                    *self.known.entry(met.known.reason).or_default() += 1;
+                }
             }
             Outcome::Varies(report) => {
                 println!("seed {seed} once said this, and not again:\n{report}");
@@ -155,6 +158,9 @@ fn many_sequences() {
     let seed = setting("OVERFLY_SEED", 1);
     let enough = setting("OVERFLY_ENOUGH", 20) as usize;
     let seeds = seed..seed + setting("OVERFLY_SEQUENCES", 1000);
+    if seeds.end == seed + 1 {
+        println!("{}", Script::generate(seed));
+    }
     println!("seeds {seeds:?}");
     report(&session(seeds, setting("OVERFLY_PLAYERS", 6), enough), began);
 }

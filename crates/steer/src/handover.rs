@@ -48,6 +48,8 @@ pub(crate) struct Within {
     ends: Vec<Repair>,
     /// How many of them go on already.
     done: usize,
+    /// In the place of an end that is no more, until the other one goes on.
+    stand_in: Option<Box<Repair>>,
 }
 
 impl Within {
@@ -92,11 +94,14 @@ impl Within {
             .map(|(_, parcel, holder)| claims.proves(holder.as_fd(), parcel.connection.local()))
             .collect();
         let all = proven.contains(&false) && may_do_all();
-        let mut within = Within { ends: Vec::new(), done: 0 };
+        let mut within = Within { ends: Vec::new(), done: 0, stand_in: None };
         for ((socket, parcel, _), proven) in given.into_iter().zip(proven) {
             let right = if proven || all { Right::Granted } else { Right::Own };
             let end = Repair::restore(socket, parcel, claims.interface(), room, right);
             within.ends.push(end.map_err(not_moved)?);
+        }
+        if let [last] = &within.ends[..] {
+            within.stand_in = last.stand_in(claims.interface(), room).map(Box::new);
         }
         Ok(Some(Move::Within(within)))
     }
@@ -111,6 +116,9 @@ impl Within {
                     return Some(Err(not_moved(errno)));
                 }
             }
+        }
+        if let (Some(_), [last]) = (&self.stand_in, &self.ends[..]) {
+            last.acknowledge();
         }
         Some(Ok(()))
     }

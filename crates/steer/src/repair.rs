@@ -215,17 +215,11 @@ impl Repair {
     }
 
     fn fill(&self, room: Room) -> Result<(), Errno> {
-        let Connection {
-            send_window, send_window_max, window_sequence, receive_next, receive_window, ..
-        } = *self.connection();
         let [unread, sent, unsent] = self.queues();
         set(self.socket(), libc::TCP_REPAIR_QUEUE, RECEIVE_QUEUE)?;
-        let window = (receive_window as usize).min(room.receive);
+        let window = (self.connection().receive_window as usize).min(room.receive);
         self.put(libc::SO_RCVBUFFORCE, 0, unread, unread + window)?;
-        // struct tcp_repair_window
-        let windows =
-            [window_sequence, send_window, send_window_max.max(send_window), receive_window, receive_next];
-        set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)?;
+        self.set_windows()?;
         set(self.socket(), libc::TCP_REPAIR_QUEUE, SEND_QUEUE)?;
         self.put(libc::SO_SNDBUFFORCE, unread, sent, sent + unsent)?;
         if self.connection().is(flags::FIN_SENT) || self.connection().is(flags::FIN_ACKNOWLEDGED) {
@@ -233,6 +227,17 @@ impl Repair {
             shutdown(&self.socket, Shutdown::Write)?;
         }
         Ok(())
+    }
+
+    /// What each end has told the other that it takes.
+    fn set_windows(&self) -> Result<(), Errno> {
+        let Connection {
+            send_window, send_window_max, window_sequence, receive_next, receive_window, ..
+        } = *self.connection();
+        // struct tcp_repair_window
+        let windows =
+            [window_sequence, send_window, send_window_max.max(send_window), receive_window, receive_next];
+        set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
     }
 
     /// How many bytes there are of each kind: unread, sent, unsent.
@@ -281,6 +286,13 @@ impl Repair {
             return Ok(false);
         }
         set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF)?;
+        if !received_fin && self.connection().receive_window < 2 * u32::from(self.connection().mss) {
+            // The probe that the kernel has just sent tells a window that the peer does not take from a probe: one that waits for room
+            // would not be told again.
+            set(self.socket(), libc::TCP_REPAIR, REPAIR_ON)?;
+            self.set_windows()?;
+            set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
+        }
         self.put(libc::SO_SNDBUFFORCE, unread + sent, unsent, sent + unsent)?;
         if self.connection().is(flags::FIN_WANTED) {
             shutdown(&self.socket, Shutdown::Write)?;
@@ -294,16 +306,38 @@ impl Repair {
         Ok(true)
     }
 
-    /// It is in no connection again, although it went on.
-    pub(crate) fn undo(&self) {
-        let _ = connect_unspec(&self.socket);
+    /// Something at the other end of a connection within the host whose other end was closed and is no more: the kernel would answer
+    /// the acknowledgment of its FIN with RST. It says nothing, now or when it is dropped.
+    pub(crate) fn stand_in(&self, interface: u32, room: Room) -> Option<Repair> {
+        let theirs = self.connection();
+        if !theirs.is(flags::FIN_RECEIVED) {
+            return None;
+        }
+        let receive_next = theirs.send_una.wrapping_add(theirs.sent);
+        let connection = Connection {
+            mss: theirs.mss,
+            send_una: theirs.receive_next.wrapping_add(1),
+            receive_next,
+            window_sequence: receive_next,
+            send_window: theirs.receive_window,
+            receive_window: theirs.send_window,
+            ..Connection::between(theirs.remote(), theirs.local())
+        };
+        let family = if theirs.local().is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let socket = socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None).ok()?;
+        let parcel = Parcel::open(connection.to_file(|_| ()).ok()?).ok()?;
+        Repair::restore(socket, parcel, interface, room, Right::Granted).ok()
     }
 
-    /// What the peer said last, said again to the kernel: its FIN, or that it has ours. There is no repairing those. True once it
-    /// is heard.
-    fn hear_from_peer(&mut self, fin: bool) -> Result<bool, Errno> {
-        let Connection { send_una, sent, receive_next, send_window, send_shift, .. } = *self.connection();
-        let fin_acknowledged = self.connection().is(flags::FIN_ACKNOWLEDGED);
+    /// The peer's FIN was heard, and is acknowledged now: one that comes twice is at once.
+    pub(crate) fn acknowledge(&self) {
+        let _ = self.speak_for_peer(true);
+    }
+
+    fn speak_for_peer(&self, fin: bool) -> Result<(), Errno> {
+        let connection = self.connection();
+        let &Connection { send_una, sent, receive_next, send_window, send_shift, .. } = connection;
+        let fin_acknowledged = connection.is(flags::FIN_ACKNOWLEDGED);
         let header = tcp::Header {
             source_port: self.remote.port(),
             destination_port: self.local.port(),
@@ -313,6 +347,18 @@ impl Repair {
             window: send_window.checked_shr(u32::from(send_shift)).unwrap_or(0).min(0xffff) as u16,
             options: tcp::Options::NONE,
         };
+        deliver(&header, connection.remote().ip(), connection.local().ip(), self.interface)
+    }
+
+    /// It is in no connection again, although it went on.
+    pub(crate) fn undo(&self) {
+        let _ = connect_unspec(&self.socket);
+    }
+
+    /// What the peer said last, said again to the kernel: its FIN, or that it has ours. There is no repairing those. True once it
+    /// is heard.
+    fn hear_from_peer(&mut self, fin: bool) -> Result<bool, Errno> {
+        let fin_acknowledged = self.connection().is(flags::FIN_ACKNOWLEDGED);
         // The peer's kernel may say it by itself: the peer's end, repaired before, has an acknowledgment to give after a while.
         let is_heard = |state| {
             let knows_fin = !matches!(state, STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2);
@@ -324,8 +370,7 @@ impl Repair {
         let now = Instant::now();
         let (until, next) = *self.hearing.get_or_insert((now + HEARING, now));
         if next <= now {
-            let (from, to) = (self.connection().remote().ip(), self.connection().local().ip());
-            deliver(&header, from, to, self.interface)?;
+            self.speak_for_peer(fin)?;
             self.hearing = Some((until, now + REPEAT));
         }
         if is_heard(state(self.socket())?) {

@@ -252,10 +252,10 @@ impl Table {
         let count = self.groups.accepting_stacks(place);
         let in_circle = |from: usize| self.groups.accepting(place, (turn % count.max(1)) + from);
         let now = Instant::now();
-        for takes in [Outlet::waits_to_accept, Outlet::takes] {
+        for must_wait in [true, false] {
             for stack in (0..count).filter_map(in_circle).filter(|_| count > 1) {
                 if let Some(outlet) = outlets.iter_mut().find(|outlet| outlet.stack == stack)
-                    && takes(outlet, now)
+                    && outlet.would_take(must_wait, now)
                 {
                     outlet.note_syn(now);
                     return Some(stack);

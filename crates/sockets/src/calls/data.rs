@@ -30,6 +30,81 @@ impl Patience {
     }
 }
 
+/// What is left of a call whose connection was handed over while it waited, when a part of what it was asked for is done: the
+/// kernel's socket has the rest, or will.
+struct Rest {
+    descriptor: i32,
+    flags: i32,
+    wanted: usize,
+    since: Seen,
+}
+
+impl Rest {
+    /// The wait has ended with that answer: receives into what is not filled yet of `target` if it was for a handover.
+    fn receive(
+        &self,
+        answer: Answer<usize>,
+        patience: Patience,
+        target: Target<'_>,
+        done: usize,
+    ) -> Answer<usize> {
+        // With MSG_TRUNC nothing is written there.
+        let flags = self.flags & libc::MSG_TRUNC;
+        self.go_on(answer, libc::POLLIN, patience, done, |done| {
+            let Some(piece) = target.pieces(done).next() else { return Ok(0) };
+            kernel::receive_into(self.descriptor, piece, flags)
+        })
+    }
+
+    /// The same: sends what is left of `source`.
+    fn send(
+        &self,
+        answer: Answer<usize>,
+        patience: Patience,
+        source: Source<'_>,
+        done: usize,
+    ) -> Answer<usize> {
+        let flags = self.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
+        self.go_on(answer, libc::POLLOUT, patience, done, |done| {
+            let Some(piece) = source.pieces(done).next() else { return Ok(0) };
+            rustix::net::send(kernel::borrow(self.descriptor), piece, flags)
+        })
+    }
+
+    /// Until all is done or the call may wait no longer. An error is the next call's.
+    fn go_on(
+        &self,
+        answer: Answer<usize>,
+        events: i16,
+        Patience { started, timeout }: Patience,
+        mut done: usize,
+        mut step: impl FnMut(usize) -> Result<usize, Errno>,
+    ) -> Answer<usize> {
+        let moved = matches!(answer, Answer::Kernel);
+        // Who peeks finds what it has seen in the kernel, too.
+        if done == 0 || moved && self.flags & libc::MSG_PEEK != 0 {
+            return answer;
+        }
+        let deadline = timeout.map(|timeout| started + timeout);
+        while moved && done < self.wanted {
+            let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
+            let mut records = [libc::pollfd { fd: self.descriptor, events, revents: 0 }];
+            match sys::poll(&mut records, left, self.since) {
+                Ok(1..) if records[0].revents & (libc::POLLERR | libc::POLLNVAL) == 0 => {}
+                _ => break,
+            }
+            match step(done) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(Errno::AGAIN) => {}
+                Err(_) => break,
+            }
+        }
+        Answer::ok(done)
+    }
+}
+
 /// Waits until a connection may have moved on. `Err` ends the call with that answer.
 fn wait_for(
     mut guard: crate::lock::Guard<'static, Process>,
@@ -104,6 +179,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         return Answer::error(Errno::FAULT);
     }
     let peek = flags & libc::MSG_PEEK != 0;
+    let rest = Rest { descriptor, flags, wanted, since };
     if peek {
         guard.look_again();
     }
@@ -147,7 +223,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                     let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
                     guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                         Ok(guard) => guard,
-                        Err(_) => return Answer::ok(done),
+                        Err(answer) => return rest.receive(answer, patience, target, done),
                     };
                     guard.pump();
                 }
@@ -171,8 +247,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                     Ok(guard) => guard,
-                    Err(_) if done > 0 => return Answer::ok(done),
-                    Err(answer) => return answer,
+                    Err(answer) => return rest.receive(answer, patience, target, done),
                 };
                 guard.pump();
             }
@@ -219,6 +294,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         return Answer::error(Errno::FAULT);
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
+    let rest = Rest { descriptor, flags, wanted, since };
     let mut done = 0;
     let mut patience = None;
     loop {
@@ -256,9 +332,8 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
-                    Err(_) if done > 0 => return Answer::ok(done),
-                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(flags),
-                    Err(answer) => return answer,
+                    Err(Answer::Done(Err(Errno::PIPE))) if done == 0 => return broken_pipe(flags),
+                    Err(answer) => return rest.send(answer, patience, source, done),
                 };
                 guard.pump();
             }
@@ -401,13 +476,13 @@ pub(crate) fn queued(descriptor: i32, queue: Queue) -> Answer<usize> {
     };
     let socket = process.stack.socket(id);
     match socket.state {
-        State::Free | State::Candidate => Answer::Kernel,
+        // Whether it listens still its kernel's socket knows: another process may have ended that.
+        State::Free | State::Candidate | State::Listening => Answer::Kernel,
         State::Datagram if queue != Queue::Received => Answer::Kernel,
         State::Datagram => {
             drop(process);
             datagram::pending(descriptor)
         }
-        State::Listening => Answer::error(Errno::INVAL),
         _ if queue == Queue::Unacknowledged => {
             process.pump_before_waiting();
             Answer::ok(process.stack.waiting(id).0)

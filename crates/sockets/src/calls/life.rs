@@ -88,22 +88,6 @@ pub(crate) fn set_opened(descriptor: i32) {
     }
 }
 
-/// A connection cannot listen. The kernel's socket could: it is not connected.
-pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
-    match lock_socket::<()>(descriptor) {
-        Ok((guard, id)) if super::is_connection(&guard, id) && !guard.stack.socket(id).disconnected => {
-            Err(Errno::INVAL)
-        }
-        Ok((mut guard, id)) if super::is_connection(&guard, id) => {
-            // What listens is not what was connected before: the kernel has it.
-            guard.moved(id);
-            Ok(())
-        }
-        Err(Answer::Done(Err(error))) => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// listen() in the kernel succeeded.
 pub(crate) fn listened(descriptor: i32, backlog: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
@@ -361,6 +345,9 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     if guard.stack.socket(id).state == State::Connecting {
         guard.pump_before_waiting();
     }
+    if guard.stack.socket(id).disconnecting {
+        return Answer::error(Errno::INVAL);
+    }
     match guard.stack.socket(id).state {
         State::Candidate => {}
         State::Datagram => {
@@ -601,6 +588,9 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         return datagram::shutdown(descriptor, how);
     }
     if !super::is_connection(told.0, id) {
+        // What it will be connected to is shut from the beginning: only the kernel's socket knows.
+        let socket = told.0.stack.socket_mut(id);
+        socket.wants_kernel |= matches!(how, libc::SHUT_RD | libc::SHUT_WR | libc::SHUT_RDWR);
         return Answer::Kernel;
     }
     let (read, write) = match how {
@@ -615,9 +605,13 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         told.0.output();
         return Answer::ok(());
     }
-    if !told.0.stack.is_over(id) {
-        // Nor is there a connect() any more that has to be told (inet_shutdown() in Linux).
-        told.0.stack.socket_mut(id).connect_told = true;
+    // Nor is there a connect() any more that has to be told (inet_shutdown() in Linux).
+    let over = told.0.stack.is_over(id);
+    let socket = told.0.stack.socket_mut(id);
+    if over {
+        socket.disconnecting |= !socket.passive && !socket.connect_told && !socket.disconnected;
+    } else {
+        socket.connect_told = true;
     }
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();
@@ -798,7 +792,9 @@ pub(crate) fn share_all() {
 
 /// The socket's two ends. `remote` asks for the peer's.
 pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
-    let id = match table::lookup(descriptor) {
+    // Whether an ancestor's connection is still there nobody but the ancestor knows.
+    let entry = if remote { super::used(descriptor) } else { table::lookup(descriptor) };
+    let id = match entry {
         Entry::Socket(id) => id,
         Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,

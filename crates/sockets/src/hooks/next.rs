@@ -47,6 +47,7 @@ fn find(name: *const c_char, symbol: &AtomicPtr<c_void>) -> *mut c_void {
 
 next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int;
     listen(descriptor: c_int, backlog: c_int) -> c_int;
     accept(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t) -> c_int;
     accept4(descriptor: c_int, address: *mut sockaddr, length: *mut socklen_t, flags: c_int) -> c_int;

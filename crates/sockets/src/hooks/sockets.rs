@@ -7,7 +7,7 @@ use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use rustix::io::Errno;
 
 use super::{done, fail, next};
-use crate::calls::{Answer, datagram, life};
+use crate::calls::{Answer, bind, datagram, life};
 use crate::cancel;
 use crate::memory::is_plausible;
 use crate::process::before_kernel_wait;
@@ -119,11 +119,26 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 }
 
 /// # Safety
+/// As for bind(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    if is_ours(descriptor)
+        // SAFETY: the program lends `length` bytes there.
+        && unsafe { address_from(address, length) }.is_some()
+        && let Err(error) = bind::may_bind(descriptor)
+    {
+        return fail(error);
+    }
+    // SAFETY: the program's arguments, handed on.
+    unsafe { next::bind(descriptor, address, length) }
+}
+
+/// # Safety
 /// As for listen(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
     if is_ours(descriptor)
-        && let Err(error) = life::may_listen(descriptor)
+        && let Err(error) = bind::may_listen(descriptor)
     {
         return fail(error);
     }

@@ -48,6 +48,7 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
     let result = unsafe {
         match number {
             libc::SYS_socket => sockets::socket(one, two, three).into(),
+            libc::SYS_bind => sockets::bind(one, b as _, c as c_uint).into(),
             libc::SYS_listen => sockets::listen(one, two).into(),
             libc::SYS_accept => sockets::accept(one, b as _, c as _).into(),
             libc::SYS_accept4 => sockets::accept4(one, b as _, c as _, four).into(),

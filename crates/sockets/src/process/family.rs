@@ -76,7 +76,7 @@ impl Family {
 impl Process {
     /// A fork is about to happen: makes the channel, if there is anything to ask for.
     pub(super) fn expect_child(&mut self) {
-        self.stack.share_over();
+        self.stack.share_unconnected();
         if self.stack.connections().next().is_none() {
             return;
         }

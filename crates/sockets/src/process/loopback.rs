@@ -42,6 +42,10 @@ pub(super) struct WithinHost {
     answers: bool,
     /// See [`super::pairs`].
     pub(super) asked: Vec<Asked>,
+    /// Who was asked last whether it would accept at that address.
+    pub(super) offered: Vec<([u8; 6], SocketAddr)>,
+    /// Who has said that it would, and has not got anything for that.
+    pub(super) willing: Vec<([u8; 6], SocketAddr)>,
     pub(super) given: Vec<Given>,
 }
 
@@ -56,6 +60,8 @@ impl WithinHost {
             looked: None,
             answers: false,
             asked: Vec::new(),
+            offered: Vec::new(),
+            willing: Vec::new(),
             given: Vec::new(),
         }
     }

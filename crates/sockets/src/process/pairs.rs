@@ -16,14 +16,12 @@ use super::contexts::at;
 use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
 use super::handover::to_file;
 use crate::kernel::{self, now};
-use crate::socket::{Arrival, SocketId};
+use crate::socket::{Arrival, Side, SocketId};
 use crate::sys;
 use crate::table::{self, Entry};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How long another one that listens may take to say whether it accepts.
-const SHORT_PATIENCE: Duration = Duration::from_millis(20);
 /// A thread that spins looks this often.
 const SPINS: Duration = Duration::from_millis(1);
 /// The connection of which nobody speaks.
@@ -131,8 +129,6 @@ enum Answer {
     Given([OwnedFd; 3]),
     Gone,
     Refused,
-    /// A thread waits to accept there.
-    Waits,
     /// The other process has moved both.
     Moved,
 }
@@ -173,7 +169,7 @@ impl Process {
                         self.pump();
                         return self.move_last_end(id, heir);
                     }
-                    Some(Answer::Refused | Answer::Waits) => {
+                    Some(Answer::Refused) => {
                         return Err("the other process's end cannot be moved".to_owned());
                     }
                     None => return Err("the other process does not answer".to_owned()),
@@ -258,22 +254,10 @@ impl Process {
 
     /// Another process's end of a connection whose ends, seen from here, are these.
     fn ask_for(&mut self, peer: [u8; 6], local: SocketAddr, remote: SocketAddr) -> Option<Answer> {
-        self.ask(peer, Verb::Ask, local, remote, PATIENCE)
-    }
-
-    /// What another process says to that.
-    fn ask(
-        &mut self,
-        peer: [u8; 6],
-        verb: Verb,
-        local: SocketAddr,
-        remote: SocketAddr,
-        patience: Duration,
-    ) -> Option<Answer> {
         let is_it = |asked: &Asked| (asked.whom, asked.local, asked.remote) == (peer, local, remote);
         self.within_host.asked.push(Asked { whom: peer, local, remote, answer: None });
-        self.tell(peer, verb, local, remote, &[]);
-        self.wait_for_words(patience, |process| {
+        self.tell(peer, Verb::Ask, local, remote, &[]);
+        self.wait_for_words(PATIENCE, |process| {
             process.within_host.asked.iter().any(|asked| is_it(asked) && asked.answer.is_some())
         });
         let asked = &mut self.within_host.asked;
@@ -348,12 +332,16 @@ impl Process {
                     self.accept_given(local, remote, socket);
                 }
             }
-            Verb::Give | Verb::Refuse | Verb::Gone | Verb::Wait => {
+            // What it gets is handed over later: perhaps something is being handed over now.
+            Verb::Wait if self.within_host.offered.contains(&(from, remote)) => {
+                self.within_host.willing.push((from, remote));
+            }
+            Verb::Wait => {}
+            Verb::Give | Verb::Refuse | Verb::Gone => {
                 if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
                     asked.answer = Some(match (verb, <[OwnedFd; 3]>::try_from(descriptors)) {
                         (Verb::Give, Ok(end)) => Answer::Given(end),
                         (Verb::Gone, _) => Answer::Gone,
-                        (Verb::Wait, _) => Answer::Waits,
                         _ => Answer::Refused,
                     });
                 } else if verb == Verb::Give {
@@ -381,13 +369,31 @@ impl Process {
         }
     }
 
-    /// Another process that listens at `local`, and that has a thread which waits to accept.
-    pub(super) fn who_accepts_within_host(&mut self, local: SocketAddr) -> Option<Heir> {
-        let others = self.loopback()?.others_at(local);
-        let waits = |process: &mut Self, peer| {
-            matches!(process.ask(peer, Verb::Offer, NOWHERE, local, SHORT_PATIENCE), Some(Answer::Waits))
-        };
-        others.into_iter().find(|&peer| waits(self, peer)).map(|peer| Heir::Neighbor(peer, local))
+    /// Asks every other process that listens at `local` whether it would have a connection that waits there. Who would says so later
+    /// ([`Process::give_to_willing`]): nobody waits for it, least of all with the lock in his hands.
+    pub(super) fn offer_to_neighbors(&mut self, local: SocketAddr) {
+        let Some(loopback) = self.loopback() else { return };
+        let neighbors = loopback.others_at(local);
+        self.within_host.offered.clear();
+        for neighbor in neighbors {
+            self.within_host.offered.push((neighbor, local));
+            self.tell(neighbor, Verb::Offer, NOWHERE, local, &[]);
+        }
+    }
+
+    /// Neighbours that were asked have threads which wait to accept: each gets the connection that has waited longest there, and is asked
+    /// whether it would have another one.
+    pub(super) fn give_to_willing(&mut self) {
+        for (neighbor, local) in core::mem::take(&mut self.within_host.willing) {
+            let oldest = self.stack.oldest_queued(Side::Loopback).filter(|&(.., at)| at == local);
+            let Some((listener, id, _)) = oldest.filter(|_| self.sleepers.acceptors() == 0) else { continue };
+            if self.hand_over_within_host(id, Some(Heir::Neighbor(neighbor, local))).is_ok() {
+                self.stack.unqueue(listener, id);
+                self.statistics.given_away += 1;
+                self.look_at_queues_soon();
+                self.tell(neighbor, Verb::Offer, NOWHERE, local, &[]);
+            }
+        }
     }
 
     /// Whether a connection to `local` would be accepted at once.
@@ -437,6 +443,7 @@ impl Process {
         self.pump();
         self.hear_words();
         self.finish_giving();
+        self.give_to_willing();
         self.tell_sleepers();
     }
 

@@ -248,8 +248,11 @@ impl Process {
         sleepers.remember(&mut world);
     }
 
-    /// Before and after a fork, whose lock nobody releases: threads that are to be woken are.
+    /// Before and after a fork, whose lock nobody releases as others do: threads that are to be woken are.
     pub(super) fn call_sleepers(&mut self) {
+        if self.sleepers.are_forgotten(self.pumped) {
+            self.remember_sleepers();
+        }
         let (sleepers, mut world) = self.machine();
         sleepers.call(&mut world);
     }

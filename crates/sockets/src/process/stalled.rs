@@ -52,25 +52,23 @@ impl Process {
         self.stalled = Some(Stalled { accepts, until: time + pause, pause });
     }
 
-    /// As many connections as there are processes that wait to accept go to them. Returns how many.
-    #[cold]
-    fn offer(&mut self) -> usize {
-        self.offer_over_network() + self.offer_within_host()
+    /// One has gone to a process that waits: perhaps that has room for more.
+    pub(super) fn look_at_queues_soon(&mut self) {
+        let until = self.pumped + PATIENCE;
+        if let Some(stalled) = &mut self.stalled {
+            *stalled = Stalled { until, pause: PATIENCE, ..*stalled };
+        }
     }
 
-    /// Those within the host: each other process that listens there is asked.
-    fn offer_within_host(&mut self) -> usize {
-        let mut offered = 0;
-        while offered < MOST
-            && let Some((listener, id, local)) = self.stack.oldest_queued(Side::Loopback)
-            && let Some(heir) = self.who_accepts_within_host(local)
-            && self.hand_over_within_host(id, Some(heir)).is_ok()
-        {
-            self.stack.unqueue(listener, id);
-            self.statistics.given_away += 1;
-            offered += 1;
+    /// As many connections as there are processes that wait to accept go to them. Returns how many have gone: within the host the
+    /// processes are asked, and those of them that wait get theirs when they have answered.
+    #[cold]
+    fn offer(&mut self) -> usize {
+        self.give_to_willing();
+        if let Some((_, _, local)) = self.stack.oldest_queued(Side::Loopback) {
+            self.offer_to_neighbors(local);
         }
-        offered
+        self.offer_over_network()
     }
 
     fn offer_over_network(&mut self) -> usize {

@@ -1,11 +1,13 @@
-//! Active opens that are over: whoever keeps their ports and their frames can let go.
+//! Active opens that are over: whoever keeps their ports and their frames can let go; and how one ends at once.
 
 use core::net::SocketAddr;
 
-use overfly_engine::State;
+use overfly_engine::{Instant, State};
+use rustix::io::Errno;
 
 use super::{Stack, Transport};
 use crate::face::Chore;
+use crate::interest::bits;
 use crate::socket::{self, Side, SocketId};
 
 impl<T: Transport> Stack<T> {
@@ -39,10 +41,33 @@ impl<T: Transport> Stack<T> {
     }
 
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
-    /// connections.
-    pub(crate) fn share_over(&mut self) {
+    /// connections. Those that have none yet will be both processes': what one of the two connects, the other one has as well.
+    pub(crate) fn share_unconnected(&mut self) {
         for id in self.over() {
             self.face.at_mut(id).customized = true;
         }
+        for id in self.face.ids() {
+            let socket = self.face.at_mut(id);
+            socket.shared |= socket.state == socket::State::Candidate;
+        }
+    }
+
+    /// Ends a connection at once, as connect() to AF_UNSPEC does; what was received and not read is gone. Returns whether
+    /// there was one.
+    pub(crate) fn disconnect(&mut self, now: Instant, id: SocketId) {
+        let alive = !self.is_over(id);
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.abort(flow);
+            self.transmit(now);
+        }
+        let forgotten = self.face.at_mut(id);
+        forgotten.begin_anew();
+        forgotten.state = socket::State::Ended;
+        if alive {
+            forgotten.error = Some(Errno::CONNRESET);
+        }
+        forgotten.disconnected = true;
+        self.face.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);
     }
 }

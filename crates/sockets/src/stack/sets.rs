@@ -27,11 +27,15 @@ impl<T: Transport> Stack<T> {
     pub(crate) fn empty_set(&mut self, set: SetId) {
         let members: Vec<u32> = self.face.interests.of_set(set).collect();
         for index in members {
-            let id = SocketId(self.face.interests.at(index).socket);
-            let mut head = self.face.at(id).interests;
-            self.face.interests.remove(&mut head, index);
-            self.face.at_mut(id).interests = head;
+            self.detach(SocketId(self.face.interests.at(index).socket), index);
         }
+    }
+
+    /// The socket has that interest no more.
+    fn detach(&mut self, id: SocketId, index: u32) {
+        let mut head = self.face.at(id).interests;
+        self.face.interests.remove(&mut head, index);
+        self.face.at_mut(id).interests = head;
     }
 
     /// EPOLL_CTL_ADD. With `in_kernel` the kernel's set reports this one, until the socket connects.
@@ -80,11 +84,10 @@ impl<T: Transport> Stack<T> {
 
     /// EPOLL_CTL_DEL. Returns whether the kernel's set reported this one.
     pub fn unwatch(&mut self, set: SetId, id: SocketId, descriptor: i32) -> Result<bool, Errno> {
-        let mut head = self.face.at(id).interests;
+        let head = self.face.at(id).interests;
         let index = self.face.interests.find(head, set, descriptor).ok_or(Errno::NOENT)?;
         let in_kernel = self.face.interests.at(index).in_kernel;
-        self.face.interests.remove(&mut head, index);
-        self.face.at_mut(id).interests = head;
+        self.detach(id, index);
         Ok(in_kernel)
     }
 

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use overfly_engine::{Algorithm, Info, KeepAlive};
+use overfly_engine::{Algorithm, Info, KeepAlive, State as FlowState};
 use overfly_profile::sysctls::FastOpenKeys;
 
 use super::{Drive, Stack, Transport};
@@ -145,6 +145,15 @@ impl<T: Transport> Stack<T> {
     pub fn info(&self, id: SocketId) -> Option<Info> {
         let socket = self.face.at(id);
         let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
-        Some(drive.engine.info(flow))
+        let mut info = drive.engine.info(flow);
+        if socket.write_shut {
+            // Whether or not the FIN could be sent yet (tcp_shutdown() in Linux, net/ipv4/tcp.c).
+            info.state = match info.state {
+                FlowState::Established => FlowState::FinWait1,
+                FlowState::CloseWait => FlowState::LastAck,
+                state => state,
+            };
+        }
+        Some(info)
     }
 }

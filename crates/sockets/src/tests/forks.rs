@@ -30,7 +30,7 @@ fn a_fork_copies_connections_that_are_over() {
     bench.server.shutdown(server, false, true).unwrap();
     bench.settle();
     assert!(bench.server.is_over(server));
-    bench.server.share_over();
+    bench.server.share_unconnected();
     bench.server.forget(0);
     assert_eq!(read(&mut bench.server, server, 100).unwrap(), b"read by either");
     assert_eq!(read(&mut bench.server, server, 100).unwrap(), b"");

@@ -21,10 +21,18 @@ pub(crate) struct Worlds {
 pub(crate) enum Outcome {
     Same,
     /// What differs is listed; the sequence was compared up to there, or to its end.
-    Known(Vec<&'static Known>),
+    Known(Vec<Met>),
     /// It came out differently each time, on one of the two, or only in a hurry.
     Varies(Box<Report>),
     Different(Box<Report>),
+}
+
+/// A difference that is listed, as a sequence met it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Met {
+    pub(crate) known: &'static Known,
+    /// The step, and what was said: so that anybody can see what an entry hides.
+    pub(crate) what: String,
 }
 
 /// A difference that is not listed.
@@ -56,7 +64,7 @@ impl std::fmt::Display for Report {
 /// How two transcripts compare.
 #[derive(PartialEq, Eq)]
 enum Verdict {
-    Same(Vec<usize>),
+    Same(Vec<Met>),
     /// At this step.
     Different(usize),
 }
@@ -69,12 +77,13 @@ fn judge(script: &Script, kernel: &Transcript, overfly: &Transcript) -> Verdict 
             continue;
         }
         let step = script.steps.get(number).unwrap_or(&end).to_string();
-        let forked = script.steps[..number.min(script.steps.len())].iter().any(|step| step.word() == "fork");
+        let so_far = &script.steps[..(number + 1).min(script.steps.len())];
         let told = |lines: &Vec<String>| lines.join("; ");
-        let known = KNOWN.iter().position(|known| known.is(&step, forked, &told(kernel), &told(overfly)));
+        let (kernel, overfly) = (told(kernel), told(overfly));
+        let known = KNOWN.iter().find(|known| known.is(script.place, so_far, &step, &kernel, &overfly));
         let Some(known) = known else { return Verdict::Different(number) };
-        met.push(known);
-        if KNOWN[known].ends {
+        met.push(Met { known, what: format!("{step}: {kernel}, Overfly: {overfly}") });
+        if known.ends {
             break;
         }
     }
@@ -93,13 +102,7 @@ impl Worlds {
 
     pub(crate) fn examine(&mut self, script: &Script) -> Outcome {
         let (kernel, overfly) = self.play(script, FAST);
-        let known = |met: Vec<usize>| {
-            if met.is_empty() {
-                Outcome::Same
-            } else {
-                Outcome::Known(met.iter().map(|&known| &KNOWN[known]).collect())
-            }
-        };
+        let known = |met: Vec<Met>| if met.is_empty() { Outcome::Same } else { Outcome::Known(met) };
         match judge(script, &kernel, &overfly) {
             Verdict::Same(met) => known(met),
             Verdict::Different(step) => match self.make_sure(script) {

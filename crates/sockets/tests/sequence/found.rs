@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 16] = [
+pub(crate) const FOUND: [(&str, &str); 33] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -231,5 +231,257 @@ pub(crate) const FOUND: [(&str, &str); 16] = [
          L unconnect b\n\
          L connect b 5\n\
          L get b error",
+    ),
+    (
+        "who has shut its reading side tells nobody that there is room again: nothing more comes, and nothing is reset",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L shutdown b 0\n\
+         R fill a\n\
+         L shutdown b 1\n\
+         L drain b\n\
+         L drain b",
+    ),
+    (
+        "the same within the host",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L fill a\n\
+         R shutdown b 2\n\
+         R drain b\n\
+         R drain b",
+    ),
+    (
+        "who peeks with MSG_WAITALL waits on when the connection is handed over",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 5000 pw\n\
+         L fork\n\
+         R sendmsg a 6 -\n\
+         C send b 100 d\n\
+         R shutdown a 1",
+    ),
+    (
+        "who waits for all of it gets the rest from the kernel",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 10 w\n\
+         R send a 5 d\n\
+         L fork\n\
+         C send b 1 d\n\
+         R send a 100 d",
+    ),
+    (
+        "and who sends more than there is room for goes on sending",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M send b 3000000 -\n\
+         L fork\n\
+         C recv b 12 d\n\
+         R drain a",
+    ),
+    (
+        "the kernel says whether what a child has listens still",
+        "v6\n\
+         L socket a b\n\
+         L listen a 8\n\
+         L fork\n\
+         L unconnect a\n\
+         C get a unsent",
+    ),
+    (
+        "what a child's socket is connected to, is the parent's as well",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L thread\n\
+         L fork\n\
+         M connect a 5\n\
+         C connect a 5",
+    ),
+    (
+        "a connection that was accepted has a port",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L bind b 1\n\
+         L connect b 5\n\
+         L shutdown b 1\n\
+         R shutdown a 1\n\
+         L bind b 1",
+    ),
+    (
+        "a socket whose connect() has failed, or that was unconnected, has none",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 6\n\
+         L bind a 1\n\
+         L bind a 2\n\
+         L socket b b\n\
+         L connect b 5\n\
+         L bind b 3\n\
+         L unconnect b\n\
+         L bind b 3\n\
+         L listen b 8",
+    ),
+    (
+        "shutdown() before any connect() has said that it failed ends that socket",
+        "v4\n\
+         L socket a n\n\
+         L connect a 5\n\
+         - pause\n\
+         L shutdown a 1\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L connect a 5",
+    ),
+    (
+        "a thread that has slept for long wakes for what comes after a fork",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L thread\n\
+         R thread\n\
+         S recv a 1 -\n\
+         - pause\n\
+         R fork\n\
+         M send b 100 d",
+    ),
+    (
+        "a child hears from getpeername() that the connection is over",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L shutdown a 1\n\
+         L fork\n\
+         R shutdown b 1\n\
+         C get a peer",
+    ),
+    (
+        "a peer that waits for room hears of it from the kernel, too",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         R thread\n\
+         S send b 3000000 -\n\
+         L fork\n\
+         C get a state\n\
+         L drain a",
+    ),
+    (
+        "what was shut before it was connected is shut then",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket b b\n\
+         L shutdown b 2\n\
+         L connect b 5\n\
+         L recvmsg b 1 d\n\
+         L send b 1 d",
+    ),
+    (
+        "a connection within the host whose other end was closed is open still when the kernel has it",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L fork\n\
+         R close a\n\
+         C recv b 12 d\n\
+         L get b state\n\
+         L writev b 2000 3\n\
+         L writev b 2000 3",
+    ),
+    (
+        "and says nothing of a reset to whoever has it, too",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         R close b\n\
+         C get a queued\n\
+         L poll a O 0",
+    ),
+    (
+        "after shutdown() the state is FIN_WAIT1, though the FIN waits behind data",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L fill b\n\
+         L shutdown b 1\n\
+         L get b state",
     ),
 ];

@@ -1,169 +1,130 @@
 //! What differs from the kernel, each with its reason. docs/sockets.md has the reasons too, which a test keeps so.
 
-/// A difference.
+use super::script::{Place, Step};
+
+/// A difference. In its patterns `*` stands for anything, `#` for a number, `@` for a child (`C` or `D`).
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
-    /// The step, and what is said on the kernel and on Overfly; `*` stands for anything.
+    /// The step, and what is said on the kernel and on Overfly.
     step: &'static str,
     kernel: &'static str,
     overfly: &'static str,
+    /// Such steps were taken before, in this order; the last one may be this one.
+    after: &'static [&'static str],
+    /// Only there.
+    place: Option<Place>,
     /// Whether nothing can be compared after it.
     pub(crate) ends: bool,
-    /// Only after a fork.
-    forked: bool,
     pub(crate) reason: &'static str,
 }
+
+const NONE: &[&str] = &[];
+const FORK: &[&str] = &["* fork"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
 
 const REACHED_AFTER_ITS_END: &str = "a child of a fork finds a connection that has ended since, or was reset, at its first use unconnected: there is nothing to hand \
      over; of one that had ended before each has a copy, and reads, or hears of the reset, although the other one has";
 
-const MOVED_AFTER_THE_OTHER: &str = "a connection within the host that is handed over when its other end was closed says EPIPE at the first write, the kernel at the \
-     second";
-
 const UNTOLD: &str = "connect() of a connection that was handed over before a connect() had said that it succeeded says EISCONN; the kernel says 0 once";
 
-pub(crate) const KNOWN: [Known; 16] = [
-    Known {
-        step: "* bind *",
-        kernel: "EINVAL",
-        overfly: "0",
-        ends: true,
-        forked: false,
-        reason: "bind() of an accepted connection succeeds: the kernel's socket behind it has no port of its own",
-    },
-    Known {
-        step: "* bind *",
-        kernel: "0",
-        overfly: "EINVAL",
-        ends: true,
-        forked: false,
-        reason: "bind() after a connection has failed or was given up by AF_UNSPEC fails: the kernel's socket keeps its port",
-    },
-    Known {
-        step: "* get * unsent",
-        kernel: "*",
-        overfly: "0",
-        ends: false,
-        forked: false,
-        reason: "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number",
-    },
-    Known {
-        step: "* close *",
-        kernel: "*",
-        overfly: "*has waited: *",
-        ends: true,
-        forked: false,
-        reason: CLOSED_UNDER_A_CALL,
-    },
+const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number";
+
+const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
+
+const ANOTHER_QUEUE: &str =
+    "a full connection that is handed over has room again: the kernel's queue is another one";
+
+const CLOSED_AND_MOVED: &str = "send() of a thread ends with what it has sent when its descriptor was closed meanwhile and the connection is handed over";
+
+/// An entry of the most common kind.
+const fn known(
+    step: &'static str,
+    (kernel, overfly): (&'static str, &'static str),
+    after: &'static [&'static str],
+    reason: &'static str,
+) -> Known {
+    Known { step, kernel, overfly, after, place: None, ends: true, reason }
+}
+
+pub(crate) static KNOWN: [Known; 23] = [
+    known(
+        "* bind *",
+        ("0", "EINVAL"),
+        &["* shutdown *"],
+        "bind() of a connection that both ends have shut fails while it is in TIME-WAIT: the kernel's socket keeps its port",
+    ),
+    Known { ends: false, ..known("* get * unsent", ("#", "0"), NONE, UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "#"), &["* unconnect *"], UNSENT) },
+    known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
+    known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("@ connect *", ("ECONNABORTED", "ECONNRE*"), FORK, REACHED_AFTER_ITS_END),
+    known("@ connect *", ("EISCONN", "ECONNREFUSED"), FORK, REACHED_AFTER_ITS_END),
+    known("@ poll *", ("*", "*+ERR*"), FORK, REACHED_AFTER_ITS_END),
+    known("@ poll *", ("*HUP*", "# HUP*"), FORK, REACHED_AFTER_ITS_END),
+    known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("@ get * error", ("0", "ECONN*"), FORK, REACHED_AFTER_ITS_END),
+    known("@ *", ("EPIPE", "ECONNRESET"), FORK, REACHED_AFTER_ITS_END),
+    known("@ *", ("ECONNRESET", "EPIPE"), FORK, REACHED_AFTER_ITS_END),
+    known("* connect *", ("ECONNABORTED", "ECONNRE*"), &["* fork", "@ *"], REACHED_AFTER_ITS_END),
+    known("* recv*", ("0*", "ECONNRESET"), &["* fork", "@ recv*"], REACHED_AFTER_ITS_END),
+    known("@ *", ("*", "ENOTCONN*"), FORK, REACHED_AFTER_ITS_END),
+    known("* connect *", ("0", "EISCONN"), FORK, UNTOLD),
     Known {
-        step: "*",
-        kernel: "*",
-        overfly: "*poll *has waited: 1 NVAL*",
-        ends: true,
-        forked: false,
-        reason: CLOSED_UNDER_A_CALL,
+        place: Some(Place::Host),
+        ..known(
+            "@ *",
+            ("*send * has waited: 3000000*", "*send * has waited: some*"),
+            &["* fork", "* close *"],
+            CLOSED_AND_MOVED,
+        )
     },
-    Known {
-        step: "* connect *",
-        kernel: "ECONNABORTED",
-        overfly: "ECONN*",
-        ends: true,
-        forked: true,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known { step: "* connect *", kernel: "0", overfly: "EISCONN", ends: true, forked: true, reason: UNTOLD },
-    Known {
-        step: "* poll *",
-        kernel: "*",
-        overfly: "*+ERR*",
-        ends: true,
-        forked: true,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "* get * error",
-        kernel: "0",
-        overfly: "ECONN*",
-        ends: true,
-        forked: true,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "* send* *",
-        kernel: "*",
-        overfly: "EPIPE",
-        ends: true,
-        forked: true,
-        reason: MOVED_AFTER_THE_OTHER,
-    },
-    Known {
-        step: "* writev *",
-        kernel: "*",
-        overfly: "EPIPE",
-        ends: true,
-        forked: true,
-        reason: MOVED_AFTER_THE_OTHER,
-    },
-    Known {
-        step: "C send* *",
-        kernel: "EPIPE",
-        overfly: "ECONNRESET",
-        ends: true,
-        forked: false,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "C *",
-        kernel: "*",
-        overfly: "*ENOTCONN*",
-        ends: true,
-        forked: true,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "D send* *",
-        kernel: "EPIPE",
-        overfly: "ECONNRESET",
-        ends: true,
-        forked: false,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "D *",
-        kernel: "*",
-        overfly: "*ENOTCONN*",
-        ends: true,
-        forked: true,
-        reason: REACHED_AFTER_ITS_END,
-    },
-    Known {
-        step: "* connect *",
-        kernel: "EINVAL",
-        overfly: "*",
-        ends: true,
-        forked: false,
-        reason: "connect() after shutdown() of a connection that has failed says what failed, or EISCONN; the kernel says EINVAL",
-    },
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 
 impl Known {
-    /// `forked`: there has been a fork.
-    pub(crate) fn is(&self, step: &str, forked: bool, kernel: &str, overfly: &str) -> bool {
-        (forked || !self.forked)
+    /// At a step, the last one of those so far.
+    pub(crate) fn is(&self, place: Place, so_far: &[Step], step: &str, kernel: &str, overfly: &str) -> bool {
+        self.place.is_none_or(|its| its == place)
             && fits(self.step, step)
             && fits(self.kernel, kernel)
             && fits(self.overfly, overfly)
+            && self.comes_after(so_far)
+    }
+}
+
+impl Known {
+    fn comes_after(&self, steps: &[Step]) -> bool {
+        let mut steps = steps.iter().map(Step::to_string);
+        self.after.iter().all(|pattern| steps.any(|step| fits(pattern, &step)))
     }
 }
 
 /// Whether a text is as the pattern has it.
 fn fits(pattern: &str, text: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == text,
-        Some((begin, rest)) => text.strip_prefix(begin).is_some_and(|text| {
-            text.char_indices().map(|(at, _)| at).chain([text.len()]).any(|at| fits(rest, &text[at..]))
-        }),
+    let Some(first) = pattern.chars().next() else { return text.is_empty() };
+    let rest = &pattern[first.len_utf8()..];
+    let after = |length: usize| fits(rest, &text[length..]);
+    match first {
+        '*' => text.char_indices().map(|(at, _)| at).chain([text.len()]).any(after),
+        '#' => {
+            let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+            digits > 0 && after(digits)
+        }
+        '@' => text.starts_with(['C', 'D']) && after(1),
+        _ => text.starts_with(first) && after(first.len_utf8()),
     }
+}
+
+#[test]
+fn patterns_fit_what_they_are_meant_for() {
+    assert!(fits("@ send* *", "C sendmsg b 6 d") && fits("@ send* *", "D send b 6 d"));
+    assert!(!fits("@ send* *", "L send b 6 d") && !fits("@ send* *", "C writev b 6 1"));
+    assert!(fits("#", "64262") && !fits("#", "EINVAL") && !fits("#", "") && !fits("#", "12 x"));
+    assert!(fits("*accept * has waited: EBADF*", "0, then EBADF; L accept a c n has waited: EBADF"));
 }

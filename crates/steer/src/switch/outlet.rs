@@ -29,14 +29,19 @@ impl Outlet {
         Outlet { stack, link, given_up: false, missed: 0, behind: 0, unseen: None }
     }
 
+    /// A connection may go there: to who waits for one, or to who at least looks.
+    pub(super) fn would_take(&self, must_wait: bool, now: Instant) -> bool {
+        if must_wait { self.waits_to_accept() } else { self.takes(now) }
+    }
+
     /// A thread of the stack's waits to accept, and no SYN has been sent there since it began to.
-    pub(super) fn waits_to_accept(&self, _now: Instant) -> bool {
+    fn waits_to_accept(&self) -> bool {
         let Pulse { looks, waits, away } = self.link.pulse();
         !away && looks != 0 && waits == looks && self.has_seen(looks)
     }
 
     /// It has looked since the last SYNs came, or they came just now; and the program has not been elsewhere for a while.
-    pub(super) fn takes(&self, now: Instant) -> bool {
+    fn takes(&self, now: Instant) -> bool {
         let Pulse { looks, away, .. } = self.link.pulse();
         let just_now = |(_, since): (u64, Instant)| now - since <= SYN_PATIENCE;
         !away && (self.has_seen(looks) || self.unseen.is_some_and(just_now))

@@ -1,0 +1,42 @@
+//! bind() and listen() of what is, or was, a connection: the kernel's socket behind it does not know.
+
+use rustix::io::Errno;
+
+use super::{Answer, is_connection, lock_socket};
+use crate::kernel;
+
+/// A connection has its port, whatever the kernel's socket behind it has. When it is over that is free again, and so is the
+/// socket to take another one (__inet_bind() in Linux, net/ipv4/af_inet.c).
+pub(crate) fn may_bind(descriptor: i32) -> Result<(), Errno> {
+    match lock_socket::<()>(descriptor) {
+        Ok((mut guard, id)) if is_connection(&guard, id) => {
+            guard.pump_before_waiting();
+            if !guard.stack.is_over(id) {
+                return Err(Errno::INVAL);
+            }
+            // In TIME-WAIT nobody else may have it.
+            if guard.stack.socket(id).flow.is_none() {
+                kernel::forget_port(descriptor);
+            }
+            Ok(())
+        }
+        Err(Answer::Done(Err(error))) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// A connection cannot listen. The kernel's socket could: it is not connected.
+pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
+    match lock_socket::<()>(descriptor) {
+        Ok((guard, id)) if is_connection(&guard, id) && !guard.stack.socket(id).disconnected => {
+            Err(Errno::INVAL)
+        }
+        Ok((mut guard, id)) if is_connection(&guard, id) => {
+            // What listens is not what was connected before: the kernel has it.
+            guard.moved(id);
+            Ok(())
+        }
+        Err(Answer::Done(Err(error))) => Err(error),
+        _ => Ok(()),
+    }
+}
