@@ -4,6 +4,7 @@
 
 pub mod measured;
 pub mod programs;
+pub mod service;
 pub mod soak;
 pub mod steady;
 pub mod tap;

@@ -13,11 +13,12 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
+use super::lease::is_ours;
 use super::message::{
     self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart,
-    Welcome, Wish,
+    Welcome, Wish, Word,
 };
-use super::{Cluster, Interface, Protocol, Route, parse_environment};
+use super::{Cluster, Interface, Protocol, Route, may_return, parse_environment};
 use crate::messages::DESCRIPTORS_MAX;
 use crate::xdp::{QueueSockets, StackSockets};
 use crate::{Error, messages};
@@ -88,6 +89,17 @@ pub struct Client {
     gifts: VecDeque<Gift>,
     /// The stack has new sockets that nobody has fetched.
     renewed: bool,
+    /// The broker ends, or has ended.
+    parting: Option<Parting>,
+}
+
+/// How a broker leaves its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It said so, and waits until they have handed over what they have.
+    Farewell,
+    /// It is gone.
+    Gone,
 }
 
 /// A connection of the kernel's that a listener of this process is to accept.
@@ -121,7 +133,8 @@ impl Client {
     pub fn connect(environment: &str) -> Result<Client, Error> {
         let socket = greet(environment, Role::Client)?;
         let interface = hear(socket.as_fd(), Welcome::parse)?;
-        Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new(), renewed: false })
+        let (cluster, gifts) = (Cluster::default(), VecDeque::new());
+        Ok(Client { socket, interface, cluster, gifts, renewed: false, parting: None })
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -354,14 +367,33 @@ impl Client {
     /// when there may be one.
     pub fn gift(&mut self) -> Option<Gift> {
         while self.gifts.is_empty() {
-            let (message, [socket, ..]) =
-                hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
-                    unasked(bytes).ok_or(Error::BrokerProtocol("not a gift"))
-                })
-                .ok()?;
-            self.keep(message, socket);
+            let heard = hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
+                unasked(bytes).ok_or(Error::BrokerProtocol("not a gift"))
+            });
+            match heard {
+                Ok((message, [socket, ..])) => self.keep(message, socket),
+                Err(error) => {
+                    if error.is_end_of_broker() {
+                        self.parting = Some(Parting::Gone);
+                    }
+                    return None;
+                }
+            }
         }
         self.gifts.pop_front()
+    }
+
+    /// Whether something came before an answer that was waited for, and nobody has asked for it since: the connection will not be
+    /// readable for it again.
+    #[must_use]
+    pub fn has_kept(&self) -> bool {
+        !self.gifts.is_empty() || self.renewed || self.parting.is_some()
+    }
+
+    /// Whether the broker ends. As [`Client::gift`], which must have been asked before, this does not wait for the news.
+    #[must_use]
+    pub fn parting(&self) -> Option<Parting> {
+        self.parting
     }
 
     /// The stack's new sockets, if the interface was gone and is there again; [`Client::interface`] is then as it is now. As
@@ -383,6 +415,7 @@ impl Client {
             }
             (Unasked::Gift(..), None) => {}
             (Unasked::Renewed, _) => self.renewed = true,
+            (Unasked::Farewell, _) => self.parting = Some(Parting::Farewell),
         }
     }
 
@@ -445,13 +478,16 @@ impl Client {
 enum Unasked {
     Gift(SocketAddr, SocketAddr),
     Renewed,
+    Farewell,
 }
 
 fn unasked(bytes: &[u8]) -> Option<Unasked> {
-    if message::Renewed::is(bytes) {
-        return Some(Unasked::Renewed);
+    match Word::parse(bytes) {
+        Some(Word::Renewed) => Some(Unasked::Renewed),
+        Some(Word::Farewell) => Some(Unasked::Farewell),
+        Some(Word::Leash) => None,
+        None => message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote)),
     }
-    message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote))
 }
 
 /// Whichever local address the route to `remote` says.
@@ -464,8 +500,8 @@ pub fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// A connection that makes the kernel kill this process (SIGKILL) when the broker ends: a program whose frames nobody
-/// steers any more must not live on as if it served.
+/// A connection that makes the kernel kill this process (SIGKILL) when `overfly run` ends, or, if no service has its place, the
+/// broker: nothing is left behind that way, whatever happens to either.
 #[derive(Debug)]
 pub struct Leash(OwnedFd);
 
@@ -490,11 +526,15 @@ impl Leash {
         let flags = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| Error::system("F_GETFL", errno))?;
         control(descriptor, libc::F_SETFL, flags.bits() as c_int | libc::O_ASYNC, "F_SETFL")?;
         // It may have ended in between.
-        match rustix::net::recv(descriptor, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Err(Errno::AGAIN) => Ok(Leash(socket)),
-            Ok(_) => Err(Error::BrokerGone { operation: "leash", errno: None }),
-            Err(errno) => Err(gone("leash")(errno)),
-        }
+        let leash = Leash(socket);
+        if leash.is_cut() { Err(Error::BrokerGone { operation: "leash", errno: None }) } else { Ok(leash) }
+    }
+
+    /// Whether nobody has the other end any more. A forked child, which this leash does not tie, can ask it, too.
+    #[must_use]
+    pub fn is_cut(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        rustix::net::recv(&self.0, &mut [0_u8; 1][..], flags) != Err(Errno::AGAIN)
     }
 
     /// Moves its descriptor to the first free number from `least` on, if there is one, out of the program's way.
@@ -544,6 +584,10 @@ fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
 fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
     let (name, token) = parse_environment(environment)?;
     let socket = dial(name)?;
+    // A name that everybody knows is anybody's while there is no broker.
+    if may_return(name) && !is_ours(&socket) {
+        return Err(Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) });
+    }
     match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
         Ok(()) => Ok(socket),
         // A broker that has no room says so and hangs up, perhaps before it has heard anything.

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use overfly_engine::Instant;
+use overfly_link::Error;
 use overfly_link::broker::Client;
 use overfly_link::watch::Show;
 
@@ -36,15 +37,12 @@ impl Process {
     }
 
     /// The connection to the broker, made if there is none.
-    pub(super) fn take_client(&mut self) -> Result<Client, String> {
+    pub(super) fn take_client(&mut self) -> Result<Client, Error> {
         if let Some(client) = self.client.take() {
             return Ok(client);
         }
-        let environment = self
-            .environment
-            .as_deref()
-            .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
-        let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
+        // Nothing: the program was not started with `overfly run`.
+        let mut client = Client::connect(self.environment.as_deref().unwrap_or_default())?;
         client.move_up(kernel::high_number());
         table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
         Ok(client)

@@ -31,6 +31,8 @@ pub(super) struct Around<'a> {
     sets: &'a mut [KernelSet],
     any_exposed: &'a mut bool,
     sets_shared: bool,
+    /// The broker has said something that nobody has heard.
+    unheard: bool,
     looked: Instant,
     within_host: &'a WithinHost,
     stalled: Option<Stalled>,
@@ -49,6 +51,9 @@ impl World for Around<'_> {
     /// For the stack's timers, or for room on the link.
     fn next_look(&self) -> Option<Instant> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
+        if self.unheard {
+            return Some(now());
+        }
         if is_blocked(self.stack) {
             return Some(now() + FULL_LINK_PAUSE);
         }
@@ -212,6 +217,7 @@ impl Process {
     /// The machine, and what is around it.
     #[inline]
     pub(super) fn machine(&mut self) -> (&mut Sleepers, Around<'_>) {
+        let unheard = self.has_unheard();
         let Self {
             sleepers,
             stack,
@@ -225,7 +231,8 @@ impl Process {
             ..
         } = self;
         let (sets_shared, looked, stalled) = (*sets_shared, *pumped, *stalled);
-        let around = Around { stack, sets, any_exposed, sets_shared, looked, within_host, stalled, timers };
+        let around =
+            Around { stack, sets, any_exposed, sets_shared, unheard, looked, within_host, stalled, timers };
         (sleepers, around)
     }
 
@@ -357,6 +364,7 @@ pub(crate) fn wait(
                 let _ = sys::poll(extra, Some(0), since);
             }
         });
+        guard.hear_broker_sometimes();
         return (guard, Woken::Look);
     }
     let context = guard.context;
