@@ -226,6 +226,8 @@ struct Site {
     digest: String,
     /// Processes of nginx's.
     family: Vec<u32>,
+    /// AF_XDP sockets while each worker has its stack.
+    sockets: u64,
 }
 
 fn policy() -> String {
@@ -256,8 +258,9 @@ impl Site {
         command.arg(format!("{ROOT}/nginx.conf"));
         let nginx = Server::spawn(command);
         eventually("nginx has its workers", || titled(nginx.id(), "nginx: worker process").len() == WORKERS);
-        let mut site = Site { lab, broker, nginx, digest, family: Vec::new() };
+        let mut site = Site { lab, broker, nginx, digest, family: Vec::new(), sockets: 0 };
         site.is_accelerated();
+        site.sockets = site.xdp_sockets();
         site.family = descendants(site.nginx.id());
         site
     }
@@ -304,10 +307,11 @@ impl Site {
         self.broker = Broker::start(&self.lab, &policy(), &capabilities(), &[]);
     }
 
-    /// AF_XDP sockets of nginx's processes.
-    fn xdp_sockets(&self) -> usize {
-        let table = succeed(&self.lab, "server", &["ss", "--xdp", "-a", "-H"]);
-        table.lines().count()
+    /// AF_XDP sockets in the server's namespace.
+    fn xdp_sockets(&self) -> u64 {
+        let table = succeed(&self.lab, "server", &["cat", "/proc/net/protocols"]);
+        let line = table.lines().find(|line| line.starts_with("XDP ")).expect("a kernel with AF_XDP");
+        line.split_whitespace().nth(2).and_then(|count| count.parse().ok()).expect("a number")
     }
 
     /// Files that nginx's processes have open, without sockets: those of closed connections are kept for others.
@@ -381,7 +385,11 @@ fn who_sleeps_hears_of_it() {
         send(site.broker.id(), signal);
         site.broker_is_gone();
         eventually("nothing of the broker's is open", || site.xdp_sockets() == 0);
+        // Whatever they still had to do in this moment is done.
+        (0..8).for_each(|_| assert!(site.answers()));
+        sleep(Duration::from_millis(1500));
         site.begin_again();
+        eventually("each has its stack again", || site.xdp_sockets() == site.sockets);
         site.is_accelerated();
     }
     site.ends();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use lab::{INTERFACE, Lab};
 use overfly_link::broker::message::{Hello, Role, Token};
-use overfly_link::broker::{Client, Heard, Lease, Leash, Parting, Refusal, observer};
+use overfly_link::broker::{Client, Heard, Holder, Lease, Leash, Parting, Refusal, observer};
 use overfly_link::xdp::XdpLink;
 use overfly_link::{Error, messages};
 use overfly_steer::{Admission, Applicant, Event, Options, Share, stand};
@@ -56,6 +56,8 @@ struct Standing {
 
 impl Standing {
     fn start(lab: &Lab) -> Standing {
+        // A child that another test of this process is about to start may have the last one's socket for a moment still.
+        wait_until("the name is nobody's", || lab.server.within(|| Holder::of(INTERFACE)) == Holder::Nobody);
         let (stop, told) = UnixStream::pair().unwrap();
         let (ready, begins) = mpsc::channel();
         let thread = lab.server.within(|| {

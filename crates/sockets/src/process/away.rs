@@ -5,8 +5,8 @@
 //!   move them: they end as by a reset.
 //! * Meanwhile the process is *away*. What belongs to the interface is closed. Listeners and UDP sockets stay what they are, and hear what
 //!   their kernel sockets hear; what the program opens is the kernel's.
-//! * While the program is at work it is looked every second whether there is a broker again. Its stack gives the process a new engine, in
-//!   which its listeners and UDP sockets have their places.
+//! * It is looked every second whether there is a broker again, while the program waits, too: where others listen beside it, nothing would
+//!   come that woke it. Its stack gives the process a new engine, in which its listeners and UDP sockets have their places.
 
 use core::net::Ipv4Addr;
 use core::time::Duration;
@@ -235,6 +235,12 @@ impl Process {
         self.away = Some(Away { next: now() + PAUSE, told: false });
         self.watch_new_links();
         Ok(())
+    }
+
+    /// When it is looked next whether there is a broker again.
+    #[inline]
+    pub(super) fn looks_for_broker(&self) -> Option<Instant> {
+        self.away.map(|away| away.next)
     }
 
     /// Looks whether there is a broker again, if it is time.
