@@ -678,3 +678,36 @@ fn a_stranger_in_the_brokers_place_is_no_broker() {
     site.is_accelerated();
     site.ends();
 }
+
+/// Whoever has the name and does not answer holds up nobody: a stranger that accepts no connection, and one of root's (a broker that is
+/// stopped) that says nothing on it.
+#[test]
+fn who_does_not_answer_in_the_brokers_place_is_not_waited_for() {
+    let mut site = Site::start();
+    for (user, backlog) in [("65534", 0), ("0", 100)] {
+        send(site.broker.id(), Signal::TERM);
+        site.broker_is_gone();
+        let script = format!(
+            "import socket, sys\nname = '\\0overfly/eth0'\n\
+             make = lambda: socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+             s, own = make(), make()\ns.bind(name)\ns.listen({backlog})\nown.connect(name)\n\
+             print('listening', flush=True)\nsys.stdin.readline()"
+        );
+        let mut stranger: Command = site.lab.command("server", "setpriv");
+        stranger.args(["--reuid", user, "--clear-groups", "/usr/bin/python3", "-c", &script]);
+        let mut stranger = stranger.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a stranger");
+        let mut line = String::new();
+        let mut said = BufReader::new(stranger.stdout.take().expect("a pipe"));
+        said.read_line(&mut line).expect("a line");
+        assert_eq!(line, "listening\n");
+        for _ in 0..30 {
+            assert!(site.answers(), "{user}");
+            sleep(Duration::from_millis(100));
+        }
+        drop(stranger.stdin.take());
+        stranger.wait().expect("wait");
+        site.begin_again();
+        site.is_accelerated();
+    }
+    site.ends();
+}

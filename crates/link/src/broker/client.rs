@@ -6,6 +6,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -131,10 +132,16 @@ impl Client {
     /// # Errors
     /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn connect(environment: &str) -> Result<Client, Error> {
-        let socket = greet(environment, Role::Client)?;
-        let interface = hear(socket.as_fd(), Welcome::parse)?;
+        let greeted = Greeted::new(environment)?;
+        let interface = greeted.welcome()?;
+        Ok(Client::welcomed(greeted, interface))
+    }
+
+    /// The client that a broker has welcomed.
+    #[must_use]
+    pub fn welcomed(Greeted(socket): Greeted, interface: Interface) -> Client {
         let (cluster, gifts) = (Cluster::default(), VecDeque::new());
-        Ok(Client { socket, interface, cluster, gifts, renewed: false, parting: None })
+        Client { socket, interface, cluster, gifts, renewed: false, parting: None }
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -533,8 +540,7 @@ impl Leash {
     /// Whether nobody has the other end any more. A forked child, which this leash does not tie, can ask it, too.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        rustix::net::recv(&self.0, &mut [0_u8; 1][..], flags) != Err(Errno::AGAIN)
+        !is_silent(&self.0)
     }
 
     /// Moves its descriptor to the first free number from `least` on, if there is one, out of the program's way.
@@ -548,6 +554,51 @@ impl Leash {
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// A broker that knows of a [`Client`], and has perhaps not answered yet: it has just begun, or is stopped.
+#[derive(Debug)]
+pub struct Greeted(OwnedFd);
+
+impl Greeted {
+    /// Connects as [`Client::connect`], and waits for nothing where the broker is one that stands as a service.
+    ///
+    /// # Errors
+    /// [`Error::BrokerAddress`], [`Error::BrokerGone`].
+    pub fn new(environment: &str) -> Result<Greeted, Error> {
+        greet(environment, Role::Client).map(Greeted)
+    }
+
+    /// Whether [`Greeted::welcome`] would not wait.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        !is_silent(&self.0)
+    }
+
+    /// Waits for the answer: the interface.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn welcome(&self) -> Result<Interface, Error> {
+        hear(self.0.as_fd(), Welcome::parse)
+    }
+
+    /// Gives the connection's descriptor a number from `least` on, if there is one.
+    pub fn move_up(&mut self, least: i32) {
+        move_up(&mut self.0, least);
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Nothing has come, and nobody has hung up.
+fn is_silent(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    rustix::net::recv(socket, &mut [0_u8; 1][..], flags) == Err(Errno::AGAIN)
 }
 
 fn move_up(descriptor: &mut OwnedFd, least: i32) {
@@ -583,10 +634,14 @@ fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
 
 fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
     let (name, token) = parse_environment(environment)?;
-    let socket = dial(name)?;
     // A name that everybody knows is anybody's while there is no broker.
+    let nobody = Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) };
+    let socket = match dial(name) {
+        Err(Error::BrokerGone { errno: Some(Errno::AGAIN), .. }) if may_return(name) => return Err(nobody),
+        dialed => dialed?,
+    };
     if may_return(name) && !is_ours(&socket) {
-        return Err(Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) });
+        return Err(nobody);
     }
     match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
         Ok(()) => Ok(socket),
@@ -603,10 +658,13 @@ pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
     dial_within(name, PATIENCE)
 }
 
-/// As [`dial`]; no step takes longer than `patience`.
+/// As [`dial`]; no step takes longer than `patience`. Where anybody may listen, the first one takes no time at all: who listens and accepts
+/// nobody would have others wait.
 pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    let open = may_return(name);
+    let flags = if open { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK } else { SocketFlags::CLOEXEC };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))
         .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
@@ -617,6 +675,9 @@ pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Err
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("connect")(errno)),
         }
+    }
+    if open {
+        rustix::fs::fcntl_setfl(&socket, OFlags::empty()).map_err(|errno| Error::system("F_SETFL", errno))?;
     }
     Ok(socket)
 }

@@ -9,7 +9,7 @@ mod lease;
 pub mod message;
 pub mod observer;
 
-pub use client::{Client, Gift, Leash, PairEnd, Parting, Sockets, anywhere};
+pub use client::{Client, Gift, Greeted, Leash, PairEnd, Parting, Sockets, anywhere};
 pub use lease::{Heard, Holder, Lease};
 
 use core::net::IpAddr;

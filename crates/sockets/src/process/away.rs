@@ -14,12 +14,13 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
 use overfly_engine::{Config, Instant};
 use overfly_link::Error;
-use overfly_link::broker::{Client, Parting, Protocol, Refusal, may_return};
+use overfly_link::broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
 use overfly_wire::MacAddr;
 use rustix::net::SocketFlags;
 
 use super::background::ring_bell;
 use super::handover::to_file;
+use super::show::welcomed;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
 use crate::carrier::Carrier;
@@ -29,6 +30,8 @@ use crate::table::Entry;
 /// How often it is looked whether there is a broker again, and after one has said no.
 const PAUSE: Duration = Duration::from_secs(1);
 const LONG_PAUSE: Duration = Duration::from_secs(30);
+/// After which time it is looked first whether one has answered that was greeted; then after longer and longer.
+const ANSWER_PAUSE: Duration = Duration::from_millis(1);
 /// How often a program that never waits hears what its broker says.
 const HEARING_PAUSE: Duration = Duration::from_millis(10);
 /// How long handshakes that are under way are waited for when the broker ends: nobody can move them.
@@ -39,12 +42,19 @@ const HANDSHAKES_PAUSE_US: u64 = 1000;
 const NO_DEVICE: MacAddr = MacAddr([2, 0, 0, 0, 0, 0]);
 
 /// There is no broker.
-#[derive(Clone, Copy)]
 pub(super) struct Away {
     /// When it is looked for one next.
     next: Instant,
     /// One has said no, and the reason was told.
     told: bool,
+    /// One that has not answered yet, and after which time it is looked again whether it has.
+    greeted: Option<(Greeted, Duration)>,
+}
+
+impl Away {
+    fn begin() -> Away {
+        Away { next: now() + PAUSE, told: false, greeted: None }
+    }
 }
 
 /// Why there is no stack.
@@ -133,7 +143,7 @@ impl Process {
         self.stack.lose_network(now());
         self.after_output();
         self.let_go_of_link();
-        self.away = Some(Away { next: now() + PAUSE, told: false });
+        self.away = Some(Away::begin());
         // Nobody sleeps on what is closed.
         self.wake_set(None);
         ring_bell();
@@ -232,7 +242,7 @@ impl Process {
     /// A stack without a network: there is no broker to begin with.
     pub(super) fn start_away(&mut self) -> Result<(), NoStack> {
         self.carry(Side::Network, Config::new(NO_DEVICE, Ipv4Addr::UNSPECIFIED, 32), Carrier::away())?;
-        self.away = Some(Away { next: now() + PAUSE, told: false });
+        self.away = Some(Away::begin());
         self.watch_new_links();
         Ok(())
     }
@@ -240,30 +250,48 @@ impl Process {
     /// When it is looked next whether there is a broker again.
     #[inline]
     pub(super) fn looks_for_broker(&self) -> Option<Instant> {
-        self.away.map(|away| away.next)
+        self.away.as_ref().map(|away| away.next)
     }
 
     /// Looks whether there is a broker again, if it is time.
     #[cold]
     pub(super) fn look_for_broker(&mut self) {
-        let Some(Away { next, told }) = self.away else { return };
-        if self.pumped < next {
-            return;
-        }
-        self.away = Some(Away { next: self.pumped + PAUSE, told });
-        if self.context == 0 && self.leash.is_none() {
-            let _ = self.try_connect_leash();
-        }
-        match self.try_start() {
+        let Some(away) = self.away.as_mut().filter(|away| away.next <= self.pumped) else { return };
+        away.next = self.pumped + PAUSE;
+        let outcome = match self.find_broker() {
+            Ok(false) => return,
+            Ok(true) => self.try_start(),
+            Err(error) => Err(self.no_stack(&error)),
+        };
+        match outcome {
             Ok(()) => self.come_back(),
             Err(NoStack::Yet) => {}
             Err(NoStack::Ever(reason)) => {
-                if !told {
+                let Some(away) = &mut self.away else { return };
+                away.next = self.pumped + LONG_PAUSE;
+                if !core::mem::replace(&mut away.told, true) {
                     kernel::complain(&format!("there is a broker again, but not for this process: {reason}"));
                 }
-                self.away = Some(Away { next: self.pumped + LONG_PAUSE, told: true });
             }
         }
+    }
+
+    /// Whether there is a broker that answers. One that has just begun, or is stopped, is not waited for.
+    fn find_broker(&mut self) -> Result<bool, Error> {
+        let begun = self.away.as_mut().and_then(|away| away.greeted.take());
+        let (greeted, pause) = match begun {
+            Some(begun) => begun,
+            None => (self.greet()?, ANSWER_PAUSE),
+        };
+        if greeted.has_answered() {
+            self.client = Some(welcomed(greeted)?);
+            return Ok(true);
+        }
+        if let Some(away) = &mut self.away {
+            away.next = self.pumped + pause;
+            away.greeted = Some((greeted, (pause * 2).min(PAUSE)));
+        }
+        Ok(false)
     }
 
     /// There is a stack again: its broker hears where this process listens, and where its UDP sockets are.

@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 
 use overfly_engine::Instant;
 use overfly_link::Error;
-use overfly_link::broker::Client;
+use overfly_link::broker::{Client, Greeted};
 use overfly_link::watch::Show;
 
 use super::Process;
@@ -41,11 +41,16 @@ impl Process {
         if let Some(client) = self.client.take() {
             return Ok(client);
         }
+        welcomed(self.greet()?)
+    }
+
+    /// Tells a broker that this process is there.
+    pub(super) fn greet(&self) -> Result<Greeted, Error> {
         // Nothing: the program was not started with `overfly run`.
-        let mut client = Client::connect(self.environment.as_deref().unwrap_or_default())?;
-        client.move_up(kernel::high_number());
-        table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
-        Ok(client)
+        let mut greeted = Greeted::new(self.environment.as_deref().unwrap_or_default())?;
+        greeted.move_up(kernel::high_number());
+        table::enter(greeted.as_fd().as_raw_fd(), Entry::Internal);
+        Ok(greeted)
     }
 
     /// Observers see this process no more.
@@ -143,6 +148,17 @@ impl Process {
         }
         for link in self.stack.transports() {
             link.each_counter(&mut each);
+        }
+    }
+}
+
+/// Waits until a broker has answered.
+pub(super) fn welcomed(greeted: Greeted) -> Result<Client, Error> {
+    match greeted.welcome() {
+        Ok(interface) => Ok(Client::welcomed(greeted, interface)),
+        Err(error) => {
+            table::enter(greeted.as_fd().as_raw_fd(), Entry::Kernel);
+            Err(error)
         }
     }
 }
