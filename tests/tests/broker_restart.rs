@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -163,31 +163,10 @@ for line in sys.stdin:
 "#;
 
 /// Connections that stay open, as many as are asked for; then an exchange over each.
-const MANY: &str = r#"
-import resource, socket, sys
-count = int(sys.argv[1])
-resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, count + 100))
-held = []
-request = b'GET /ok HTTP/1.1\r\nHost: x\r\n\r\n'
-def exchange(s):
-    s.sendall(request)
-    body = b''
-    while not body.endswith(b'o' * 1000):
-        more = s.recv(65536)
-        assert more, 'the connection ended'
-        body += more
-for _ in range(count):
-    s = socket.create_connection(('10.77.0.1', 8080), 20)
-    exchange(s)
-    held.append(s)
-print('ready', flush=True)
-sys.stdin.readline()
-for s in held: exchange(s)
-print('all', flush=True)
-"#;
+const MANY: &str = include_str!("programs/held.py");
 
 /// Such clients.
-struct Clients(Child, BufReader<std::process::ChildStdout>);
+struct Clients(Child, BufReader<ChildStdout>);
 
 impl Clients {
     fn start(lab: &Lab, digest: &str) -> Clients {
@@ -647,6 +626,18 @@ fn the_firewall_holds_while_there_is_no_broker_and_when_there_is_one_again() {
     site.ends();
 }
 
+/// Somebody who has the broker's name, as the script says it.
+fn occupant(lab: &Lab, user: &str, script: &str) -> (Child, BufReader<ChildStdout>) {
+    let mut command = lab.command("server", "setpriv");
+    command.args(["--reuid", user, "--clear-groups", "/usr/bin/python3", "-c", script]);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a stranger");
+    let mut said = BufReader::new(child.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line, "listening\n");
+    (child, said)
+}
+
 /// The name that everybody knows is anybody's while there is no broker: whoever takes it learns nothing, and gives nothing.
 #[test]
 fn a_stranger_in_the_brokers_place_is_no_broker() {
@@ -659,18 +650,12 @@ fn a_stranger_in_the_brokers_place_is_no_broker() {
                   heard, end = [], time.monotonic() + 5\n\
                   while time.monotonic() < end: c, _ = s.accept(); c.settimeout(1); heard.append(len(c.recv(100)))\n\
                   print(len(heard) > 3, sum(heard), flush=True)";
-    let mut stranger: Command = site.lab.command("server", "setpriv");
-    stranger.args(["--reuid", "65534", "--clear-groups", "/usr/bin/python3", "-c", script]);
-    let mut stranger = stranger.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("a stranger");
-    let mut said = BufReader::new(stranger.stdout.take().expect("a pipe"));
-    let mut line = String::new();
-    said.read_line(&mut line).expect("a line");
-    assert_eq!(line, "listening\n");
+    let (mut stranger, mut said) = occupant(&site.lab, "65534", script);
     for _ in 0..30 {
         assert!(site.answers());
         sleep(Duration::from_millis(100));
     }
-    line.clear();
+    let mut line = String::new();
     said.read_line(&mut line).expect("a line");
     assert_eq!(line, "True 0\n", "whether somebody came, and the bytes that it heard");
     stranger.wait().expect("wait");
@@ -693,13 +678,7 @@ fn who_does_not_answer_in_the_brokers_place_is_not_waited_for() {
              s, own = make(), make()\ns.bind(name)\ns.listen({backlog})\nown.connect(name)\n\
              print('listening', flush=True)\nsys.stdin.readline()"
         );
-        let mut stranger: Command = site.lab.command("server", "setpriv");
-        stranger.args(["--reuid", user, "--clear-groups", "/usr/bin/python3", "-c", &script]);
-        let mut stranger = stranger.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a stranger");
-        let mut line = String::new();
-        let mut said = BufReader::new(stranger.stdout.take().expect("a pipe"));
-        said.read_line(&mut line).expect("a line");
-        assert_eq!(line, "listening\n");
+        let (mut stranger, _said) = occupant(&site.lab, user, &script);
         for _ in 0..30 {
             assert!(site.answers(), "{user}");
             sleep(Duration::from_millis(100));

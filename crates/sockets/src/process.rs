@@ -393,10 +393,6 @@ impl Process {
 
     fn try_start(&mut self) -> Result<(), NoStack> {
         let mut client = self.take_client().map_err(|error| self.no_stack(&error))?;
-        // There was no broker when it was forked.
-        if self.context == 0 && self.leash.is_none() {
-            let _ = self.try_connect_leash();
-        }
         let outcome = self.try_start_with(&mut client);
         if outcome.is_ok() {
             self.client = Some(client);

@@ -6,11 +6,13 @@
 mod client;
 pub mod connection;
 mod lease;
+mod leash;
 pub mod message;
 pub mod observer;
 
-pub use client::{Client, Gift, Greeted, Leash, PairEnd, Parting, Sockets, anywhere};
+pub use client::{Client, Gift, Greeted, PairEnd, Parting, Sockets, anywhere};
 pub use lease::{Heard, Holder, Lease};
+pub use leash::Leash;
 
 use core::net::IpAddr;
 

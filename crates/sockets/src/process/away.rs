@@ -20,7 +20,6 @@ use rustix::net::SocketFlags;
 
 use super::background::ring_bell;
 use super::handover::to_file;
-use super::show::welcomed;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
 use crate::carrier::Carrier;
@@ -284,7 +283,7 @@ impl Process {
             None => (self.greet()?, ANSWER_PAUSE),
         };
         if greeted.has_answered() {
-            self.client = Some(welcomed(greeted)?);
+            self.client = Some(self.welcomed(greeted)?);
             return Ok(true);
         }
         if let Some(away) = &mut self.away {

@@ -41,7 +41,8 @@ impl Process {
         if let Some(client) = self.client.take() {
             return Ok(client);
         }
-        welcomed(self.greet()?)
+        let greeted = self.greet()?;
+        self.welcomed(greeted)
     }
 
     /// Tells a broker that this process is there.
@@ -51,6 +52,23 @@ impl Process {
         greeted.move_up(kernel::high_number());
         table::enter(greeted.as_fd().as_raw_fd(), Entry::Internal);
         Ok(greeted)
+    }
+
+    /// Waits until a broker has answered.
+    pub(super) fn welcomed(&mut self, greeted: Greeted) -> Result<Client, Error> {
+        match greeted.welcome() {
+            Ok(interface) => {
+                // There was no broker when this process was forked.
+                if self.context == 0 && self.leash.is_none() {
+                    let _ = self.try_connect_leash();
+                }
+                Ok(Client::welcomed(greeted, interface))
+            }
+            Err(error) => {
+                table::enter(greeted.as_fd().as_raw_fd(), Entry::Kernel);
+                Err(error)
+            }
+        }
     }
 
     /// Observers see this process no more.
@@ -148,17 +166,6 @@ impl Process {
         }
         for link in self.stack.transports() {
             link.each_counter(&mut each);
-        }
-    }
-}
-
-/// Waits until a broker has answered.
-pub(super) fn welcomed(greeted: Greeted) -> Result<Client, Error> {
-    match greeted.welcome() {
-        Ok(interface) => Ok(Client::welcomed(greeted, interface)),
-        Err(error) => {
-            table::enter(greeted.as_fd().as_raw_fd(), Entry::Kernel);
-            Err(error)
         }
     }
 }
