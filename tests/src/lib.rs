@@ -5,6 +5,7 @@
 pub mod control;
 pub mod measured;
 pub mod programs;
+pub mod service;
 pub mod soak;
 pub mod steady;
 pub mod tap;

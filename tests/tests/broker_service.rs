@@ -1,118 +1,12 @@
 //! `overfly broker`: it stands before programs come, serves users without privilege as its policy says, and ends with the last.
 
 use std::io::Read;
-use std::os::unix::net::UnixDatagram;
-use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
+use std::process::{Command, Stdio};
 
 use overfly_bench::lab::Lab;
+use overfly_tests::service::{Broker, OTHER, USER, accepts, as_user, capabilities};
 use overfly_tests::{Server, eventually, is_steered, output, overfly, send, succeed};
 use rustix::process::Signal;
-
-/// Nobody of this machine's.
-const USER: &str = "48123";
-const OTHER: &str = "48124";
-static UNIT: LazyLock<String> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/overfly-broker@.service");
-    std::fs::read_to_string(path).expect("the unit of systemd's")
-});
-
-/// A broker's process, what it says, and what it tells the service manager.
-struct Broker {
-    child: Child,
-    said: std::fs::File,
-    told: UnixDatagram,
-    folder: tempfile::TempDir,
-}
-
-impl Broker {
-    /// Started with these capabilities and no others, once it is ready.
-    fn start(lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
-        let broker = Broker::begin(lab, policy, capabilities, more);
-        eventually("it is ready", || broker.hears("READY=1"));
-        broker
-    }
-
-    fn begin(lab: &Lab, policy: &str, capabilities: &[&str], more: &[&str]) -> Broker {
-        let folder = tempfile::tempdir().expect("a folder");
-        let place = folder.path().join("broker.toml");
-        std::fs::write(&place, policy).expect("write the policy");
-        let notify = folder.path().join("notify");
-        let told = UnixDatagram::bind(&notify).expect("bind");
-        told.set_nonblocking(true).expect("no waiting");
-        let said = tempfile::tempfile().expect("a file");
-        // The capability is to make up for systemd's usual limit, or a smaller one.
-        let mut command = lab.command("server", "prlimit");
-        let bounds = capabilities.iter().map(|name| format!("+{}", name.to_lowercase()));
-        let bounds: Vec<String> = std::iter::once("-all".to_owned()).chain(bounds).collect();
-        command
-            .args(["--memlock=65536", "setpriv"])
-            .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set"])
-            .arg(bounds.join(","))
-            .arg(overfly())
-            .args(["broker", "--interface", "eth0", "--policy"])
-            .arg(&place)
-            .args(more)
-            .env("NOTIFY_SOCKET", &notify)
-            .stdin(Stdio::null())
-            .stderr(said.try_clone().expect("dup"));
-        Broker { child: command.spawn().expect("start the broker"), said, told, folder }
-    }
-
-    fn policy(&self, text: &str) {
-        std::fs::write(self.folder.path().join("broker.toml"), text).expect("write the policy");
-    }
-
-    /// Whether it has told this since it was asked last.
-    fn hears(&self, what: &str) -> bool {
-        let mut bytes = [0; 1024];
-        while let Ok(length) = self.told.recv(&mut bytes) {
-            if String::from_utf8_lossy(&bytes[..length]).contains(what) {
-                return true;
-            }
-        }
-        false
-    }
-
-    fn log(&self) -> String {
-        use std::os::unix::fs::FileExt;
-        let mut bytes = vec![0; 65_536];
-        let length = self.said.read_at(&mut bytes, 0).expect("read");
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
-    }
-
-    fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().expect("wait")
-    }
-}
-
-impl Drop for Broker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn capabilities() -> Vec<&'static str> {
-    let line = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
-    let names = line.expect("the unit bounds capabilities").split(' ');
-    names.map(|name| name.strip_prefix("CAP_").expect("a capability")).collect()
-}
-
-/// As a user who has nothing but its number.
-fn as_user(lab: &Lab, side: &str, user: &str) -> Command {
-    let mut command = lab.command(side, "setpriv");
-    command.args([
-        "--reuid",
-        user,
-        "--regid",
-        user,
-        "--clear-groups",
-        "--bounding-set=-all",
-        "--inh-caps=-all",
-    ]);
-    command
-}
 
 /// A web server of a user's, under `overfly run`.
 fn web(lab: &Lab, user: &str, port: &str) -> Server {
@@ -125,18 +19,6 @@ fn web(lab: &Lab, user: &str, port: &str) -> Server {
 fn answers(lab: &Lab, port: &str) -> bool {
     let url = format!("http://10.77.0.1:{port}/");
     output(lab, "client", &["curl", "-sf", "-o", "/dev/null", "--max-time", "5", &url]).status.success()
-}
-
-fn top(lab: &Lab) -> serde_json::Value {
-    let binary = overfly().to_str().expect("UTF-8").to_owned();
-    let text = succeed(lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
-    serde_json::from_str(&text).expect("JSON")
-}
-
-fn accepts(lab: &Lab) -> u64 {
-    let look = top(lab);
-    let stacks = look["stacks"].as_array().expect("stacks").iter();
-    stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
 }
 
 #[test]
@@ -202,18 +84,13 @@ fn a_user_without_privilege_is_served_as_the_policy_says() {
         assert!(series || by_reason, "{name} has no series:\n{page}");
     }
 
-    // Told to stop, it takes nobody any more, and waits for those who are there.
-    send(broker.child.id(), Signal::TERM);
+    // Told to stop, it ends, and who was there goes on.
+    send(broker.id(), Signal::TERM);
     eventually("it says that it stops", || broker.hears("STOPPING=1"));
-    let late =
-        as_user(&lab, "server", USER).arg(overfly()).args(["run", "--", "true"]).output().expect("start");
-    let said = String::from_utf8_lossy(&late.stderr).into_owned();
-    assert!(said.contains("takes no more programs"), "{said}");
-    assert!(broker.ended().is_none() && answers(&lab, "8001"));
-    server.stop();
     eventually("the broker ends", || broker.ended().is_some());
     assert!(broker.ended().is_some_and(|status| status.success()), "{}", broker.log());
-    assert!(!is_steered(&lab));
+    assert!(!is_steered(&lab) && answers(&lab, "8001"));
+    server.stop();
 }
 
 #[test]
@@ -233,7 +110,7 @@ fn a_service_with_nobody_to_serve_ends_at_once_and_a_second_one_says_why_it_does
     let mut second = Broker::begin(&lab, "", &capabilities(), &[]);
     eventually("the second one ends", || second.ended().is_some());
     assert!(second.log().contains("eth0 has a broker already"), "{}", second.log());
-    send(broker.child.id(), Signal::TERM);
+    send(broker.id(), Signal::TERM);
     eventually("it ends", || broker.ended().is_some());
     assert!(broker.ended().is_some_and(|status| status.success()), "{}", broker.log());
     assert!(!is_steered(&lab));

@@ -1,5 +1,6 @@
 //! One broker for each interface and network namespace: a process of its own, so that programs come and go in any order.
 
+mod heard;
 mod notify;
 mod policy;
 pub(crate) mod service;
@@ -8,17 +9,18 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Heard, Holder, Lease};
+use overfly_link::broker::{Deferral, Holder, Lease};
 use overfly_profile::InForce;
 use overfly_profile::options::Options;
 use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
+use self::heard::Place;
 use crate::acceleration::attachment_options;
 use crate::complain;
 
@@ -28,9 +30,10 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A program's place at the broker of an interface. Dropping it gives the place up; the broker ends with the last.
 pub(crate) struct Membership {
-    interface: String,
-    lease: Arc<Lease>,
-    leaving: Arc<AtomicBool>,
+    place: Arc<Place>,
+    environment: String,
+    /// What the device's settings were before the broker changed them.
+    before: Option<Deferral>,
     /// Says what the broker has to say; at the end, whether that goes on.
     listening: Option<JoinHandle<bool>>,
     /// The broker, if it was started for this program.
@@ -111,19 +114,20 @@ impl Membership {
     }
 
     fn new(interface: &str, lease: Lease, broker: Option<Child>) -> Result<Membership, String> {
-        let (lease, leaving) = (Arc::new(lease), Arc::new(AtomicBool::new(false)));
+        let (environment, before) = (lease.environment().to_owned(), lease.device_before());
+        let place = Arc::new(Place::new(interface, lease));
         let listen = {
-            let (lease, leaving) = (Arc::clone(&lease), Arc::clone(&leaving));
-            move || listen(&lease, &leaving)
+            let place = Arc::clone(&place);
+            move || place.listen()
         };
         let listening = std::thread::Builder::new().spawn(listen);
         let listening = listening.map_err(|error| format!("no thread could be started: {error}"))?;
-        Ok(Membership { interface: interface.to_owned(), lease, leaving, listening: Some(listening), broker })
+        Ok(Membership { place, environment, before, listening: Some(listening), broker })
     }
 
     /// The value of `OVERFLY_BROKER` for the program.
     pub(crate) fn environment(&self) -> &str {
-        self.lease.environment()
+        &self.environment
     }
 
     /// The broker, if it is a child of this process.
@@ -134,9 +138,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let before = self.lease.device_before();
-        self.leaving.store(true, Ordering::Release);
-        self.lease.begin_to_leave();
+        self.place.leave();
         if self.listening.take().is_some_and(|listening| listening.join().unwrap_or(false)) {
             return;
         }
@@ -144,23 +146,9 @@ impl Drop for Membership {
             let _ = broker.wait();
         }
         // A broker that was killed could not do it.
-        if let Some(before) = before.filter(|_| Holder::of(&self.interface) == Holder::Nobody) {
-            let _ = restore_deferral(&self.interface, before);
-        }
-    }
-}
-
-/// Says on standard error what the broker has to say, until the lease is over. True if the broker goes on without it.
-fn listen(lease: &Lease, leaving: &AtomicBool) -> bool {
-    loop {
-        let was_leaving = leaving.load(Ordering::Acquire);
-        match lease.hear() {
-            Heard::News(words) => complain(words),
-            Heard::GoesOn => return true,
-            Heard::Ended => return false,
-            // A broker that does not answer in time is not known to have ended.
-            Heard::Nothing if was_leaving => return true,
-            Heard::Nothing => {}
+        let interface = self.place.interface();
+        if let Some(before) = self.before.filter(|_| Holder::of(interface) == Holder::Nobody) {
+            let _ = restore_deferral(interface, before);
         }
     }
 }

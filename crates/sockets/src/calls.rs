@@ -59,7 +59,9 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 if table::lookup(descriptor) != Entry::Socket(id) {
                     continue;
                 }
-                if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id) {
+                if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id)
+                    || guard.hear_broker_sometimes()
+                {
                     continue;
                 }
                 return Ok((guard, id));

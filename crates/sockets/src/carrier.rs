@@ -24,7 +24,12 @@ pub(crate) enum Carrier {
     Memif(Station),
     Tap(Box<TapPort>),
     Loopback(Box<Loopback>),
+    /// None, as long as there is no broker: nothing comes, and what is written goes nowhere.
+    Away(Box<[u8]>),
 }
+
+/// Longer than any frame.
+const AWAY_LEN: usize = SEGMENT_OFFLOAD as usize + 256;
 
 impl Carrier {
     /// Opens what the broker gave. Its descriptors move out of the program's way.
@@ -52,6 +57,23 @@ impl Carrier {
         }
     }
 
+    /// One in the place of an interface's, until there is a broker again.
+    pub(crate) fn away() -> Carrier {
+        Carrier::Away(vec![0; AWAY_LEN].into())
+    }
+
+    /// It is about to be closed, with all that it has open.
+    pub(crate) fn disown(&self) {
+        if let Carrier::Xdp(link) = self {
+            link.own_descriptors().for_each(release);
+        }
+    }
+
+    /// Whether it is an interface's.
+    pub(crate) const fn is_interfaces(&self) -> bool {
+        matches!(self, Carrier::Xdp(_))
+    }
+
     /// One that carries connections within the host, for the stack of a context; `own` is its hardware address.
     pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<Carrier, String> {
         const { assert!(CONTEXTS <= STACKS_MAX as usize) };
@@ -66,12 +88,13 @@ impl Carrier {
             Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
             Carrier::Tap(port) => port.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
             Carrier::Loopback(loopback) => vec![loopback.descriptor().as_raw_fd()],
+            Carrier::Away(_) => Vec::new(),
         }
     }
 
     /// Whether its descriptors are readable for others than frames, too: who wants to exchange some.
     pub(crate) const fn has_doors(&self) -> bool {
-        !matches!(self, Carrier::Xdp(_) | Carrier::Tap(_))
+        !matches!(self, Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_))
     }
 
     /// There is something that nobody wakes this end for: sleep for a short time only.
@@ -79,7 +102,7 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.transmit_pending(),
             Carrier::Memif(station) => station.is_busy(),
-            Carrier::Tap(_) => false,
+            Carrier::Tap(_) | Carrier::Away(_) => false,
             Carrier::Loopback(loopback) => loopback.is_busy(),
         }
     }
@@ -93,7 +116,7 @@ impl Carrier {
     pub(crate) fn segment_offload(&self) -> u32 {
         match self {
             Carrier::Xdp(link) => link.segment_offload(),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
         }
     }
 
@@ -107,7 +130,7 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.look_unseen(unseen),
             Carrier::Tap(port) => port.look_unseen(unseen),
-            Carrier::Memif(_) | Carrier::Loopback(_) => {}
+            Carrier::Memif(_) | Carrier::Loopback(_) | Carrier::Away(_) => {}
         }
     }
 
@@ -117,7 +140,7 @@ impl Carrier {
         match self {
             Carrier::Xdp(link) => link.wait_to_accept(),
             Carrier::Tap(port) => port.wait_to_accept(),
-            Carrier::Memif(_) | Carrier::Loopback(_) => {}
+            Carrier::Memif(_) | Carrier::Loopback(_) | Carrier::Away(_) => {}
         }
     }
 
@@ -126,7 +149,7 @@ impl Carrier {
     pub(crate) fn others_wait(&self) -> usize {
         match self {
             Carrier::Xdp(link) => link.others_wait(),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
         }
     }
 
@@ -135,7 +158,7 @@ impl Carrier {
     pub(crate) fn hold(&self, bytes: u64) -> u64 {
         match self {
             Carrier::Xdp(link) => link.hold(bytes),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) => 0,
+            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
         }
     }
 
@@ -184,6 +207,7 @@ impl Carrier {
                 loopback.counters().named().for_each(|(name, value)| each("loopback", name, value));
                 hub.link_counters().named().for_each(|(name, value)| each("loopback", name, value));
             }
+            Carrier::Away(_) => {}
         }
     }
 
@@ -198,6 +222,7 @@ impl Carrier {
             Carrier::Loopback(loopback) => {
                 format!("{:?} {:?}", loopback.counters(), loopback.hub().link_counters())
             }
+            Carrier::Away(_) => "there is no broker".to_owned(),
         }
     }
 }
@@ -232,6 +257,7 @@ impl Transport for Carrier {
             Carrier::Memif(station) => station.receive(budget, each),
             Carrier::Tap(port) => port.receive(budget, each),
             Carrier::Loopback(loopback) => loopback.receive(budget, each),
+            Carrier::Away(_) => 0,
         }
     }
 
@@ -240,7 +266,7 @@ impl Transport for Carrier {
         match self {
             Carrier::Xdp(link) => link.flush(),
             Carrier::Memif(station) => station.flush(),
-            Carrier::Tap(_) => {}
+            Carrier::Tap(_) | Carrier::Away(_) => {}
             Carrier::Loopback(loopback) => loopback.flush(),
         }
     }
@@ -277,7 +303,7 @@ impl Transport for Carrier {
 
     fn arm(&mut self) -> bool {
         match self {
-            Carrier::Xdp(_) => true,
+            Carrier::Xdp(_) | Carrier::Away(_) => true,
             Carrier::Memif(station) => station.arm(),
             Carrier::Tap(port) => port.arm(),
             Carrier::Loopback(loopback) => loopback.arm(),
@@ -286,7 +312,7 @@ impl Transport for Carrier {
 
     fn rang(&mut self) {
         match self {
-            Carrier::Xdp(_) | Carrier::Tap(_) => {}
+            Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_) => {}
             Carrier::Memif(station) => station.rang(),
             Carrier::Loopback(loopback) => loopback.rang(),
         }
@@ -294,7 +320,7 @@ impl Transport for Carrier {
 
     fn take_gone(&mut self) -> Vec<[u8; 6]> {
         match self {
-            Carrier::Xdp(_) | Carrier::Tap(_) => Vec::new(),
+            Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_) => Vec::new(),
             Carrier::Memif(station) => station.take_gone(),
             Carrier::Loopback(loopback) => loopback.take_gone(),
         }
@@ -309,6 +335,7 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.frame(),
             Carrier::Tap(port) => port.frame(),
             Carrier::Loopback(loopback) => loopback.frame(),
+            Carrier::Away(nowhere) => Some(nowhere),
         }
     }
 
@@ -327,6 +354,7 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.commit(length),
             Carrier::Tap(port) => port.commit(length),
             Carrier::Loopback(loopback) => loopback.commit(length),
+            Carrier::Away(_) => {}
         }
     }
 
@@ -337,6 +365,7 @@ impl FrameSink for Carrier {
             Carrier::Memif(station) => station.commit_unfinished(length, left),
             Carrier::Tap(port) => port.commit_unfinished(length, left),
             Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
+            Carrier::Away(_) => {}
         }
     }
 

@@ -2,6 +2,7 @@
 //! exit do to it.
 
 mod acceptors;
+mod away;
 mod background;
 pub(crate) mod contexts;
 mod datagram;
@@ -9,6 +10,7 @@ mod exec;
 mod family;
 mod handover;
 mod kernel_set;
+mod leash;
 mod leaving;
 mod loopback;
 mod pairs;
@@ -37,6 +39,7 @@ use overfly_profile::rules::{self, Direction, Rules};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
+use self::away::{Away, NoStack};
 pub(crate) use self::contexts::process;
 pub(crate) use self::datagram::Placed;
 pub(crate) use self::exec::before_exec;
@@ -52,7 +55,6 @@ pub(crate) use self::spin::{goes_on, spin_until};
 use self::timers::Timers;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::descriptors::Descriptors;
-use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::{Guard, Guarded};
 use crate::memory::Source;
@@ -156,6 +158,10 @@ pub(crate) struct Process {
     environment: Option<String>,
     leash: Option<Leash>,
     client: Option<Client>,
+    /// There was a broker, and will be one again, perhaps.
+    away: Option<Away>,
+    /// When it was last asked whether the broker has something to say.
+    heard: Instant,
     interface: Option<Interface>,
     /// What a socket comes with.
     fresh: Option<Fresh>,
@@ -275,6 +281,8 @@ impl Process {
             environment: None,
             leash: None,
             client: None,
+            away: None,
+            heard: Instant::from_micros(0),
             interface: None,
             fresh: None,
             receive_buffer_max: 0,
@@ -350,25 +358,6 @@ impl Process {
         self.statistics.enabled = reports;
     }
 
-    /// Ties this process to `overfly run`: it dies with it. So does a child that was forked while `overfly run` was dying,
-    /// which is too late to be tied as its parent (`of_tied`) was.
-    fn connect_leash(&mut self, of_tied: bool) {
-        let Some(environment) = &self.environment else { return };
-        match Leash::connect(environment) {
-            Ok(mut leash) => {
-                leash.move_up(kernel::high_number());
-                table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
-                self.leash = Some(leash);
-            }
-            // A broker that is full, or slow, lives: then there is nothing to die for.
-            Err(error) if of_tied && error.is_end_of_broker() => {
-                let _ =
-                    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
-            }
-            Err(error) => self.fall_back(&error.to_string()),
-        }
-    }
-
     /// The kernel carries the program's sockets from now on, unless that is forbidden.
     fn fall_back(&mut self, reason: &str) {
         if self.start == Start::Failed {
@@ -389,20 +378,26 @@ impl Process {
     /// Makes the stack, at its first use. Returns whether it runs.
     pub(crate) fn start(&mut self) -> bool {
         if self.start == Start::Untried {
-            match self.try_start() {
+            let outcome = match self.try_start() {
+                Err(NoStack::Yet) => self.start_away(),
+                outcome => outcome,
+            };
+            match outcome {
                 Ok(()) => self.start = Start::Running,
-                Err(reason) => self.fall_back(&reason),
+                Err(NoStack::Ever(reason)) => self.fall_back(&reason),
+                Err(NoStack::Yet) => {}
             }
         }
         self.start == Start::Running
     }
 
-    fn try_start(&mut self) -> Result<(), String> {
-        let mut client = self.take_client()?;
+    fn try_start(&mut self) -> Result<(), NoStack> {
+        let mut client = self.take_client().map_err(|error| self.no_stack(&error))?;
         let outcome = self.try_start_with(&mut client);
         if outcome.is_ok() {
             self.client = Some(client);
             self.begin_to_show();
+            self.watch_new_links();
         } else {
             // The broker takes back what it gave.
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
@@ -411,14 +406,15 @@ impl Process {
         outcome
     }
 
-    fn try_start_with(&mut self, client: &mut Client) -> Result<(), String> {
+    fn try_start_with(&mut self, client: &mut Client) -> Result<(), NoStack> {
         let interface = client.interface().clone();
         if interface.addresses.is_empty() {
-            return Err(format!("interface {} has no address", interface.name));
+            return Err(format!("interface {} has no address", interface.name).into());
         }
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
-        let link = Carrier::open(client.open_stack().map_err(|error| error.to_string())?)?;
+        let sockets = client.open_stack();
+        let link = Carrier::open(sockets.map_err(|error| self.no_stack(&error))?)?;
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
         // RFC 8200 section 5: a link with less carries no IPv6.
@@ -481,21 +477,6 @@ impl Process {
         if self.options.high_throughput_mode != 0 {
             self.stack.enlarge_batches(LARGE_BATCHES);
         }
-        // Sets that are watched already must hear of this one, too.
-        self.watch_everywhere();
-        for index in 0..self.sets.len() {
-            let set = &mut self.sets[index];
-            if core::mem::take(&mut set.prepared) {
-                set.tainted = true;
-                self.prepare(SetId(index as u32));
-            } else if self.sleepers.any_in(SetId(index as u32)) {
-                // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
-                self.prepare(SetId(index as u32));
-                self.wake_all_in(SetId(index as u32));
-            }
-        }
-        let (sleepers, mut world) = self.machine();
-        sleepers.wake_beside(&mut world);
         Ok(())
     }
 
@@ -556,6 +537,7 @@ impl Process {
         sleepers.background.stand_back(&mut world);
         bound::falls_silent(self.context);
         self.client = None;
+        self.away = None;
         self.interface = None;
         self.link_descriptors.clear();
         self.doors.clear();
@@ -581,6 +563,9 @@ impl Process {
     /// Takes what has arrived, runs timers, sends what is due.
     pub(crate) fn pump(&mut self) -> usize {
         self.pumped = now();
+        if self.away.is_some() {
+            self.look_for_broker();
+        }
         self.heed_kick();
         let received = self.stack.pump(self.pumped);
         if self.sleepers.acceptors() > 0 {
@@ -703,15 +688,20 @@ impl Process {
     /// One of the library's own descriptors is readable.
     pub(crate) fn heed(&mut self, tag: &Tag) {
         match tag {
-            Tag::Broker(_) => self.take_gifts(),
+            Tag::Broker(_) => {
+                self.hear_broker();
+            }
             Tag::Bell(_) => self.hush(),
             Tag::Doors(_) => self.stack.rang(),
             Tag::Stack | Tag::Program | Tag::Listener(_) => {}
         }
     }
 
-    /// What poll() has found, the program's descriptors among it.
+    /// What poll() has found, the program's descriptors among it; and what the broker has said meanwhile.
     pub(crate) fn heed_all(&mut self, polled: &[libc::pollfd]) {
+        if self.has_unheard() {
+            self.hear_broker();
+        }
         for entry in polled.iter().filter(|entry| entry.revents != 0) {
             self.heed(&tag(self.private_data(entry.fd)));
         }
@@ -790,7 +780,8 @@ impl Process {
     /// Whether frames for this address can reach the stack. `bound` may be a link-local address with the index of its link.
     fn is_accelerated_address(&self, bound: SocketAddr) -> bool {
         let address = bound.ip().to_canonical();
-        address.is_unspecified() || self.is_own(address) && !self.is_elsewhere(bound)
+        // Which addresses those are the next broker says.
+        address.is_unspecified() || self.is_away() || self.is_own(address) && !self.is_elsewhere(bound)
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
@@ -911,8 +902,10 @@ impl Process {
             |error: &dyn core::fmt::Display| Refused { why: Why::Refused, reason: error.to_string() };
         if self.stack.join(Side::Network, id, local).map_err(|error| by_engine(&error))?
             && let Some(client) = &mut self.client
+            && let Err(error) = client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
+            && !self.is_parting(&error)
         {
-            client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true).map_err(Refused::new)?;
+            return Err(Refused::new(error));
         }
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.set_listening(true);
@@ -1132,7 +1125,7 @@ pub(crate) fn load() {
     // The first look at the clock asks the kernel where it is; a sandbox that the program enters later may forbid to ask.
     let _ = now();
     process.adopt_all();
-    process.connect_leash(false);
+    process.connect_leash(None);
     ACTIVE.store(process.start != Start::Failed, Ordering::Release);
 }
 
@@ -1180,8 +1173,8 @@ pub(crate) fn after_fork_in_child() {
         unsafe {
             contexts::held(|process| {
                 if process.context == 0 {
-                    let tied = process.leash.take().is_some();
-                    process.connect_leash(tied);
+                    let parents = process.leash.take();
+                    process.connect_leash(parents.as_ref());
                 }
             });
         }

@@ -2,6 +2,8 @@
 //!
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
+#[cfg(not(test))]
+mod away;
 mod datagram;
 #[cfg(not(test))]
 mod handover;
@@ -495,12 +497,8 @@ impl<T: Transport> Stack<T> {
                 port.members.len() == 1
             }
             None => {
-                let listener = drive.engine.listen(local, backlog)?;
-                let settings = self.face.at(id).settings;
-                if settings.max_segment != 0 {
-                    drive.engine.set_listener_max_segment(listener, settings.max_segment);
-                }
-                drive.engine.set_listener_traffic_class(listener, settings.traffic_class);
+                let listener =
+                    settings::listen(&mut drive.engine, local, backlog, &self.face.at(id).settings)?;
                 self.face.ports.push(Port::new(side, local, listener, id));
                 true
             }

@@ -51,7 +51,7 @@ pub enum Event {
         /// Why.
         reason: String,
     },
-    /// It was told to stop: it takes no more programs, and ends when these have.
+    /// It was told to stop: it takes no more programs, and ends when these have handed their connections over.
     Ending {
         /// Programs that are served.
         programs: usize,

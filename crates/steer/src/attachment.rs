@@ -238,7 +238,7 @@ impl Attachment {
         let busy_poll = options.busy_poll && !is_veth && pools.iter().all(Pool::can_busy_poll);
         let deferral_before = if busy_poll {
             Some(
-                device::set_deferral(interface, device::BUSY_POLL)
+                device::begin_busy_poll(interface)
                     .map_err(|errno| Error::system("setting gro_flush_timeout", errno))?,
             )
         } else {

@@ -58,6 +58,17 @@ pub(crate) fn queues(interface: &str) -> Result<(u32, u32), Errno> {
 /// The settings that make busy polling worth it.
 pub(crate) const BUSY_POLL: Deferral = Deferral { napi_defer_hard_irqs: 2, gro_flush_timeout_ns: 200_000 };
 
+/// What a device's settings were before they were found so. Those of busy polling a broker has left that was killed: they were the
+/// kernel's own before.
+fn left_behind(found: Deferral) -> Deferral {
+    if found == BUSY_POLL { Deferral { napi_defer_hard_irqs: 0, gro_flush_timeout_ns: 0 } } else { found }
+}
+
+/// Sets those of busy polling, and returns what they were before there was a broker.
+pub(crate) fn begin_busy_poll(interface: &str) -> Result<Deferral, Errno> {
+    set_deferral(interface, BUSY_POLL).map(left_behind)
+}
+
 /// Sets them and returns what they were.
 pub(crate) fn set_deferral(interface: &str, wanted: Deferral) -> Result<Deferral, Errno> {
     change_deferral(interface, |_| Some(wanted))
@@ -127,7 +138,9 @@ mod tests {
         lab.server.enter();
         let before = set_deferral(INTERFACE, BUSY_POLL).unwrap();
         restore_deferral(INTERFACE, before).unwrap();
+        assert_eq!(left_behind(BUSY_POLL), Deferral { napi_defer_hard_irqs: 0, gro_flush_timeout_ns: 0 });
         let others = Deferral { gro_flush_timeout_ns: 7000, ..before };
+        assert_eq!(left_behind(others), others);
         assert_eq!(set_deferral(INTERFACE, others), Ok(before));
         restore_deferral(INTERFACE, before).unwrap();
         assert_eq!(set_deferral(INTERFACE, before), Ok(others));

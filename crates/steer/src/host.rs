@@ -59,8 +59,9 @@ pub fn host(
     Ok(())
 }
 
-/// As [`host`], as a service: it serves whomever `admission` admits until `stop` is readable. Then it takes no more programs, and
-/// ends with the last. `ready` is called when programs can come.
+/// As [`host`], as a service: it serves whomever `admission` admits until `stop` is readable. Then its clients hand over to the kernel
+/// what they have, and it ends; their programs go on, and come to the next broker that takes its place. `ready` is called when programs
+/// can come.
 ///
 /// # Errors
 /// Those of [`Attachment::attach`]; [`Error::Options`] if the interface has a broker already, or somebody else its name: programs
@@ -74,13 +75,14 @@ pub fn stand(
     ready: impl FnOnce(),
 ) -> Result<(), Error> {
     raise_descriptor_limit();
-    let (listener, name, _) = open_socket()?;
+    let (listener, ..) = open_socket()?;
+    // By this name its programs' processes find another broker, too, that takes its place.
+    let name = public_name(interface);
     let public = public_socket(interface).ok_or_else(|| {
         Error::Options(format!("{interface} has a broker already: end the programs that it serves"))
     })?;
-    let public = Some(public.ok_or_else(|| {
-        Error::Options(format!("another user's program has the name @{}", public_name(interface)))
-    })?);
+    let public =
+        Some(public.ok_or_else(|| Error::Options(format!("another user's program has the name @{name}")))?);
     let attachment = Attachment::attach(interface, options)?;
     let sockets = Sockets { listener, name, public };
     let service = Service::standing(Steering::new(attachment)?, sockets, in_force, admission);

@@ -1,31 +1,34 @@
 //! What every broker does, whatever carries the frames: one thread, one `poll` loop, one table of connections. What a client asked
 //! for is undone when its connection ends or its process dies, whichever is seen first.
 
+mod guests;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::message::{
-    Hello, Joined, Kind, MESSAGE_LEN_MAX, News, Reply, Request, Role, Token, Welcome, Wish,
+    Kind, MESSAGE_LEN_MAX, News, Reply, Request, Token, Welcome, Wish, Word,
 };
-use overfly_link::broker::{Deferral, Interface, LeftFrames, Refusal, Route, observer};
+use overfly_link::broker::{Deferral, Interface, LeftFrames, Route};
 use overfly_link::messages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::RecvFlags;
 use rustix::process::{PidfdFlags, pidfd_open};
-use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
 use crate::admission::{Admission, Applicant, Event, Share};
 use crate::broker::{BrokerCounters, lock};
-use crate::door::{Door, Silent, Sockets, turn_away};
+use crate::door::{Door, Silent, Sockets};
 use crate::error::Error;
-use crate::observers::{self, Peer, Seen, deliver};
+use crate::observers::{Peer, Seen, deliver};
 use crate::repair::HEARING_PAUSE;
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
+/// How long a broker that was told to end waits for its clients to hand over what they have.
+const PARTING: Duration = Duration::from_secs(20);
 /// How long to wait where the kernel has no memory.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -169,8 +172,10 @@ enum Term {
     First(Instant),
     /// Until the last program leaves.
     Last,
-    /// Until it is told to stop; then until the last program leaves.
+    /// Until it is told to stop.
     Standing,
+    /// It was, and has told its clients: until they have handed over what they have, and no longer than until then.
+    Parting(Instant),
 }
 
 pub(crate) struct Service<C: Carrier> {
@@ -198,7 +203,7 @@ impl<C: Carrier> Service<C> {
         service
     }
 
-    /// One that serves whomever `admission` admits, until it is told to stop and its last program leaves.
+    /// One that serves whomever `admission` admits, until it is told to stop and its clients have handed over what they have.
     pub(crate) fn standing(
         carrier: C,
         sockets: Sockets,
@@ -245,8 +250,8 @@ impl<C: Carrier> Service<C> {
             let [stopped, private, public, silent, connections, carrier] = self.wait(stop);
             if stopped.contains(&true) {
                 let Term::Standing = self.term else { return };
-                (self.term, stop) = (Term::Last, None);
-                self.note(Event::Ending { programs: self.programs.len() });
+                stop = None;
+                self.say_farewell();
             }
             // Before anybody is served: rules may have changed.
             let failed = self.carrier.wake(&carrier);
@@ -346,7 +351,9 @@ impl<C: Carrier> Service<C> {
     /// How long nothing needs to be looked at.
     fn pause(&self) -> Option<Duration> {
         let first = match self.term {
-            Term::First(until) => Some(until.saturating_duration_since(Instant::now())),
+            Term::First(until) | Term::Parting(until) => {
+                Some(until.saturating_duration_since(Instant::now()))
+            }
             Term::Endless | Term::Last | Term::Standing => None,
         };
         let waits = |one: &Connection<C::Waiting>| {
@@ -354,6 +361,23 @@ impl<C: Carrier> Service<C> {
         };
         let waiting = self.connections.iter().any(waits).then_some(HEARING_PAUSE);
         [self.door.pause(), self.carrier.pause(), first, waiting].into_iter().flatten().min()
+    }
+
+    /// It was told to stop: its clients hand over to the kernel what they have, and their programs go on without it.
+    fn say_farewell(&mut self) {
+        self.term = Term::Parting(Instant::now() + PARTING);
+        self.note(Event::Ending { programs: self.programs.len() });
+        self.spread(
+            "the broker ends: connections go on on the kernel's stack, and new ones are accelerated once there is another one",
+        );
+        for one in self.connections.iter().filter(|one| matches!(one.state, State::Client { .. })) {
+            deliver(&one.socket, &Word::Farewell.to_bytes(), &[]);
+        }
+    }
+
+    /// Another broker may come to serve the same programs.
+    const fn stands(&self) -> bool {
+        matches!(self.term, Term::Standing | Term::Parting(_))
     }
 
     /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
@@ -379,6 +403,10 @@ impl<C: Carrier> Service<C> {
             Term::Endless | Term::Standing => false,
             Term::First(until) => until <= Instant::now(),
             Term::Last => self.programs.is_empty(),
+            Term::Parting(until) => {
+                let has_some = |one: &Connection<C::Waiting>| one.stack().is_some() && !one.over;
+                until <= Instant::now() || !self.connections.iter().any(has_some)
+            }
         }
     }
 
@@ -403,8 +431,8 @@ impl<C: Carrier> Service<C> {
         let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
         let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
         let judged = match self.term {
-            Term::Standing => admission.judge(&applicant),
-            _ => Err("the broker was told to end, and takes no more programs".to_owned()),
+            Term::Parting(_) => Err("the broker was told to end, and takes no more programs".to_owned()),
+            _ => admission.judge(&applicant),
         };
         match judged {
             Ok(share) => {
@@ -438,91 +466,6 @@ impl<C: Carrier> Service<C> {
 
     fn count(&self, change: impl FnOnce(&mut BrokerCounters)) {
         change(&mut lock(&self.counters));
-    }
-
-    /// Hears who somebody is.
-    fn greet(&mut self, silent: Silent) {
-        let mut bytes = [0; MESSAGE_LEN_MAX];
-        let Silent { mut socket, peer, public, .. } = silent;
-        let (length, _) = match receive(&socket, &mut bytes) {
-            Ok(received) if received.0 > 0 => received,
-            _ => return,
-        };
-        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
-        let known = |program: &Program| Some((Hello::parse(message, program.token)?, program.number));
-        let known = self.programs.iter().find_map(known);
-        let mut share = None;
-        let (role, program) = match (known, Hello::parse(message, observer::PUBLIC)) {
-            (Some((role @ (Role::Leash | Role::Client), program)), _) if !public => (role, program),
-            (None, Some(Role::Program)) if self.carrier.shares().is_some() => {
-                match self.judge(&socket, peer) {
-                    Ok(its) => share = its,
-                    Err(reason) => {
-                        deliver(&socket, Reply::no(Refusal::BadRequest, &reason).as_bytes(), &[]);
-                        return self.count(|counters| counters.greetings_refused += 1);
-                    }
-                }
-                (Role::Program, self.next_program())
-            }
-            (None, Some(Role::Observer)) if public => {
-                let processes = self.connections.iter().filter(|process| !process.over);
-                let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
-                let delivered = observers::tell_all(&socket, peer, processes, self.carrier.left());
-                return self.count(|counters| counters.answers_undelivered += u64::from(!delivered));
-            }
-            _ => {
-                if public {
-                    let reason = "this is another version of Overfly's";
-                    deliver(&socket, Reply::no(Refusal::BadRequest, reason).as_bytes(), &[]);
-                }
-                return self.count(|counters| counters.greetings_refused += 1);
-            }
-        };
-        if let Some(peer) = peer {
-            self.door.knows(peer.user);
-        }
-        let own = self.connections.iter();
-        let own = own.filter(|one| one.peer.map(|its| its.user) == peer.map(|its| its.user)).count();
-        if !self.door.has_room(self.connections.len(), own, peer.is_some_and(Peer::may_join)) {
-            turn_away(&socket);
-            return self.count(|counters| counters.greetings_refused += 1);
-        }
-        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
-        let (state, delivered) = match role {
-            Role::Leash => (State::Leash, tie(&mut socket)),
-            Role::Program => (State::Lease, self.join(program, share, &socket)),
-            _ => {
-                let welcome = Welcome::new(&self.carrier.interface());
-                (State::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
-            }
-        };
-        let over = !delivered;
-        self.connections.push(Connection {
-            socket,
-            program,
-            peer,
-            seen: None,
-            process,
-            state,
-            finished: false,
-            over,
-        });
-        self.count(|counters| counters.answers_undelivered += u64::from(over));
-    }
-
-    /// One more program is served.
-    fn join(&mut self, number: u64, share: Option<(u32, Share)>, socket: &OwnedFd) -> bool {
-        let mut token = Token([0; 16]);
-        if getrandom(&mut token.0[..], GetRandomFlags::empty()).is_err() {
-            return false;
-        }
-        self.programs.push(Program { number, token, share });
-        if let Term::First(_) = self.term {
-            self.term = Term::Last;
-        }
-        let before = self.carrier.shares().flatten();
-        let joined = Joined::new(&self.door.sockets.name, token, &self.in_force, before);
-        deliver(socket, joined.as_bytes(), &[])
     }
 
     /// Reads one message of a connection and does what it says.
@@ -664,19 +607,6 @@ impl<C: Carrier> Service<C> {
             counters.undoing_failed += failed;
         });
     }
-}
-
-/// Gives a process what it can hold on to without hearing a word: one end of a pair, whose other end takes the place of the
-/// connection.
-fn tie(connection: &mut OwnedFd) -> bool {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let Ok((ours, theirs)) = pair else {
-        turn_away(connection);
-        return false;
-    };
-    let delivered = deliver(connection, Reply::yes(None).as_bytes(), &[theirs.as_fd()]);
-    *connection = ours;
-    delivered
 }
 
 /// One message and what comes with it: its length, which is more than there is room for if it is longer.

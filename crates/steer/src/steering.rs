@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::message::{Gift, Kind, Part, Renewed, StackPart, Wish};
+use overfly_link::broker::message::{Gift, Kind, Part, StackPart, Wish, Word};
 use overfly_link::broker::{Deferral, Interface, LeftFrames};
 use overfly_link::xdp::StackSockets;
 use rustix::io::fcntl_dupfd_cloexec;
@@ -555,7 +555,7 @@ impl Carrier for Steering {
         let (clients, now) = (clients.collect::<HashMap<_, _>>(), Instant::now());
         if std::mem::take(&mut self.renewed) {
             for client in clients.values() {
-                deliver(client, Renewed::default().as_bytes(), &[]);
+                deliver(client, &Word::Renewed.to_bytes(), &[]);
             }
         }
         let mut attachment = lock(&self.attachment);

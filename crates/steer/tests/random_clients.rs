@@ -94,7 +94,8 @@ fn attack(random: &mut Random, clients: &mut [OwnedFd], names: [&str; 2], token:
     if random.index(20) == 0 {
         clients[place] = dial(random.one_of(&names));
     }
-    let role = random.one_of(&[Role::Client, Role::Client, Role::Client, Role::Leash, Role::Observer]);
+    let role =
+        random.one_of(&[Role::Client, Role::Client, Role::Client, Role::Leash, Role::Observer, Role::Return]);
     let secret = random.one_of(&[token, token, token, observer::PUBLIC]);
     let hello = Hello::new(role, secret);
     let request = Request::new(&wish(random));

@@ -21,8 +21,8 @@ use crate::watch::metrics;
 /// Serve an interface to programs of users without privilege, as a service
 ///
 /// `overfly run` finds the broker of its interface by itself, and needs no privilege then. The policy says who is served,
-/// and how much they get. Told to stop (SIGTERM), the broker takes no more programs and ends with the last one. Systemd's unit
-/// is overfly-broker@INTERFACE.service.
+/// and how much they get. Told to stop (SIGTERM), the broker has programs hand their connections over to the kernel, and ends; they
+/// are accelerated again when another one begins. Systemd's unit is overfly-broker@INTERFACE.service.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The network interface to serve
@@ -172,13 +172,12 @@ impl Admission for Watch {
                 );
             }
             Event::Ending { programs: left } => {
-                let programs = if left == 1 { "program".to_owned() } else { format!("{left} programs") };
-                let until = if left == 0 {
-                    String::new()
-                } else {
-                    format!(", and waits for the {programs} that it serves")
+                let programs = match left {
+                    0 => String::new(),
+                    1 => ": a program goes on on the kernel's stack".to_owned(),
+                    several => format!(": {several} programs go on on the kernel's stack"),
                 };
-                say(Level::Notice, format_args!("{interface}: the broker was told to stop{until}"));
+                say(Level::Notice, format_args!("{interface}: the broker was told to stop{programs}"));
                 notify("STOPPING=1");
             }
             Event::News(line) => say(Level::Notice, line),

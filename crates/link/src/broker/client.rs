@@ -1,11 +1,11 @@
 //! The program's end of the connection.
 
-use core::ffi::c_int;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
@@ -13,19 +13,18 @@ use rustix::net::{
 };
 use zerocopy::IntoBytes;
 
+use super::lease::is_ours;
 use super::message::{
     self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart,
-    Welcome, Wish,
+    Welcome, Wish, Word,
 };
-use super::{Cluster, Interface, Protocol, Route, parse_environment};
+use super::{Cluster, Interface, Protocol, Route, may_return, parse_environment};
 use crate::messages::DESCRIPTORS_MAX;
 use crate::xdp::{QueueSockets, StackSockets};
 use crate::{Error, messages};
 
 /// Longer than the broker ever takes: a next hop may take a second to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// `fcntl` command (include/uapi/asm-generic/fcntl.h).
-const F_SETSIG: c_int = 10;
 
 /// What carries a stack's frames.
 #[derive(Debug)]
@@ -88,6 +87,17 @@ pub struct Client {
     gifts: VecDeque<Gift>,
     /// The stack has new sockets that nobody has fetched.
     renewed: bool,
+    /// The broker ends, or has ended.
+    parting: Option<Parting>,
+}
+
+/// How a broker leaves its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It said so, and waits until they have handed over what they have.
+    Farewell,
+    /// It is gone.
+    Gone,
 }
 
 /// A connection of the kernel's that a listener of this process is to accept.
@@ -119,9 +129,16 @@ impl Client {
     /// # Errors
     /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
     pub fn connect(environment: &str) -> Result<Client, Error> {
-        let socket = greet(environment, Role::Client)?;
-        let interface = hear(socket.as_fd(), Welcome::parse)?;
-        Ok(Client { socket, interface, cluster: Cluster::default(), gifts: VecDeque::new(), renewed: false })
+        let greeted = Greeted::new(environment)?;
+        let interface = greeted.welcome()?;
+        Ok(Client::welcomed(greeted, interface))
+    }
+
+    /// The client that a broker has welcomed.
+    #[must_use]
+    pub fn welcomed(Greeted(socket): Greeted, interface: Interface) -> Client {
+        let (cluster, gifts) = (Cluster::default(), VecDeque::new());
+        Client { socket, interface, cluster, gifts, renewed: false, parting: None }
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -363,14 +380,33 @@ impl Client {
     /// when there may be one.
     pub fn gift(&mut self) -> Option<Gift> {
         while self.gifts.is_empty() {
-            let (message, [socket, ..]) =
-                hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
-                    unasked(bytes).ok_or(Error::BrokerProtocol("not a gift"))
-                })
-                .ok()?;
-            self.keep(message, socket);
+            let heard = hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
+                unasked(bytes).ok_or(Error::BrokerProtocol("not a gift"))
+            });
+            match heard {
+                Ok((message, [socket, ..])) => self.keep(message, socket),
+                Err(error) => {
+                    if error.is_end_of_broker() {
+                        self.parting = Some(Parting::Gone);
+                    }
+                    return None;
+                }
+            }
         }
         self.gifts.pop_front()
+    }
+
+    /// Whether something came before an answer that was waited for, and nobody has asked for it since: the connection will not be
+    /// readable for it again.
+    #[must_use]
+    pub fn has_kept(&self) -> bool {
+        !self.gifts.is_empty() || self.renewed || self.parting.is_some()
+    }
+
+    /// Whether the broker ends. As [`Client::gift`], which must have been asked before, this does not wait for the news.
+    #[must_use]
+    pub fn parting(&self) -> Option<Parting> {
+        self.parting
     }
 
     /// The stack's new sockets, if the interface was gone and is there again; [`Client::interface`] is then as it is now. As
@@ -392,6 +428,7 @@ impl Client {
             }
             (Unasked::Gift(..), None) => {}
             (Unasked::Renewed, _) => self.renewed = true,
+            (Unasked::Farewell, _) => self.parting = Some(Parting::Farewell),
         }
     }
 
@@ -454,13 +491,16 @@ impl Client {
 enum Unasked {
     Gift(SocketAddr, SocketAddr),
     Renewed,
+    Farewell,
 }
 
 fn unasked(bytes: &[u8]) -> Option<Unasked> {
-    if message::Renewed::is(bytes) {
-        return Some(Unasked::Renewed);
+    match Word::parse(bytes) {
+        Some(Word::Renewed) => Some(Unasked::Renewed),
+        Some(Word::Farewell) => Some(Unasked::Farewell),
+        Some(Word::Leash) => None,
+        None => message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote)),
     }
-    message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote))
 }
 
 /// Whichever local address the route to `remote` says.
@@ -473,72 +513,54 @@ pub fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
     SocketAddr::new(address, port)
 }
 
-/// A connection that makes the kernel kill this process (SIGKILL) when the broker ends: a program whose frames nobody
-/// steers any more must not live on as if it served.
+/// A broker that knows of a [`Client`], and has perhaps not answered yet: it has just begun, or is stopped.
 #[derive(Debug)]
-pub struct Leash(OwnedFd);
+pub struct Greeted(OwnedFd);
 
-impl Leash {
-    /// Connects, given the value of `OVERFLY_BROKER`, and ties the calling process. A forked child is not tied by it.
+impl Greeted {
+    /// Connects as [`Client::connect`], and waits for nothing where the broker is one that stands as a service.
     ///
     /// # Errors
-    /// [`Error::BrokerAddress`], [`Error::BrokerGone`], [`Error::BrokerProtocol`], or what the kernel said.
-    pub fn connect(environment: &str) -> Result<Leash, Error> {
-        let connection = greet(environment, Role::Leash)?;
-        // The kernel wakes who waits for an answer before it signals that there is one: tied to the connection, the process
-        // could be killed by the answer that it has just read. Nothing is ever said on the socket that comes with it.
-        let (_, [Some(socket), ..]) =
-            hear_with_descriptors(connection.as_fd(), RecvFlags::empty(), Reply::parse)?
-        else {
-            return Err(Error::BrokerProtocol("no leash"));
-        };
-        let process = rustix::process::getpid().as_raw_nonzero().get();
-        let descriptor = socket.as_fd();
-        control(descriptor, libc::F_SETOWN, process, "F_SETOWN")?;
-        control(descriptor, F_SETSIG, libc::SIGKILL, "F_SETSIG")?;
-        let flags = rustix::fs::fcntl_getfl(descriptor).map_err(|errno| Error::system("F_GETFL", errno))?;
-        control(descriptor, libc::F_SETFL, flags.bits() as c_int | libc::O_ASYNC, "F_SETFL")?;
-        // It may have ended in between.
-        match rustix::net::recv(descriptor, &mut [0_u8; 1][..], RecvFlags::DONTWAIT | RecvFlags::PEEK) {
-            Err(Errno::AGAIN) => Ok(Leash(socket)),
-            Ok(_) => Err(Error::BrokerGone { operation: "leash", errno: None }),
-            Err(errno) => Err(gone("leash")(errno)),
-        }
+    /// [`Error::BrokerAddress`], [`Error::BrokerGone`].
+    pub fn new(environment: &str) -> Result<Greeted, Error> {
+        greet(environment, Role::Client).map(Greeted)
     }
 
-    /// Moves its descriptor to the first free number from `least` on, if there is one, out of the program's way.
+    /// Whether [`Greeted::welcome`] would not wait.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        !is_silent(&self.0)
+    }
+
+    /// Waits for the answer: the interface.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn welcome(&self) -> Result<Interface, Error> {
+        hear(self.0.as_fd(), Welcome::parse)
+    }
+
+    /// Gives the connection's descriptor a number from `least` on, if there is one.
     pub fn move_up(&mut self, least: i32) {
-        // It belongs to what the descriptor refers to who is signalled.
         move_up(&mut self.0, least);
     }
 
-    /// What hangs up when the broker ends.
+    /// The connection.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-fn move_up(descriptor: &mut OwnedFd, least: i32) {
-    if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&*descriptor, least) {
-        *descriptor = moved;
-    }
+/// Nothing has come, and nobody has hung up.
+pub(super) fn is_silent(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    rustix::net::recv(socket, &mut [0_u8; 1][..], flags) == Err(Errno::AGAIN)
 }
 
-/// `fcntl` with an integer: rustix has no F_SETOWN and F_SETSIG, and libc's fcntl is our own hook in the preloaded library.
-fn control(
-    descriptor: BorrowedFd<'_>,
-    command: c_int,
-    value: c_int,
-    operation: &'static str,
-) -> Result<(), Error> {
-    // SAFETY: these commands take an integer and touch no memory.
-    let result = unsafe { libc::syscall(libc::SYS_fcntl, descriptor.as_raw_fd(), command, value) };
-    if result >= 0 {
-        Ok(())
-    } else {
-        let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
-        Err(Error::system(operation, errno))
+pub(super) fn move_up(descriptor: &mut OwnedFd, least: i32) {
+    if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&*descriptor, least) {
+        *descriptor = moved;
     }
 }
 
@@ -550,9 +572,17 @@ fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
     }
 }
 
-fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
+pub(super) fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
     let (name, token) = parse_environment(environment)?;
-    let socket = dial(name)?;
+    // A name that everybody knows is anybody's while there is no broker.
+    let nobody = Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) };
+    let socket = match dial(name) {
+        Err(Error::BrokerGone { errno: Some(Errno::AGAIN), .. }) if may_return(name) => return Err(nobody),
+        dialed => dialed?,
+    };
+    if may_return(name) && !is_ours(&socket) {
+        return Err(nobody);
+    }
     match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
         Ok(()) => Ok(socket),
         // A broker that has no room says so and hangs up, perhaps before it has heard anything.
@@ -568,10 +598,13 @@ pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
     dial_within(name, PATIENCE)
 }
 
-/// As [`dial`]; no step takes longer than `patience`.
+/// As [`dial`]; no step takes longer than `patience`. Where anybody may listen, the first one takes no time at all: who listens and accepts
+/// nobody would have others wait.
 pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+    let open = may_return(name);
+    let flags = if open { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK } else { SocketFlags::CLOEXEC };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))
         .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
@@ -582,6 +615,9 @@ pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Err
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("connect")(errno)),
         }
+    }
+    if open {
+        rustix::fs::fcntl_setfl(&socket, OFlags::empty()).map_err(|errno| Error::system("F_SETFL", errno))?;
     }
     Ok(socket)
 }

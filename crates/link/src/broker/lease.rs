@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
-use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use rustix::net::{RecvFlags, Shutdown, shutdown};
 use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
 use super::client::{dial, hear_with_descriptors, tell};
-use super::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role};
-use super::{Deferral, environment, observer};
-use crate::Error;
+use super::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role, Token, Word};
+use super::{Deferral, environment, may_return, observer, parse_environment};
+use crate::{Error, messages};
 
 /// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
 /// processes, and of itself if no other program is left.
@@ -30,8 +30,21 @@ impl Lease {
     /// # Errors
     /// [`Error::BrokerGone`] if it ended meanwhile: try again. [`Error::Refused`], [`Error::BrokerProtocol`].
     pub fn at_interface(interface: &str) -> Result<Option<Lease>, Error> {
+        Lease::of(interface, Role::Program, observer::PUBLIC)
+    }
+
+    /// As [`Lease::at_interface`], if another broker has taken the place of this lease's: the program and its secret are the same.
+    ///
+    /// # Errors
+    /// As [`Lease::at_interface`].
+    pub fn again(&self, interface: &str) -> Result<Option<Lease>, Error> {
+        let (_, token) = parse_environment(&self.environment)?;
+        Lease::of(interface, Role::Return, token)
+    }
+
+    fn of(interface: &str, role: Role, token: Token) -> Result<Option<Lease>, Error> {
         match dial(&format!("{}{interface}", observer::PREFIX)) {
-            Ok(socket) if is_ours(&socket) => Lease::ask(socket).map(Some),
+            Ok(socket) if is_ours(&socket) => Lease::ask(socket, role, token).map(Some),
             _ => Ok(None),
         }
     }
@@ -41,14 +54,20 @@ impl Lease {
     /// # Errors
     /// As [`Lease::at_interface`].
     pub fn at(name: &str) -> Result<Lease, Error> {
-        Lease::ask(dial(name)?)
+        Lease::ask(dial(name)?, Role::Program, observer::PUBLIC)
     }
 
-    fn ask(socket: OwnedFd) -> Result<Lease, Error> {
-        tell(socket.as_fd(), Hello::new(Role::Program, observer::PUBLIC).as_bytes())?;
+    fn ask(socket: OwnedFd, role: Role, token: Token) -> Result<Lease, Error> {
+        tell(socket.as_fd(), Hello::new(role, token).as_bytes())?;
         let ((name, token, in_force, device_before), _) =
             hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), Joined::parse)?;
         Ok(Lease { socket, environment: environment(&name, token), in_force, device_before })
+    }
+
+    /// Whether the broker stands as a service: if it ends, another one may take its place ([`Lease::again`]).
+    #[must_use]
+    pub fn may_return(&self) -> bool {
+        may_return(&self.environment)
     }
 
     /// The value of `OVERFLY_BROKER` for the program. Whoever has it may use the interface, until the lease ends.
@@ -76,7 +95,7 @@ impl Lease {
         self.begin_to_leave();
         loop {
             match self.hear() {
-                Heard::News(_) => {}
+                Heard::News(_) | Heard::Leash(_) => {}
                 Heard::Ended => return false,
                 // A broker that does not answer in time is not known to have ended.
                 Heard::GoesOn | Heard::Nothing => return true,
@@ -94,23 +113,25 @@ impl Lease {
     #[must_use]
     pub fn hear(&self) -> Heard {
         let mut bytes = [0_u8; MESSAGE_LEN_MAX];
-        loop {
-            return match recv(&self.socket, &mut bytes[..], RecvFlags::empty()) {
-                Ok((0, _)) => Heard::Ended,
-                Ok((length, _)) => News::parse(&bytes[..length]).map_or(Heard::GoesOn, Heard::News),
-                Err(Errno::INTR) => continue,
-                Err(Errno::AGAIN) => Heard::Nothing,
-                Err(_) => Heard::Ended,
-            };
+        match messages::receive(&self.socket, &mut bytes, RecvFlags::empty()) {
+            Ok((0, _)) => Heard::Ended,
+            Ok((length, descriptors)) => match Word::parse(&bytes[..length]) {
+                Some(Word::Leash) => descriptors.into_iter().next().map_or(Heard::Nothing, Heard::Leash),
+                _ => News::parse(&bytes[..length]).map_or(Heard::GoesOn, Heard::News),
+            },
+            Err(Errno::AGAIN) => Heard::Nothing,
+            Err(_) => Heard::Ended,
         }
     }
 }
 
 /// What a broker says to a lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Heard {
     /// What the program's user must know of the interface, in words that somebody else may have chosen.
     News(String),
+    /// One end of a leash of one of the program's processes, which dies when it is closed.
+    Leash(OwnedFd),
     /// The lease is over, and what was the program's undone; other programs are served.
     GoesOn,
     /// The broker has ended.
@@ -120,7 +141,7 @@ pub enum Heard {
 }
 
 /// Whether a process of this one's user listens at the other end, or of root's, who could do all that a stranger there might do.
-fn is_ours(socket: &OwnedFd) -> bool {
+pub(super) fn is_ours(socket: &OwnedFd) -> bool {
     socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root())
 }
 

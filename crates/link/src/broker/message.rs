@@ -25,13 +25,17 @@
 //! that describes it ([`Connection`](super::connection::Connection)); [`Kind::HandOverPair`] three for each end that there
 //! still is (the third is a socket that has the end's port in the kernel), or none to ask whether that can be; [`Kind::PassOn`]
 //! the connection's socket. Whoever is to accept one hears [`Gift`] with its socket, unasked, between a request and its answer
-//! too. So does [`Renewed`] come, to who has a stack: [`Kind::OpenStack`] then gets it the stack's new sockets. [`Kind::Show`]
-//! is answered by a
+//! too. So do [`Word::Renewed`], to who has a stack: [`Kind::OpenStack`] then gets it the stack's new sockets; and
+//! [`Word::Farewell`]: whoever hears it hands over what it has, and closes the conversation. [`Kind::Show`] is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
 //! [`ShownPart`] for each process that it may see, if it is root or of the broker's user a [`LeftPart`], and a [`Reply`]. `overfly run` says [`Hello`] there too, and hears [`Joined`]:
-//! its program is served for as long as that connection stands, and [`News`] comes on it, unasked. A leash says
+//! its program is served for as long as that connection stands, and [`News`] comes on it, unasked. If a broker has taken another
+//! one's place, it brings the secret that its program has ([`Role::Return`]). A leash says
 //! [`Hello`] too and hears a [`Reply`] with one end of a pair of sockets, on which nobody ever says anything: what it is for is
-//! that it hangs up.
+//! that it hangs up. The other end is the broker's, or, where that stands as a service, goes to the program's `overfly run`
+//! ([`Word::Leash`]).
+
+mod word;
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -39,6 +43,7 @@ use overfly_wire::MacAddr;
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+pub use self::word::Word;
 use super::{Cluster, Deferral, Interface, LeftFrames, Protocol, Refusal, Route};
 use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
@@ -69,6 +74,8 @@ pub enum Role {
     Observer = 3,
     /// Nothing will follow: `overfly run` has a program to be served.
     Program = 4,
+    /// The same, and its processes have this secret already: they were served by a broker that was here before.
+    Return = 5,
 }
 
 /// The first message.
@@ -94,16 +101,24 @@ impl Hello {
         let hello = Hello::read_from_bytes(bytes).ok()?;
         // All bytes are compared, so that time does not tell how many were right.
         let difference = (hello.token.0.iter().zip(&token.0)).fold(0, |sum, (a, b)| sum | (a ^ b));
-        if hello.magic != MAGIC || hello.version.get() != VERSION || difference != 0 {
+        if difference != 0 {
             return None;
         }
-        match hello.role.get() {
-            1 => Some(Role::Client),
-            2 => Some(Role::Leash),
-            3 => Some(Role::Observer),
-            4 => Some(Role::Program),
-            _ => None,
-        }
+        hello.role()
+    }
+
+    /// What somebody wants, whatever its secret, and that secret.
+    #[must_use]
+    pub fn parse_any(bytes: &[u8]) -> Option<(Role, Token)> {
+        let hello = Hello::read_from_bytes(bytes).ok()?;
+        hello.role().map(|role| (role, hello.token))
+    }
+
+    /// `None` if it is another version's.
+    fn role(&self) -> Option<Role> {
+        let roles = [Role::Client, Role::Leash, Role::Observer, Role::Program, Role::Return];
+        let known = self.magic == MAGIC && self.version.get() == VERSION;
+        roles.into_iter().find(|&role| known && role as u16 == self.role.get())
     }
 }
 
@@ -264,30 +279,8 @@ const MEMIF_PART: u16 = 5;
 const SHOWN_PART: u16 = 6;
 const JOINED: u16 = 7;
 const TAP_PART: u16 = 8;
-const RENEWED: u16 = 9;
 const LEFT_PART: u16 = 10;
 const NEWS: u16 = 11;
-
-/// The interface was gone and is there again: the client's stack has new sockets.
-#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
-#[repr(C)]
-pub struct Renewed {
-    message: U16,
-}
-
-impl Default for Renewed {
-    fn default() -> Renewed {
-        Renewed { message: U16::new(RENEWED) }
-    }
-}
-
-impl Renewed {
-    /// Whether this is it, and no other message.
-    #[must_use]
-    pub fn is(bytes: &[u8]) -> bool {
-        Renewed::read_from_bytes(bytes).is_ok_and(|renewed| renewed.message.get() == RENEWED)
-    }
-}
 
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -796,9 +789,10 @@ mod tests {
         let [here, there] = addresses;
         assert_eq!(Gift::parse(Gift::new(here, there).as_bytes()), Some((here, there)));
         assert_eq!(Gift::parse(Reply::yes(None).as_bytes()), None);
-        assert!(
-            Renewed::is(Renewed::default().as_bytes()) && !Renewed::is(Gift::new(here, there).as_bytes())
-        );
+        assert_eq!(Word::parse(Gift::new(here, there).as_bytes()), None);
+        let returned = Hello::new(Role::Return, TOKEN);
+        assert!(Hello::parse_any(returned.as_bytes()).is_some_and(|heard| heard == (Role::Return, TOKEN)));
+        assert!(Hello::parse_any(&returned.as_bytes()[1..]).is_none());
         let part = Part {
             stack: 3,
             queue: 1,

@@ -6,11 +6,13 @@
 mod client;
 pub mod connection;
 mod lease;
+mod leash;
 pub mod message;
 pub mod observer;
 
-pub use client::{Client, Gift, Leash, PairEnd, Sockets, anywhere};
+pub use client::{Client, Gift, Greeted, PairEnd, Parting, Sockets, anywhere};
 pub use lease::{Heard, Holder, Lease};
+pub use leash::Leash;
 
 use core::net::IpAddr;
 
@@ -136,6 +138,8 @@ pub enum Refusal {
     Firewall = 12,
     /// The broker has no room for more connections. It lives.
     Full = 13,
+    /// The broker is about to end, or has just begun and does not know the program yet: ask again later.
+    Later = 14,
 }
 
 impl Refusal {
@@ -153,11 +157,19 @@ impl Refusal {
             Refusal::ListenerTaken,
             Refusal::Firewall,
             Refusal::Full,
+            Refusal::Later,
         ]
         .into_iter()
         .find(|&refusal| refusal as u16 == number)
         .unwrap_or(Refusal::Other)
     }
+}
+
+/// Whether the value of [`ENVIRONMENT`] names a broker that stands as a service: if it ends, another one may take its place, with the
+/// same name.
+#[must_use]
+pub fn may_return(environment: &str) -> bool {
+    environment.starts_with(observer::PREFIX)
 }
 
 /// The value of [`ENVIRONMENT`] for a broker.
@@ -196,6 +208,7 @@ mod tests {
         assert_eq!(value, format!("overfly-1-2:{}", "a5".repeat(16)));
         let (name, parsed) = parse_environment(&value).unwrap();
         assert!(name == "overfly-1-2" && parsed == token);
+        assert!(!may_return(&value) && may_return(&environment("overfly/eth0", token)));
         let zeros = "0".repeat(32);
         for broken in [
             "",

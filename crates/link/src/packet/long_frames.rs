@@ -2,7 +2,7 @@
 
 use core::mem::zeroed;
 use core::ptr::null_mut;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::{DupFlags, Errno, dup3};
@@ -132,6 +132,11 @@ impl LongFrames {
             is_promised: false,
             counters: Counters::default(),
         }
+    }
+
+    /// The packet socket.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Goes on in place of another one, whose interface is gone, with its descriptor's number. What waited there is lost.

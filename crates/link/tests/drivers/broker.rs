@@ -43,7 +43,7 @@ pub fn broker_messages(bytes: &[u8]) {
 
 /// What the fixed part of a greeting says.
 fn hello(bytes: &[u8]) -> Option<Role> {
-    let roles = [Role::Client, Role::Leash, Role::Observer, Role::Program];
+    let roles = [Role::Client, Role::Leash, Role::Observer, Role::Program, Role::Return];
     roles.into_iter().find(|&role| Hello::new(role, TOKEN).as_bytes() == bytes)
 }
 

@@ -313,7 +313,7 @@ pub(crate) fn send(
     }
     let Some(to) = destined(process, id, descriptor, destination) else { return Answer::Kernel };
     let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && longest + PIECE_HEADERS > pieces_above;
-    if !process.is_beyond(to) || goes_in_pieces {
+    if !process.is_beyond(to) || goes_in_pieces || process.is_away() {
         return Answer::Kernel;
     }
     let mut placed = process.place_datagram(id, descriptor);

@@ -105,6 +105,7 @@ impl Poll<'_> {
             let sockets = polled_sockets(self.descriptors);
             if spins {
                 let process = self.rounds.enter(self.own);
+                process.hear_broker_sometimes();
                 process.spins_for(wanted(sockets.as_deref(), self.own));
                 self.rounds.pass(|guard| let_others_in(guard, || ()));
             } else if self.sleep(contexts, sockets.as_deref(), asks, deadline) {

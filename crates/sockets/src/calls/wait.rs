@@ -231,6 +231,7 @@ impl Wait {
             let process = self.rounds.enter(self.own);
             process.statistics.looks += 1;
             process.spins_for(For::Set(self.set));
+            process.hear_broker_sometimes();
             if looks % look.looks_alone == 0 {
                 process.stack.take_news();
                 self.rounds.pass(|guard| let_others_in(guard, || ()));

@@ -103,11 +103,19 @@ impl Process {
         let beside = remote.is_none() && self.stack.datagram_beside(id, local).is_some();
         let placed = self.stack.place_datagram(id, local, remote, shared);
         placed.map_err(|error| Refused { why: Why::Refused, reason: error.to_string() })?;
+        // What comes there comes to this process already.
+        if beside { Ok(()) } else { self.ask_for_datagrams(id, (local, remote)) }
+    }
+
+    /// Has the broker send here what comes to one end of a socket's, from the other one if that is said.
+    pub(super) fn ask_for_datagrams(
+        &mut self,
+        id: SocketId,
+        (local, remote): (SocketAddr, Option<SocketAddr>),
+    ) -> Result<(), Refused> {
         let Some(client) = &mut self.client else { return Ok(()) };
-        let socket = kernel::borrow(descriptor);
+        let socket = kernel::borrow(self.stack.socket(id).descriptor);
         match remote {
-            // What comes there comes to this process already.
-            None if beside => Ok(()),
             None => client.listen_as(socket, Protocol::Udp, local, true).map_err(Refused::new),
             Some(remote) => {
                 let route =

@@ -77,7 +77,7 @@ impl Process {
         }
     }
 
-    fn try_hand_over(&mut self, id: SocketId) -> Result<(), String> {
+    pub(super) fn try_hand_over(&mut self, id: SocketId) -> Result<(), String> {
         if self.stack.socket(id).side == Side::Loopback {
             return self.hand_over_within_host(id, None);
         }

@@ -233,6 +233,25 @@ impl Process {
         }
     }
 
+    /// Sets that are watched already must hear of new links, too, and of what the broker and observers have to say.
+    #[cold]
+    pub(super) fn watch_new_links(&mut self) {
+        self.watch_everywhere();
+        for index in 0..self.sets.len() {
+            let set = &mut self.sets[index];
+            if core::mem::take(&mut set.prepared) {
+                set.tainted = true;
+                self.prepare(SetId(index as u32));
+            } else if self.sleepers.any_in(SetId(index as u32)) {
+                // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
+                self.prepare(SetId(index as u32));
+                self.wake_all_in(SetId(index as u32));
+            }
+        }
+        let (sleepers, mut world) = self.machine();
+        sleepers.wake_beside(&mut world);
+    }
+
     /// The links' descriptors leave the sets and join them again, behind all others.
     #[cold]
     pub(super) fn watch_links_again(&self) {

@@ -89,7 +89,8 @@ impl Process {
 
     /// Makes the engine for connections within the host, at its first use. Returns whether there is one.
     pub(super) fn start_loopback(&mut self) -> bool {
-        if self.within_host.start == Start::Untried {
+        // What a program may do with a connection later could not be done now.
+        if self.within_host.start == Start::Untried && !self.is_away() {
             self.within_host.start = match self.try_start_loopback() {
                 Ok(true) => Start::Running,
                 Ok(false) => Start::Failed,
@@ -105,7 +106,7 @@ impl Process {
     /// `Ok(false)`: what a program may do with a connection later could not be done, and nobody asked for it all the same. Where
     /// the kernel has no way to the program's own addresses, connections to those are carried all the same.
     fn try_start_loopback(&mut self) -> Result<bool, String> {
-        let mut client = self.take_client()?;
+        let mut client = self.take_client().map_err(|error| error.to_string())?;
         let moves_pairs = client.moves_pairs();
         self.client = Some(client);
         let moves_pairs = moves_pairs.map_err(|error| error.to_string())?;
@@ -130,6 +131,7 @@ impl Process {
         config.time_wait = TIME_WAIT;
         self.carry(Side::Loopback, config, Carrier::within_host(own, self.context)?)?;
         self.begin_to_show();
+        self.watch_new_links();
         Ok(true)
     }
 
@@ -279,17 +281,17 @@ impl Process {
             }
             self.within_host.openings.pop_front();
             if waits && socket.references > 0 {
+                self.statistics.late_within_host += 1;
                 self.connect_in_kernel(id);
             }
         }
     }
 
     /// The kernel goes on with an active open: a call that waits for it does so itself.
-    fn connect_in_kernel(&mut self, id: SocketId) {
-        self.statistics.late_within_host += 1;
+    pub(super) fn connect_in_kernel(&mut self, id: SocketId) {
         let socket = self.stack.socket(id);
         let (descriptor, nonblocking) = (socket.descriptor, socket.nonblocking);
-        let remote = presented(socket.remote, socket.v6, 0);
+        let remote = presented(socket.remote, socket.v6, self.interface_index);
         let settings = socket.settings;
         kernel::set_nonblocking(descriptor, nonblocking);
         self.apply(descriptor, &settings);

@@ -4,7 +4,8 @@ use core::time::Duration;
 use std::os::fd::AsRawFd;
 
 use overfly_engine::Instant;
-use overfly_link::broker::Client;
+use overfly_link::Error;
+use overfly_link::broker::{Client, Greeted};
 use overfly_link::watch::Show;
 
 use super::Process;
@@ -36,18 +37,38 @@ impl Process {
     }
 
     /// The connection to the broker, made if there is none.
-    pub(super) fn take_client(&mut self) -> Result<Client, String> {
+    pub(super) fn take_client(&mut self) -> Result<Client, Error> {
         if let Some(client) = self.client.take() {
             return Ok(client);
         }
-        let environment = self
-            .environment
-            .as_deref()
-            .ok_or("OVERFLY_BROKER is not set: start the program with `overfly run`")?;
-        let mut client = Client::connect(environment).map_err(|error| error.to_string())?;
-        client.move_up(kernel::high_number());
-        table::enter(client.as_fd().as_raw_fd(), Entry::Internal);
-        Ok(client)
+        let greeted = self.greet()?;
+        self.welcomed(greeted)
+    }
+
+    /// Tells a broker that this process is there.
+    pub(super) fn greet(&self) -> Result<Greeted, Error> {
+        // Nothing: the program was not started with `overfly run`.
+        let mut greeted = Greeted::new(self.environment.as_deref().unwrap_or_default())?;
+        greeted.move_up(kernel::high_number());
+        table::enter(greeted.as_fd().as_raw_fd(), Entry::Internal);
+        Ok(greeted)
+    }
+
+    /// Waits until a broker has answered.
+    pub(super) fn welcomed(&mut self, greeted: Greeted) -> Result<Client, Error> {
+        match greeted.welcome() {
+            Ok(interface) => {
+                // There was no broker when this process was forked.
+                if self.context == 0 && self.leash.is_none() {
+                    let _ = self.try_connect_leash();
+                }
+                Ok(Client::welcomed(greeted, interface))
+            }
+            Err(error) => {
+                table::enter(greeted.as_fd().as_raw_fd(), Entry::Kernel);
+                Err(error)
+            }
+        }
     }
 
     /// Observers see this process no more.

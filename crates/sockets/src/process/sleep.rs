@@ -31,6 +31,10 @@ pub(super) struct Around<'a> {
     sets: &'a mut [KernelSet],
     any_exposed: &'a mut bool,
     sets_shared: bool,
+    /// The broker has said something that nobody has heard.
+    unheard: bool,
+    /// When it is looked whether there is a broker again.
+    returns: Option<Instant>,
     looked: Instant,
     within_host: &'a WithinHost,
     stalled: Option<Stalled>,
@@ -46,14 +50,18 @@ impl World for Around<'_> {
         self.looked
     }
 
-    /// For the stack's timers, or for room on the link.
+    /// For the stack's timers, for room on the link, or for a broker.
     fn next_look(&self) -> Option<Instant> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
+        if self.unheard {
+            return Some(now());
+        }
         if is_blocked(self.stack) {
             return Some(now() + FULL_LINK_PAUSE);
         }
         let stalled = self.stalled.map(|stalled| stalled.until);
-        self.within_host.next_deadline().into_iter().chain(stalled).chain(self.stack.next_deadline()).min()
+        let others = self.within_host.next_deadline().into_iter().chain(stalled).chain(self.returns);
+        others.chain(self.stack.next_deadline()).min()
     }
 
     fn arm(&mut self) -> bool {
@@ -212,6 +220,7 @@ impl Process {
     /// The machine, and what is around it.
     #[inline]
     pub(super) fn machine(&mut self) -> (&mut Sleepers, Around<'_>) {
+        let (unheard, returns) = (self.has_unheard(), self.looks_for_broker());
         let Self {
             sleepers,
             stack,
@@ -225,7 +234,18 @@ impl Process {
             ..
         } = self;
         let (sets_shared, looked, stalled) = (*sets_shared, *pumped, *stalled);
-        let around = Around { stack, sets, any_exposed, sets_shared, looked, within_host, stalled, timers };
+        let around = Around {
+            stack,
+            sets,
+            any_exposed,
+            sets_shared,
+            unheard,
+            returns,
+            looked,
+            within_host,
+            stalled,
+            timers,
+        };
         (sleepers, around)
     }
 
@@ -360,6 +380,7 @@ pub(crate) fn wait(
                 let _ = sys::poll(extra, Some(0), since);
             }
         });
+        guard.hear_broker_sometimes();
         return (guard, Woken::Look);
     }
     let context = guard.context;

@@ -338,6 +338,18 @@ impl<T: Transport> Stack<T> {
         Ok(())
     }
 
+    /// The engine is another one: the socket has its places there, or none.
+    #[cfg(not(test))]
+    pub(super) fn move_datagram(&mut self, id: SocketId) {
+        let Some(part) = self.datagrams_mut(id) else { return };
+        for Place { local, remote, .. } in core::mem::take(&mut part.places) {
+            // The kernel has decided who may be there.
+            if self.place_datagram(id, local, remote, true).is_err() {
+                return self.displace_datagram(id);
+            }
+        }
+    }
+
     /// They come no more. What has come can still be read.
     pub fn displace_datagram(&mut self, id: SocketId) {
         let Some(part) = self.datagrams_mut(id) else { return };

@@ -1,8 +1,9 @@
 //! What is set on connections and listeners, as the engine follows it.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
-use overfly_engine::{Algorithm, Info, KeepAlive, State as FlowState};
+use overfly_engine::{Algorithm, Engine, Error, Info, KeepAlive, ListenerId, State as FlowState};
 use overfly_profile::sysctls::FastOpenKeys;
 
 use super::{Drive, Stack, Transport};
@@ -156,4 +157,19 @@ impl<T: Transport> Stack<T> {
         }
         Some(info)
     }
+}
+
+/// Opens a port in the engine for a listener with these settings.
+pub(super) fn listen(
+    engine: &mut Engine,
+    local: SocketAddr,
+    backlog: u32,
+    settings: &Settings,
+) -> Result<ListenerId, Error> {
+    let listener = engine.listen(local, backlog)?;
+    if settings.max_segment != 0 {
+        engine.set_listener_max_segment(listener, settings.max_segment);
+    }
+    engine.set_listener_traffic_class(listener, settings.traffic_class);
+    Ok(listener)
 }

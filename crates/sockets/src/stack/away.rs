@@ -1,0 +1,107 @@
+//! A network that goes, with its broker, and comes back: what becomes of the sockets that it carried.
+
+use core::net::SocketAddr;
+
+use overfly_engine::{Event, Failure, Instant, Owner};
+
+use super::settings::listen;
+use super::{Stack, Transport};
+use crate::interest::NONE;
+use crate::owner::EngineOwner;
+use crate::socket::{Side, SocketId, State};
+
+impl<T: Transport> Stack<T> {
+    /// Where listeners have joined on a side, each with one of them.
+    pub(crate) fn places(&self, side: Side) -> Vec<(SocketAddr, SocketId)> {
+        let ports = self.face.ports.iter().filter(|port| port.side == side);
+        ports.filter_map(|port| Some((port.local, *port.members.first()?))).collect()
+    }
+
+    /// Handshakes that are under way to listeners on the network.
+    pub(crate) fn handshakes(&self) -> u32 {
+        let Some(drive) = self.drive(Side::Network) else { return 0 };
+        let ports = self.face.ports.iter().filter(|port| port.side == Side::Network);
+        ports.map(|port| drive.engine.half_open(port.listener)).sum()
+    }
+
+    /// Connections that wait for data before they may be accepted wait no more.
+    pub(crate) fn promote_deferred(&mut self) {
+        let listeners: Vec<_> = self.listeners().collect();
+        listeners.into_iter().for_each(|id| self.face.promote_all(id));
+    }
+
+    /// Connections of the network's that the program has; those that it has not accepted yet; and those that it has closed, but not
+    /// everything of theirs is delivered.
+    pub(crate) fn held(&self) -> Vec<SocketId> {
+        self.on_network(|socket| socket.references > 0)
+    }
+
+    /// See [`Stack::held`].
+    pub(crate) fn unaccepted(&self) -> Vec<SocketId> {
+        self.on_network(|socket| socket.queued && socket.listener != SocketId(NONE))
+    }
+
+    /// See [`Stack::held`].
+    pub(crate) fn orphans(&self) -> Vec<SocketId> {
+        self.on_network(crate::socket::Socket::is_orphan)
+    }
+
+    fn on_network(&self, is_one: impl Fn(&crate::socket::Socket) -> bool) -> Vec<SocketId> {
+        let carried = |id: &SocketId| {
+            let socket = self.face.at(*id);
+            socket.flow.is_some() && socket.side == Side::Network && is_one(socket)
+        };
+        self.face.ids().filter(carried).collect()
+    }
+
+    /// Connections of the network's that are here still end now, as by a reset that has come for those that were not over. Nothing is sent.
+    pub(crate) fn lose_network(&mut self, now: Instant) {
+        for id in self.on_network(|_| true) {
+            let (over, flow) = (self.is_over(id), self.face.at(id).flow);
+            let (Some(flow), Some(drive)) = (flow, &mut self.drives[Side::Network.index()]) else { continue };
+            drive.engine.forget(flow);
+            let mut owner = EngineOwner { face: &mut self.face, side: Side::Network, now };
+            if !over {
+                owner.event(flow, Event::Failed(Failure::Reset));
+            }
+            owner.event(flow, Event::Released);
+        }
+    }
+
+    /// Another transport carries the network from now on. Returns the one before.
+    pub(crate) fn replace_network(&mut self, transport: T) -> Option<T> {
+        let drive = self.drives[Side::Network.index()].as_mut()?;
+        Some(core::mem::replace(&mut drive.transport, transport))
+    }
+
+    /// The network has a new engine: listeners and UDP sockets have their places there.
+    pub(crate) fn move_in(&mut self) {
+        let Self { face, drives, .. } = self;
+        let Some(drive) = &mut drives[Side::Network.index()] else { return };
+        let mut ports = core::mem::take(&mut face.ports);
+        ports.retain_mut(|port| {
+            if port.side != Side::Network {
+                return true;
+            }
+            let Some(&member) = port.members.first() else { return false };
+            let socket = face.at(member);
+            let backlog = socket.listening.as_ref().map_or(0, |listening| listening.backlog);
+            let listener = listen(&mut drive.engine, port.local, backlog, &socket.settings);
+            listener.map(|listener| port.listener = listener).is_ok()
+        });
+        face.ports = ports;
+        face.datagrams.forget();
+        for id in self.datagram_sockets() {
+            self.move_datagram(id);
+        }
+    }
+
+    /// UDP sockets whose datagrams come to the stack.
+    pub(crate) fn datagram_sockets(&self) -> Vec<SocketId> {
+        let placed = |&id: &SocketId| {
+            self.face.at(id).state == State::Datagram
+                && self.datagrams(id).is_some_and(|its| !its.places.is_empty())
+        };
+        self.face.ids().filter(placed).collect()
+    }
+}
