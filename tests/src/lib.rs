@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod measured;
+pub mod pods;
 pub mod programs;
 pub mod soak;
 pub mod steady;
@@ -190,18 +191,17 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Starts a command that is `overfly run`, or a server on the kernel.
+    /// Starts a command that is `overfly run`, or a server on the kernel. It is to fail where it is not accelerated, unless it says
+    /// otherwise itself.
     ///
     /// # Panics
     /// If it cannot be started.
     #[must_use]
     pub fn spawn(mut command: Command) -> Self {
-        let child = command
-            .env("EF_NO_FAIL", "0")
-            .env("OVERFLY_STATS", "1")
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("start the server");
+        if !command.get_envs().any(|(name, _)| name == "EF_NO_FAIL") {
+            command.env("EF_NO_FAIL", "0");
+        }
+        let child = command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server");
         Self { child }
     }
 

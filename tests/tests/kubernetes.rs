@@ -1,4 +1,4 @@
-//! `deploy/kubernetes/load-*.yaml`: held to Kubernetes' own schemas, and the Job played with processes: a namespace stands for each
+//! `deploy/kubernetes/*.yaml`: held to Kubernetes' own schemas, and the Job played with processes: a namespace stands for each
 //! pod, and /etc/hosts for the cluster's DNS. Needs root, nginx, python3 with venv, and PyPI.
 
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::{Nginx, ROOT, Server, eventually, output, overfly};
+use overfly_tests::pods::{MOUNTED, Node, Pod};
+use overfly_tests::{Nginx, Server, output, overfly};
 use serde_json::Value;
 
 /// Of PyPI.
@@ -68,7 +69,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 
 #[test]
 fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
-    let (job, server) = (objects("load-job.yaml"), objects("load-server.yaml"));
+    let (job, server, agent) = (objects("load-job.yaml"), objects("load-server.yaml"), objects("agent.yaml"));
     for objects in [&job, &server] {
         let selector = &of_kind(objects, "Service")["spec"]["selector"];
         let pods = objects.iter().find(|its| its["kind"] != "Service").expect("pods");
@@ -88,6 +89,22 @@ fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
     }
     let server_name = of_kind(&server, "Service")["metadata"]["name"].as_str().expect("a name").to_owned();
     assert!(arguments.contains(&format!("http://{server_name}/")), "{arguments}");
+
+    // The server's pods have the folder in which the agent makes its socket, and say where that is.
+    let places = |objects: &[Value], kind: &str, name: &str| {
+        let pod = &of_kind(objects, kind)["spec"]["template"]["spec"];
+        let its = |place: &Value| place["name"] == name;
+        let find =
+            |list: &Value| list.as_array().expect("a list").iter().find(|one| its(one)).expect(name).clone();
+        let host = find(&pod["volumes"])["hostPath"]["path"].clone();
+        (host, find(&pod["containers"][0]["volumeMounts"])["mountPath"].clone())
+    };
+    let (of_agent, of_server) =
+        (places(&agent, "DaemonSet", "socket"), places(&server, "Deployment", "agent"));
+    assert_eq!(of_agent.0, of_server.0, "one folder of the node's");
+    assert_eq!(of_agent.1, "/run/overfly", "where the agent listens if nobody says otherwise");
+    let variable = &of_kind(&server, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"][0];
+    assert_eq!(variable["value"], format!("{}/agent.sock", of_server.1.as_str().expect("a path")));
 }
 
 /// Starts a pod of the Job as its manifest says, but for what takes long.
@@ -166,52 +183,69 @@ fn the_job_s_shards_find_each_other_start_in_step_and_make_one_report() {
     server.stop();
 }
 
-/// Beside those that a container has anyway.
-const DEFAULT_CAPABILITIES: [&str; 14] = [
-    "chown",
-    "dac_override",
-    "fowner",
-    "fsetid",
-    "kill",
-    "setgid",
-    "setuid",
-    "setpcap",
-    "net_bind_service",
-    "net_raw",
-    "sys_chroot",
-    "mknod",
-    "audit_write",
-    "setfcap",
-];
+/// The words of a list in a manifest.
+fn words(list: &Value) -> Vec<String> {
+    let words = list.as_array().expect("a list").iter();
+    words.map(|word| word.as_str().expect("a word").to_owned()).collect()
+}
+
+/// An agent with these capabilities serves a pod that is as `load-server.yaml` says, which has none.
+fn serves_with(capabilities: &[String]) -> Result<(), String> {
+    let (agent, server) = (objects("agent.yaml"), objects("load-server.yaml"));
+    let node = Node::new();
+    let pod = node.pod(11, MOUNTED);
+    let policy = of_kind(&agent, "ConfigMap")["data"]["broker.toml"].as_str().expect("a policy");
+    assert!(policy.contains("\"/kubepods\""), "{policy}");
+    let policy = policy.replace("\"/kubepods\"", &format!("\"{}\"", pod.group()));
+    let capabilities: Vec<&str> = capabilities.iter().map(String::as_str).collect();
+    let agent = node.agent(&policy, &capabilities);
+    let outcome = serves(&node, &pod, &server);
+    let log = agent.log();
+    match outcome {
+        Ok(()) if !log.contains("Operation not permitted") => Ok(()),
+        other => Err(format!("{other:?}: {log}")),
+    }
+}
+
+fn serves(node: &Node, pod: &Pod, server: &[Value]) -> Result<(), String> {
+    let configuration = of_kind(server, "ConfigMap")["data"]["nginx.conf"].as_str().expect("a configuration");
+    let spec = &of_kind(server, "Deployment")["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    assert_eq!(words(&container["securityContext"]["capabilities"]["drop"]), ["ALL"]);
+    pod.done_by_root("mount -t tmpfs tmpfs /mnt");
+    std::fs::write(format!("/proc/{}/root/mnt/nginx.conf", pod.inner), configuration).expect("write");
+    pod.done_by_root("mount -t tmpfs -o mode=1777 tmpfs /tmp");
+    let user = spec["securityContext"]["runAsUser"].as_u64().and_then(|user| u32::try_from(user).ok());
+    let mut command = pod.command(user.expect("a user"));
+    command.arg(overfly()).args(words(&container["command"]).iter().skip(1));
+    let moved = |word: String| word.replace("/etc/overfly-server/", "/mnt/");
+    command.args(words(&container["args"]).into_iter().map(moved));
+    let mut server = Server::spawn(command);
+    let mut served = false;
+    for _ in 0..100 {
+        served = node.fetched(pod, 8080) == "ok\n" && pod.accepts() > 0;
+        if served || server.ended() {
+            break;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    server.stop();
+    if served { Ok(()) } else { Err("nothing is accelerated".to_owned()) }
+}
 
 #[test]
-fn what_the_server_s_manifest_allows_is_enough_to_be_accelerated() {
-    let objects = objects("load-server.yaml");
-    let container = &of_kind(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
-    let added = container["securityContext"]["capabilities"]["add"].as_array().expect("capabilities");
-    let added = added.iter().map(|name| name.as_str().expect("a name").to_lowercase());
-    let all: Vec<String> = DEFAULT_CAPABILITIES.map(str::to_owned).into_iter().chain(added).collect();
-    let lab = Lab::new(overfly()).expect("a lab");
-    Nginx::default().install(&lab, &[]);
-    let mut server = lab.command("server", "setpriv");
-    server.arg("--bounding-set").arg(format!("-all,+{}", all.join(",+")));
-    server.arg(overfly());
-    let words = container["command"].as_array().expect("words").iter().skip(1);
-    server.args(words.map(|word| word.as_str().expect("a word")));
-    server.args(["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")]).env("EF_NO_FAIL", "0");
-    for variable in container["env"].as_array().expect("variables") {
-        server.env(variable["name"].as_str().expect("a name"), variable["value"].as_str().expect("a value"));
+fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_none() {
+    let objects = objects("agent.yaml");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    assert_eq!(pod["hostPID"], true);
+    let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
+    assert_eq!(words(&capabilities["drop"]), ["ALL"]);
+    let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| name.to_lowercase()).collect();
+    serves_with(&all).expect("with what the manifest has");
+    for without in &all {
+        let rest: Vec<String> = all.iter().filter(|name| *name != without).cloned().collect();
+        let outcome = serves_with(&rest);
+        println!("without {without}: {outcome:?}");
+        assert!(outcome.is_err(), "{without} is in the manifest, and nothing needs it");
     }
-    let server = Server::spawn(server);
-    let accepts = || -> u64 {
-        let binary = overfly().display().to_string();
-        let load = ["load", "http", "-n", "10", "-c", "2", "--link", "kernel", "http://10.77.0.1/ok"];
-        let _ = output(&lab, "client", &[&[binary.as_str()][..], &load].concat());
-        let seen = output(&lab, "server", &[&binary, "top", "--json", "--once", "--interval", "0.05"]);
-        let look: Value = serde_json::from_slice(&seen.stdout).unwrap_or_default();
-        let stacks = look["stacks"].as_array().into_iter().flatten();
-        stacks.filter_map(|stack| stack["counters"]["sockets.accepts"].as_u64()).sum()
-    };
-    eventually("nginx accepts at user level", || accepts() > 0);
-    server.stop();
 }

@@ -13,7 +13,6 @@ use overfly_link::messages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, socketpair};
-use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
@@ -184,6 +183,8 @@ pub(crate) struct Service<C: Carrier> {
     in_force: String,
     /// Who is served, where somebody decides that: else the broker's own user.
     admission: Option<Box<dyn Admission>>,
+    /// It was told to stop.
+    is_ending: bool,
 }
 
 impl<C: Carrier> Service<C> {
@@ -207,6 +208,18 @@ impl<C: Carrier> Service<C> {
         service
     }
 
+    /// As [`Service::until_the_last`], for whomever `admission` admits.
+    pub(crate) fn for_a_pod(
+        carrier: C,
+        sockets: Sockets,
+        in_force: &str,
+        admission: Box<dyn Admission>,
+    ) -> Service<C> {
+        let mut service = Service::until_the_last(carrier, sockets, in_force);
+        service.admission = Some(admission);
+        service
+    }
+
     /// One that ends with the last of the programs that join it.
     pub(crate) fn until_the_last(carrier: C, sockets: Sockets, in_force: &str) -> Service<C> {
         Service::new(carrier, sockets, Term::First(Instant::now() + FIRST), in_force)
@@ -223,6 +236,7 @@ impl<C: Carrier> Service<C> {
             programs_begun: 0,
             in_force: in_force.to_owned(),
             admission: None,
+            is_ending: false,
         }
     }
 
@@ -242,7 +256,7 @@ impl<C: Carrier> Service<C> {
             let [stopped, private, public, silent, connections, carrier] = self.wait(stop);
             if stopped.contains(&true) {
                 let Term::Standing = self.term else { return };
-                (self.term, stop) = (Term::Last, None);
+                (self.term, self.is_ending, stop) = (Term::Last, true, None);
                 self.note(Event::Ending { programs: self.programs.len() });
             }
             // Before anybody is served: rules may have changed.
@@ -395,13 +409,14 @@ impl<C: Carrier> Service<C> {
         let Some(admission) = &mut self.admission else {
             return if peer.is_some_and(Peer::may_join) { Ok(None) } else { Err(NOT_OURS.to_owned()) };
         };
-        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let process = peer.and_then(|peer| peer.handle(socket));
         let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
         let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
         let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
-        let judged = match self.term {
-            Term::Standing => admission.judge(&applicant),
-            _ => Err("the broker was told to end, and takes no more programs".to_owned()),
+        let judged = if self.is_ending {
+            Err("the broker was told to end, and takes no more programs".to_owned())
+        } else {
+            admission.judge(&applicant)
         };
         match judged {
             Ok(share) => {
@@ -484,7 +499,7 @@ impl<C: Carrier> Service<C> {
             turn_away(&socket);
             return self.count(|counters| counters.greetings_refused += 1);
         }
-        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let process = peer.and_then(|peer| peer.handle(&socket));
         let (state, delivered) = match role {
             Role::Leash => (State::Leash, tie(&mut socket)),
             Role::Program => (State::Lease, self.join(program, share, &socket)),
@@ -668,7 +683,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8; MESSAGE_LEN_MAX]) -> Result<(usize
     messages::receive(socket, bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
 }
 
-fn is_readable(descriptor: &OwnedFd) -> bool {
+pub(crate) fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut set, Some(&now)), Ok(1))

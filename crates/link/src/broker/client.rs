@@ -23,7 +23,7 @@ use crate::xdp::{QueueSockets, StackSockets};
 use crate::{Error, messages};
 
 /// Longer than the broker ever takes: a next hop may take a second to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 /// `fcntl` command (include/uapi/asm-generic/fcntl.h).
 const F_SETSIG: c_int = 10;
 
@@ -562,13 +562,18 @@ pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
 /// As [`dial`]; no step takes longer than `patience`.
 pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
+    dial_address(&address, patience)
+}
+
+/// As [`dial_within`], wherever that is.
+pub(super) fn dial_address(address: &SocketAddrUnix, patience: Duration) -> Result<OwnedFd, Error> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
     set_socket_timeout(&socket, Timeout::Recv, Some(patience))
         .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
         .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
     loop {
-        match connect(&socket, &address) {
+        match connect(&socket, address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("connect")(errno)),
