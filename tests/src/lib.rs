@@ -167,6 +167,8 @@ impl Drop for Held {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    /// What was started waits for its own child and passes no signal on, as nsenter does: it is that child that is asked to end.
+    is_behind: bool,
 }
 
 impl Server {
@@ -197,12 +199,17 @@ impl Server {
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn spawn(mut command: Command) -> Self {
-        if !command.get_envs().any(|(name, _)| name == "EF_NO_FAIL") {
-            command.env("EF_NO_FAIL", "0");
-        }
-        let child = command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server");
-        Self { child }
+    pub fn spawn(command: Command) -> Self {
+        Self { child: begin(command), is_behind: false }
+    }
+
+    /// The same where the command is one that enters namespaces, and its child is `overfly run`.
+    ///
+    /// # Panics
+    /// As above.
+    #[must_use]
+    pub fn spawn_behind(command: Command) -> Self {
+        Self { child: begin(command), is_behind: true }
     }
 
     /// nginx under `overfly run`, once it answers.
@@ -227,7 +234,8 @@ impl Server {
 
     /// Sends a signal to it.
     pub fn signal(&self, signal: Signal) {
-        send(self.id(), signal);
+        let behind = if self.is_behind { descendants(self.id()).first().copied() } else { None };
+        send(behind.unwrap_or(self.id()), signal);
     }
 
     /// Asks it to end, and waits.
@@ -246,6 +254,14 @@ impl Server {
     pub fn ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
+}
+
+/// Starts a server's command.
+fn begin(mut command: Command) -> Child {
+    if !command.get_envs().any(|(name, _)| name == "EF_NO_FAIL") {
+        command.env("EF_NO_FAIL", "0");
+    }
+    command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server")
 }
 
 impl Drop for Server {

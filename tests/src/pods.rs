@@ -7,7 +7,7 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use overfly_bench::lab::Lab;
 use overfly_testing::process::inhabitants;
@@ -100,9 +100,8 @@ impl Node {
             inner = descendants(pause.id()).into_iter().find(sleeps).unwrap_or_default();
             inner != 0
         });
-        let group = hierarchy().join(format!("overfly-test-{}-{number}", std::process::id()));
-        std::fs::create_dir(&group).expect("a control group");
-        std::fs::write(group.join("cgroup.procs"), inner.to_string()).expect("enter the control group");
+        let group = Group::new();
+        std::fs::write(group.place.join("cgroup.procs"), inner.to_string()).expect("enter the control group");
         let pod = Pod {
             pause,
             inner,
@@ -190,8 +189,7 @@ pub struct Pod {
     /// Its address.
     pub address: String,
     place: String,
-    /// The folder of its control group.
-    group: PathBuf,
+    group: Group,
 }
 
 impl Pod {
@@ -201,14 +199,14 @@ impl Pod {
     /// Never: it was made with a name.
     #[must_use]
     pub fn group(&self) -> String {
-        format!("/{}", self.group.file_name().expect("a name").display())
+        format!("/{}", self.group.place.file_name().expect("a name").display())
     }
 
     /// A command in the pod that has all capabilities.
     #[must_use]
     pub fn enter(&self) -> Command {
         let mut command = Command::new("sh");
-        let script = format!("echo $$ > {}/cgroup.procs && exec nsenter \"$@\"", self.group.display());
+        let script = format!("echo $$ > {}/cgroup.procs && exec nsenter \"$@\"", self.group.place.display());
         command.args(["-c", &script, "nsenter"]);
         command
             .arg(format!("--target={}", self.inner))
@@ -289,7 +287,7 @@ impl Pod {
             &format!("{folder}/nginx.conf"),
         ]);
         command.env("EF_NO_FAIL", no_fail);
-        Server::spawn(command)
+        Server::spawn_behind(command)
     }
 
     /// Connections that the pod's stacks have accepted, as root of the pod sees them.
@@ -325,15 +323,48 @@ impl Pod {
 
 impl Drop for Pod {
     fn drop(&mut self) {
+        // Its namespaces' other processes end with process 1.
         send(self.inner, Signal::KILL);
         let _ = self.pause.kill();
         let _ = self.pause.wait();
-        for _ in 0..100 {
-            if std::fs::remove_dir(&self.group).is_ok() {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    }
+}
+
+/// A control group of this test's own, which goes with this value, or with the test's process however that ends.
+#[derive(Debug)]
+struct Group {
+    place: PathBuf,
+    /// A process that waits for the end of its standard input, kills what is in the group, and takes it away.
+    keeper: Child,
+}
+
+impl Group {
+    fn new() -> Group {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        const KEEP: &str = "trap '' INT TERM HUP; read -r end
+            echo 1 > \"$1/cgroup.kill\"
+            for turn in $(seq 500); do
+                find \"$1\" -depth -type d -exec rmdir {} + 2> /dev/null
+                [ -d \"$1\" ] || exit 0
+                sleep 0.02
+            done
+            echo \"$1 stays\" >&2; exit 1";
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let place = hierarchy().join(format!("overfly-test-{}-{number}", std::process::id()));
+        let mut keeper = Command::new("setsid");
+        keeper.args(["sh", "-c", KEEP, "keeper"]).arg(&place).stdin(Stdio::piped()).stdout(Stdio::null());
+        // Before there is anything to take away.
+        let keeper = keeper.spawn().expect("start a keeper");
+        let group = Group { place, keeper };
+        std::fs::create_dir(&group.place).expect("a control group");
+        group
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        drop(self.keeper.stdin.take());
+        let _ = self.keeper.wait();
     }
 }
 

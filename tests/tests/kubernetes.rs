@@ -72,7 +72,7 @@ fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
     let (job, server, agent) = (objects("load-job.yaml"), objects("load-server.yaml"), objects("agent.yaml"));
     for objects in [&job, &server] {
         let selector = &of_kind(objects, "Service")["spec"]["selector"];
-        let pods = objects.iter().find(|its| its["kind"] != "Service").expect("pods");
+        let pods = objects.iter().find(|its| its["spec"]["template"].is_object()).expect("pods");
         assert_eq!(selector, &pods["spec"]["template"]["metadata"]["labels"], "the service finds the pods");
     }
     let (service, job) = (of_kind(&job, "Service"), of_kind(&job, "Job"));
@@ -220,7 +220,7 @@ fn serves(node: &Node, pod: &Pod, server: &[Value]) -> Result<(), String> {
     command.arg(overfly()).args(words(&container["command"]).iter().skip(1));
     let moved = |word: String| word.replace("/etc/overfly-server/", "/mnt/");
     command.args(words(&container["args"]).into_iter().map(moved));
-    let mut server = Server::spawn(command);
+    let mut server = Server::spawn_behind(command);
     let mut served = false;
     for _ in 0..100 {
         served = node.fetched(pod, 8080) == "ok\n" && pod.accepts() > 0;

@@ -192,6 +192,7 @@ fn owner(namespace: BorrowedFd<'_>) -> Result<u64, Errno> {
 mod tests {
     use std::process::{Command, Stdio};
 
+    use overfly_testing::folder::Folder;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
@@ -215,19 +216,25 @@ mod tests {
         let caller = agent.caller(&socket);
         drop(child.stdin.take());
         let _ = child.wait();
+        let later = agent.caller(&socket);
         assert!(
-            agent.caller(&socket).is_err_and(|reason| reason.contains("has ended")),
-            "its number is nobody's"
+            later.as_ref().is_err_and(|reason| reason.contains("has ended")),
+            "its number is nobody's: {later:?}"
         );
         caller
     }
 
     #[test]
     fn only_namespaces_of_the_hosts_containers_are_served() {
-        let folder = std::env::temp_dir().join(format!("overfly-agent-{}", std::process::id()));
-        let path = folder.join("agent.sock");
+        let name = format!("overfly-agent-{}", std::process::id());
+        let folder = Folder::new(std::env::temp_dir().join(name));
+        let path = PathBuf::from(folder.path("its own/agent.sock"));
         let agent = Agent::listen(&path).unwrap();
         assert!(Agent::listen(&path).is_err_and(|error| error.to_string().contains("another agent")));
+        // That one has asked whether somebody is here: it is the first in the queue, and none of a container's.
+        let other = agent.accept().expect("accept").expect("the other agent's question");
+        let said = agent.caller(&other).unwrap_err();
+        assert!(said.contains("host's network"), "{said}");
 
         let pod = caller_from(&agent, &["--net", "--pid", "--fork", "--kill-child"]).unwrap();
         assert!(!agent.hosts.contains(&pod.network) && pod.applicant.network == Some(pod.network));
@@ -245,6 +252,5 @@ mod tests {
         drop(agent);
         assert!(path.exists());
         assert!(Agent::listen(&path).is_err_and(|error| error.to_string().contains("no socket")));
-        std::fs::remove_dir_all(&folder).unwrap();
     }
 }
