@@ -192,7 +192,7 @@ fn owner(namespace: BorrowedFd<'_>) -> Result<u64, Errno> {
 mod tests {
     use std::process::{Command, Stdio};
 
-    use overfly_testing::folder::Folder;
+    use overfly_testing::Folder;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
