@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod containers;
 pub mod measured;
 pub mod pods;
 pub mod programs;

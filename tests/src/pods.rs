@@ -109,6 +109,7 @@ impl Node {
             host: format!("veth{number}"),
             address: format!("10.77.0.{number}"),
             place: place.to_owned(),
+            socket_folder: self.folder.path().to_owned(),
         };
         let add = format!("ip link add {} type veth peer name eth0 netns {inner}", pod.host);
         for line in
@@ -139,6 +140,18 @@ impl Node {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Eight connections' load from a client on the network, which prints a report as JSON.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    #[must_use]
+    pub fn load(&self, pod: &Pod, port: u16, duration: &str) -> Child {
+        let mut command = self.lab.command("client", overfly());
+        command.args(["load", "http", "--json", "-c", "8", "-d", duration, "--warmup", "0s"]);
+        command.args(["--link", "kernel", &format!("http://{}:{port}/", pod.address)]);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("start load")
+    }
+
     /// Fetches until connections are counted in the pod: a peer that the neighbour table lacks yet is the kernel's.
     ///
     /// # Panics
@@ -160,14 +173,9 @@ pub struct Agent {
 
 impl Agent {
     /// What it and its brokers have said.
-    ///
-    /// # Panics
-    /// If that cannot be read.
     #[must_use]
     pub fn log(&self) -> String {
-        let mut bytes = vec![0; 65_536];
-        let length = self.said.read_at(&mut bytes, 0).expect("read");
-        String::from_utf8_lossy(&bytes[..length]).into_owned()
+        text(&self.said)
     }
 }
 
@@ -189,7 +197,9 @@ pub struct Pod {
     /// Its address.
     pub address: String,
     place: String,
-    group: Group,
+    /// The folder of the agent's socket, as the node has it.
+    pub(crate) socket_folder: PathBuf,
+    pub(crate) group: Group,
 }
 
 impl Pod {
@@ -332,8 +342,8 @@ impl Drop for Pod {
 
 /// A control group of this test's own, which goes with this value, or with the test's process however that ends.
 #[derive(Debug)]
-struct Group {
-    place: PathBuf,
+pub(crate) struct Group {
+    pub(crate) place: PathBuf,
     /// A process that waits for the end of its standard input, kills what is in the group, and takes it away.
     keeper: Child,
 }
@@ -366,6 +376,13 @@ impl Drop for Group {
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
+}
+
+/// What was written to a file from its beginning, wherever its writers are.
+pub(crate) fn text(file: &File) -> String {
+    let mut bytes = vec![0; 65_536];
+    let length = file.read_at(&mut bytes, 0).expect("read");
+    String::from_utf8_lossy(&bytes[..length]).into_owned()
 }
 
 /// Where the second hierarchy of control groups is.

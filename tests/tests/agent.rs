@@ -3,10 +3,12 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use overfly_link::broker::agent::{Found, Seek};
+use overfly_testing::process::status;
+use overfly_tests::containers::Container;
 use overfly_tests::pods::{CAPABILITIES, MOUNTED, Node, Pod};
 use overfly_tests::{eventually, output, overfly, send};
 use rustix::process::Signal;
@@ -64,14 +66,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
     }
 
     // A pod is evicted in the middle of traffic: the other one goes on, connection by connection and kept open.
-    let binary = overfly().display().to_string();
-    let load = |pod: &Pod, port: u16| {
-        let mut command = node.lab.command("client", &binary);
-        command.args(["load", "http", "--json", "-c", "8", "-d", "3s", "--warmup", "0s", "--link", "kernel"]);
-        command.arg(format!("http://{}:{port}/", pod.address)).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().expect("start load")
-    };
-    let (mut evicted, stays) = (load(&one, 8011), load(&two, 8012));
+    let (mut evicted, stays) = (node.load(&one, 8011, "3s"), node.load(&two, 8012, "3s"));
     let host = one.host.clone();
     let brokers = one.brokers();
     let before = two.accepts();
@@ -241,4 +236,84 @@ fn silence_of_one_pod_keeps_no_other_one_out() {
     assert!(open < 100, "{open} descriptors of the agent's");
     let _ = silent.kill();
     let _ = silent.wait();
+}
+
+/// A connection from outside that stays open; it says so when it hears of the other side's end.
+fn kept_open(node: &Node, pod: &Pod, port: u16) -> Child {
+    let script = format!(
+        "exec 3<>/dev/tcp/{}/{port}; printf 'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' >&3; cat <&3; echo; echo over",
+        pod.address
+    );
+    let mut shell = node.lab.command("client", "bash");
+    shell.args(["-c", &script]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.spawn().expect("start a client")
+}
+
+#[test]
+fn a_runtimes_containers_are_served_end_when_told_and_begin_again() {
+    let node = Node::new();
+    let (pod, other) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
+    let policy = format!(
+        "[[rule]]\ncgroups = ['{}', '{}']\ninterfaces = ['eth0']\nstacks = 2\n",
+        pod.group(),
+        other.group()
+    );
+    let agent = node.agent(&policy, &CAPABILITIES);
+    let mut web = Container::nginx(&pod, "web", USER, 8011, "web").start(&pod);
+    node.is_accelerated(&pod, 8011, "web");
+    assert_eq!(status(web.process, "NSpid").split_whitespace().last(), Some("1"), "{}", web.log());
+    for set in ["CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"] {
+        assert_eq!(status(web.process, set), "0000000000000000", "{set}");
+    }
+    assert_eq!(status(web.process, "NoNewPrivs"), "1");
+
+    // The same pod's second container, as another user: the kernel's as long as the first one has stacks.
+    let kernel = Container {
+        environment: vec!["EF_NO_FAIL=1".to_owned()],
+        ..Container::nginx(&pod, "beside", OTHER, 8013, "beside")
+    };
+    let mut beside = kernel.start(&pod);
+    eventually("it answers", || node.fetched(&pod, 8013) == "beside");
+    assert!(beside.log().contains("goes on over the kernel"), "{}", beside.log());
+
+    // Told to end, as a runtime does it, with a connection that waits for more.
+    let client = kept_open(&node, &pod, 8011);
+    eventually("the connection is there", || pod.accepts() >= 2);
+    let ended = web.end(Signal::TERM);
+    assert!(ended.success(), "{ended}: {}", web.log());
+    let heard = client.wait_with_output().expect("wait");
+    assert!(String::from_utf8_lossy(&heard.stdout).ends_with("web\nover\n"), "{heard:?}");
+    assert_eq!(node.fetched(&pod, 8013), "beside", "the other container goes on");
+    assert!(beside.end(Signal::TERM).success(), "{}", beside.log());
+    eventually("the broker ends", || pod.brokers().is_empty());
+    assert!(!pod.is_steered());
+
+    // Now the second user is alone; killed, and begun again, as the kubelet does with what has crashed.
+    let again = Container::nginx(&pod, "again", OTHER, 8013, "again");
+    let mut crashed = again.start(&pod);
+    node.is_accelerated(&pod, 8013, "again");
+    assert!(!crashed.end(Signal::KILL).success());
+    eventually("the broker ends", || pod.brokers().is_empty());
+    let mut again = again.start(&pod);
+    node.is_accelerated(&pod, 8013, "again");
+
+    // Evicted in mid-traffic: its containers are told to end, then the pod goes. Who has connections hears of it, and another pod's go on.
+    let _stays = Container::nginx(&other, "stays", USER, 8012, "stays").start(&other);
+    node.is_accelerated(&other, 8012, "stays");
+    let (mut of_evicted, of_other) = (node.load(&pod, 8013, "2s"), node.load(&other, 8012, "3s"));
+    let client = kept_open(&node, &pod, 8013);
+    let before = pod.accepts();
+    eventually("both have traffic", || pod.accepts() > before && other.accepts() > 8);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(again.end(Signal::TERM).success(), "{}", again.log());
+    let heard = client.wait_with_output().expect("wait");
+    assert!(String::from_utf8_lossy(&heard.stdout).ends_with("again\nover\n"), "{heard:?}");
+    eventually("the broker ends", || pod.brokers().is_empty());
+    drop(pod);
+    let report = of_other.wait_with_output().expect("wait");
+    let _ = of_evicted.wait();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).expect("a report");
+    assert_eq!(report["failed_total"].as_u64(), Some(0), "{report}");
+    assert!(report["succeeded"].as_u64().is_some_and(|count| count > 100), "{report}");
+    drop(agent);
 }
