@@ -10,6 +10,21 @@ use serde_json::{Value, json};
 use crate::pods::Pod;
 use crate::{eventually, overfly, send};
 
+/// What containerd and CRI-O keep from containers that are not privileged (`populateDefaultUnixSpec()` in containerd's oci/spec.go).
+const MASKED: [&str; 10] = [
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+const READ_ONLY: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+
 /// What a runtime is told of a container.
 #[derive(Clone, Debug, Default)]
 pub struct Container {
@@ -21,8 +36,23 @@ pub struct Container {
     pub words: Vec<String>,
     /// Further environment, as `NAME=VALUE`.
     pub environment: Vec<String>,
-    /// Files and folders of the node that it has, read only, and where. The agent's folder is one.
-    pub mounts: Vec<(PathBuf, String)>,
+    /// Folders of the node that it has, and where; the agent's is one.
+    pub mounts: Vec<Mount>,
+    /// What it may do, as `CAP_NAME`; nothing otherwise.
+    pub capabilities: Vec<String>,
+    /// It sees the node's processes, as a pod with `hostPID`.
+    pub sees_node: bool,
+}
+
+/// A folder that a container has.
+#[derive(Clone, Debug)]
+pub struct Mount {
+    /// Where the node has it.
+    pub source: PathBuf,
+    /// Where the container has it.
+    pub place: String,
+    /// The container may write there.
+    pub is_writable: bool,
 }
 
 impl Container {
@@ -46,7 +76,12 @@ impl Container {
             user,
             words: ["sh", "-c", &script, &configuration].map(str::to_owned).to_vec(),
             environment: vec!["EF_NO_FAIL=0".to_owned()],
-            mounts: vec![(pod.socket_folder.clone(), "/run/overfly".to_owned())],
+            mounts: vec![Mount {
+                source: pod.socket_folder.clone(),
+                place: "/run/overfly".to_owned(),
+                is_writable: false,
+            }],
+            ..Container::default()
         }
     }
 
@@ -61,11 +96,23 @@ impl Container {
             scratch("/tmp", "1777"),
             json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         ];
-        mounts.extend(self.mounts.iter().map(|(source, place)| {
-            json!({"destination": place, "type": "bind", "source": source, "options": ["bind", "ro"]})
+        mounts.extend(self.mounts.iter().map(|Mount { source, place, is_writable }| {
+            let options = ["bind", if *is_writable { "rw" } else { "ro" }];
+            json!({"destination": place, "type": "bind", "source": source, "options": options})
         }));
+        let mut namespaces = vec![
+            json!({"type": "network", "path": format!("/proc/{}/ns/net", pod.inner)}),
+            json!({"type": "mount"}),
+            json!({"type": "ipc"}),
+            json!({"type": "uts"}),
+            json!({"type": "cgroup"}),
+        ];
+        if !self.sees_node {
+            namespaces.push(json!({"type": "pid"}));
+        }
         let mut environment = vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
         environment.extend(self.environment.iter().cloned());
+        let may = &self.capabilities;
         json!({
             "ociVersion": "1.0.2",
             "process": {
@@ -73,17 +120,16 @@ impl Container {
                 "args": self.words,
                 "env": environment,
                 "cwd": "/",
-                "capabilities": {"bounding": [], "effective": [], "permitted": [], "inheritable": [], "ambient": []},
+                "capabilities": {"bounding": may, "effective": may, "permitted": may},
                 "noNewPrivileges": true,
             },
             "root": {"path": "root", "readonly": true},
             "mounts": mounts,
             "linux": {
                 "cgroupsPath": format!("{}/{}", pod.group(), self.name),
-                "namespaces": [
-                    {"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}, {"type": "cgroup"},
-                    {"type": "network", "path": format!("/proc/{}/ns/net", pod.inner)},
-                ],
+                "namespaces": namespaces,
+                "maskedPaths": MASKED,
+                "readonlyPaths": READ_ONLY,
             },
         })
     }
@@ -118,9 +164,9 @@ impl Container {
         let mut process = 0;
         eventually("the container begins", || {
             let ended = crun.try_wait().expect("wait");
-            assert!(ended.is_none(), "{ended:?}: {}", crate::pods::text(&said));
             let line = std::fs::read_to_string(bundle.path().join("pid")).unwrap_or_default();
             process = line.trim().parse().unwrap_or_default();
+            assert!(process != 0 || ended.is_none(), "{ended:?}: {}", crate::pods::text(&said));
             process != 0
         });
         Running { crun, process, said, _bundle: bundle }
@@ -142,6 +188,15 @@ impl Running {
     #[must_use]
     pub fn log(&self) -> String {
         crate::pods::text(&self.said)
+    }
+
+    /// Whether it has ended.
+    ///
+    /// # Panics
+    /// If the kernel does not say.
+    #[must_use]
+    pub fn has_ended(&mut self) -> bool {
+        self.crun.try_wait().expect("wait").is_some()
     }
 
     /// Sends process 1 a signal, as a runtime does that is to end it, and waits for the end.

@@ -1,6 +1,7 @@
 //! `deploy/kubernetes/*.yaml`: held to Kubernetes' own schemas, and the Job played with processes: a namespace stands for each
 //! pod, and /etc/hosts for the cluster's DNS. Needs root, nginx, python3 with venv, and PyPI.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -8,8 +9,10 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::pods::{MOUNTED, Node, Pod};
-use overfly_tests::{Nginx, Server, output, overfly};
+use overfly_tests::containers::{Container, Mount};
+use overfly_tests::pods::{MOUNTED, Node, on_own_machine};
+use overfly_tests::{Nginx, Server, eventually, output, overfly};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Of PyPI.
@@ -189,58 +192,101 @@ fn words(list: &Value) -> Vec<String> {
     words.map(|word| word.as_str().expect("a word").to_owned()).collect()
 }
 
-/// An agent with these capabilities serves a pod that is as `load-server.yaml` says, which has none.
-fn serves_with(capabilities: &[String]) -> Result<(), String> {
-    let (agent, server) = (objects("agent.yaml"), objects("load-server.yaml"));
-    let node = Node::new();
-    let pod = node.pod(11, MOUNTED);
-    let policy = of_kind(&agent, "ConfigMap")["data"]["broker.toml"].as_str().expect("a policy");
-    assert!(policy.contains("\"/kubepods\""), "{policy}");
-    let policy = policy.replace("\"/kubepods\"", &format!("\"{}\"", pod.group()));
-    let capabilities: Vec<&str> = capabilities.iter().map(String::as_str).collect();
-    let agent = node.agent(&policy, &capabilities);
-    let outcome = serves(&node, &pod, &server);
-    let log = agent.log();
-    match outcome {
-        Ok(()) if !log.contains("Operation not permitted") => Ok(()),
-        other => Err(format!("{other:?}: {log}")),
+/// A container as a manifest has it, whose volumes are these folders of the node's.
+fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)]) -> Container {
+    let spec = &of_kind(objects, kind)["spec"]["template"]["spec"];
+    let container = &spec["containers"][0];
+    let security = &container["securityContext"];
+    assert_eq!(words(&security["capabilities"]["drop"]), ["ALL"]);
+    assert_eq!(security["readOnlyRootFilesystem"], true, "as all containers of the tests have it");
+    let user = [&spec["securityContext"], security].into_iter().find_map(|its| its["runAsUser"].as_u64());
+    let capabilities = &security["capabilities"]["add"];
+    let mounts = container["volumeMounts"].as_array().expect("a list").iter().filter_map(|mount| {
+        let (name, place) = (mount["name"].as_str()?, mount["mountPath"].as_str()?.to_owned());
+        let folder = folders.iter().find(|(its, _)| *its == name);
+        assert!(folder.is_some() || place == "/tmp", "{name} is no folder that the test knows");
+        let is_writable = mount["readOnly"] != true;
+        folder.map(|(_, source)| Mount { source: source.to_path_buf(), place, is_writable })
+    });
+    let variables = container["env"].as_array().into_iter().flatten();
+    let mut command = words(&container["command"]);
+    command[0] = overfly().display().to_string();
+    Container {
+        name: container["name"].as_str().expect("a name").to_owned(),
+        user: user.and_then(|user| u32::try_from(user).ok()).expect("a user"),
+        words: command
+            .into_iter()
+            .chain(container["args"].as_array().into_iter().flat_map(|_| words(&container["args"])))
+            .collect(),
+        environment: variables
+            .filter_map(|its| Some(format!("{}={}", its["name"].as_str()?, its["value"].as_str()?)))
+            .collect(),
+        mounts: mounts.collect(),
+        capabilities: if capabilities.is_array() { words(capabilities) } else { Vec::new() }
+            .iter()
+            .map(|name| format!("CAP_{name}"))
+            .collect(),
+        sees_node: spec["hostPID"] == true,
     }
 }
 
-fn serves(node: &Node, pod: &Pod, server: &[Value]) -> Result<(), String> {
-    let configuration = of_kind(server, "ConfigMap")["data"]["nginx.conf"].as_str().expect("a configuration");
-    let spec = &of_kind(server, "Deployment")["spec"]["template"]["spec"];
-    let container = &spec["containers"][0];
-    assert_eq!(words(&container["securityContext"]["capabilities"]["drop"]), ["ALL"]);
-    pod.done_by_root("mount -t tmpfs tmpfs /mnt");
-    std::fs::write(format!("/proc/{}/root/mnt/nginx.conf", pod.inner), configuration).expect("write");
-    pod.done_by_root("mount -t tmpfs -o mode=1777 tmpfs /tmp");
-    let user = spec["securityContext"]["runAsUser"].as_u64().and_then(|user| u32::try_from(user).ok());
-    let mut command = pod.command(user.expect("a user"));
-    command.arg(overfly()).args(words(&container["command"]).iter().skip(1));
-    let moved = |word: String| word.replace("/etc/overfly-server/", "/mnt/");
-    command.args(words(&container["args"]).into_iter().map(moved));
-    let mut server = Server::spawn_behind(command);
+/// The agent's container serves a pod's, each as its manifest has it but for what the agent may do.
+fn serves_with(capabilities: &[String]) -> Result<(), String> {
+    let node = Node::new();
+    let (system, pod) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
+    let settings = |file: &str, key: &str| {
+        let objects = objects(file);
+        let value = of_kind(&objects, "ConfigMap")["data"][key].as_str().expect("a value").to_owned();
+        (objects, value)
+    };
+    let (agent, policy) = settings("agent.yaml", "broker.toml");
+    assert!(policy.contains("\"/kubepods\""), "{policy}");
+    let (server, configuration) = settings("load-server.yaml", "nginx.conf");
+    let (of_agent, of_server) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    for (folder, name, words) in [
+        (&of_agent, "broker.toml", policy.replace("\"/kubepods\"", &format!("\"{}\"", pod.group()))),
+        (&of_server, "nginx.conf", configuration),
+    ] {
+        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+        std::fs::write(folder.path().join(name), words).expect("write");
+    }
+    let socket = node.folder.path();
+    let folders = [("socket", socket), ("policy", of_agent.path())];
+    let agent = Container { capabilities: capabilities.to_vec(), ..container(&agent, "DaemonSet", &folders) };
+    let agent = agent.start(&system);
+    eventually("the agent listens", || agent.log().contains("containers are served"));
+    let folders = [("agent", socket), ("configuration", of_server.path())];
+    let mut server = container(&server, "Deployment", &folders);
+    server.environment.push("EF_NO_FAIL=0".to_owned());
+    let mut server = server.start(&pod);
     let mut served = false;
     for _ in 0..100 {
-        served = node.fetched(pod, 8080) == "ok\n" && pod.accepts() > 0;
-        if served || server.ended() {
+        served = node.fetched(&pod, 8080) == "ok\n" && pod.accepts() > 0;
+        if served || server.has_ended() {
             break;
         }
         sleep(Duration::from_millis(50));
     }
-    server.stop();
-    if served { Ok(()) } else { Err("nothing is accelerated".to_owned()) }
+    let log = format!("{}\n{}", agent.log(), server.log());
+    if !served {
+        return Err(log);
+    }
+    assert!(server.end(Signal::TERM).success(), "{}", server.log());
+    if log.contains("Operation not permitted") { Err(log) } else { Ok(()) }
 }
 
 #[test]
 fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_none() {
+    if !on_own_machine("the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_none") {
+        return;
+    }
     let objects = objects("agent.yaml");
     let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
     assert_eq!(pod["hostPID"], true);
     let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
     assert_eq!(words(&capabilities["drop"]), ["ALL"]);
-    let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| name.to_lowercase()).collect();
+    let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| format!("CAP_{name}")).collect();
     serves_with(&all).expect("with what the manifest has");
     for without in &all {
         let rest: Vec<String> = all.iter().filter(|name| *name != without).cloned().collect();
