@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::pods::Pod;
-use crate::{eventually, overfly, send};
+use crate::{alive, eventually, overfly, send};
 
 /// What containerd and CRI-O keep from containers that are not privileged (`populateDefaultUnixSpec()` in containerd's oci/spec.go).
 const MASKED: [&str; 10] = [
@@ -169,7 +169,7 @@ impl Container {
             assert!(process != 0 || ended.is_none(), "{ended:?}: {}", crate::pods::text(&said));
             process != 0
         });
-        Running { crun, process, said, _bundle: bundle }
+        Running { crun, process, group: pod.group.place.join(&self.name), said, _bundle: bundle }
     }
 }
 
@@ -179,6 +179,8 @@ pub struct Running {
     crun: Child,
     /// Its process 1, as the node numbers it.
     pub process: u32,
+    /// The folder of its control group.
+    group: PathBuf,
     said: std::fs::File,
     _bundle: tempfile::TempDir,
 }
@@ -206,6 +208,8 @@ impl Running {
     #[track_caller]
     pub fn end(&mut self, signal: Signal) -> ExitStatus {
         send(self.process, signal);
+        eventually("the container's first process ends", || !alive(self.process));
+        self.clear();
         let mut status = None;
         eventually("the container ends", || {
             status = self.crun.try_wait().expect("wait");
@@ -213,13 +217,17 @@ impl Running {
         });
         status.expect("a status")
     }
+
+    /// Ends what is left without process 1, as runtimes do where that is none of a process namespace's own.
+    fn clear(&self) {
+        let _ = std::fs::write(self.group.join("cgroup.kill"), "1");
+    }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
         if self.crun.try_wait().is_ok_and(|ended| ended.is_none()) {
-            // With process 1 all others end, and with them crun.
-            send(self.process, Signal::KILL);
+            self.clear();
             let _ = self.crun.wait();
         }
     }

@@ -9,9 +9,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_tests::containers::{Container, Mount};
-use overfly_tests::pods::{MOUNTED, Node, on_own_machine};
-use overfly_tests::{Nginx, Server, eventually, output, overfly};
+use overfly_tests::containers::{Container, Mount, Running};
+use overfly_tests::pods::{MOUNTED, Node, Pod, on_own_machine};
+use overfly_tests::{Nginx, Server, alive, eventually, output, overfly};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -230,50 +230,93 @@ fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)]) -> Contai
     }
 }
 
+/// A node whose agent and pods are as the manifests have them.
+struct Cluster {
+    node: Node,
+    /// The agent's own pod, and the server's.
+    system: Pod,
+    pod: Pod,
+    agent: Container,
+    server: Container,
+    _settings: [tempfile::TempDir; 2],
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        let node = Node::new();
+        let (system, pod) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
+        let settings = |file: &str, key: &str| {
+            let objects = objects(file);
+            let value = of_kind(&objects, "ConfigMap")["data"][key].as_str().expect("a value").to_owned();
+            (objects, value)
+        };
+        let (agent, policy) = settings("agent.yaml", "broker.toml");
+        assert!(policy.contains("\"/kubepods\""), "{policy}");
+        let policy = policy.replace("\"/kubepods\"", &format!("\"{}\"", pod.group()));
+        let (server, configuration) = settings("load-server.yaml", "nginx.conf");
+        let folders = [("broker.toml", policy), ("nginx.conf", configuration)].map(|(name, words)| {
+            let folder = tempfile::tempdir().expect("a folder");
+            std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+            std::fs::write(folder.path().join(name), words).expect("write");
+            folder
+        });
+        let [of_agent, of_server] = &folders;
+        let socket = node.folder.path();
+        let agent = container(&agent, "DaemonSet", &[("socket", socket), ("policy", of_agent.path())]);
+        let mut server =
+            container(&server, "Deployment", &[("agent", socket), ("configuration", of_server.path())]);
+        server.environment.push("EF_NO_FAIL=0".to_owned());
+        Cluster { system, pod, agent, server, node, _settings: folders }
+    }
+
+    /// The agent's container, once it listens, with these capabilities.
+    fn agent(&self, capabilities: &[String]) -> Running {
+        let agent = Container { capabilities: capabilities.to_vec(), ..self.agent.clone() };
+        let agent = agent.start(&self.system);
+        eventually("the agent listens", || agent.log().contains("containers are served"));
+        agent
+    }
+
+    /// Whether the server is accelerated before it ends.
+    fn is_served(&self, server: &mut Running) -> bool {
+        (0..100).any(|_| {
+            sleep(Duration::from_millis(50));
+            self.node.fetched(&self.pod, 8080) == "ok\n" && self.pod.accepts() > 0 || server.has_ended()
+        }) && !server.has_ended()
+    }
+}
+
 /// The agent's container serves a pod's, each as its manifest has it but for what the agent may do.
-fn serves_with(capabilities: &[String]) -> Result<(), String> {
-    let node = Node::new();
-    let (system, pod) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
-    let settings = |file: &str, key: &str| {
-        let objects = objects(file);
-        let value = of_kind(&objects, "ConfigMap")["data"][key].as_str().expect("a value").to_owned();
-        (objects, value)
-    };
-    let (agent, policy) = settings("agent.yaml", "broker.toml");
-    assert!(policy.contains("\"/kubepods\""), "{policy}");
-    let (server, configuration) = settings("load-server.yaml", "nginx.conf");
-    let (of_agent, of_server) =
-        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    for (folder, name, words) in [
-        (&of_agent, "broker.toml", policy.replace("\"/kubepods\"", &format!("\"{}\"", pod.group()))),
-        (&of_server, "nginx.conf", configuration),
-    ] {
-        std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
-        std::fs::write(folder.path().join(name), words).expect("write");
-    }
-    let socket = node.folder.path();
-    let folders = [("socket", socket), ("policy", of_agent.path())];
-    let agent = Container { capabilities: capabilities.to_vec(), ..container(&agent, "DaemonSet", &folders) };
-    let agent = agent.start(&system);
-    eventually("the agent listens", || agent.log().contains("containers are served"));
-    let folders = [("agent", socket), ("configuration", of_server.path())];
-    let mut server = container(&server, "Deployment", &folders);
-    server.environment.push("EF_NO_FAIL=0".to_owned());
-    let mut server = server.start(&pod);
-    let mut served = false;
-    for _ in 0..100 {
-        served = node.fetched(&pod, 8080) == "ok\n" && pod.accepts() > 0;
-        if served || server.has_ended() {
-            break;
-        }
-        sleep(Duration::from_millis(50));
-    }
+fn serves_with(cluster: &Cluster, capabilities: &[String]) -> Result<(), String> {
+    let agent = cluster.agent(capabilities);
+    let mut server = cluster.server.start(&cluster.pod);
+    let is_served = cluster.is_served(&mut server);
     let log = format!("{}\n{}", agent.log(), server.log());
-    if !served {
+    if !is_served {
         return Err(log);
     }
     assert!(server.end(Signal::TERM).success(), "{}", server.log());
     if log.contains("Operation not permitted") { Err(log) } else { Ok(()) }
+}
+
+#[test]
+fn the_kubelet_starts_agent_and_server_again_and_they_find_each_other() {
+    if !on_own_machine("the_kubelet_starts_agent_and_server_again_and_they_find_each_other") {
+        return;
+    }
+    let cluster = Cluster::new();
+    let mut agent = cluster.agent(&cluster.agent.capabilities);
+    let mut server = cluster.server.start(&cluster.pod);
+    assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
+    let brokers = cluster.pod.brokers();
+    // The agent's pod is deleted: whatever is in its container ends, the brokers of other pods too.
+    assert!(agent.end(Signal::TERM).success(), "{}", agent.log());
+    eventually("the pod's broker ends", || brokers.iter().all(|&id| !alive(id)));
+    eventually("the pod's program ends", || server.has_ended());
+    assert!(!cluster.pod.is_steered(), "the pod's interface is as before");
+    let agent = cluster.agent(&cluster.agent.capabilities);
+    let mut server = cluster.server.start(&cluster.pod);
+    assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
 }
 
 #[test]
@@ -287,10 +330,11 @@ fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_non
     let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
     assert_eq!(words(&capabilities["drop"]), ["ALL"]);
     let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| format!("CAP_{name}")).collect();
-    serves_with(&all).expect("with what the manifest has");
+    let cluster = Cluster::new();
+    serves_with(&cluster, &all).expect("with what the manifest has");
     for without in &all {
         let rest: Vec<String> = all.iter().filter(|name| *name != without).cloned().collect();
-        let outcome = serves_with(&rest);
+        let outcome = serves_with(&cluster, &rest);
         println!("without {without}: {outcome:?}");
         assert!(outcome.is_err(), "{without} is in the manifest, and nothing needs it");
     }
