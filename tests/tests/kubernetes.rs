@@ -1,5 +1,5 @@
-//! `deploy/kubernetes/*.yaml`: held to Kubernetes' own schemas, and the Job played with processes: a namespace stands for each
-//! pod, and /etc/hosts for the cluster's DNS. Needs root, nginx, python3 with venv, and PyPI.
+//! `deploy/kubernetes/*.yaml` and the chart in `deploy/helm`: held to Kubernetes' own schemas. The agent and its server are played with crun, the
+//! Job with processes: a namespace stands for each pod, and /etc/hosts for the cluster's DNS. Needs root, crun, nginx, python3 with venv, and PyPI.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,56 +13,115 @@ use overfly_tests::containers::{Container, Mount, Running};
 use overfly_tests::pods::{MOUNTED, Node, Pod, on_own_machine};
 use overfly_tests::{Nginx, Server, alive, eventually, output, overfly};
 use rustix::process::Signal;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Of PyPI.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
 /// The oldest version of Kubernetes that has all of what is used, of those that the validator knows.
 const KUBERNETES: &str = "1.28";
 
+/// Helm's own engine. Also of PyPI, by somebody who is neither Helm's nor known here: it gets no network and no rights.
+const HELM: &str = "helm-python-sdk==0.2.2";
+
 /// A Python that has the validator; kept from run to run, since it is large.
 fn python() -> &'static Path {
     static PYTHON: OnceLock<PathBuf> = OnceLock::new();
-    PYTHON.get_or_init(installed)
+    PYTHON.get_or_init(|| {
+        let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-validate");
+        let python = place.join("bin/python");
+        let has = |python: &Path| {
+            let mut command = Command::new(python);
+            command.args(["-c", "import kubernetes_validate, yaml"]).stderr(Stdio::null());
+            command.status().is_ok_and(|status| status.success())
+        };
+        if !has(&python) {
+            succeeds(Path::new("python3"), &["-m", "venv", &place.display().to_string()]);
+            succeeds(&python, &["-m", "pip", "install", "--quiet", VALIDATOR]);
+        }
+        python
+    })
 }
 
-fn installed() -> PathBuf {
-    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes-validate");
-    let python = place.join("bin/python");
-    let has = |python: &Path| {
-        let mut command = Command::new(python);
-        command.args(["-c", "import kubernetes_validate, yaml"]).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    if !has(&python) {
-        let run = |program: &Path, words: &[&str]| {
-            let status = Command::new(program).args(words).stdout(Stdio::null()).status();
-            assert!(status.expect("start Python").success(), "{} {words:?}", program.display());
-        };
-        run(Path::new("python3"), &["-m", "venv", &place.display().to_string()]);
-        run(&python, &["-m", "pip", "install", "--quiet", VALIDATOR]);
+fn succeeds(program: &Path, words: &[&str]) {
+    let status = Command::new(program).args(words).stdout(Stdio::null()).status();
+    assert!(status.expect("start a program").success(), "{} {words:?}", program.display());
+}
+
+/// The folder with Helm's engine.
+fn helm() -> PathBuf {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("helm");
+    if !place.join("helm_python").exists() {
+        // A wheel: nothing of it runs here.
+        let target = ["--only-binary=:all:", "--no-deps", "--no-compile", "--target"];
+        let mut words = vec!["-m", "pip", "install", "--quiet"];
+        words.extend(target);
+        let own = place.display().to_string();
+        words.extend([own.as_str(), HELM]);
+        succeeds(python(), &words);
     }
-    python
+    place
+}
+
+/// What Helm makes of the chart: the objects that Kubernetes' schemas find sound, or why it refuses.
+fn rendered(values: &Value) -> Result<Vec<Value>, String> {
+    const SCRIPT: &str = "
+import json, sys, helm_python as helm
+said = [its for its in helm.lint(sys.argv[1])['messages'] if its['severity'] > 1]
+assert not said, said
+with helm.Chart.load(sys.argv[1]) as chart:
+    try:
+        texts = chart.render(json.loads(sys.argv[2]), name='overfly', namespace='kube-system')
+    except helm.HelmValuesError as error:
+        print(error)
+        sys.exit(1)
+print('\\n---\\n'.join(texts.values()))
+";
+    let chart = tempfile::tempdir().expect("a folder");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/overfly");
+    let copy = chart.path().join("overfly");
+    succeeds(Path::new("cp"), &["-r", &source.display().to_string(), &copy.display().to_string()]);
+    succeeds(Path::new("chmod"), &["-R", "a+rX", &chart.path().display().to_string()]);
+    let mut command = Command::new("unshare");
+    command.args(["--net", "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
+    command.args(["--bounding-set=-all", "--inh-caps=-all", "python3", "-c", SCRIPT]).arg(&copy);
+    command
+        .arg(values.to_string())
+        .env("PATH", "/usr/bin:/bin")
+        .env("PYTHONPATH", helm())
+        .env("PYTHONDONTWRITEBYTECODE", "1");
+    let output = command.env("HOME", "/nonexistent").output().expect("start Python");
+    let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(said.is_empty(), "{said}");
+    if !output.status.success() {
+        return Err(text.into_owned());
+    }
+    let place = chart.path().join("objects.yaml");
+    std::fs::write(&place, text.as_bytes()).expect("write");
+    Ok(sound(&place))
 }
 
 fn manifest(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/kubernetes").join(name)
 }
 
-/// The objects of a file, after the validator has found nothing wrong.
+/// The objects of a manifest.
 fn objects(name: &str) -> Vec<Value> {
+    sound(&manifest(name))
+}
+
+/// The objects of a file, after the validator has found nothing wrong.
+fn sound(file: &Path) -> Vec<Value> {
     const SCRIPT: &str = "
 import json, sys, kubernetes_validate, yaml
-objects = list(yaml.safe_load_all(open(sys.argv[1])))
+objects = [its for its in yaml.safe_load_all(open(sys.argv[1])) if its]
 for its in objects:
     kubernetes_validate.validate(its, sys.argv[2], strict=True)
 print(json.dumps(objects))
 ";
     let mut command = Command::new(python());
-    let checked =
-        command.arg("-c").arg(SCRIPT).arg(manifest(name)).arg(KUBERNETES).output().expect("start Python");
+    let checked = command.arg("-c").arg(SCRIPT).arg(file).arg(KUBERNETES).output().expect("start Python");
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
-    assert!(checked.status.success(), "{name}: {said}");
+    assert!(checked.status.success(), "{}: {said}", file.display());
     serde_json::from_slice(&checked.stdout).expect("JSON")
 }
 
@@ -108,6 +167,64 @@ fn the_manifests_are_what_kubernetes_expects_and_fit_together() {
     assert_eq!(of_agent.1, "/run/overfly", "where the agent listens if nobody says otherwise");
     let variable = &of_kind(&server, "Deployment")["spec"]["template"]["spec"]["containers"][0]["env"][0];
     assert_eq!(variable["value"], format!("{}/agent.sock", of_server.1.as_str().expect("a path")));
+}
+
+#[test]
+fn the_chart_makes_what_the_manifests_say_and_what_its_values_change() {
+    let sorted = |objects: Vec<Value>| {
+        let mut texts: Vec<String> = objects.iter().map(Value::to_string).collect();
+        texts.sort();
+        texts
+    };
+    let all = json!({"server": {"enabled": true}, "load": {"enabled": true}});
+    let plain = ["agent.yaml", "load-server.yaml", "load-job.yaml"].map(objects).concat();
+    assert_eq!(sorted(rendered(&all).expect("objects")), sorted(plain), "chart and manifests say the same");
+    let agent = rendered(&json!({})).expect("objects");
+    assert_eq!(
+        sorted(agent.clone()),
+        sorted(objects("agent.yaml")),
+        "the agent alone, if nobody asks for more"
+    );
+
+    let values = json!({
+        "image": {"repository": "here/overfly", "tag": "7"},
+        "agent": {"folder": "/srv/agent", "policy": "[[rule]]\nusers = [7]\nstacks = 1\n", "nodeSelector": {"fast": "yes"}, "tolerations": []},
+        "server": {"enabled": true, "replicas": 5, "profile": "latency"},
+        "load": {"enabled": true, "shards": 3, "connections": 9, "duration": "1m", "warmup": "500ms"},
+    });
+    let changed = rendered(&values).expect("objects");
+    let configured = changed.iter().find(|its| its["data"]["broker.toml"].is_string()).expect("a policy");
+    assert_eq!(configured["data"]["broker.toml"], values["agent"]["policy"]);
+    let pod = |kind: &str| of_kind(&changed, kind)["spec"]["template"]["spec"].clone();
+    let (agent, server, load) = (pod("DaemonSet"), pod("Deployment"), pod("Job"));
+    assert_eq!(agent["nodeSelector"]["fast"], "yes");
+    assert!(agent["tolerations"].is_null());
+    for volumes in [&agent["volumes"], &server["volumes"]] {
+        assert!(
+            volumes.to_string().contains("\"path\":\"/srv/agent\""),
+            "one folder of the node's: {volumes}"
+        );
+    }
+    for its in [&agent, &server, &load] {
+        assert_eq!(its["containers"][0]["image"], "here/overfly:7");
+    }
+    assert_eq!(of_kind(&changed, "Deployment")["spec"]["replicas"], 5);
+    assert!(words(&server["containers"][0]["command"]).contains(&"latency".to_owned()));
+    let job = &of_kind(&changed, "Job")["spec"];
+    assert_eq!((&job["completions"], &job["parallelism"]), (&json!(3), &json!(3)));
+    let arguments = words(&load["containers"][0]["args"]);
+    for argument in ["--shards=3", "-c9", "-d1m", "--warmup=500ms"] {
+        assert!(arguments.iter().any(|its| its == argument), "{argument}: {arguments:?}");
+    }
+
+    for (values, said) in [
+        (json!({"agent": {"polcy": ""}}), "polcy"),
+        (json!({"load": {"shards": 0}}), "/load/shards"),
+        (json!({"load": {"duration": "soon"}}), "/load/duration"),
+    ] {
+        let refused = rendered(&values).expect_err("it is refused");
+        assert!(refused.contains(said), "{said}: {refused}");
+    }
 }
 
 /// Starts a pod of the Job as its manifest says, but for what takes long.
