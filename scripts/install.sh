@@ -41,6 +41,7 @@ tcpdump tcpdump
 tshark tshark
 dpdk-testpmd dpdk-dev
 haproxy haproxy
+crun crun
 redis-server redis-server
 memcached memcached
 unbound unbound
@@ -71,6 +72,7 @@ rpmbuild rpm packages
 dpkg-deb dpkg packages
 objdump binutils packages
 debootstrap debootstrap packages
+buildah buildah packages
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)

@@ -42,6 +42,8 @@ pub struct Container {
     pub capabilities: Vec<String>,
     /// It sees the node's processes, as a pod with `hostPID`.
     pub sees_node: bool,
+    /// The root of its image; otherwise it has the node's programs, and overfly, without the rest of the node's files.
+    pub image: Option<PathBuf>,
 }
 
 /// A folder that a container has.
@@ -140,15 +142,19 @@ impl Container {
     /// If it does not start.
     #[must_use]
     pub fn start(&self, pod: &Pod) -> Running {
-        // The image: the node's programs, and overfly, without the rest of the node's files. crun knows one hierarchy of control groups.
+        // crun knows one hierarchy of control groups.
         const BEGIN: &str = "set -e
             mount -t cgroup2 none /sys/fs/cgroup
-            mount -t tmpfs -o mode=755 tmpfs root
-            mkdir -p root/usr root/etc root/proc root/sys root/dev root/run root/tmp \"root$1\"
-            for name in bin sbin lib lib64; do [ ! -e /$name ] || cp -P /$name root/; done
-            cp /etc/passwd /etc/group /etc/ld.so.cache root/etc/
-            mount --bind /usr root/usr
-            mount --bind \"$1\" \"root$1\"
+            if [ -n \"$3\" ]; then
+                mount --bind \"$3\" root
+            else
+                mount -t tmpfs -o mode=755 tmpfs root
+                mkdir -p root/usr root/etc root/proc root/sys root/dev root/run root/tmp \"root$1\"
+                for name in bin sbin lib lib64; do [ ! -e /$name ] || cp -P /$name root/; done
+                cp /etc/passwd /etc/group /etc/ld.so.cache root/etc/
+                mount --bind /usr root/usr
+                mount --bind \"$1\" \"root$1\"
+            fi
             exec crun --root state --cgroup-manager=cgroupfs run --pid-file pid \"$2\"";
         let bundle = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(bundle.path().join("root")).expect("a folder");
@@ -157,6 +163,7 @@ impl Container {
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", BEGIN, "begin"]);
         command.arg(overfly().parent().expect("a folder")).arg(format!("{}-{}", self.name, pod.inner));
+        command.arg(self.image.as_deref().unwrap_or("".as_ref()));
         command.current_dir(bundle.path()).stdin(Stdio::null());
         let said = tempfile::tempfile().expect("a file");
         command.stdout(said.try_clone().expect("dup")).stderr(said.try_clone().expect("dup"));

@@ -37,7 +37,12 @@ pub fn on_own_machine(test: &str) -> bool {
     let group = Group::new();
     let mut command = Command::new("unshare");
     command.args(["--pid", "--fork", "--kill-child", "--mount-proc"]);
-    command.arg(std::env::current_exe().expect("the test's path")).args(["--exact", test, "--nocapture"]);
+    command.arg(std::env::current_exe().expect("the test's path")).args([
+        "--exact",
+        test,
+        "--nocapture",
+        "--include-ignored",
+    ]);
     let status = command.env(PARENT, &group.place).status().expect("start unshare");
     assert!(status.success(), "{test} in a process namespace of its own: {status}");
     false

@@ -310,7 +310,7 @@ fn words(list: &Value) -> Vec<String> {
 }
 
 /// A container as a manifest has it, whose volumes are these folders of the node's.
-fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)]) -> Container {
+fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)], image: Option<&Path>) -> Container {
     let spec = &of_kind(objects, kind)["spec"]["template"]["spec"];
     let container = &spec["containers"][0];
     let security = &container["securityContext"];
@@ -327,7 +327,9 @@ fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)]) -> Contai
     });
     let variables = container["env"].as_array().into_iter().flatten();
     let mut command = words(&container["command"]);
-    command[0] = overfly().display().to_string();
+    if image.is_none() {
+        command[0] = overfly().display().to_string();
+    }
     Container {
         name: container["name"].as_str().expect("a name").to_owned(),
         user: user.and_then(|user| u32::try_from(user).ok()).expect("a user"),
@@ -344,6 +346,7 @@ fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)]) -> Contai
             .map(|name| format!("CAP_{name}"))
             .collect(),
         sees_node: spec["hostPID"] == true,
+        image: image.map(Path::to_owned),
     }
 }
 
@@ -359,7 +362,8 @@ struct Cluster {
 }
 
 impl Cluster {
-    fn new() -> Cluster {
+    /// Its containers have this image, or the node's programs.
+    fn new(image: Option<&Path>) -> Cluster {
         let node = Node::new();
         let (system, pod) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
         let settings = |file: &str, key: &str| {
@@ -379,9 +383,13 @@ impl Cluster {
         });
         let [of_agent, of_server] = &folders;
         let socket = node.folder.path();
-        let agent = container(&agent, "DaemonSet", &[("socket", socket), ("policy", of_agent.path())]);
-        let mut server =
-            container(&server, "Deployment", &[("agent", socket), ("configuration", of_server.path())]);
+        let agent = container(&agent, "DaemonSet", &[("socket", socket), ("policy", of_agent.path())], image);
+        let mut server = container(
+            &server,
+            "Deployment",
+            &[("agent", socket), ("configuration", of_server.path())],
+            image,
+        );
         server.environment.push("EF_NO_FAIL=0".to_owned());
         Cluster { system, pod, agent, server, node, _settings: folders }
     }
@@ -416,12 +424,65 @@ fn serves_with(cluster: &Cluster, capabilities: &[String]) -> Result<(), String>
     if log.contains("Operation not permitted") { Err(log) } else { Ok(()) }
 }
 
+/// An image in a storage of its own, mounted.
+struct Image {
+    storage: tempfile::TempDir,
+    root: PathBuf,
+}
+
+impl Image {
+    fn new() -> Image {
+        let storage = tempfile::tempdir().expect("a folder");
+        std::fs::set_permissions(storage.path(), PermissionsExt::from_mode(0o755)).expect("chmod");
+        let place = storage.path().display();
+        let settings =
+            format!("[storage]\ndriver = 'overlay'\nrunroot = '{place}/run'\ngraphroot = '{place}/graph'\n");
+        std::fs::write(storage.path().join("storage.conf"), settings).expect("write");
+        let mut image = Image { storage, root: PathBuf::new() };
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/image.sh");
+        image.done(&script, &["overfly:tested"]);
+        let container =
+            image.done(Path::new("buildah"), &["from", "--pull-never", "localhost/overfly:tested"]);
+        image.root = image.done(Path::new("buildah"), &["mount", &container]).into();
+        image
+    }
+
+    /// What a command prints that finds its containers in this storage.
+    fn done(&self, program: &Path, words: &[&str]) -> String {
+        let mut command = Command::new(program);
+        command.args(words).env("CONTAINERS_STORAGE_CONF", self.storage.path().join("storage.conf"));
+        let output = command.env("BUILD", overfly().parent().expect("a folder")).output().expect("start");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{} {words:?}: {said}", program.display());
+        String::from_utf8_lossy(&output.stdout).trim().to_owned()
+    }
+}
+
+impl Drop for Image {
+    fn drop(&mut self) {
+        let mut command = Command::new("buildah");
+        command.args(["umount", "--all"]).stdout(Stdio::null());
+        let _ = command.env("CONTAINERS_STORAGE_CONF", self.storage.path().join("storage.conf")).status();
+    }
+}
+
+#[test]
+#[ignore = "makes a Debian: needs buildah, debootstrap and Debian's mirror, and takes a minute; `make packages-test` has it"]
+fn the_image_has_what_the_manifests_start() {
+    if !on_own_machine("the_image_has_what_the_manifests_start") {
+        return;
+    }
+    let image = Image::new();
+    let cluster = Cluster::new(Some(&image.root));
+    serves_with(&cluster, &cluster.agent.capabilities).expect("the image's agent serves the image's nginx");
+}
+
 #[test]
 fn the_kubelet_starts_agent_and_server_again_and_they_find_each_other() {
     if !on_own_machine("the_kubelet_starts_agent_and_server_again_and_they_find_each_other") {
         return;
     }
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(None);
     let mut agent = cluster.agent(&cluster.agent.capabilities);
     let mut server = cluster.server.start(&cluster.pod);
     assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
@@ -447,7 +508,7 @@ fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_non
     let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
     assert_eq!(words(&capabilities["drop"]), ["ALL"]);
     let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| format!("CAP_{name}")).collect();
-    let cluster = Cluster::new();
+    let cluster = Cluster::new(None);
     serves_with(&cluster, &all).expect("with what the manifest has");
     for without in &all {
         let rest: Vec<String> = all.iter().filter(|name| *name != without).cloned().collect();
