@@ -77,6 +77,7 @@ END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
 if [ "$purpose_asked" = tests ]; then
+    [ -e /usr/share/containers/seccomp.json ] || packages+=(golang-github-containers-common)
     [ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
     /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 fi

@@ -44,6 +44,8 @@ pub struct Container {
     pub sees_node: bool,
     /// The root of its image; otherwise it has the node's programs, and overfly, without the rest of the node's files.
     pub image: Option<PathBuf>,
+    /// The runtime's usual profile forbids it what it forbids whoever has such capabilities, as with `RuntimeDefault`.
+    pub is_confined: bool,
 }
 
 /// A folder that a container has.
@@ -83,6 +85,7 @@ impl Container {
                 place: "/run/overfly".to_owned(),
                 is_writable: false,
             }],
+            is_confined: true,
             ..Container::default()
         }
     }
@@ -115,7 +118,7 @@ impl Container {
         let mut environment = vec!["PATH=/usr/sbin:/usr/bin:/sbin:/bin".to_owned()];
         environment.extend(self.environment.iter().cloned());
         let may = &self.capabilities;
-        json!({
+        let mut specification = json!({
             "ociVersion": "1.0.2",
             "process": {
                 "user": {"uid": self.user, "gid": self.user},
@@ -133,7 +136,11 @@ impl Container {
                 "maskedPaths": MASKED,
                 "readonlyPaths": READ_ONLY,
             },
-        })
+        });
+        if self.is_confined {
+            specification["linux"]["seccomp"] = usual_profile(may);
+        }
+        specification
     }
 
     /// Starts it.
@@ -178,6 +185,39 @@ impl Container {
         });
         Running { crun, process, group: pod.group.place.join(&self.name), said, _bundle: bundle }
     }
+}
+
+/// What podman, CRI-O and with a few more calls containerd forbid (the containers project's seccomp.json, in Debian's
+/// golang-github-containers-common), as a runtime is told it: the file has conditions that whoever starts containers resolves.
+fn usual_profile(capabilities: &[String]) -> Value {
+    let text = std::fs::read_to_string("/usr/share/containers/seccomp.json")
+        .expect("golang-github-containers-common is installed");
+    let profile: Value = serde_json::from_str(&text).expect("JSON");
+    let any = |condition: &Value, its: &dyn Fn(&str) -> bool| {
+        condition.as_array().map(|list| list.iter().filter_map(Value::as_str).any(its))
+    };
+    let has = |name: &str| capabilities.iter().any(|its| its == name);
+    let is_here = |name: &str| name == if cfg!(target_arch = "x86_64") { "amd64" } else { "arm64" };
+    let holds = |entry: &&Value| {
+        let (includes, excludes) = (&entry["includes"], &entry["excludes"]);
+        any(&includes["caps"], &has).unwrap_or(true)
+            && any(&includes["arches"], &is_here).unwrap_or(true)
+            && !any(&excludes["caps"], &has).unwrap_or(false)
+    };
+    let rules = profile["syscalls"].as_array().expect("rules").iter().filter(holds).map(|entry| {
+        let mut rule = json!({"names": entry["names"], "action": entry["action"]});
+        for key in ["args", "errnoRet"] {
+            if !entry[key].is_null() {
+                rule[key] = entry[key].clone();
+            }
+        }
+        rule
+    });
+    json!({
+        "defaultAction": profile["defaultAction"],
+        "defaultErrnoRet": profile["defaultErrnoRet"],
+        "syscalls": rules.collect::<Vec<_>>(),
+    })
 }
 
 /// A container that has begun.

@@ -109,10 +109,11 @@ fn who_is_not_to_be_served_is_told_and_runs_on_the_kernel() {
     assert!(stranger.status.success() && pod.brokers().is_empty());
     assert!(agent.log().contains(&format!("user {STRANGER}): the broker's policy")), "{}", agent.log());
 
-    // A device that was made within the pod, both ends of it.
+    // A device that was made within the pod, both ends of it, and one upon its own.
     pod.done_by_root("ip link add eth1 type veth peer name eth2");
     pod.done_by_root("ip address add 10.78.0.1/24 dev eth1");
-    for interface in ["eth1", "lo", "nothing"] {
+    pod.done_by_root("ip link add mac0 link eth0 type macvlan mode bridge");
+    for interface in ["eth1", "mac0", "lo", "nothing"] {
         let refused = said(&pod.run(USER, &["-i", interface], &["true"]));
         let expected = if interface == "nothing" { "no interface" } else { "no end of a veth pair" };
         assert!(refused.contains(expected), "{interface}: {refused}");

@@ -317,6 +317,8 @@ fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)], image: Op
     assert_eq!(words(&security["capabilities"]["drop"]), ["ALL"]);
     assert_eq!(security["readOnlyRootFilesystem"], true, "as all containers of the tests have it");
     let user = [&spec["securityContext"], security].into_iter().find_map(|its| its["runAsUser"].as_u64());
+    let profiles = [&security["seccompProfile"], &spec["securityContext"]["seccompProfile"]];
+    let confinement = profiles.into_iter().find_map(|its| its["type"].as_str()).expect("a profile, or none");
     let capabilities = &security["capabilities"]["add"];
     let mounts = container["volumeMounts"].as_array().expect("a list").iter().filter_map(|mount| {
         let (name, place) = (mount["name"].as_str()?, mount["mountPath"].as_str()?.to_owned());
@@ -347,6 +349,7 @@ fn container(objects: &[Value], kind: &str, folders: &[(&str, &Path)], image: Op
             .collect(),
         sees_node: spec["hostPID"] == true,
         image: image.map(Path::to_owned),
+        is_confined: confinement == "RuntimeDefault",
     }
 }
 
