@@ -266,7 +266,7 @@ fn a_runtimes_containers_are_served_end_when_told_and_begin_again() {
     for set in ["CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb"] {
         assert_eq!(status(web.process, set), "0000000000000000", "{set}");
     }
-    assert_eq!(status(web.process, "NoNewPrivs"), "1");
+    assert_eq!((status(web.process, "NoNewPrivs"), status(web.process, "Seccomp")), ("1".into(), "2".into()));
 
     // The same pod's second container, as another user: the kernel's as long as the first one has stacks.
     let kernel = Container {

@@ -397,9 +397,8 @@ impl Cluster {
         Cluster { system, pod, agent, server, node, _settings: folders }
     }
 
-    /// The agent's container, once it listens, with these capabilities.
-    fn agent(&self, capabilities: &[String]) -> Running {
-        let agent = Container { capabilities: capabilities.to_vec(), ..self.agent.clone() };
+    /// An agent's container, once it listens.
+    fn begin(&self, agent: &Container) -> Running {
         let agent = agent.start(&self.system);
         eventually("the agent listens", || agent.log().contains("containers are served"));
         agent
@@ -416,7 +415,12 @@ impl Cluster {
 
 /// The agent's container serves a pod's, each as its manifest has it but for what the agent may do.
 fn serves_with(cluster: &Cluster, capabilities: &[String]) -> Result<(), String> {
-    let agent = cluster.agent(capabilities);
+    let agent = Container { capabilities: capabilities.to_vec(), ..cluster.agent.clone() };
+    served_by(cluster, &agent)
+}
+
+fn served_by(cluster: &Cluster, agent: &Container) -> Result<(), String> {
+    let agent = cluster.begin(agent);
     let mut server = cluster.server.start(&cluster.pod);
     let is_served = cluster.is_served(&mut server);
     let log = format!("{}\n{}", agent.log(), server.log());
@@ -477,7 +481,7 @@ fn the_image_has_what_the_manifests_start() {
     }
     let image = Image::new();
     let cluster = Cluster::new(Some(&image.root));
-    serves_with(&cluster, &cluster.agent.capabilities).expect("the image's agent serves the image's nginx");
+    served_by(&cluster, &cluster.agent).expect("the image's agent serves the image's nginx");
 }
 
 #[test]
@@ -486,7 +490,7 @@ fn the_kubelet_starts_agent_and_server_again_and_they_find_each_other() {
         return;
     }
     let cluster = Cluster::new(None);
-    let mut agent = cluster.agent(&cluster.agent.capabilities);
+    let mut agent = cluster.begin(&cluster.agent);
     let mut server = cluster.server.start(&cluster.pod);
     assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
     let brokers = cluster.pod.brokers();
@@ -495,7 +499,7 @@ fn the_kubelet_starts_agent_and_server_again_and_they_find_each_other() {
     eventually("the pod's broker ends", || brokers.iter().all(|&id| !alive(id)));
     eventually("the pod's program ends", || server.has_ended());
     assert!(!cluster.pod.is_steered(), "the pod's interface is as before");
-    let agent = cluster.agent(&cluster.agent.capabilities);
+    let agent = cluster.begin(&cluster.agent);
     let mut server = cluster.server.start(&cluster.pod);
     assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
 }
