@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod containers;
+pub mod control;
 pub mod measured;
 pub mod pods;
 pub mod programs;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use overfly_testing::Folder;
 use overfly_testing::process::Killed;
 use overfly_testing::unprivileged::outside_with;
+use overfly_tests::control::drain;
 use overfly_tests::{eventually, overfly};
 use serde_json::Value;
 
@@ -54,16 +55,6 @@ fn astf(folder: &Folder, profiles: &[&str], words: &[&str]) -> Command {
     command.args(["load", "astf"]).args(profiles.iter().map(|name| folder.path(name))).args(words);
     command.arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
     command
-}
-
-/// One order over a control socket.
-fn order(path: &str, line: &str) -> Value {
-    use std::io::{BufRead, BufReader, Write};
-    let mut stream = std::os::unix::net::UnixStream::connect(path).expect("connect to the control socket");
-    stream.write_all(format!("{line}\n").as_bytes()).expect("write an order");
-    let mut answer = String::new();
-    BufReader::new(stream).read_line(&mut answer).expect("read the answer");
-    serde_json::from_str(&answer).expect("the answer is JSON")
 }
 
 fn report(child: Child) -> Value {
@@ -150,11 +141,9 @@ fn run(folder: &Folder, profiles: &[&str], more: &[&str]) -> Outcome {
     let mut words = vec!["--side", "client", "--link", "tap:t0", "-d", "1"];
     words.extend(more);
     let client = report(astf(folder, profiles, &words).spawn().expect("start the client side"));
-    eventually("the server side's flows end", || {
+    drain(&socket, || {
         assert!(server.try_wait().expect("wait for the server side").is_none(), "the server side has ended");
-        order(&socket, "{}")["active"][1] == 0
     });
-    order(&socket, "{\"drain\": true}");
     let outcome = Outcome { client, server: report(server), capture };
     for device in ["t0", "t1"] {
         let (sent, last) = (outcome.packets(), Cell::new(0));

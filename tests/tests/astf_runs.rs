@@ -9,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use overfly_bench::lab::Lab;
 use overfly_testing::Folder;
 use overfly_testing::process::Killed;
+use overfly_tests::control::drain;
 use overfly_tests::{eventually, overfly, send, succeed};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -40,16 +41,7 @@ fn json(output: &Output) -> Value {
 
 /// Ends a server side by its control socket, and reads its report.
 fn end(server: Child, control: &str) -> Value {
-    let order = |line: &str| {
-        let mut stream =
-            std::os::unix::net::UnixStream::connect(control).expect("connect to the control socket");
-        stream.write_all(format!("{line}\n").as_bytes()).expect("write an order");
-        let mut answer = String::new();
-        BufReader::new(stream).read_line(&mut answer).expect("read the answer");
-        serde_json::from_str::<Value>(&answer).expect("the answer is JSON")
-    };
-    eventually("the server side's flows end", || order("{}")["active"][1] == 0);
-    order("{\"drain\": true}");
+    drain(control, || ());
     json(&server.wait_with_output().expect("wait for the server side"))
 }
 

@@ -1,9 +1,13 @@
 //! Real programs over a tap device, in namespaces that took no privilege to make: the other end is the kernel's.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::{ErrorKind, Read, Write as _};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use overfly_testing::Folder;
 use overfly_testing::kernel::counter;
@@ -226,6 +230,45 @@ fn a_worker_that_is_killed_or_stopped_costs_its_own_connections_only() {
     eventually("this one, too", || served(&folder)[before + 200..].contains(&stopped));
     let _ = load.end();
     server.stop();
+    nothing_is_left();
+}
+
+/// As in `crates/sockets/tests/killed.rs`: the client waits, and nothing of the dead process would ever say anything.
+#[test]
+fn clients_of_a_killed_process_hear_of_it() {
+    if outside("clients_of_a_killed_process_hear_of_it", &KERNEL) {
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/sockets/tests/programs/killed.py");
+    let server = Server::spawn(run(&[], &["/usr/bin/python3", script, "serve", "10.77.0.1"]));
+    let mut clients: BTreeMap<u32, Vec<TcpStream>> = BTreeMap::new();
+    let server_address = "10.77.0.1:8080".parse().expect("an address");
+    eventually("both processes serve", || {
+        let Ok(mut client) = TcpStream::connect_timeout(&server_address, Duration::from_secs(1)) else {
+            return false;
+        };
+        client.set_read_timeout(Some(Duration::from_secs(5))).expect("SO_RCVTIMEO");
+        client.write_all(b"who").expect("ask");
+        let mut answer = [0; 20];
+        let length = client.read(&mut answer).expect("an answer");
+        let answer = std::str::from_utf8(&answer[..length]).expect("text");
+        clients.entry(answer.parse().expect("a number")).or_default().push(client);
+        clients.len() == 2
+    });
+    let (victim, theirs) = clients.pop_first().expect("two processes");
+    send(victim, Signal::KILL);
+    for mut client in theirs {
+        match client.read(&mut [0; 1]) {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    for client in clients.values_mut().flatten() {
+        client.write_all(b"who").expect("ask the other one");
+        assert!(client.read(&mut [0; 20]).expect("an answer") > 0);
+    }
+    drop(server);
     nothing_is_left();
 }
 

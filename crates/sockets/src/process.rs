@@ -1213,7 +1213,13 @@ pub(crate) fn finish() {
     });
     let end = now() + EXIT_LINGER;
     for context in contexts::all() {
-        deliver(contexts::at(context), end).report();
+        let mut process = deliver(contexts::at(context), end);
+        if !process.unfinished()
+            && let Some(client) = &mut process.client
+        {
+            let _ = client.finish();
+        }
+        process.report();
     }
 }
 

@@ -319,7 +319,8 @@ fn the_largest_segment_follows_the_mtu_of_either_end() {
     }
 }
 
-/// Datagrams that a peer sends many in one call arrive one by one, whatever arrives together.
+/// Datagrams that a peer sends many in one call arrive one by one, whatever arrives together; those that it sends alone are at user
+/// level all the same.
 #[test]
 fn datagrams_that_a_peer_sends_together_stay_apart() {
     const SENDER: &str = "
@@ -329,6 +330,8 @@ s.connect((sys.argv[1], 7200))
 s.setsockopt(17, 103, 100)  # SOL_UDP, UDP_SEGMENT
 for round in range(20):
     s.send(b''.join(bytes([round * 10 + part]) * 100 for part in range(10)))
+    assert s.recv(100) == b'next'
+    s.send(b'alone')
     assert s.recv(100) == b'next'
 ";
     const RECEIVER: &str = "
@@ -342,9 +345,12 @@ for number in range(200):
     assert data == bytes([number]) * 100, (number, data)
     if number % 10 == 9:
         s.sendto(b'next', peer)
+        data, peer = s.recvfrom(65536)
+        assert data == b'alone'
+        s.sendto(b'next', peer)
 print('done', flush=True)
 ";
-    for offload in [ReceiveOffload::Packets, ReceiveOffload::Segments] {
+    for (offload, at_user_level) in [(ReceiveOffload::Packets, 220), (ReceiveOffload::Segments, 20)] {
         let bench = Network { receive_offload: offload, ..DEFAULT }.bench();
         let mut receiver = bench.accelerated(PYTHON);
         receiver.args(["-c", RECEIVER, &SERVER.to_string()]).stdout(Stdio::piped());
@@ -360,5 +366,7 @@ print('done', flush=True)
         let mut rest = String::new();
         told.read_to_string(&mut rest).unwrap();
         assert_eq!(rest, "done\n", "{offload:?}");
+        let counters = bench.broker.attachment().counters().unwrap();
+        assert_eq!(counters.to_listener, at_user_level, "{offload:?}: {counters:?}");
     }
 }

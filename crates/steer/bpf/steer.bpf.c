@@ -16,6 +16,7 @@
 #include <linux/tcp.h>
 #include <linux/udp.h>
 
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -32,8 +33,25 @@
 // Set by the loader before the program is verified.
 const volatile __u32 QUEUES = 1;
 const volatile __u64 HASH_KEY = 0;
-// Several datagrams that a peer sent in one call (UDP_SEGMENT) come as one packet that does not say where each ends: the kernel knows.
-const volatile __u32 JOINS_DATAGRAMS = 0;
+// Behind the driver several datagrams that a peer sent in one call (UDP_SEGMENT) come as one packet that does not say where each ends: it
+// is the kernel's, which knows.
+enum {
+	DATAGRAMS_ALONE, // attached in the driver, where each is a packet
+	DATAGRAMS_UNKNOWN, // this kernel does not let a program look: all are the kernel's
+	DATAGRAMS_TOLD_APART,
+};
+const volatile __u32 DATAGRAMS = DATAGRAMS_ALONE;
+
+// What a program attached behind the driver is called with, and what stands behind the packet: include/net/xdp.h, include/linux/skbuff.h.
+// Where the fields are in the kernel that runs, its BTF says (CO-RE).
+struct xdp_buff {
+	void *data_hard_start;
+	__u32 frame_sz;
+} __attribute__((preserve_access_index));
+struct skb_shared_info {
+	__u16 gso_size;
+} __attribute__((preserve_access_index));
+#define CACHE_BYTES 64 // SMP_CACHE_BYTES where this program runs: x86-64, arm64
 
 struct config {
 	// How much there is to look up: an empty map costs nothing.
@@ -305,6 +323,21 @@ static __noinline int quoted_ipv6(void *message, void *end, struct flow_key *flo
 	return 1;
 }
 
+// Whether a packet is several datagrams (xdp_get_shared_info_from_buff(), net/core/dev.c). Yes if that can't be seen.
+static __noinline int is_of_several(struct xdp_md *ctx)
+{
+	struct xdp_buff *buff = (void *)ctx;
+	__u64 shared = bpf_core_type_size(struct skb_shared_info);
+	__u64 start;
+	__u32 length;
+	__u16 size;
+
+	if (bpf_core_read(&start, sizeof(start), &buff->data_hard_start) || bpf_core_read(&length, sizeof(length), &buff->frame_sz))
+		return 1;
+	shared = start + length - ((shared + CACHE_BYTES - 1) & -CACHE_BYTES);
+	return bpf_core_read(&size, sizeof(size), &((struct skb_shared_info *)shared)->gso_size) || size;
+}
+
 static __always_inline int steer(struct xdp_md *ctx)
 {
 	void *end = (void *)(long)ctx->data_end;
@@ -391,7 +424,7 @@ static __always_inline int steer(struct xdp_md *ctx)
 		} else if (protocol == IPPROTO_UDP) {
 			struct udphdr *udp = transport;
 
-			if ((void *)(udp + 1) > end || JOINS_DATAGRAMS)
+			if ((void *)(udp + 1) > end || DATAGRAMS == DATAGRAMS_UNKNOWN)
 				goto other;
 			flow.local_port = udp->dest;
 			flow.remote_port = udp->source;
@@ -407,6 +440,9 @@ static __always_inline int steer(struct xdp_md *ctx)
 	}
 	port = bpf_ntohs(flow.local_port);
 	listening = config_now->listening[port / 64] >> port % 64 & 1;
+	if (DATAGRAMS == DATAGRAMS_TOLD_APART && flow.protocol == IPPROTO_UDP && !is_error &&
+	    (listening || config_now->connections || config_now->claims) && is_of_several(ctx))
+		goto other;
 	if (listening && flow.protocol == IPPROTO_TCP) {
 		recorded = bpf_map_lookup_elem(&flows, &flow);
 		if (recorded && config_now->owners[*recorded % STACKS_MAX] != (*recorded & ~ANSWERED))

@@ -27,6 +27,7 @@ use crate::long_packets::{ReceiveOffload, Shape};
 use crate::mirror::{self, Neighbor};
 use crate::napi::ReceivingThreads;
 use crate::netlink::{Link, Netlink};
+use crate::orphans::{Orphans, Records};
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpPlace};
 use crate::repair::{Repair, Right, Room};
@@ -516,6 +517,21 @@ impl Attachment {
             result = result.and(self.program.remove_connection(flow));
         }
         result
+    }
+
+    /// What its peers must be asked about if the stack's process dies: take it before [`Attachment::detach_stack`].
+    pub(crate) fn orphans_of(&self, stack: u16) -> Orphans {
+        let theirs = self.connections.iter().filter(|(_, owner)| owner.stack == stack);
+        Orphans {
+            mark: self.program.mark_of(stack),
+            opened: theirs.map(|(flow, _)| *flow).collect(),
+            interface: self.interface.index,
+        }
+    }
+
+    /// The connections of listeners, for another thread to read.
+    pub(crate) fn records(&self) -> Result<Records, Error> {
+        self.program.records()
     }
 
     /// Whether an [`overfly_link::xdp::XdpLink`] of the stack is open, or its process died without dropping it.

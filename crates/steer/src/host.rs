@@ -84,7 +84,7 @@ pub fn stand(
     })?);
     let attachment = Attachment::attach(interface, options)?;
     let sockets = Sockets { listener, name, public };
-    let service = Service::standing(Steering::new(attachment)?, sockets, in_force, admission);
+    let service = Service::standing(Steering::new(attachment)?, sockets, in_force).admitting(admission);
     ready();
     service.run(Some(stop));
     Ok(())
@@ -120,7 +120,7 @@ pub fn host_pod(
     let attachment = Attachment::attach(interface, options)?;
     let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
     let sockets = Sockets { listener, name, public };
-    let service = Service::for_a_pod(Steering::new(attachment)?, sockets, in_force, admission);
+    let service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force).admitting(admission);
     say(hosting);
     service.run(None);
     Ok(())

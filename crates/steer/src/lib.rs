@@ -31,6 +31,7 @@ mod mirror;
 mod napi;
 mod netlink;
 mod observers;
+mod orphans;
 mod program;
 mod renewal;
 mod repair;

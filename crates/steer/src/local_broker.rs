@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::handover::{Move, Within};
 use crate::netlink::Netlink;
 use crate::observers::{self, deliver};
+use crate::orphans::{self, Reached, Teller};
 use crate::repair::Room;
 use crate::service::{Asked, Asker, Carrier, Outcome, Service};
 use crate::serving::Serving;
@@ -88,6 +89,13 @@ impl LocalBroker {
         let (listener, name, token) = open_socket()?;
         let is_public = public.is_some();
         let environment = broker::environment(&name, token);
+        let teller = match &wire {
+            Wire::Memif { .. } => None,
+            Wire::Tap { queue, .. } => {
+                let queue = fcntl_dupfd_cloexec(queue, 3).map_err(|errno| Error::system("dup", errno))?;
+                Some(Teller::new(orphans::asking_by_tap(queue, interface.mac)))
+            }
+        };
         let local = Local {
             wire,
             interface,
@@ -95,6 +103,7 @@ impl LocalBroker {
             room: Room::of_kernel(),
             stacks: HashSet::new(),
             next: 0,
+            teller,
         };
         let service = Service::endless(local, Sockets { listener, name, public }, token);
         let counters = service.counters();
@@ -167,10 +176,10 @@ impl Wire {
         }
     }
 
-    /// The stack is no more.
-    fn take_back(&self, stack: u16) {
+    /// The stack is no more. Returns the connections that it may have had, where their peers do not see it themselves.
+    fn take_back(&self, stack: u16) -> Vec<Reached> {
         match self {
-            Wire::Memif { .. } => {}
+            Wire::Memif { .. } => Vec::new(),
             Wire::Tap { switch, .. } => switch.detach(stack),
         }
     }
@@ -201,6 +210,8 @@ struct Local {
     stacks: HashSet<u16>,
     /// Where the next one is looked for.
     next: u16,
+    /// Tells the peers of killed processes, over a tap device.
+    teller: Option<Teller<Vec<Reached>>>,
 }
 
 impl Local {
@@ -281,10 +292,11 @@ impl Carrier for Local {
         Err(Error::Options("this client has a stack already".to_owned()))
     }
 
-    fn close_stack(&mut self, stack: u16, _process: Option<OwnedFd>) -> u64 {
+    fn close_stack(&mut self, stack: u16, _process: Option<OwnedFd>, finished: bool) -> u64 {
         self.stacks.remove(&stack);
-        self.wire.take_back(stack);
-        0
+        let orphans = self.wire.take_back(stack);
+        let killed = !finished && !orphans.is_empty();
+        u64::from(killed && !self.teller.as_mut().is_some_and(|teller| teller.tell(orphans)))
     }
 
     fn ask(

@@ -23,8 +23,8 @@ pub enum ReceiveOffload {
     #[default]
     Packets,
     /// And what a kernel peer sends as one frame of several segments, in one piece: where the device is a veth, whose peer then keeps
-    /// its segmentation offload. The program is attached in generic mode for it, which costs short packets more, and datagrams that
-    /// arrive are the kernel's.
+    /// its segmentation offload. The program is attached in generic mode for it, and packets of several datagrams (UDP_SEGMENT) are the
+    /// kernel's.
     Segments,
 }
 

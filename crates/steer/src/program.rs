@@ -17,6 +17,7 @@ use crate::error::{Error, last_error};
 use crate::firewall::Verdicts;
 use crate::groups::Place;
 use crate::mirror::{self, Prefix, Way};
+use crate::orphans::Records;
 
 /// `BPF_LINK_CREATE` of `bpf(2)`.
 const BPF_LINK_CREATE: libc::c_int = 28;
@@ -34,8 +35,19 @@ pub(crate) enum XdpPlace {
     Driver = 4,
 }
 
+/// How datagrams arrive (the program's own enum).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Datagrams {
+    /// Each is a packet.
+    Alone,
+    /// A packet may be several, and it can't be seen which: all are the kernel's.
+    Unknown,
+    /// Those packets are the kernel's.
+    ToldApart,
+}
+
 /// In `flows`: the peer has sent more than a SYN.
-const ANSWERED: u32 = 1 << 31;
+pub(crate) const ANSWERED: u32 = 1 << 31;
 
 /// `struct config` of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,6 +256,9 @@ pub(crate) struct Program {
     connections: HashMap<MapData, FlowKey, u32>,
     /// Connections of listeners, and who had their stack's place: the program's own notes.
     flows: HashMap<MapData, FlowKey, u32>,
+    /// The same map, and how much it holds.
+    records: OwnedFd,
+    records_max: usize,
     claims: HashMap<MapData, ClaimKey, Claim>,
     xsks: XskMap<MapData>,
     routes: LpmTrie<MapData, [u8; 16], Route>,
@@ -277,23 +292,12 @@ impl Program {
         long_packets: bool,
     ) -> Result<Program, Error> {
         let name = if long_packets { "overfly_steer_long" } else { "overfly_steer" };
-        let mut ebpf = EbpfLoader::new()
-            .override_global("QUEUES", &queues, true)
-            .override_global("HASH_KEY", &hash_key, true)
-            .override_global("JOINS_DATAGRAMS", &u32::from(place == XdpPlace::Generic), true)
-            .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
-            .map_max_entries("flows", flows)
-            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
-            .map_err(|error| loading(&error))?;
-        let xdp: &mut Xdp = ebpf
-            .program_mut(name)
-            .ok_or_else(|| Error::Program(format!("{name} is not in its object")))?
-            .try_into()
-            .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
-        xdp.load().map_err(|error| match &error {
-            ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
-            error => Error::Program(error.to_string()),
-        })?;
+        let verified = |datagrams| Program::verified(name, queues, flows, hash_key, datagrams);
+        let mut ebpf = match place {
+            XdpPlace::Driver => verified(Datagrams::Alone)?,
+            // The kernel's reason counts where it is not the looking that it minds.
+            XdpPlace::Generic => verified(Datagrams::ToldApart).or_else(|_| verified(Datagrams::Unknown))?,
+        };
         fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Error>
         where
             M::Error: std::fmt::Display,
@@ -303,6 +307,12 @@ impl Program {
                 .try_into()
                 .map_err(|error: M::Error| Error::Program(format!("map {name}: {error}")))
         }
+        let records = match ebpf.map("flows") {
+            Some(Map::LruHashMap(map)) => fcntl_dupfd_cloexec(map.fd(), 3),
+            _ => Err(Errno::INVAL),
+        };
+        let records = records.map_err(|errno| Error::system("dup of the map flows", errno))?;
+        let records_max = flows as usize;
         Ok(Program {
             name,
             place,
@@ -312,6 +322,8 @@ impl Program {
             listeners: take(&mut ebpf, "listeners")?,
             connections: take(&mut ebpf, "connections")?,
             flows: take(&mut ebpf, "flows")?,
+            records,
+            records_max,
             claims: take(&mut ebpf, "claims")?,
             xsks: take(&mut ebpf, "xsks")?,
             routes: take(&mut ebpf, "routes")?,
@@ -339,6 +351,34 @@ impl Program {
             generation: 0,
             ebpf,
         })
+    }
+
+    /// Has the kernel take the program of that name.
+    fn verified(
+        name: &str,
+        queues: u32,
+        flows: u32,
+        hash_key: u64,
+        datagrams: Datagrams,
+    ) -> Result<Ebpf, Error> {
+        let mut ebpf = EbpfLoader::new()
+            .override_global("QUEUES", &queues, true)
+            .override_global("HASH_KEY", &hash_key, true)
+            .override_global("DATAGRAMS", &(datagrams as u32), true)
+            .map_max_entries("xsks", u32::from(STACKS_MAX) * queues)
+            .map_max_entries("flows", flows)
+            .load(aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/steer.bpf.o")))
+            .map_err(|error| loading(&error))?;
+        let xdp: &mut Xdp = ebpf
+            .program_mut(name)
+            .ok_or_else(|| Error::Program(format!("{name} is not in its object")))?
+            .try_into()
+            .map_err(|error: ProgramError| Error::Program(error.to_string()))?;
+        xdp.load().map_err(|error| match &error {
+            ProgramError::LoadError { io_error, .. } if is_permission(io_error) => no_privilege(),
+            error => Error::Program(error.to_string()),
+        })?;
+        Ok(ebpf)
     }
 
     fn xdp(&self) -> Result<&Xdp, Error> {
@@ -479,6 +519,17 @@ impl Program {
             (owner != 0 && self.settings.owners[usize::from(place)] == owner).then_some((flow, place))
         };
         self.flows.iter().filter_map(Result::ok).filter_map(owned).collect()
+    }
+
+    /// What stands in [`Records`] for the stack that has the place now, also when another one has it.
+    pub(crate) fn mark_of(&self, stack: u16) -> u32 {
+        self.settings.owners[usize::from(stack % STACKS_MAX)]
+    }
+
+    /// The connections of listeners, for another thread to read.
+    pub(crate) fn records(&self) -> Result<Records, Error> {
+        let map = fcntl_dupfd_cloexec(&self.records, 3).map_err(|errno| Error::system("dup", errno))?;
+        Records::new(map, self.records_max).map_err(map_error("flows"))
     }
 
     /// Whether a listener of the stack has got this connection.

@@ -86,8 +86,9 @@ pub(crate) trait Carrier {
     /// Gives a client its stack once more: something has become of what carries the frames. False if the client does not take it.
     fn renew_stack(&mut self, asker: Asker<'_>, stack: u16) -> Result<bool, Error>;
 
-    /// A client has gone; its process may live. How many steps of undoing have failed.
-    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64;
+    /// A client has gone; its process may live. It has `finished` if it said that its connections are over. How many steps of
+    /// undoing have failed.
+    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>, finished: bool) -> u64;
 
     /// Grants what a client asks for, or not.
     fn ask(
@@ -140,6 +141,8 @@ struct Connection<W> {
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
     state: State<W>,
+    /// It has ended its connections itself.
+    finished: bool,
     over: bool,
 }
 
@@ -196,28 +199,15 @@ impl<C: Carrier> Service<C> {
         service
     }
 
-    /// One that serves whomever `admission` admits, until it is told to stop and its last program leaves.
-    pub(crate) fn standing(
-        carrier: C,
-        sockets: Sockets,
-        in_force: &str,
-        admission: Box<dyn Admission>,
-    ) -> Service<C> {
-        let mut service = Service::new(carrier, sockets, Term::Standing, in_force);
-        service.admission = Some(admission);
-        service
+    /// One that serves until it is told to stop and its last program leaves.
+    pub(crate) fn standing(carrier: C, sockets: Sockets, in_force: &str) -> Service<C> {
+        Service::new(carrier, sockets, Term::Standing, in_force)
     }
 
-    /// As [`Service::until_the_last`], for whomever `admission` admits.
-    pub(crate) fn for_a_pod(
-        carrier: C,
-        sockets: Sockets,
-        in_force: &str,
-        admission: Box<dyn Admission>,
-    ) -> Service<C> {
-        let mut service = Service::until_the_last(carrier, sockets, in_force);
-        service.admission = Some(admission);
-        service
+    /// Serves whomever `admission` admits, instead of its own user.
+    pub(crate) fn admitting(mut self, admission: Box<dyn Admission>) -> Service<C> {
+        self.admission = Some(admission);
+        self
     }
 
     /// One that ends with the last of the programs that join it.
@@ -509,7 +499,16 @@ impl<C: Carrier> Service<C> {
             }
         };
         let over = !delivered;
-        self.connections.push(Connection { socket, program, peer, seen: None, process, state, over });
+        self.connections.push(Connection {
+            socket,
+            program,
+            peer,
+            seen: None,
+            process,
+            state,
+            finished: false,
+            over,
+        });
         self.count(|counters| counters.answers_undelivered += u64::from(over));
     }
 
@@ -576,6 +575,10 @@ impl<C: Carrier> Service<C> {
                 }
                 Err(error) => return self.reply(index, Err(error)),
             },
+            Kind::Finish => {
+                connection.finished = true;
+                return self.reply(index, Ok(None));
+            }
             Kind::OpenStack if let Some(stack) = stack => {
                 match carrier.renew_stack(connection.asker(), stack) {
                     Ok(delivered) => delivered,
@@ -657,7 +660,7 @@ impl<C: Carrier> Service<C> {
         };
         // A live process that closed the connection may still be at its rings, if it did not say otherwise.
         let alive = connection.process.filter(|process| !is_readable(process));
-        let failed = self.carrier.close_stack(stack, alive);
+        let failed = self.carrier.close_stack(stack, alive, connection.finished);
         self.count(|counters| {
             counters.stacks_ended += 1;
             counters.undoing_failed += failed;

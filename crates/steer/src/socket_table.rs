@@ -1,5 +1,7 @@
 //! Which socket of the kernel's has an address, as the kernel itself would find it for a frame: NETLINK_SOCK_DIAG (sock_diag(7),
 //! include/uapi/linux/{sock_diag,inet_diag}.h). Nothing is changed by asking.
+//!
+//! One kind of socket can be ended here: what is left of a connection in TIME_WAIT.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
@@ -13,6 +15,9 @@ use crate::netlink::{Netlink, Request, attributes, number};
 use crate::repair::STATE_LISTEN;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
+/// `TCP_TIME_WAIT` of include/net/tcp_states.h.
+const STATE_TIME_WAIT: u8 = 6;
 /// Where `struct inet_diag_msg` has these, in bytes.
 const STATE: usize = 1;
 const PORT: usize = 4; // in network byte order
@@ -158,23 +163,9 @@ impl SocketTable {
         if !self.answers[usize::from(protocol == Protocol::Udp)] {
             return Err(Errno::OPNOTSUPP);
         }
-        // For UDP the kernel has the ends the other way round (net/ipv4/udp_diag.c, "historical reasons").
-        let ends = if protocol == Protocol::Udp { [remote, local] } else { [local, remote] };
-        let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        // struct inet_diag_req_v2
-        let mut request = vec![family.as_raw() as u8, protocol as u8, 0, 0];
-        request.extend([0xff; 4]); // any state
-        request.extend(ends.iter().flat_map(|end| end.port().to_be_bytes()));
-        for end in ends {
-            match end.ip() {
-                IpAddr::V4(ip) => request.extend([&ip.octets()[..], &[0; 12]].concat()),
-                IpAddr::V6(ip) => request.extend(ip.octets()),
-            }
-        }
-        request.extend(interface.to_ne_bytes());
-        request.extend([0xff; 8]); // no cookie
+        let request = pick(SOCK_DIAG_BY_FAMILY, protocol, local, remote, interface);
         let mut found = None;
-        let outcome = self.netlink.exchange(Request::new(SOCK_DIAG_BY_FAMILY, 0, &request), |kind, body| {
+        let outcome = self.netlink.exchange(request, |kind, body| {
             if kind == SOCK_DIAG_BY_FAMILY
                 && let (Some(&state), Some(user), Some(inode)) =
                     (body.get(STATE), body.get(USER..).and_then(number), body.get(INODE..).and_then(number))
@@ -188,6 +179,36 @@ impl SocketTable {
             Err(errno) => Err(errno),
         }
     }
+
+    /// Ends what the kernel has of an earlier connection between these ends: it would answer what comes, where RST is due. A kernel
+    /// that cannot (`CONFIG_INET_DIAG_DESTROY`) does not.
+    pub(crate) fn end_time_wait(&mut self, local: SocketAddr, remote: SocketAddr, interface: u32) {
+        let found = self.find(Protocol::Tcp, local, remote, interface);
+        if matches!(found, Ok(Some(Found { state: STATE_TIME_WAIT, .. }))) {
+            let _ =
+                self.netlink.exchange(pick(SOCK_DESTROY, Protocol::Tcp, local, remote, interface), |_, _| ());
+        }
+    }
+}
+
+/// A request about the one socket that [`SocketTable::find`] describes.
+fn pick(kind: u16, protocol: Protocol, local: SocketAddr, remote: SocketAddr, interface: u32) -> Request {
+    // For UDP the kernel has the ends the other way round (net/ipv4/udp_diag.c, "historical reasons").
+    let ends = if protocol == Protocol::Udp { [remote, local] } else { [local, remote] };
+    let family = if local.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    // struct inet_diag_req_v2
+    let mut request = vec![family.as_raw() as u8, protocol as u8, 0, 0];
+    request.extend([0xff; 4]); // any state
+    request.extend(ends.iter().flat_map(|end| end.port().to_be_bytes()));
+    for end in ends {
+        match end.ip() {
+            IpAddr::V4(ip) => request.extend([&ip.octets()[..], &[0; 12]].concat()),
+            IpAddr::V6(ip) => request.extend(ip.octets()),
+        }
+    }
+    request.extend(interface.to_ne_bytes());
+    request.extend([0xff; 8]); // no cookie
+    Request::new(kind, if kind == SOCK_DESTROY { Netlink::ACKNOWLEDGE } else { 0 }, &request)
 }
 
 #[cfg(test)]

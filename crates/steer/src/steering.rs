@@ -23,6 +23,7 @@ use crate::grants::Grants;
 use crate::handover::{Move, Within, parcel};
 use crate::netlink::{Changes, Monitor};
 use crate::observers::deliver;
+use crate::orphans::{self, Orphans, Teller};
 use crate::renewal;
 use crate::repair::Room;
 use crate::service::{Asked, Asker, Carrier, Outcome};
@@ -41,6 +42,8 @@ const GIFTS_OF_ONE_MAX: usize = 1024;
 const GIFTS_MAX: usize = 4096;
 /// How often the kernel is made to look whether gateways are still there, and the program's neighbours are compared with its own.
 const GATEWAYS_PAUSE: Duration = Duration::from_secs(30);
+/// A process that has closed its connection to the broker and dies is dead by then.
+const DYING_MAX: Duration = Duration::from_secs(1);
 /// How often a stack that was let go is looked at.
 const LINGER_PAUSE: Duration = Duration::from_millis(50);
 
@@ -85,6 +88,8 @@ impl Given {
 struct Lingering {
     stack: u16,
     process: OwnedFd,
+    /// If its process is being killed, these are to be told; until then.
+    orphans: Option<(Orphans, Instant)>,
 }
 
 /// An attachment, as a broker gives it away.
@@ -112,6 +117,8 @@ pub(crate) struct Steering {
     /// Sockets that show who has a local port, by their numbers: one may stand for many connections.
     held: HashMap<u64, Weak<OwnedFd>>,
     lingering: Vec<Lingering>,
+    /// Tells the peers of killed processes.
+    teller: Teller<Orphans>,
     /// Connections that somebody is to accept.
     gifts: Vec<Given>,
     /// What users have not been told yet, and what they were told last.
@@ -143,6 +150,7 @@ impl Steering {
             room: Room::of_kernel(),
             held: HashMap::new(),
             lingering: Vec::new(),
+            teller: Teller::new(orphans::asking(attachment.records()?)),
             gifts: Vec::new(),
             news: Vec::new(),
             said: String::new(),
@@ -324,13 +332,15 @@ impl Steering {
     fn settle(&mut self, index: usize, dead: bool) -> u64 {
         let mut attachment = lock(&self.attachment);
         let stack = self.lingering[index].stack;
-        if !dead && attachment.is_in_use(stack) {
+        let in_use = attachment.is_in_use(stack);
+        if !dead && in_use {
             return 0;
         }
         let removed = attachment.remove_stack(stack);
         drop(attachment);
-        self.lingering.swap_remove(index);
-        u64::from(removed.is_err())
+        let orphans = self.lingering.swap_remove(index).orphans.filter(|_| in_use);
+        let killed = orphans.filter(|(_, until)| Instant::now() < *until);
+        u64::from(removed.is_err()) + killed.map_or(0, |(orphans, _)| u64::from(!self.teller.tell(orphans)))
     }
 }
 
@@ -427,19 +437,24 @@ impl Carrier for Steering {
         Ok(give(asker.socket, &sockets))
     }
 
-    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>) -> u64 {
+    fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>, finished: bool) -> u64 {
         self.grants.remove_stack(stack);
         self.groups.forget(stack);
         let mut attachment = lock(&self.attachment);
-        let detached = attachment.detach_stack(stack);
-        let removed = match process {
-            Some(process) if attachment.is_in_use(stack) => {
-                self.lingering.push(Lingering { stack, process });
-                Ok(())
+        let in_use = attachment.is_in_use(stack);
+        let orphans = (in_use && !finished).then(|| attachment.orphans_of(stack));
+        let mut failed = u64::from(attachment.detach_stack(stack).is_err());
+        match process {
+            Some(process) if in_use => {
+                let orphans = orphans.map(|orphans| (orphans, Instant::now() + DYING_MAX));
+                self.lingering.push(Lingering { stack, process, orphans });
             }
-            _ => attachment.remove_stack(stack),
-        };
-        u64::from(detached.is_err()) + u64::from(removed.is_err())
+            _ => {
+                failed += u64::from(attachment.remove_stack(stack).is_err());
+                failed += orphans.map_or(0, |orphans| u64::from(!self.teller.tell(orphans)));
+            }
+        }
+        failed
     }
 
     fn ask(

@@ -6,7 +6,7 @@ mod outlet;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use overfly_link::broker::{Cluster, Protocol};
 use overfly_link::memif::MemifLink;
 use overfly_link::tap::TapLink;
 use overfly_wire::ip::{Packet, Quote, Quoted};
-use overfly_wire::{ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
+use overfly_wire::{MacAddr, ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use self::outlet::Outlet;
 use crate::error::Error;
 use crate::groups::{Groups, Place, listening_places};
+use crate::orphans::Reached;
 use crate::program::FlowKey;
 
 /// Frames that are read before the stacks are shown them.
@@ -36,6 +37,8 @@ const PATIENCE_ALONE: Duration = Duration::from_millis(if cfg!(test) { 10_000 } 
 const LOOK: Duration = Duration::from_micros(50);
 /// Connections of listeners that are remembered at least; no more than twice as many are.
 const REMEMBERED: usize = 1 << 17;
+/// Peers whose hardware addresses are remembered.
+const PEERS_MAX: usize = 1 << 16;
 
 /// Whom a frame is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,10 +181,10 @@ impl Recent {
         self.old.remove(flow);
     }
 
-    fn remove_stack(&mut self, stack: u16) {
-        for map in [&mut self.young, &mut self.old] {
-            map.retain(|_, its| *its != stack);
-        }
+    /// Returns the stack's.
+    fn remove_stack(&mut self, stack: u16) -> Vec<FlowKey> {
+        let maps = [&mut self.young, &mut self.old].into_iter();
+        maps.flat_map(|map| map.extract_if(|_, its| *its == stack)).map(|(flow, _)| flow).collect()
     }
 }
 
@@ -193,6 +196,8 @@ struct Table {
     opened: HashMap<FlowKey, u16>,
     /// TCP connections of listeners: a later change of the listener's stacks moves none of them.
     accepted: Recent,
+    /// Where a peer's first frames came from.
+    peers: HashMap<IpAddr, MacAddr>,
     /// Which of a listener's stacks a flow goes to.
     hasher: RandomState,
 }
@@ -201,6 +206,7 @@ impl Table {
     fn addressee(&mut self, frame: &[u8], outlets: &mut [Outlet]) -> Addressee {
         match Subject::of(frame) {
             Subject::Flow { protocol, local, remote, opens } => {
+                self.note_peer(frame, remote.ip(), opens);
                 self.owner(protocol, local, remote, opens, outlets).map_or(Addressee::Any, Addressee::Stack)
             }
             Subject::Any => Addressee::Any,
@@ -259,10 +265,22 @@ impl Table {
         in_circle(0)
     }
 
-    fn remove_stack(&mut self, stack: u16) {
+    fn note_peer(&mut self, frame: &[u8], peer: IpAddr, opens: bool) {
+        if (!opens && self.peers.contains_key(&peer)) || self.peers.len() >= PEERS_MAX {
+            return;
+        }
+        if let Ok((header, _)) = ethernet::Header::parse(frame) {
+            self.peers.insert(peer, header.source);
+        }
+    }
+
+    /// Returns the TCP connections that the stack may have had, as far as it is known where their peers are.
+    fn remove_stack(&mut self, stack: u16) -> Vec<Reached> {
         self.groups.remove(stack);
-        self.opened.retain(|_, its| *its != stack);
-        self.accepted.remove_stack(stack);
+        let mut flows = self.accepted.remove_stack(stack);
+        flows.extend(self.opened.extract_if(|_, its| *its == stack).map(|(flow, _)| flow));
+        let tcp = flows.into_iter().filter(|flow| flow.protocol() == ipv4::PROTOCOL_TCP);
+        tcp.map(|flow| flow.ends()).filter_map(|ends| Some((ends, *self.peers.get(&ends.1.ip())?))).collect()
     }
 }
 
@@ -330,11 +348,11 @@ impl Switch {
         self.stacks().outlets.push(Outlet::new(stack, link));
     }
 
-    /// A stack is gone, and all that it asked for.
-    pub(crate) fn detach(&self, stack: u16) {
+    /// A stack is gone, and all that it asked for. Returns the connections that it may have had.
+    pub(crate) fn detach(&self, stack: u16) -> Vec<Reached> {
         let mut stacks = self.stacks();
         stacks.outlets.retain(|outlet| outlet.stack != stack);
-        stacks.table.remove_stack(stack);
+        stacks.table.remove_stack(stack)
     }
 
     /// New connections to the address, or its datagrams, go to the stack too. 0.0.0.0 and `::` stand for all addresses.

@@ -67,27 +67,13 @@ fn descriptor(random: &mut Random) -> OwnedFd {
 }
 
 fn wish(random: &mut Random) -> Wish {
-    let kinds = [
-        Kind::Interface,
-        Kind::OpenStack,
-        Kind::Listen,
-        Kind::Unlisten,
-        Kind::Connect,
-        Kind::Disconnect,
-        Kind::Route,
-        Kind::HandOver,
-        Kind::GiveAway,
-        Kind::PassOn,
-        Kind::Show,
-        Kind::HandOverPair,
-    ];
     Wish {
         protocol: random.one_of(&[Protocol::Tcp, Protocol::Udp]),
         v6only: random.index(2) == 1,
         local: address(random),
         remote: address(random),
         cluster: Cluster::new(random.one_of(&["", "a"]), random.index(3) as u32),
-        ..Wish::new(random.one_of(&kinds))
+        ..Wish::new(random.one_of(&Kind::ALL))
     }
 }
 

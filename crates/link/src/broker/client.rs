@@ -276,6 +276,15 @@ impl Client {
         self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Disconnect) }).map(|_| ())
     }
 
+    /// The process ends, and its connections have: of what the broker remembers of the stack no peer has to be told. Whoever
+    /// does not say so has been killed.
+    ///
+    /// # Errors
+    /// [`Error::BrokerGone`], [`Error::BrokerProtocol`].
+    pub fn finish(&mut self) -> Result<(), Error> {
+        self.ask(&Wish::new(Kind::Finish)).map(|_| ())
+    }
+
     /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for up to a second if the next
     /// hop is asleep.
     ///

@@ -13,6 +13,7 @@
 //! | [`Kind::GiveAway`] | local | the same, and that another stack's listener at `local` accepts it |
 //! | [`Kind::HandOverPair`] | | that the kernel goes on with both ends of a connection within the host |
 //! | [`Kind::PassOn`] | local, remote | that another stack's listener at `local` accepts the kernel's connection from `remote` |
+//! | [`Kind::Finish`] | | nothing: the process ends, and has ended its connections |
 //!
 //! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
@@ -44,7 +45,7 @@ use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 pub(super) const MAGIC: [u8; 4] = *b"OVFB";
-pub(super) const VERSION: u16 = 12;
+pub(super) const VERSION: u16 = 13;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -133,10 +134,13 @@ pub enum Kind {
     Show = 11,
     /// The kernel is to go on with a connection within the host: three descriptors for each end. Without them: can it be?
     HandOverPair = 12,
+    /// The stack's connections are over: when the process dies, no peer has to be told.
+    Finish = 13,
 }
 
 impl Kind {
-    const ALL: [Kind; 12] = [
+    /// Each of them.
+    pub const ALL: [Kind; 13] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -149,6 +153,7 @@ impl Kind {
         Kind::PassOn,
         Kind::Show,
         Kind::HandOverPair,
+        Kind::Finish,
     ];
 }
 

@@ -208,6 +208,11 @@ impl Outbox {
     }
 }
 
+/// Writes a finished frame to a queue of a device. It is lost if the kernel has no room for it.
+pub fn send(queue: BorrowedFd<'_>, frame: &[u8]) {
+    let _ = write(queue, &[Header::default().as_bytes(), frame].concat());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
