@@ -4,7 +4,7 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help build quickstart test check prepare install uninstall packages packages-test clean
+.PHONY: help build quickstart test check prepare install uninstall packages image packages-test clean
 
 help:
 	@echo "make quickstart  install what is missing (as root), build, and measure nginx on the kernel and on Overfly"
@@ -13,7 +13,8 @@ help:
 	@echo "make check       formatting, lints, and what xtask tidy judges"
 	@echo "make install     install what was built into PREFIX (/usr/local), below DESTDIR; make uninstall takes it away"
 	@echo "make packages    build a .deb, an .rpm and a tarball into target/packages"
-	@echo "make packages-test  install the .deb in a clean Debian, use it, remove it; build the packages twice (minutes)"
+	@echo "make image       make a container image, overfly:VERSION, with buildah (as root)"
+	@echo "make packages-test  install the .deb in a clean Debian, use it, remove it; build the packages twice; run an image (minutes)"
 	@echo "make clean       remove what was built"
 
 build:
@@ -53,6 +54,10 @@ install uninstall:
 packages: build
 	@scripts/install.sh packages
 	@BUILD=$(TARGET)/release packaging/packages.sh $(TARGET)/packages
+
+image: build
+	@scripts/install.sh packages
+	packaging/image.sh
 
 packages-test: packages
 	packaging/test.sh $(TARGET)/packages

@@ -1,6 +1,7 @@
 #!/bin/bash
 # Makes the packages once more and compares them byte for byte; then installs the .deb in a clean Debian, runs nginx there as a user
-# without privilege through the broker, removes the package, and sees that nothing is left. Needs root, and Debian's mirror.
+# without privilege through the broker, removes the package, and sees that nothing is left. Between the two a container image is made and run.
+# Needs root, and Debian's mirror.
 #
 #     test.sh [FOLDER]        with packages that packages.sh has made (target/packages)
 set -euo pipefail
@@ -15,6 +16,9 @@ for package in "$work"/again/*; do
     cmp "$package" "$packages/$(basename "$package")"
     echo "reproduced: $(sha256sum < "$package" | cut -c 1-16) $(basename "$package")"
 done
+
+echo "making a container image, and serving a container of it by another ..."
+cargo test --quiet --locked -p overfly-tests --test kubernetes -- --exact --ignored the_image_has_what_the_manifests_start
 
 root=$work/root
 echo "making a clean Debian ..."

@@ -41,6 +41,7 @@ tcpdump tcpdump
 tshark tshark
 dpdk-testpmd dpdk-dev
 haproxy haproxy
+crun crun
 redis-server redis-server
 memcached memcached
 unbound unbound
@@ -71,10 +72,12 @@ rpmbuild rpm packages
 dpkg-deb dpkg packages
 objdump binutils packages
 debootstrap debootstrap packages
+buildah buildah packages
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)
 if [ "$purpose_asked" = tests ]; then
+    [ -e /usr/share/containers/seccomp.json ] || packages+=(golang-github-containers-common)
     [ -e /usr/share/java/hdrhistogram.jar ] || packages+=(libhdrhistogram-java)
     /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 fi

@@ -2,8 +2,10 @@
 
 #![forbid(unsafe_code)]
 
+pub mod containers;
 pub mod control;
 pub mod measured;
+pub mod pods;
 pub mod programs;
 pub mod service;
 pub mod soak;
@@ -168,6 +170,8 @@ impl Drop for Held {
 #[derive(Debug)]
 pub struct Server {
     child: Child,
+    /// What was started waits for its own child and passes no signal on, as nsenter does: it is that child that is asked to end.
+    is_behind: bool,
 }
 
 impl Server {
@@ -192,19 +196,23 @@ impl Server {
         Self::spawn(command)
     }
 
-    /// Starts a command that is `overfly run`, or a server on the kernel.
+    /// Starts a command that is `overfly run`, or a server on the kernel. It is to fail where it is not accelerated, unless it says
+    /// otherwise itself.
     ///
     /// # Panics
     /// If it cannot be started.
     #[must_use]
-    pub fn spawn(mut command: Command) -> Self {
-        let child = command
-            .env("EF_NO_FAIL", "0")
-            .env("OVERFLY_STATS", "1")
-            .stdin(Stdio::null())
-            .spawn()
-            .expect("start the server");
-        Self { child }
+    pub fn spawn(command: Command) -> Self {
+        Self { child: begin(command), is_behind: false }
+    }
+
+    /// The same where the command is one that enters namespaces, and its child is `overfly run`.
+    ///
+    /// # Panics
+    /// As above.
+    #[must_use]
+    pub fn spawn_behind(command: Command) -> Self {
+        Self { child: begin(command), is_behind: true }
     }
 
     /// nginx under `overfly run`, once it answers.
@@ -229,7 +237,8 @@ impl Server {
 
     /// Sends a signal to it.
     pub fn signal(&self, signal: Signal) {
-        send(self.id(), signal);
+        let behind = if self.is_behind { descendants(self.id()).first().copied() } else { None };
+        send(behind.unwrap_or(self.id()), signal);
     }
 
     /// Asks it to end, and waits.
@@ -248,6 +257,14 @@ impl Server {
     pub fn ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
+}
+
+/// Starts a server's command.
+fn begin(mut command: Command) -> Child {
+    if !command.get_envs().any(|(name, _)| name == "EF_NO_FAIL") {
+        command.env("EF_NO_FAIL", "0");
+    }
+    command.env("OVERFLY_STATS", "1").stdin(Stdio::null()).spawn().expect("start the server")
 }
 
 impl Drop for Server {

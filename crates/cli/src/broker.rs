@@ -1,8 +1,10 @@
 //! One broker for each interface and network namespace: a process of its own, so that programs come and go in any order.
 
+pub(crate) mod agent;
 mod heard;
 mod notify;
 mod policy;
+mod seek;
 pub(crate) mod service;
 
 use std::io::{BufRead, BufReader};
@@ -21,6 +23,7 @@ use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use self::heard::Place;
+use self::seek::Answer;
 use crate::acceleration::attachment_options;
 use crate::complain;
 
@@ -41,7 +44,7 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
-    /// Joins the broker of `interface`, or starts it.
+    /// Joins the broker of `interface`, has the node's agent start it, or starts it.
     ///
     /// # Errors
     /// Says in words why that cannot be done.
@@ -50,18 +53,10 @@ impl Membership {
         loop {
             match Lease::at_interface(interface) {
                 Ok(Some(lease)) => {
-                    for line in differences(&settings(&in_force.options), lease.in_force()) {
-                        complain(format_args!("{interface} is served with other options already: {line}"));
-                    }
-                    return Membership::new(interface, lease, None);
-                }
-                Ok(None) if !rustix::process::geteuid().is_root() => {
-                    return Err(format!(
-                        "nobody serves {interface} (`overfly broker` does), and loading an XDP program needs root (try again with sudo)"
-                    ));
+                    return Membership::joined(interface, lease, in_force);
                 }
                 Ok(None) => {
-                    if let Some(membership) = Membership::first(interface, in_force)? {
+                    if let Some(membership) = Membership::of_nobodys(interface, in_force)? {
                         return Ok(membership);
                     }
                 }
@@ -73,6 +68,33 @@ impl Membership {
                 return Err(format!("the broker of {interface} does not answer"));
             }
             std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn joined(interface: &str, lease: Lease, in_force: &InForce) -> Result<Membership, String> {
+        for line in differences(&settings(&in_force.options), lease.in_force()) {
+            complain(format_args!("{interface} is served with other options already: {line}"));
+        }
+        Membership::new(interface, lease, None)
+    }
+
+    /// Joins the broker of an interface that nobody serves yet: the agent's, or one that is started here. `None`: look again.
+    fn of_nobodys(interface: &str, in_force: &InForce) -> Result<Option<Membership>, String> {
+        let agent = seek::Place::known();
+        let said = match agent.as_ref().map(|agent| agent.ask(interface)) {
+            Some(Answer::Served(lease)) => return Membership::joined(interface, lease, in_force).map(Some),
+            Some(Answer::Again) => return Ok(None),
+            Some(Answer::No(reason)) => Some(reason),
+            None => None,
+        };
+        let is_root = rustix::process::geteuid().is_root();
+        match said {
+            Some(reason) if !is_root || agent.is_some_and(|agent| agent.is_named) => Err(reason),
+            None if !is_root => Err(format!(
+                "nobody serves {interface} (`overfly broker` does), and loading an XDP program needs root (try again with sudo)"
+            )),
+            said => Membership::first(interface, in_force)
+                .map_err(|error| said.map_or(error.clone(), |said| format!("{error} ({said})"))),
         }
     }
 
@@ -240,6 +262,14 @@ pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
         Word::No(&error.to_string()).say();
         return ExitCode::FAILURE;
     }
+    hosting(|options| {
+        host(&arguments.interface, attachment_options(options), &settings(options), |hosting| say(&hosting))
+            .map_err(|error| error.to_string())
+    })
+}
+
+/// Is a broker that ends by itself, with the options of the environment.
+fn hosting(host: impl FnOnce(&Options) -> Result<(), String>) -> ExitCode {
     let _ = rustix::thread::set_name(c"overfly-broker");
     // It ends when nobody needs it: a service that is told to end may still have work to do.
     let told = Arc::new(AtomicBool::new(false));
@@ -256,16 +286,20 @@ pub(crate) fn broker(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let say = |hosting: Hosting| match &hosting {
-        Hosting::Elsewhere => Word::Elsewhere.say(),
-        Hosting::Here { name, is_public } => Word::Here { name, is_public: *is_public }.say(),
-    };
-    match host(&arguments.interface, attachment_options(&options), &settings(&options), say) {
+    match host(&options) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            Word::No(&error.to_string()).say();
+            Word::No(&error).say();
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Tells whoever started this broker.
+fn say(hosting: &Hosting) {
+    match hosting {
+        Hosting::Elsewhere => Word::Elsewhere.say(),
+        Hosting::Here { name, is_public } => Word::Here { name, is_public: *is_public }.say(),
     }
 }
 

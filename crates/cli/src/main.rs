@@ -51,6 +51,8 @@ enum Command {
     Broker(broker::Arguments),
     #[command(name = "__enter", hide = true)]
     Enter(enter::Arguments),
+    #[command(name = "__pod", hide = true)]
+    Pod(broker::agent::PodArguments),
     #[command(name = "__far", hide = true)]
     Far(far::Arguments),
     #[command(name = "__warden", hide = true)]
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
     match arguments.command {
         Command::Visible(command) => visible(command),
         Command::Broker(arguments) => broker::broker(&arguments),
+        Command::Pod(arguments) => broker::agent::pod(&arguments),
         Command::Enter(arguments) => enter::enter(arguments),
         Command::Far(arguments) => far::far(&arguments),
         Command::Warden(arguments) => run::warden(&arguments),

@@ -1,6 +1,7 @@
 //! Whom a broker that stands by itself serves: who asks, and what a policy says.
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 
 use crate::observers::Peer;
 
@@ -19,6 +20,8 @@ pub struct Applicant {
     pub cgroup: Option<String>,
     /// It could do itself what the broker does: root with CAP_NET_ADMIN.
     pub is_privileged: bool,
+    /// The number of its network namespace.
+    pub network: Option<u64>,
 }
 
 /// What a program gets.
@@ -75,18 +78,27 @@ pub trait Admission: Send {
 impl Applicant {
     /// The process that connected by `socket`. Nothing if it has ended: its number may be another's. `alive` says that it is still its own.
     pub(crate) fn of(socket: &OwnedFd, peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
+        let mut applicant = Applicant::unnamed(socket, peer, &alive)?;
+        let line = std::fs::read(format!("/proc/{}/cmdline", applicant.process)).ok()?;
+        if let Some(name) = command(&String::from_utf8_lossy(&line)) {
+            applicant.name = name.to_owned();
+        }
+        alive().then_some(applicant)
+    }
+
+    /// As [`Applicant::of`], by its own name. Nothing is read that is in the process's memory, which can be made to keep the reader waiting.
+    pub(crate) fn unnamed(socket: &OwnedFd, peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
         let process = peer.number();
         let read = |name: &str| std::fs::read(format!("/proc/{process}/{name}"));
         let cgroup = String::from_utf8_lossy(&read("cgroup").ok()?).into_owned();
-        let line = String::from_utf8_lossy(&read("cmdline").ok()?).into_owned();
-        let own = String::from_utf8_lossy(&read("comm").ok()?).trim_end().to_owned();
         let applicant = Applicant {
             process,
-            name: command(&line).map_or(own, str::to_owned),
+            name: String::from_utf8_lossy(&read("comm").ok()?).trim_end().to_owned(),
             user: peer.user,
             groups: Peer::groups(socket)?,
             cgroup: cgroup.lines().find_map(|line| line.strip_prefix("0::")).map(str::to_owned),
             is_privileged: peer.may_do_all(&alive),
+            network: std::fs::metadata(format!("/proc/{process}/ns/net")).ok().map(|its| its.ino()),
         };
         alive().then_some(applicant)
     }

@@ -102,6 +102,6 @@ fn within<R: Send>(namespace: &OwnedFd, work: impl FnOnce() -> Result<R, Errno> 
     })
 }
 
-fn errno_of(error: &std::io::Error) -> Errno {
+pub(crate) fn errno_of(error: &std::io::Error) -> Errno {
     Errno::from_io_error(error).unwrap_or(Errno::IO)
 }

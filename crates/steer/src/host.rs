@@ -11,6 +11,7 @@ use crate::attachment::{Attachment, Options};
 use crate::broker::open_socket;
 use crate::door::{Sockets, raise_descriptor_limit};
 use crate::error::Error;
+use crate::netlink::Netlink;
 use crate::observers::{listen_at, public_name};
 use crate::service::Service;
 use crate::steering::Steering;
@@ -85,9 +86,45 @@ pub fn stand(
         Some(public.ok_or_else(|| Error::Options(format!("another user's program has the name @{name}")))?);
     let attachment = Attachment::attach(interface, options)?;
     let sockets = Sockets { listener, name, public };
-    let service = Service::standing(Steering::new(attachment)?, sockets, in_force, admission);
+    let service = Service::standing(Steering::new(attachment)?, sockets, in_force).admitting(admission);
     ready();
     service.run(Some(stop));
+    Ok(())
+}
+
+/// As [`host`], for an agent, in the network namespace of a container: it serves whomever `admission` admits, on the container's end of a
+/// veth pair and nothing else. Who asks the agent is told its name; that somebody else has the public one does not matter.
+///
+/// # Errors
+/// As [`host`].
+pub fn host_pod(
+    interface: &str,
+    options: Options,
+    in_force: &str,
+    admission: Box<dyn Admission>,
+    say: impl FnOnce(Hosting),
+) -> Result<(), Error> {
+    let link = Netlink::open().and_then(|mut netlink| netlink.link(interface));
+    let link = link.map_err(|errno| Error::system("reading the interface", errno))?;
+    let link = link.ok_or_else(|| Error::NoInterface { name: interface.to_owned() })?;
+    // What is made within the container has both ends there.
+    if link.kind.as_deref() != Some("veth") || !link.reaches_out {
+        return Err(Error::Options(format!(
+            "{interface} is no end of a veth pair whose other end is in another network namespace: an agent serves no others"
+        )));
+    }
+    raise_descriptor_limit();
+    let (listener, name, _) = open_socket()?;
+    let Some(public) = public_socket(interface) else {
+        say(Hosting::Elsewhere);
+        return Ok(());
+    };
+    let attachment = Attachment::attach(interface, options)?;
+    let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
+    let sockets = Sockets { listener, name, public };
+    let service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force).admitting(admission);
+    say(hosting);
+    service.run(None);
     Ok(())
 }
 

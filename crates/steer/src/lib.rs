@@ -4,9 +4,11 @@
 //! * [`Broker`]: serves an attachment to the processes of a program that has no privilege.
 //! * [`host`]: the same for any number of programs, as a process of its own.
 //! * [`stand`]: the same as a service, for whomever a policy admits ([`Admission`]).
+//! * [`host_pod`]: the same for a container, started by a node's agent, which knows by [`Agent`] who asks.
 //! * [`LocalBroker`]: the same for a program whose frames go over memif or a tap device, which takes no privilege at all.
 
 mod admission;
+mod agent;
 mod attachment;
 mod broker;
 mod claim;
@@ -40,6 +42,7 @@ mod steering;
 mod switch;
 
 pub use admission::{Admission, Applicant, Event, Share};
+pub use agent::{Agent, Caller};
 pub use attachment::{Attachment, Counters, Options};
 pub use broker::{Broker, BrokerCounters};
 pub use confined::long_frames_of;
@@ -47,7 +50,7 @@ pub use device::restore_deferral;
 pub use error::Error;
 pub use features::{XdpFeatures, xdp_features};
 pub use firewall::firewall_in_force;
-pub use host::{Hosting, host, leave_descriptors_behind, stand};
+pub use host::{Hosting, host, host_pod, leave_descriptors_behind, stand};
 pub use local_broker::LocalBroker;
 pub use long_packets::{ReceiveOffload, long_packets_of, segments_of, xdp_attached};
 pub use mirror::routing_rules;

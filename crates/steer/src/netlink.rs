@@ -70,6 +70,7 @@ const IFLA_NET_NS_FD: u16 = 28;
 const IFF_UP: u32 = 1;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
+const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_XDP_ATTACHED: u16 = 2;
 const IFLA_XDP_PROG_ID: u16 = 4;
@@ -127,6 +128,8 @@ pub(crate) struct Link {
     pub(crate) xdp_attached: u8,
     /// The queueing discipline that frames wait in before the device sends them.
     pub(crate) queueing: Option<String>,
+    /// What it belongs to, with veth the other end of the pair, is in another network namespace.
+    pub(crate) reaches_out: bool,
 }
 
 /// Where the kernel would send a packet.
@@ -608,6 +611,7 @@ fn parse_link(body: &[u8]) -> Option<Link> {
         match kind {
             IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
             IFLA_MTU => link.mtu = number(value)?,
+            IFLA_LINK_NETNSID => link.reaches_out = true,
             IFLA_QDISC => link.queueing = Some(text(value)),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value)?,

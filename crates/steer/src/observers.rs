@@ -3,14 +3,13 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_link::broker::message::{LeftPart, Reply, Shown, ShownPart};
-use overfly_link::broker::{LeftFrames, observer};
+use overfly_link::broker::{LeftFrames, PeerIdentity, observer, peer_process};
 use overfly_link::{messages, watch};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
-use rustix::process::{Pid, geteuid};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 use zerocopy::IntoBytes;
 
 use crate::error::Error;
@@ -47,14 +46,23 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn of(socket: &OwnedFd) -> Option<Peer> {
-        let peer = socket_peercred(socket).ok()?;
-        Some(Peer { process: peer.pid, user: peer.uid.as_raw() })
+        let peer = PeerIdentity::of(socket).ok()?;
+        Some(Peer { process: peer.process?, user: peer.user })
+    }
+
+    /// The process itself: readable once it has ended. Nothing if it has ended already or is out of sight.
+    pub(crate) fn handle(self, socket: &OwnedFd) -> Option<OwnedFd> {
+        match peer_process(socket) {
+            // Before Linux 6.5: its number may be another's by now.
+            Err(Errno::NOPROTOOPT) => pidfd_open(self.process, PidfdFlags::empty()).ok(),
+            process => process.ok(),
+        }
     }
 
     /// The group and the supplementary groups with which it connected. What /proc says may be another program's by now: one that it
     /// has become, with a set-group-id bit.
     pub(crate) fn groups(socket: &OwnedFd) -> Option<Vec<u32>> {
-        let own = socket_peercred(socket).ok()?.gid.as_raw();
+        let own = PeerIdentity::of(socket).ok()?.group;
         let mut groups = vec![0_u32; GROUPS_MAX];
         let mut length = size_of_val(&groups[..]) as libc::socklen_t;
         // SAFETY: the kernel writes `length` bytes at most, which is what the vector has, and says how many they were.

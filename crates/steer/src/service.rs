@@ -15,7 +15,6 @@ use overfly_link::messages;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use rustix::process::{PidfdFlags, pidfd_open};
 use zerocopy::IntoBytes;
 
 use crate::admission::{Admission, Applicant, Event, Share};
@@ -203,16 +202,15 @@ impl<C: Carrier> Service<C> {
         service
     }
 
-    /// One that serves whomever `admission` admits, until it is told to stop and its clients have handed over what they have.
-    pub(crate) fn standing(
-        carrier: C,
-        sockets: Sockets,
-        in_force: &str,
-        admission: Box<dyn Admission>,
-    ) -> Service<C> {
-        let mut service = Service::new(carrier, sockets, Term::Standing, in_force);
-        service.admission = Some(admission);
-        service
+    /// One that serves until it is told to stop and its clients have handed over what they have.
+    pub(crate) fn standing(carrier: C, sockets: Sockets, in_force: &str) -> Service<C> {
+        Service::new(carrier, sockets, Term::Standing, in_force)
+    }
+
+    /// Serves whomever `admission` admits, instead of its own user.
+    pub(crate) fn admitting(mut self, admission: Box<dyn Admission>) -> Service<C> {
+        self.admission = Some(admission);
+        self
     }
 
     /// One that ends with the last of the programs that join it.
@@ -426,7 +424,7 @@ impl<C: Carrier> Service<C> {
         let Some(admission) = &mut self.admission else {
             return if peer.is_some_and(Peer::may_join) { Ok(None) } else { Err(NOT_OURS.to_owned()) };
         };
-        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let process = peer.and_then(|peer| peer.handle(socket));
         let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
         let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
         let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
@@ -614,7 +612,7 @@ fn receive(socket: &OwnedFd, bytes: &mut [u8; MESSAGE_LEN_MAX]) -> Result<(usize
     messages::receive(socket, bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
 }
 
-fn is_readable(descriptor: &OwnedFd) -> bool {
+pub(crate) fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut set, Some(&now)), Ok(1))

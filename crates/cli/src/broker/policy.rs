@@ -168,6 +168,7 @@ mod tests {
             groups: groups.to_vec(),
             cgroup: Some(cgroup.to_owned()),
             is_privileged: false,
+            network: None,
         }
     }
 

@@ -5,8 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use overfly_link::broker::agent::PATH;
 use overfly_load::Page;
-use overfly_profile::Profile;
+use overfly_profile::{InForce, Profile};
 use overfly_steer::{Admission, Applicant, Event, Share, stand};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
@@ -18,17 +19,22 @@ use crate::complain;
 use crate::log::{Level, say};
 use crate::watch::metrics;
 
-/// Serve an interface to programs of users without privilege, as a service
+/// Serve an interface, or a node's containers, to programs of users without privilege, as a service
 ///
 /// `overfly run` finds the broker of its interface by itself, and needs no privilege then. The policy says who is served,
 /// and how much they get. Told to stop (SIGTERM), the broker has programs hand their connections over to the kernel, and ends; they
-/// are accelerated again when another one begins. Systemd's unit is overfly-broker@INTERFACE.service.
+/// are accelerated again when another one begins. Systemd's unit is overfly-broker@INTERFACE.service. With --agent it serves
+/// containers from outside, each on the interface in its own network namespace: `overfly run` in a container finds the agent's
+/// socket if that is mounted there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The network interface to serve
-    #[arg(short, long, value_name = "NAME", required_unless_present = "check")]
+    #[arg(short, long, value_name = "NAME", required_unless_present_any = ["check", "agent"])]
     interface: Option<String>,
-    /// Who may run programs, and with how many stacks [default: /etc/overfly/broker.toml if it is there; without it root alone]
+    /// Serve containers, whose `overfly run` asks at this socket [default: /run/overfly/agent.sock; there: OVERFLY_AGENT]
+    #[arg(long, value_name = "PATH", num_args = 0..=1, default_missing_value = PATH, conflicts_with_all = ["interface", "metrics"])]
+    agent: Option<PathBuf>,
+    /// Who may run programs, and with how many stacks [default: /etc/overfly/broker.toml if it is there; without it root alone, and no container]
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     /// Only say whether the policy can be read
@@ -54,33 +60,59 @@ pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Some(interface) = arguments.interface.as_deref().filter(|_| !arguments.check) else {
+    let what = match (&arguments.interface, &arguments.agent) {
+        _ if arguments.check => None,
+        (Some(interface), _) => Some(Served::Interface(interface)),
+        (None, Some(path)) => Some(Served::Containers(path)),
+        (None, None) => None,
+    };
+    let Some(what) = what else {
         return crate::written(overfly_terminal::print(&format!(
             "{}: {} rules\n",
             policy.path().display(),
             read.len()
         )));
     };
-    match begin(arguments, interface, policy) {
+    let in_force = Profile::load(&arguments.profile, &overfly_profile::folders())
+        .and_then(|profile| profile.in_environment(&overfly_profile::environment(), false))
+        .map_err(|error| error.to_string());
+    let served = in_force.and_then(|in_force| match what {
+        Served::Interface(interface) => begin(arguments, interface, policy, &in_force),
+        Served::Containers(path) => super::agent::serve(path, &policy, &in_force),
+    });
+    match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(format_args!("{interface} is not served: {error}"));
+            match what {
+                Served::Interface(interface) => complain(format_args!("{interface} is not served: {error}")),
+                Served::Containers(_) => complain(format_args!("containers are not served: {error}")),
+            }
             ExitCode::FAILURE
         }
     }
 }
 
-fn begin(arguments: &Arguments, interface: &str, policy: PolicyFile) -> Result<(), String> {
-    let in_force = Profile::load(&arguments.profile, &overfly_profile::folders())
-        .and_then(|profile| profile.in_environment(&overfly_profile::environment(), false))
-        .map_err(|error| error.to_string())?;
+/// What a broker is to serve.
+#[derive(Clone, Copy)]
+enum Served<'a> {
+    Interface(&'a str),
+    /// Those that ask at this path.
+    Containers(&'a Path),
+}
+
+fn begin(
+    arguments: &Arguments,
+    interface: &str,
+    policy: PolicyFile,
+    in_force: &InForce,
+) -> Result<(), String> {
     let options = attachment_options(&in_force.options);
     let stop = stop_signals().map_err(|error| format!("signals cannot be heard: {error}"))?;
     let metrics = arguments.metrics.as_deref().map(|address| {
         Page::serve(address, metrics::of_interface(interface)).map_err(|error| error.to_string())
     });
     let metrics = metrics.transpose()?;
-    let watch = Watch { interface: interface.to_owned(), policy, programs: Vec::new() };
+    let watch = Watch::new(interface, interface.to_owned(), policy, None);
     let ready = || {
         if let Some(address) = metrics.as_ref().and_then(|page| page.address().ok()) {
             say(Level::Info, format_args!("metrics are at http://{address}/metrics"));
@@ -93,7 +125,7 @@ fn begin(arguments: &Arguments, interface: &str, policy: PolicyFile) -> Result<(
 }
 
 /// Readable when this process is told to stop.
-fn stop_signals() -> std::io::Result<OwnedFd> {
+pub(super) fn stop_signals() -> std::io::Result<OwnedFd> {
     let (stop, told) = UnixStream::pair()?;
     for signal in [SIGTERM, SIGINT] {
         pipe::register(signal, told.try_clone()?)?;
@@ -102,14 +134,14 @@ fn stop_signals() -> std::io::Result<OwnedFd> {
 }
 
 /// Where the policy is: a file that must be there, or one that may be.
-struct PolicyFile(Option<PathBuf>);
+pub(super) struct PolicyFile(pub(super) Option<PathBuf>);
 
 impl PolicyFile {
-    fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         self.0.as_deref().unwrap_or(Path::new(POLICY))
     }
 
-    fn read(&self) -> Result<Policy, String> {
+    pub(super) fn read(&self) -> Result<Policy, String> {
         if self.0.is_none() && !self.path().exists() {
             return Ok(Policy::default());
         }
@@ -118,29 +150,50 @@ impl PolicyFile {
 }
 
 /// Judges by the policy, and keeps the log.
-struct Watch {
+pub(super) struct Watch {
+    /// The interface's name, as the policy has it.
+    name: String,
+    /// As the log has it.
     interface: String,
     policy: PolicyFile,
+    /// In a container its network namespace: whoever is in another one is none of the container's, and nobody is served without a rule.
+    network: Option<u64>,
     /// The processes that have had a program served, with the programs' names.
     programs: Vec<(u32, String)>,
 }
 
+impl PolicyFile {
+    /// What somebody who has no privilege gets.
+    ///
+    /// # Errors
+    /// Says in words why that is nothing.
+    pub(super) fn share(&self, applicant: &Applicant, interface: &str) -> Result<Share, String> {
+        let policy = self.read().map_err(|error| format!("the broker's policy cannot be read: {error}"))?;
+        policy.share(applicant, interface).ok_or_else(|| {
+            let (Applicant { user, .. }, path) = (applicant, self.path().display());
+            format!("the broker's policy, {path}, gives user {user} nothing on {interface}")
+        })
+    }
+}
+
+impl Watch {
+    /// `name` is the interface's in the policy, `interface` in the log; `network`: only processes of that network namespace are served,
+    /// and only by a rule.
+    pub(super) fn new(name: &str, interface: String, policy: PolicyFile, network: Option<u64>) -> Watch {
+        Watch { name: name.to_owned(), interface, policy, network, programs: Vec::new() }
+    }
+}
+
 impl Admission for Watch {
     fn judge(&mut self, applicant: &Applicant) -> Result<Option<Share>, String> {
-        if applicant.is_privileged {
-            return Ok(None);
+        match self.network {
+            None if applicant.is_privileged => return Ok(None),
+            Some(own) if applicant.network != Some(own) => {
+                return Err("the process that asks is in another network namespace".to_owned());
+            }
+            _ => {}
         }
-        let policy =
-            self.policy.read().map_err(|error| format!("the broker's policy cannot be read: {error}"))?;
-        let share = policy.share(applicant, &self.interface);
-        share.map(Some).ok_or_else(|| {
-            let Applicant { user, .. } = applicant;
-            format!(
-                "the broker's policy, {}, gives user {user} nothing on {}",
-                self.policy.path().display(),
-                self.interface
-            )
-        })
+        self.policy.share(applicant, &self.name).map(Some)
     }
 
     fn note(&mut self, event: Event) {

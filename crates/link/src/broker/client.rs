@@ -24,7 +24,7 @@ use crate::xdp::{QueueSockets, StackSockets};
 use crate::{Error, messages};
 
 /// Longer than the broker ever takes: a next hop may take a second to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What carries a stack's frames.
 #[derive(Debug)]
@@ -602,7 +602,15 @@ pub(super) fn dial(name: &str) -> Result<OwnedFd, Error> {
 /// nobody would have others wait.
 pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
     let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::BrokerAddress)?;
-    let open = may_return(name);
+    dial_address(&address, patience, may_return(name))
+}
+
+/// As [`dial_within`], wherever that is; `open`: anybody may listen there.
+pub(super) fn dial_address(
+    address: &SocketAddrUnix,
+    patience: Duration,
+    open: bool,
+) -> Result<OwnedFd, Error> {
     let flags = if open { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK } else { SocketFlags::CLOEXEC };
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
         .map_err(|errno| Error::system("creating a Unix socket", errno))?;
@@ -610,7 +618,7 @@ pub(super) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Err
         .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
         .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
     loop {
-        match connect(&socket, &address) {
+        match connect(&socket, address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
             Err(errno) => return Err(gone("connect")(errno)),

@@ -3,14 +3,13 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_peercred;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
 use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
 use super::client::{dial, hear_with_descriptors, tell};
 use super::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role, Token, Word};
-use super::{Deferral, environment, may_return, observer, parse_environment};
+use super::{Deferral, PeerIdentity, environment, may_return, observer, parse_environment};
 use crate::{Error, messages};
 
 /// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
@@ -142,7 +141,7 @@ pub enum Heard {
 
 /// Whether a process of this one's user listens at the other end, or of root's, who could do all that a stranger there might do.
 pub(super) fn is_ours(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid() || peer.uid.is_root())
+    PeerIdentity::of(socket).is_ok_and(|peer| [0, geteuid().as_raw()].contains(&peer.user))
 }
 
 /// Who has the name of an interface's broker.

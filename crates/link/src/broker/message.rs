@@ -49,8 +49,8 @@ use crate::Error;
 use crate::xdp::{BusyPoll, PoolLayout};
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
-const MAGIC: [u8; 4] = *b"OVFB";
-const VERSION: u16 = 13;
+pub(super) const MAGIC: [u8; 4] = *b"OVFB";
+pub(super) const VERSION: u16 = 13;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ

@@ -3,16 +3,19 @@
 //! `overfly run` sets `OVERFLY_BROKER=<name>:<32 hex digits>` for the program that it starts: the name of an abstract Unix
 //! socket in the network namespace, and a secret.
 
+pub mod agent;
 mod client;
 pub mod connection;
 mod lease;
 mod leash;
 pub mod message;
 pub mod observer;
+mod peer;
 
 pub use client::{Client, Gift, Greeted, PairEnd, Parting, Sockets, anywhere};
 pub use lease::{Heard, Holder, Lease};
 pub use leash::Leash;
+pub use peer::{PeerIdentity, peer_process};
 
 use core::net::IpAddr;
 

@@ -8,13 +8,13 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use rustix::net::RecvFlags;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
-use super::LeftFrames;
 use super::client::{dial_within, hear_with_descriptors, tell};
 use super::message::{Hello, LeftPart, Role, Shown, ShownPart, Token};
+use super::{LeftFrames, PeerIdentity};
 use crate::Error;
 use crate::watch::View;
 
@@ -114,7 +114,7 @@ fn listed(text: &str) -> Vec<String> {
 pub fn look(interface: &str) -> Result<Look, Error> {
     let end = Instant::now() + PATIENCE;
     let socket = dial_within(&format!("{PREFIX}{interface}"), PATIENCE)?;
-    let speaker = socket_peercred(&socket).map_err(|errno| Error::system("SO_PEERCRED", errno))?.uid.as_raw();
+    let speaker = PeerIdentity::of(&socket).map_err(|errno| Error::system("SO_PEERCRED", errno))?.user;
     tell(socket.as_fd(), Hello::new(Role::Observer, PUBLIC).as_bytes())?;
     let mut look = Look::default();
     loop {

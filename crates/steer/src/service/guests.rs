@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use overfly_link::broker::message::{Hello, Joined, MESSAGE_LEN_MAX, Reply, Role, Token, Welcome, Word};
 use overfly_link::broker::{Refusal, observer};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use rustix::process::{PidfdFlags, pidfd_open};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
@@ -84,7 +83,7 @@ impl<C: Carrier> Service<C> {
             turn_away(&socket);
             return self.count(|counters| counters.greetings_refused += 1);
         }
-        let process = peer.and_then(|peer| pidfd_open(peer.process, PidfdFlags::empty()).ok());
+        let process = peer.and_then(|peer| peer.handle(&socket));
         let (state, delivered) = match role {
             Role::Leash => (State::Leash, tie(&mut socket)),
             Role::Program => (State::Lease, self.join(program, brought, share, &socket)),

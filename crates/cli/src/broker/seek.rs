@@ -1,0 +1,58 @@
+//! `overfly run` in a container: the node's agent has its interface served, if there is an agent.
+
+use std::path::{Path, PathBuf};
+
+use overfly_link::Error;
+use overfly_link::broker::Lease;
+use overfly_link::broker::agent::{AGENT_ENVIRONMENT, PATH, seek};
+
+/// The agent's place, as seen from here.
+pub(crate) struct Place {
+    path: PathBuf,
+    /// Somebody said so: what it refuses is not tried otherwise.
+    pub(crate) is_named: bool,
+}
+
+/// What comes of asking it.
+pub(crate) enum Answer {
+    Served(Lease),
+    /// Something has just ended: ask again.
+    Again,
+    /// Why not, in words.
+    No(String),
+}
+
+impl Place {
+    /// What the environment says, or the usual place if something is there. An empty variable: there is none.
+    pub(crate) fn known() -> Option<Place> {
+        match std::env::var_os(AGENT_ENVIRONMENT) {
+            Some(path) if path.is_empty() => None,
+            Some(path) => Some(Place { path: path.into(), is_named: true }),
+            None => Path::new(PATH).exists().then(|| Place { path: PATH.into(), is_named: false }),
+        }
+    }
+
+    /// Has the agent find the interface's broker, or start it, and joins that.
+    pub(crate) fn ask(&self, interface: &str) -> Answer {
+        let path = self.path.display();
+        let no = |error: Error| Answer::No(format!("the agent at {path}: {error}"));
+        match seek(&self.path, interface) {
+            Ok(Some(name)) => match Lease::at(&name) {
+                Ok(lease) => Answer::Served(lease),
+                Err(Error::BrokerGone { .. }) => Answer::Again,
+                Err(error) => Answer::No(error.to_string()),
+            },
+            // It was started by another agent, or by somebody else of root's.
+            Ok(None) => match Lease::at_interface(interface) {
+                Ok(Some(lease)) => Answer::Served(lease),
+                Ok(None) => {
+                    Answer::No(format!("{interface} is served by somebody whom this user cannot trust"))
+                }
+                Err(Error::BrokerGone { .. }) => Answer::Again,
+                Err(error) => Answer::No(error.to_string()),
+            },
+            Err(Error::BrokerGone { .. }) => Answer::No(format!("no agent answers at {path}")),
+            Err(error) => no(error),
+        }
+    }
+}
