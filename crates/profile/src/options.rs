@@ -250,7 +250,7 @@ options! {
         poll_fast_usec: "EF_POLL_FAST_USEC" = 32, [0..=4294967295], "while spinning, microseconds between looks at kernel descriptors";
         poll_spin: "EF_POLL_SPIN" = 0, [0..=1], "1: poll and ppoll spin for EF_POLL_USEC before they sleep";
         poll_usec: "EF_POLL_USEC" = 0, [0..=4294967295], "microseconds that a waiting call spins before it sleeps; where it is set, EF_EPOLL_SPIN, EF_POLL_SPIN, EF_SELECT_SPIN, EF_PKT_WAIT_SPIN, EF_TCP_RECV_SPIN, EF_TCP_SEND_SPIN and EF_UDP_RECV_SPIN are 1, and EF_INT_DRIVEN is 0, unless they are set too";
-        receive_offload: "EF_RECEIVE_OFFLOAD" = 1, [0..=2], "what may arrive, where the interface has it (`overfly doctor` says so). 0: packets of up to 1,778 bytes; 1: of up to the interface's MTU; 2: and over veth what a kernel peer sends as one frame of several segments, which keeps its segmentation offload: better for large uploads, worse for short requests";
+        receive_offload: "EF_RECEIVE_OFFLOAD" = 2, [0..=2], "what may arrive, where the interface has it (`overfly doctor` says so). 0: packets of up to 1,778 bytes; 1: of up to the interface's MTU; 2: and over veth what a kernel peer sends as one frame of several segments, which keeps its segmentation offload";
         retransmit_threshold: "EF_RETRANSMIT_THRESHOLD" = 0, [0..=255], "retransmissions of a segment before the connection fails; 0: net.ipv4.tcp_retries2";
         retransmit_threshold_syn: "EF_RETRANSMIT_THRESHOLD_SYN" = 0, [0..=255], "retransmissions of a SYN before connect() fails; 0: net.ipv4.tcp_syn_retries";
         rxq_size: "EF_RXQ_SIZE" = 1024, [power 64..=32768], "frames in a stack's receive ring, for each queue";

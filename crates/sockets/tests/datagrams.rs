@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Broker, Options, Protocol, ReceiveOffload};
 
 /// The library that this test run built.
 fn library() -> PathBuf {
@@ -26,10 +26,12 @@ fn script() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/datagrams.py")
 }
 
-/// A broker for one side's interface.
+/// A broker for one side's interface. Each datagram comes as a packet of its own: where they come together, those are the kernel's
+/// (`long_packets.rs`).
 fn broker(side: &Namespace) -> Broker {
     side.within(|| {
-        let attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+        let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
+        let attachment = Attachment::attach(INTERFACE, options).unwrap();
         Broker::start(attachment).unwrap()
     })
 }

@@ -19,9 +19,15 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use aya::sys::{Stats, enable_stats};
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::thread::{CpuSet, sched_setaffinity};
+
+/// In the driver, as the generator's own end is.
+fn attach() -> Attachment {
+    let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
+    Attachment::attach(INTERFACE, options).expect("attach")
+}
 
 fn main() {
     let seconds = std::env::args().nth(1).map_or(1.0, |text| text.parse().expect("SECONDS is a number"));
@@ -60,7 +66,6 @@ struct Pair {
 impl Pair {
     fn new() -> Pair {
         let lab = Lab::new(1);
-        let attach = || Attachment::attach(INTERFACE, Options::default()).expect("attach");
         let mut near = lab.client.within(attach);
         let mut far = lab.server.within(attach);
         let sender = lab.client.within(|| claim_everything(&mut near));
@@ -171,10 +176,10 @@ fn program_costs(duration: Duration) {
     let lab = Lab::new(1);
     pin(0);
     let _stats = enable_stats(Stats::RunTime).expect("bpf statistics");
-    let mut far = lab.server.within(|| Attachment::attach(INTERFACE, Options::default()).expect("attach"));
+    let mut far = lab.server.within(attach);
     let program = programs().into_iter().find(|program| !before.contains(&program.id())).expect("a program");
     let program = program.fd().expect("its descriptor");
-    let mut near = lab.client.within(|| Attachment::attach(INTERFACE, Options::default()).expect("attach"));
+    let mut near = lab.client.within(attach);
     let mut sender = XdpLink::open(lab.client.within(|| near.add_stack()).expect("a stack")).expect("a link");
     let sockets = lab.server.within(|| far.add_stack()).expect("a stack");
     let stack = sockets.stack;

@@ -20,11 +20,11 @@ pub enum ReceiveOffload {
     /// Packets of one buffer, up to 1,778 bytes.
     Off,
     /// Packets as long as the device's MTU, where it can be had.
-    #[default]
     Packets,
     /// And what a kernel peer sends as one frame of several segments, in one piece: where the device is a veth, whose peer then keeps
     /// its segmentation offload. The program is attached in generic mode for it, and packets of several datagrams (UDP_SEGMENT) are the
     /// kernel's.
+    #[default]
     Segments,
 }
 

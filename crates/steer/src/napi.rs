@@ -147,7 +147,7 @@ mod tests {
 
     use super::*;
     use crate::lab::{CLIENT, INTERFACE, Lab};
-    use crate::{Attachment, Options};
+    use crate::{Attachment, Options, ReceiveOffload};
 
     #[test]
     fn threads_receive_where_they_were_told_until_they_are_dropped() {
@@ -156,7 +156,9 @@ mod tests {
         let cpus = [allowed[allowed.len() - 1], allowed[0]];
         let lab = Lab::new(2);
         lab.client.enter();
-        let mut attachment = Attachment::attach(INTERFACE, Options::default()).unwrap();
+        // A veth has NAPIs where a program is in its driver.
+        let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
+        let mut attachment = Attachment::attach(INTERFACE, options).unwrap();
         let index = attachment.interface().index;
         if !attachment.receive_on(&cpus) {
             assert!(!napis_have_threads(), "this kernel has threads for each NAPI");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{XdpLink, kick};
-use overfly_steer::{Attachment, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_testing::kernel::napis_have_threads;
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -197,7 +197,11 @@ fn a_device_that_takes_nothing_is_tried_once_for_each_look() {
     /// More than veth's ring holds.
     const FRAMES: u64 = 512;
     const CPU: usize = 0;
-    let mut pair = Pair::new(Options { tx_frames: 1024, ..Options::default() });
+    let mut pair = Pair::new(Options {
+        tx_frames: 1024,
+        receive_offload: ReceiveOffload::Packets,
+        ..Options::default()
+    });
     pair.lab.client.command("tc", &["qdisc", "replace", "dev", INTERFACE, "root", "pfifo"]);
     if !pair.lab.server.within(|| pair.far.receive_on(&[CPU])) {
         assert!(!napis_have_threads(), "this kernel has threads for each NAPI");

@@ -41,7 +41,7 @@ fn finding(name: String) -> Finding {
         None => "who asks may not know how long packets can be".to_owned(),
     };
     let together = match overfly_steer::segments_of(&name) {
-        Ok(()) => "; segments can arrive together (EF_RECEIVE_OFFLOAD=2)",
+        Ok(()) => "; segments can arrive together",
         Err(_) => "",
     };
     let used = used(&name);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 
 use super::sources::Sources;
 use super::{Ports, Stack, Wire, boot_key, uptime_ns};
@@ -75,6 +75,8 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         stacks: threads,
         rx_ring,
         rx_frames: 2 * rx_ring * u32::from(threads),
+        // What it asks for and reads is short, and a thread receives for it.
+        receive_offload: ReceiveOffload::Packets,
         ..Options::default()
     };
     let refused = |error: overfly_steer::Error| match error {
