@@ -94,6 +94,60 @@ fn nothing_is_left(lab: &Lab, broker: u32) {
     assert!(!succeed(lab, "server", &["cat", "/proc/net/unix"]).contains("@overfly"));
 }
 
+/// A server that holds its connections, killed: what a client hears that waits for its answer, and when.
+const HOLDS: &str = "import socket, sys, time
+listener = socket.create_server((sys.argv[1], 8080))
+listener.accept()[0].close()  # may be the kernel's still
+connection, _ = listener.accept()
+connection.recv(3)
+print('asked', flush=True)
+time.sleep(60)";
+const WAITS: &str = "import socket, sys, time
+while True:
+    try:
+        connection = socket.create_connection((sys.argv[1], 8080))
+        break
+    except ConnectionRefusedError:
+        time.sleep(0.05)
+connection.recv(1)
+connection = socket.create_connection((sys.argv[1], 8080), 10)
+connection.sendall(b'who')
+print('asked', flush=True)
+begin = time.monotonic()
+try:
+    connection.recv(1)
+except ConnectionResetError:
+    pass
+print('heard' if time.monotonic() - begin < 5 else 'late')";
+
+/// The broker ends with its last program, and not before the program's peers are told.
+#[test]
+fn clients_of_the_last_program_hear_that_it_was_killed() {
+    for _ in 0..5 {
+        let lab = lab();
+        let mut command = lab.command("server", overfly());
+        command.args(["run", "--", "/usr/bin/python3", "-c", HOLDS, &SERVER.to_string()]);
+        let mut server = Server::spawn(command);
+        let mut client = lab.command("client", "/usr/bin/python3");
+        client.args(["-c", WAITS, &SERVER.to_string()]).stdout(Stdio::piped());
+        let mut client = client.spawn().expect("start the client");
+        let mut told = BufReader::new(client.stdout.take().expect("its output")).lines();
+        let mut line = || told.next().expect("a line").expect("text");
+        assert_eq!(line(), "asked");
+        let broker = brokers(&server)[0];
+        let python = titled(server.id(), "/usr/bin/python3");
+        // The request is acknowledged: nothing is on its way that would be answered with RST.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        let kernels = succeed(&lab, "server", &["ss", "-tnH", "state", "established"]);
+        assert!(kernels.is_empty(), "the kernel has it: {kernels}");
+        send(python[0], Signal::KILL);
+        assert_eq!(line(), "heard");
+        assert!(client.wait().expect("wait for the client").success());
+        eventually("overfly run ends", || server.ended());
+        nothing_is_left(&lab, broker);
+    }
+}
+
 /// How a program is ended.
 #[derive(Clone, Copy, Debug)]
 enum End {

@@ -277,14 +277,17 @@ impl<C: Carrier> Service<C> {
                 self.greet(silent);
             }
             self.let_go_of_programs();
-            if self.has_served() {
-                return;
-            }
+            let has_served = self.has_served();
             for index in (0..self.connections.len()).rev() {
-                if self.connections[index].over {
+                // The last lease hears the end, when all is as it was before.
+                let stays = has_served && matches!(self.connections[index].state, State::Lease);
+                if self.connections[index].over && !stays {
                     let connection = self.connections.swap_remove(index);
                     self.end(connection);
                 }
+            }
+            if has_served {
+                return;
             }
             let late = self.door.close_late();
             if private.contains(&true) {
@@ -591,7 +594,7 @@ impl<C: Carrier> Service<C> {
         let stack = match connection.state {
             State::Client { stack: Some(stack), .. } => stack,
             State::Lease => {
-                // It waits to hear that others go on; where it was the last, it hears the end.
+                // It waits to hear that others go on.
                 deliver(&connection.socket, Reply::yes(None).as_bytes(), &[]);
                 return;
             }
