@@ -126,10 +126,10 @@ fn clients_of_the_last_program_hear_that_it_was_killed() {
     for _ in 0..5 {
         let lab = lab();
         let mut command = lab.command("server", overfly());
-        command.args(["run", "--", "/usr/bin/python3", "-c", HOLDS, &SERVER.to_string()]);
+        command.args(["run", "--", "/usr/bin/python3", "-c", HOLDS, SERVER]);
         let mut server = Server::spawn(command);
         let mut client = lab.command("client", "/usr/bin/python3");
-        client.args(["-c", WAITS, &SERVER.to_string()]).stdout(Stdio::piped());
+        client.args(["-c", WAITS, SERVER]).stdout(Stdio::piped());
         let mut client = client.spawn().expect("start the client");
         let mut told = BufReader::new(client.stdout.take().expect("its output")).lines();
         let mut line = || told.next().expect("a line").expect("text");
