@@ -101,6 +101,13 @@ impl Container {
             scratch("/tmp", "1777"),
             json!({"destination": "/sys", "type": "sysfs", "source": "sysfs", "options": ["nosuid", "noexec", "nodev", "ro"]}),
         ];
+        if self.image.is_none() {
+            // After /tmp, where it may be.
+            let folder = overfly().parent().expect("a folder").to_owned();
+            mounts.push(
+                json!({"destination": folder, "type": "bind", "source": folder, "options": ["bind", "ro"]}),
+            );
+        }
         mounts.extend(self.mounts.iter().map(|Mount { source, place, is_writable }| {
             let options = ["bind", if *is_writable { "rw" } else { "ro" }];
             json!({"destination": place, "type": "bind", "source": source, "options": options})
@@ -152,24 +159,23 @@ impl Container {
         // crun knows one hierarchy of control groups.
         const BEGIN: &str = "set -e
             mount -t cgroup2 none /sys/fs/cgroup
-            if [ -n \"$3\" ]; then
-                mount --bind \"$3\" root
+            if [ -n \"$2\" ]; then
+                mount --bind \"$2\" root
             else
                 mount -t tmpfs -o mode=755 tmpfs root
-                mkdir -p root/usr root/etc root/proc root/sys root/dev root/run root/tmp \"root$1\"
+                mkdir -p root/usr root/etc root/proc root/sys root/dev root/run root/tmp
                 for name in bin sbin lib lib64; do [ ! -e /$name ] || cp -P /$name root/; done
                 cp /etc/passwd /etc/group /etc/ld.so.cache root/etc/
                 mount --bind /usr root/usr
-                mount --bind \"$1\" \"root$1\"
             fi
-            exec crun --root state --cgroup-manager=cgroupfs run --pid-file pid \"$2\"";
+            exec crun --root state --cgroup-manager=cgroupfs run --pid-file pid \"$1\"";
         let bundle = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(bundle.path().join("root")).expect("a folder");
         std::fs::write(bundle.path().join("config.json"), self.specification(pod).to_string())
             .expect("write");
         let mut command = Command::new("unshare");
         command.args(["--mount", "--propagation", "private", "sh", "-c", BEGIN, "begin"]);
-        command.arg(overfly().parent().expect("a folder")).arg(format!("{}-{}", self.name, pod.inner));
+        command.arg(format!("{}-{}", self.name, pod.inner));
         command.arg(self.image.as_deref().unwrap_or("".as_ref()));
         command.current_dir(bundle.path()).stdin(Stdio::null());
         let said = tempfile::tempfile().expect("a file");

@@ -107,7 +107,7 @@ fn the_doctor_says_which_paths_an_interface_has_and_which_are_used() {
     let server = Server::nginx(&lab);
     let running = doctor(&lab);
     assert!(running.contains("segments can leave together; packets of up to 1500 bytes; "), "{running}");
-    assert!(running.contains("used: attached in the driver, "), "{running}");
+    assert!(running.contains("used: attached behind the driver, "), "{running}");
     assert!(running.contains(" 0 frames of several segments left"), "{running}");
     succeed(
         &lab,
