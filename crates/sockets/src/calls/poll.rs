@@ -36,13 +36,16 @@ pub(crate) fn poll(
     }
     let since = sys::seen();
     let _masked = Masked::new(mask);
+    for descriptor in descriptors.iter() {
+        used(descriptor.fd);
+    }
+    let own = own_if_any().unwrap_or(0);
+    let mut rounds = Rounds::new();
+    // A handler that jumps out of malloc() would leave libc's lock held: with ours held it comes later.
+    rounds.enter(own);
     let mut for_kernel = Vec::new();
     if for_kernel.try_reserve(descriptors.len() + 16).is_err() {
         return Answer::error(Errno::NOMEM);
-    }
-    let mut rounds = Rounds::new();
-    for descriptor in descriptors.iter() {
-        used(descriptor.fd);
     }
     // Listeners join the stack that polls them.
     for descriptor in descriptors.iter() {
@@ -57,7 +60,6 @@ pub(crate) fn poll(
             _ => {}
         }
     }
-    let own = own_if_any().unwrap_or(0);
     let started = now();
     let mut poll = Poll { descriptors, for_kernel, own, since, call, started, rounds, met: Contexts::NONE };
     Answer::Done(poll.run(timeout.map(|timeout| started + timeout)))
