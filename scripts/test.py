@@ -30,6 +30,10 @@ CARGO = os.environ.get("CARGO", "cargo")
 TARGET = os.environ.get("CARGO_TARGET_DIR", "target")
 RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 FAILED = re.compile(r"^test (.*) \.\.\. FAILED$", re.MULTILINE)
+#: What libtest says of a test that failed, up to the next one's or the list of them all.
+WHY = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=^---- |^failures:$)", re.MULTILINE | re.DOTALL)
+#: Characters of it that stand beside the test's name at the end, where a log that was cut still has them.
+WHY_MAX = 1500
 PYTHON_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 PYTHON_BAD = re.compile(r"^(?:OK|FAILED) \((.*)\)$", re.MULTILINE)
 
@@ -49,6 +53,8 @@ class Target:
     failed: int = 0
     skipped: int = 0
     failures: list[str] = field(default_factory=list)
+    #: Why tests failed, by name: the last time that each did.
+    why: dict[str, str] = field(default_factory=dict)
 
     def run(self, words: list[str] | None = None) -> None:
         """Runs it, with its output kept. A session of its own, so that all that it started can be ended with it."""
@@ -75,6 +81,7 @@ class Target:
         self.status = process.returncode
         self.seconds = time.monotonic() - begin
         self.failures = FAILED.findall(self.output)
+        self.why |= {name: text.strip()[:WHY_MAX] for name, text in WHY.findall(self.output)}
         counts = [[int(number) for number in found] for found in RESULT.findall(self.output)]
         self.passed, self.failed, self.skipped = (sum(column) for column in zip(*counts)) if counts else (0, 0, 0)
 
@@ -134,8 +141,8 @@ def run_all(targets: list[Target]) -> None:
         thread.join()
 
 
-def once_more(targets: list[Target]) -> list[str]:
-    """Runs what failed again, alone. Returns what passed then."""
+def once_more(targets: list[Target]) -> list[tuple[str, str]]:
+    """Runs what failed again, alone. Returns what passed then, each with why it had failed."""
     bad = [target for target in targets if target.status != 0]
     names = [name for target in bad for name in target.failures]
     if not names or len(names) > DISTURBED_MAX or any(target.has_crashed() for target in bad):
@@ -145,9 +152,10 @@ def once_more(targets: list[Target]) -> list[str]:
     for target in bad:
         again = Target(target.name, target.command, target.folder, target.environment)
         again.run(["--exact", "--test-threads", "1", *target.failures])
+        target.why |= again.why if again.status != 0 else {}
         print(f"     Alone {target.name}\n{again.output}", flush=True)
         if again.status == 0 and again.passed == len(target.failures):
-            disturbed += target.failures
+            disturbed += [(name, target.why.get(name, "")) for name in target.failures]
             target.status, target.passed, target.failed = 0, target.passed + target.failed, 0
     return disturbed
 
@@ -190,8 +198,9 @@ def main() -> int:
     for target in targets:
         if target.status != 0:
             print(f"failed: {target.name}: {', '.join(target.failures) or f'status {target.status}'}")
-    for name in disturbed:
-        print(f"disturbed: {name} failed among the others and passed alone")
+            print(*(target.why.get(name, "") for name in target.failures), sep="\n")
+    for name, why in disturbed:
+        print(f"disturbed: {name} failed among the others and passed alone\n{why}")
     passed, failed, skipped = (
         sum(getattr(target, kind) for target in targets) for kind in ("passed", "failed", "skipped")
     )

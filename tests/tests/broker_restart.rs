@@ -244,6 +244,20 @@ impl Site {
         site
     }
 
+    /// Makes nginx have new workers, without a farewell of the old ones.
+    fn kills_the_workers(&mut self) {
+        let workers = || titled(self.nginx.id(), "nginx: worker process");
+        let old = workers();
+        for &id in &old {
+            send(id, Signal::KILL);
+        }
+        eventually("nginx has other workers", || {
+            let new = workers();
+            new.len() == WORKERS && new.iter().all(|id| !old.contains(id))
+        });
+        self.family = descendants(self.nginx.id());
+    }
+
     fn answers(&self) -> bool {
         let url = format!("http://10.77.0.1:{PORT}/ok");
         let got = output(&self.lab, "client", &["curl", "-sf", "--max-time", "5", &url]);
@@ -492,16 +506,8 @@ fn what_begins_while_there_is_no_broker_is_the_kernels_and_stays_so() {
     site.is_accelerated();
     assert_eq!(clients.go_on(), "failed 0\n");
     // Workers that are made anew find the new broker.
-    let old = titled(site.nginx.id(), "nginx: worker process");
-    for &id in &old {
-        send(id, Signal::KILL);
-    }
-    eventually("nginx has other workers", || {
-        let new = titled(site.nginx.id(), "nginx: worker process");
-        new.len() == WORKERS && new.iter().all(|id| !old.contains(id))
-    });
+    site.kills_the_workers();
     site.is_accelerated();
-    site.family = descendants(site.nginx.id());
     site.ends();
 }
 
@@ -511,16 +517,8 @@ fn who_begins_while_there_is_no_broker_finds_the_next_one() {
     let mut site = Site::start();
     send(site.broker.id(), Signal::TERM);
     site.broker_is_gone();
-    let old = titled(site.nginx.id(), "nginx: worker process");
-    for &id in &old {
-        send(id, Signal::KILL);
-    }
-    eventually("nginx has other workers", || {
-        let new = titled(site.nginx.id(), "nginx: worker process");
-        new.len() == WORKERS && new.iter().all(|id| !old.contains(id))
-    });
+    site.kills_the_workers();
     eventually("they answer", || site.answers());
-    site.family = descendants(site.nginx.id());
     site.begin_again();
     site.is_accelerated();
     // They are tied to `overfly run` as the others were.

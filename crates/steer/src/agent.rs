@@ -23,7 +23,7 @@ use crate::confined::errno_of;
 use crate::door::raise_descriptor_limit;
 use crate::error::{Error, last_error};
 use crate::observers::Peer;
-use crate::service::is_readable;
+use crate::ready::is_readable;
 
 /// Connections that wait to be let in.
 const BACKLOG: i32 = 256;

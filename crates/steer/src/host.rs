@@ -45,19 +45,7 @@ pub fn host(
     in_force: &str,
     say: impl FnOnce(Hosting),
 ) -> Result<(), Error> {
-    raise_descriptor_limit();
-    let (listener, name, _) = open_socket()?;
-    let Some(public) = public_socket(interface) else {
-        say(Hosting::Elsewhere);
-        return Ok(());
-    };
-    let attachment = Attachment::attach(interface, options)?;
-    let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
-    let sockets = Sockets { listener, name, public };
-    let service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force);
-    say(hosting);
-    service.run(None);
-    Ok(())
+    host_for(None, interface, options, in_force, say)
 }
 
 /// As [`host`], as a service: it serves whomever `admission` admits until `stop` is readable. Then its clients hand over to the kernel
@@ -113,6 +101,17 @@ pub fn host_pod(
             "{interface} is no end of a veth pair whose other end is in another network namespace: an agent serves no others"
         )));
     }
+    host_for(Some(admission), interface, options, in_force, say)
+}
+
+/// As [`host`], for whomever `admission` admits, or else for its own user.
+fn host_for(
+    admission: Option<Box<dyn Admission>>,
+    interface: &str,
+    options: Options,
+    in_force: &str,
+    say: impl FnOnce(Hosting),
+) -> Result<(), Error> {
     raise_descriptor_limit();
     let (listener, name, _) = open_socket()?;
     let Some(public) = public_socket(interface) else {
@@ -122,7 +121,10 @@ pub fn host_pod(
     let attachment = Attachment::attach(interface, options)?;
     let hosting = Hosting::Here { name: name.clone(), is_public: public.is_some() };
     let sockets = Sockets { listener, name, public };
-    let service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force).admitting(admission);
+    let mut service = Service::until_the_last(Steering::new(attachment)?, sockets, in_force);
+    if let Some(admission) = admission {
+        service = service.admitting(admission);
+    }
     say(hosting);
     service.run(None);
     Ok(())

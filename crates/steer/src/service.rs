@@ -12,7 +12,6 @@ use overfly_link::broker::message::{
 };
 use overfly_link::broker::{Deferral, Interface, LeftFrames, Route};
 use overfly_link::messages;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use zerocopy::IntoBytes;
@@ -22,14 +21,13 @@ use crate::broker::{BrokerCounters, lock};
 use crate::door::{Door, Silent, Sockets};
 use crate::error::Error;
 use crate::observers::{Peer, Seen, deliver};
+use crate::ready::{is_readable, readable};
 use crate::repair::HEARING_PAUSE;
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
 /// How long a broker that was told to end waits for its clients to hand over what they have.
 const PARTING: Duration = Duration::from_secs(20);
-/// How long to wait where the kernel has no memory.
-const PAUSE: Duration = Duration::from_millis(50);
 
 /// What a request comes to.
 pub(crate) type Outcome = Result<Option<Route>, Error>;
@@ -308,10 +306,7 @@ impl<C: Carrier> Service<C> {
     /// Waits until something is to be done, and says what: to stop, who is at the door, privately and publicly, who has said its
     /// first word, which connections have (each with its process's death), and what the carrier watches.
     fn wait(&mut self, stop: Option<&OwnedFd>) -> [Vec<bool>; 6] {
-        let timeout = self.pause().map(|pause| Timespec {
-            tv_sec: pause.as_secs() as i64,
-            tv_nsec: i64::from(pause.subsec_nanos()),
-        });
+        let pause = self.pause();
         let open = self.door.is_open();
         let Sockets { listener, public, .. } = &self.door.sockets;
         let parts: [Vec<BorrowedFd<'_>>; 6] = [
@@ -326,15 +321,7 @@ impl<C: Carrier> Service<C> {
                 .collect(),
             self.carrier.watched(),
         ];
-        let lengths = parts.each_ref().map(Vec::len);
-        let mut set: Vec<PollFd<'_>> =
-            parts.into_iter().flatten().map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
-        match poll(&mut set, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => std::thread::sleep(PAUSE), // no memory: later
-        }
-        let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
-        lengths.map(|length| ready.by_ref().take(length).collect())
+        readable(parts, pause)
     }
 
     /// Tells every program's `overfly run`, or, where the broker is a thread of the program, standard error.
@@ -613,10 +600,4 @@ impl<C: Carrier> Service<C> {
 /// One message and what comes with it: its length, which is more than there is room for if it is longer.
 fn receive(socket: &OwnedFd, bytes: &mut [u8; MESSAGE_LEN_MAX]) -> Result<(usize, Vec<OwnedFd>), Errno> {
     messages::receive(socket, bytes, RecvFlags::DONTWAIT | RecvFlags::TRUNC)
-}
-
-pub(crate) fn is_readable(descriptor: &OwnedFd) -> bool {
-    let mut set = [PollFd::new(descriptor, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut set, Some(&now)), Ok(1))
 }

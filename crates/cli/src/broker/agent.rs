@@ -18,8 +18,7 @@ use overfly_link::broker::agent::{Seek, answer};
 use overfly_link::broker::message::MESSAGE_LEN_MAX;
 use overfly_link::messages;
 use overfly_profile::InForce;
-use overfly_steer::{Agent, Applicant, Caller, host_pod};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use overfly_steer::{Agent, Applicant, Caller, host_pod, readable};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
@@ -162,10 +161,7 @@ impl Node {
         self.shut_until = self.shut_until.filter(|until| *until > now);
         let begins = self.pods.iter().filter(|pod| pod.said.is_some()).map(|pod| pod.until);
         let until = self.silent.iter().map(|silent| silent.until).chain(begins).chain(self.shut_until).min();
-        let timeout = until.map(|until| {
-            let left = until.saturating_duration_since(now);
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) }
-        });
+        let pause = until.map(|until| until.saturating_duration_since(now));
         let parts: [Vec<BorrowedFd<'_>>; 5] = [
             vec![stop.as_fd()],
             self.shut_until.is_none().then(|| self.agent.as_fd()).into_iter().collect(),
@@ -174,15 +170,7 @@ impl Node {
             self.pods.iter().map(|pod| pod.said.as_ref().map_or(pod.process.as_fd(), AsFd::as_fd)).collect(),
             self.pods.iter().map(|pod| pod.process.as_fd()).collect(),
         ];
-        let lengths = parts.each_ref().map(Vec::len);
-        let mut set: Vec<PollFd<'_>> =
-            parts.into_iter().flatten().map(|one| PollFd::from_borrowed_fd(one, PollFlags::IN)).collect();
-        match poll(&mut set, timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => {}
-            Err(_) => std::thread::sleep(PAUSE), // no memory: later
-        }
-        let mut ready = set.iter().map(|entry| !entry.revents().is_empty());
-        lengths.map(|length| ready.by_ref().take(length).collect())
+        readable(parts, pause)
     }
 
     /// Lets in who waits.
