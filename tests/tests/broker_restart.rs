@@ -558,6 +558,47 @@ fn a_broker_that_is_killed_takes_nobody_along() {
     site.ends();
 }
 
+/// Clients that only wait, those amid a response too, learn that their connection is over.
+#[test]
+fn peers_that_wait_hear_that_a_broker_was_killed() {
+    const WAITS: &str = "
+import select, socket, sys
+def connect(path):
+    s = socket.create_connection(('10.77.0.1', int(sys.argv[1])), 10)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+    s.sendall(b'GET %s HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' % path)
+    assert s.recv(3000)
+    return s
+waiting = [connect(b'/ok' if number < 30 else b'/big') for number in range(40)]
+poll = select.poll()
+for s in waiting: poll.register(s, select.POLLERR | select.POLLHUP)
+print('ready', flush=True)
+sys.stdin.readline()
+told = {descriptor for descriptor, _ in poll.poll(0)}
+print(len(told), flush=True)
+";
+    let mut site = Site::start();
+    let mut clients = site.lab.command("client", "python3");
+    clients.args(["-c", WAITS, &PORT.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut clients = clients.spawn().expect("clients");
+    let mut said = BufReader::new(clients.stdout.take().expect("a pipe"));
+    let mut line = String::new();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line, "ready\n");
+    send(site.broker.id(), Signal::KILL);
+    site.broker_is_gone();
+    eventually("nothing of the broker's is open", || site.xdp_sockets() == 0);
+    // They need no broker for it.
+    clients.stdin.take().expect("a pipe").write_all(b"\n").expect("write");
+    line.clear();
+    said.read_line(&mut line).expect("a line");
+    assert_eq!(line, "40\n");
+    assert!(clients.wait().expect("wait").success());
+    site.begin_again();
+    site.is_accelerated();
+    site.ends();
+}
+
 /// A package's upgrade: the file is another one, and the program's processes have the old library.
 #[test]
 fn another_file_takes_its_place() {

@@ -110,6 +110,21 @@ impl Engine {
         self.remove(flow.0);
         self.shared.departed.add(&tuple, self.shared.config.max_departed as usize);
     }
+
+    /// As [`Engine::forget`], but the peer hears a RST: the next [`Engine::transmit`] sends it, and what was promised and not sent is lost.
+    /// False, and nothing happens, where so many answers wait that this one has no place.
+    #[must_use]
+    pub fn renounce(&mut self, now: Instant, flow: FlowId) -> bool {
+        let has_place = self.shared.answers.len() < self.shared.config.max_answers as usize;
+        if has_place {
+            if let Some(reset) = self.shared.reset_of(now, self.flows.at(flow.0)) {
+                self.shared.answer(reset);
+                self.shared.counters.resets_sent += 1;
+            }
+            self.forget(flow);
+        }
+        has_place
+    }
 }
 
 /// The timestamps option and what aligns it (RFC 7323 appendix A).

@@ -566,11 +566,19 @@ fn fill_and_sum<O: Owner>(owner: &mut O, flow: FlowId, offset: u64, payload: &mu
 impl Shared {
     /// False if the flow's state wants none.
     fn send_reset<S: FrameSink>(&mut self, now: Instant, flow: &Flow, sink: &mut S) -> Result<bool, Full> {
+        let Some(answer) = self.reset_of(now, flow) else { return Ok(false) };
+        self.write_answer(&answer, sink)?;
+        self.counters.resets_sent += 1;
+        Ok(true)
+    }
+
+    /// What tells the flow's peer that it has ended, if there is anything to tell.
+    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
         // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
         if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return Ok(false);
+            return None;
         }
-        let answer = Answer::Tcp {
+        Some(Answer::Tcp {
             next_hop: flow.next_hop,
             tuple: flow.tuple,
             sequence: flow.send_next,
@@ -579,10 +587,7 @@ impl Shared {
             window: 0,
             // RFC 7323 section 3.2: SHOULD.
             options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
-        };
-        self.write_answer(&answer, sink)?;
-        self.counters.resets_sent += 1;
-        Ok(true)
+        })
     }
 
     /// A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).

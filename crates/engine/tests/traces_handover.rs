@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::script::{ACK, FIN, PEER_ISS, PSH, SYN, Script};
+use harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
 use harness::{SERVER, config};
 use overfly_engine::{Config, FlowId, Handover, SentFin, State};
 use overfly_wire::tcp::Options;
@@ -157,4 +157,31 @@ fn so_many_that_left_are_remembered_the_latest_of_them() {
         s.inject(PSH | ACK, 1, 1, 10, 65_535);
         assert_eq!(!s.frames().is_empty(), answered, "connection {number}");
     }
+}
+
+#[test]
+fn one_that_is_renounced_says_so_at_once() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.send(flow, 3000);
+    s.expect(&[(ACK, 1, 1, 1460), (ACK, 1461, 1, 1460), (PSH | ACK, 2921, 1, 80)]);
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.host.send(flow, 100);
+    assert!(s.host.engine.renounce(s.now, flow));
+    s.host.owner.streams.remove(&flow);
+    s.expect(&[(RST | ACK, 3001, 11, 0)]);
+    // What comes still is nobody's.
+    s.inject(ACK, 11, 1461, 0, 65_535);
+    s.expect(&[]);
+}
+
+#[test]
+fn no_more_are_renounced_at_once_than_answers_may_wait() {
+    let mut s = Script::with(Config { max_answers: 1, ..config(SERVER) });
+    let one = s.passive_open();
+    s.play(1);
+    let other = s.open(65_535);
+    assert!(s.host.engine.renounce(s.now, one));
+    assert!(!s.host.engine.renounce(s.now, other));
+    assert_eq!(s.state(other), State::Established);
 }

@@ -2,7 +2,7 @@
 //!
 //! * One that is told to end says so, and waits. Then connections move into the kernel as for a fork or an exec, with every byte, those too
 //!   that wait to be accepted or were closed and have something to deliver yet. One that was killed says nothing, and there is nobody to
-//!   move them: they end as by a reset.
+//!   move them: they end, and their peers hear a reset, by the sockets that this process has still.
 //! * Meanwhile the process is *away*. What belongs to the interface is closed. Listeners and UDP sockets stay what they are, and hear what
 //!   their kernel sockets hear; what the program opens is the kernel's.
 //! * It is looked every second whether there is a broker again, while the program waits, too: where others listen beside it, nothing would
@@ -139,7 +139,8 @@ impl Process {
                 self.connect_in_kernel(id);
             }
         }
-        self.stack.lose_network(now());
+        // Of one that has said farewell, the broker tells the peers.
+        self.stack.lose_network(now(), parting != Parting::Farewell);
         self.after_output();
         self.let_go_of_link();
         self.away = Some(Away::begin());

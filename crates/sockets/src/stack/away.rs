@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use overfly_engine::{Event, Failure, Instant, Owner};
+use overfly_engine::{Event, Failure, FlowId, Instant, Owner};
 
 use super::settings::listen;
 use super::{Stack, Transport};
@@ -54,17 +54,40 @@ impl<T: Transport> Stack<T> {
         self.face.ids().filter(carried).collect()
     }
 
-    /// Connections of the network's that are here still end now, as by a reset that has come for those that were not over. Nothing is sent.
-    pub(crate) fn lose_network(&mut self, now: Instant) {
+    /// Connections of the network's that are here still end now, as by a reset that has come for those that were not over. Their peers are
+    /// told if nobody else will: `tells`.
+    pub(crate) fn lose_network(&mut self, now: Instant, tells: bool) {
         for id in self.on_network(|_| true) {
             let (over, flow) = (self.is_over(id), self.face.at(id).flow);
-            let (Some(flow), Some(drive)) = (flow, &mut self.drives[Side::Network.index()]) else { continue };
-            drive.engine.forget(flow);
+            let Some(flow) = flow.filter(|_| self.drive(Side::Network).is_some()) else { continue };
+            let mut told = tells && self.renounce(now, flow);
+            if tells && !told {
+                self.send_all(now);
+                told = self.renounce(now, flow);
+            }
+            if !told && let Some(drive) = &mut self.drives[Side::Network.index()] {
+                drive.engine.forget(flow);
+            }
             let mut owner = EngineOwner { face: &mut self.face, side: Side::Network, now };
             if !over {
                 owner.event(flow, Event::Failed(Failure::Reset));
             }
             owner.event(flow, Event::Released);
+        }
+        if tells {
+            self.send_all(now);
+        }
+    }
+
+    fn renounce(&mut self, now: Instant, flow: FlowId) -> bool {
+        self.drives[Side::Network.index()].as_mut().is_some_and(|drive| drive.engine.renounce(now, flow))
+    }
+
+    /// What is due leaves the link at once, too.
+    fn send_all(&mut self, now: Instant) {
+        self.transmit(now);
+        if let Some(drive) = &mut self.drives[Side::Network.index()] {
+            drive.transport.flush();
         }
     }
 
