@@ -173,6 +173,77 @@ fn every_byte_is_right_and_the_kernel_accepts_nothing() {
     nothing_is_left();
 }
 
+/// One frame of a hundred is lost each way, however many segments it has.
+const LOSS: &str = "table netdev faults {
+    chain out { type filter hook egress device t0 priority 0; numgen random mod 100 < 1 counter drop; }
+}
+table inet faults {
+    chain in { type filter hook prerouting priority 0; iif t0 numgen random mod 100 < 1 counter drop; }
+}";
+/// One segment of sixteen, by its sequence number, waits longer than those after it, each way: what comes from the device goes by
+/// another one for that.
+const DELAY: [&str; 12] = [
+    "ip link add ifb0 type ifb",
+    "ip link set ifb0 up",
+    "tc qdisc add dev t0 root handle 1: htb default 1",
+    "tc class add dev t0 parent 1: classid 1:1 htb rate 10gbit",
+    "tc class add dev t0 parent 1: classid 1:2 htb rate 20mbit burst 1600 cburst 1600",
+    "tc filter add dev t0 parent 1: protocol ip u32 match u8 5 0x0f at 31 flowid 1:2",
+    "tc qdisc add dev ifb0 root handle 1: htb default 1",
+    "tc class add dev ifb0 parent 1: classid 1:1 htb rate 10gbit",
+    "tc class add dev ifb0 parent 1: classid 1:2 htb rate 400mbit burst 1600 cburst 1600",
+    "tc filter add dev ifb0 parent 1: protocol ip u32 match u8 5 0x0f at 27 flowid 1:2",
+    "tc qdisc add dev t0 ingress",
+    "tc filter add dev t0 parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect dev ifb0",
+];
+
+/// Packets that the class of late ones of a device has sent.
+fn late(device: &str) -> u64 {
+    let shown = succeed(&["tc", "-s", "class", "show", "dev", device, "classid", "1:2"]);
+    let packets = shown.split_whitespace().skip_while(|word| *word != "bytes").nth(1);
+    packets.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{shown}"))
+}
+
+#[test]
+fn every_byte_is_right_where_frames_are_lost_and_late() {
+    if outside("every_byte_is_right_where_frames_are_lost_and_late", &KERNEL) {
+        return;
+    }
+    let folder = folder("faults");
+    let server = nginx(&folder, "8080 reuseport");
+    let rules = folder.path("faults.nft");
+    fs::write(&rules, LOSS).expect("write the rules");
+    succeed(&["nft", "-f", &rules]);
+    for line in DELAY {
+        succeed(&line.split_whitespace().collect::<Vec<_>>());
+    }
+    for size in SIZES {
+        let (size, file) = (size.to_string(), folder.path(&size.to_string()));
+        let digest = succeed(&["sha256sum", &file]);
+        let digest = digest.split(' ').next().expect("a digest");
+        let options = ["--expect-size", &size, "--expect-sha256", digest, "--expect-status", "200"];
+        all_succeed(&[&options[..], &["--timeout", "30"]].concat(), &size);
+    }
+    let rules = succeed(&["nft", "list", "ruleset"]);
+    let words: Vec<&str> = rules.split_whitespace().collect();
+    let dropped: Vec<u64> = words
+        .windows(2)
+        .filter(|pair| pair[0] == "packets")
+        .filter_map(|pair| pair[1].parse().ok())
+        .collect();
+    assert!(dropped.len() == 2 && dropped.iter().all(|&frames| frames > 20), "{rules}");
+    let late = ["t0", "ifb0"].map(late);
+    assert!(late.iter().all(|&frames| frames > 20), "{late:?} were late");
+    // Files of 1 MB come in frames of many segments all the same.
+    let device = succeed(&["ip", "-s", "-j", "link", "show", "t0"]);
+    let device: serde_json::Value = serde_json::from_str(&device).expect("JSON");
+    let received = |what: &str| device[0]["stats64"]["rx"][what].as_u64().expect("a number");
+    let mean = received("bytes") / received("packets");
+    assert!(mean > 3000, "{mean} bytes a frame");
+    server.stop();
+    nothing_is_left();
+}
+
 #[test]
 fn a_reload_under_load_moves_on_to_the_new_workers() {
     if outside("a_reload_under_load_moves_on_to_the_new_workers", &KERNEL) {
