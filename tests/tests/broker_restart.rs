@@ -24,143 +24,19 @@ const OK_BYTES: usize = 1000;
 
 /// Connections that are in the middle of something until a line comes: those that stay open between two requests, those with half a
 /// request, and those with a part of a response.
-const CLIENTS: &str = r#"
-import hashlib, socket, sys
-port, digest, length = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
-
-def connect():
-    s = socket.create_connection(('10.77.0.1', port), 10)
-    s.settimeout(30)
-    return s
-
-def response(s, body=b''):
-    while b'\r\n\r\n' not in body:
-        more = s.recv(65536)
-        assert more, 'the connection ended'
-        body += more
-    head, body = body.split(b'\r\n\r\n', 1)
-    assert head.startswith(b'HTTP/1.1 200'), head
-    wanted = int(head.lower().split(b'content-length: ')[1].split(b'\r\n')[0])
-    while len(body) < wanted:
-        more = s.recv(65536)
-        assert more, 'the connection ended'
-        body += more
-    return body
-
-small, big = b'GET /ok HTTP/1.1\r\nHost: x\r\n\r\n', b'GET /big HTTP/1.1\r\nHost: x\r\n\r\n'
-idle, half, reading = [connect() for _ in range(12)], [connect() for _ in range(6)], [connect() for _ in range(6)]
-for s in idle:
-    s.sendall(small)
-    assert len(response(s)) == length
-for s in half:
-    s.sendall(small[:20])
-begun = []
-for s in reading:
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-    s.sendall(big)
-    begun.append(s.recv(30000))
-print('ready', flush=True)
-sys.stdin.readline()
-failed = 0
-def attempt(what, act):
-    global failed
-    try:
-        act()
-    except Exception as error:
-        failed += 1
-        print(what, repr(error), flush=True)
-def again(s):
-    s.sendall(small)
-    assert len(response(s)) == length
-def finish(s):
-    s.sendall(small[20:])
-    assert len(response(s)) == length
-    again(s)
-def read_on(s, body):
-    assert hashlib.sha256(response(s, body)).hexdigest() == digest
-    again(s)
-for s in idle: attempt('idle', lambda: again(s))
-for s in half: attempt('half', lambda: finish(s))
-for s, body in zip(reading, begun): attempt('reading', lambda: read_on(s, body))
-print('failed', failed, flush=True)
-"#;
+const CLIENTS: &str = include_str!("programs/clients_in_the_middle.py");
 
 /// A program that waits in one call after the other, in threads: it echoes over TCP and UDP, and what its own connection echoes.
-const ECHOES: &str = r#"
-import socket, threading
-out = socket.create_connection(('10.77.0.2', 9003))
-lock = threading.Lock()
-
-def serve(s):
-    while data := s.recv(1000):
-        if data.startswith(b'out'):
-            with lock:
-                out.sendall(data)
-                data = out.recv(1000)
-        s.sendall(data)
-
-def datagrams():
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    s.bind(('0.0.0.0', 9002))
-    while True:
-        data, peer = s.recvfrom(1000)
-        s.sendto(data, peer)
-
-threading.Thread(target=datagrams, daemon=True).start()
-listener = socket.create_server(('0.0.0.0', 9001))
-print('ready', flush=True)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"#;
+const ECHOES: &str = include_str!("programs/echoes.py");
 
 /// Its clients: for each line one exchange of each kind, over what was open from the beginning, and over a new connection.
-const ASKS: &str = r#"
-import socket, sys, threading
+const ASKS: &str = include_str!("programs/asks.py");
 
-def echo(s):
-    while data := s.recv(1000): s.sendall(data)
-
-def out():
-    server = socket.create_server(('10.77.0.2', 9003))
-    print('listening', flush=True)
-    while True: threading.Thread(target=echo, args=(server.accept()[0],), daemon=True).start()
-
-threading.Thread(target=out, daemon=True).start()
-held = udp = None
-
-def connect():
-    s = socket.create_connection(('10.77.0.1', 9001), 10)
-    s.settimeout(10)
-    return s
-
-for number, line in enumerate(sys.stdin):
-    try:
-        if held is None:
-            held = connect()
-            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-            udp.connect(('10.77.0.1', 9002))
-            udp.settimeout(10)
-        for s, data in [(held, b'held %d'), (held, b'out %d'), (udp, b'udp %d'), (connect(), b'new %d')]:
-            s.send(data % number)
-            assert (got := s.recv(1000)) == data % number, (data, got)
-        print('ok', flush=True)
-    except Exception as error:
-        print(repr(error), flush=True)
-"#;
+/// Clients that wait; for a line, how many of them were told that it is over.
+const WAITS: &str = include_str!("programs/waits.py");
 
 /// One that talks to itself, over a connection within the host: an exchange for each line.
-const INNER: &str = r#"
-import socket, sys, threading
-listener = socket.create_server(('0.0.0.0', 9001))
-def serve():
-    s = listener.accept()[0]
-    while data := s.recv(1000): s.sendall(data)
-threading.Thread(target=serve, daemon=True).start()
-s = socket.create_connection(('127.0.0.1', 9001))
-for line in sys.stdin:
-    s.sendall(line.encode())
-    print(s.recv(1000).decode().strip(), flush=True)
-"#;
+const INNER: &str = include_str!("programs/inner.py");
 
 /// Connections that stay open, as many as are asked for; then an exchange over each.
 const MANY: &str = include_str!("programs/held.py");
@@ -561,22 +437,6 @@ fn a_broker_that_is_killed_takes_nobody_along() {
 /// Clients that only wait, those amid a response too, learn that their connection is over.
 #[test]
 fn peers_that_wait_hear_that_a_broker_was_killed() {
-    const WAITS: &str = "
-import select, socket, sys
-def connect(path):
-    s = socket.create_connection(('10.77.0.1', int(sys.argv[1])), 10)
-    s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-    s.sendall(b'GET %s HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n' % path)
-    assert s.recv(3000)
-    return s
-waiting = [connect(b'/ok' if number < 30 else b'/big') for number in range(40)]
-poll = select.poll()
-for s in waiting: poll.register(s, select.POLLERR | select.POLLHUP)
-print('ready', flush=True)
-sys.stdin.readline()
-told = {descriptor for descriptor, _ in poll.poll(0)}
-print(len(told), flush=True)
-";
     let mut site = Site::start();
     let mut clients = site.lab.command("client", "python3");
     clients.args(["-c", WAITS, &PORT.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());

@@ -572,24 +572,6 @@ impl Shared {
         Ok(true)
     }
 
-    /// What tells the flow's peer that it has ended, if there is anything to tell.
-    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
-        // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
-        if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return None;
-        }
-        Some(Answer::Tcp {
-            next_hop: flow.next_hop,
-            tuple: flow.tuple,
-            sequence: flow.send_next,
-            acknowledgment: flow.receive_next,
-            flags: TcpFlags::RST | TcpFlags::ACK,
-            window: 0,
-            // RFC 7323 section 3.2: SHOULD.
-            options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
-        })
-    }
-
     /// A SYN offers every option; its answer those that were offered (RFC 7323 sections 2.2 and 3.2, RFC 2018 section 2).
     fn syn(&mut self, now: Instant, flow: &mut Flow) -> Outgoing {
         let passive = flow.state == State::SynReceived;
@@ -682,7 +664,7 @@ impl Shared {
         tick.0.wrapping_add(flow.timestamp_offset)
     }
 
-    fn timestamps(&self, tick: Tick, flow: &Flow) -> Option<Timestamps> {
+    pub(crate) fn timestamps(&self, tick: Tick, flow: &Flow) -> Option<Timestamps> {
         flow.flags
             .has(Flags::TIMESTAMPS)
             .then(|| Timestamps { value: self.clock(tick, flow), echo: flow.timestamp_recent })
