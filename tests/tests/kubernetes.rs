@@ -11,6 +11,7 @@ use std::time::Duration;
 use overfly_bench::lab::Lab;
 use overfly_tests::containers::{Container, Mount, Running};
 use overfly_tests::pods::{MOUNTED, Node, Pod, on_own_machine};
+use overfly_tests::service::agents_capabilities;
 use overfly_tests::{Nginx, Server, alive, eventually, output, overfly};
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -514,6 +515,7 @@ fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_non
     assert_eq!(pod["hostPID"], true);
     let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
     assert_eq!(words(&capabilities["drop"]), ["ALL"]);
+    assert_eq!(words(&capabilities["add"]), agents_capabilities(), "as systemd's unit");
     let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| format!("CAP_{name}")).collect();
     let cluster = Cluster::new(None);
     serves_with(&cluster, &all).expect("with what the manifest has");
