@@ -23,13 +23,13 @@ completions=(
     "zsh $root/share/zsh/site-functions/_overfly"
     "fish $root/share/fish/vendor_completions.d/overfly.fish"
 )
-unit=$root/lib/systemd/system/overfly-broker@.service
+units=$root/lib/systemd/system
 # Folders that are nobody's but ours.
 ours=("$root/lib/overfly" "$root/share/overfly" "$root/share/doc/overfly")
 
 remove() {
     rm -rf "${ours[@]}"
-    rm -f "$root/bin/overfly" "$unit" "$manuals"/overfly.1 "$manuals"/overfly-*.1
+    rm -f "$root/bin/overfly" "$units/overfly-broker@.service" "$units/overfly-agent.service" "$manuals"/overfly.1 "$manuals"/overfly-*.1
     local entry
     for entry in "${completions[@]}"; do rm -f "${entry#* }"; done
 }
@@ -51,9 +51,11 @@ case "${1:-}" in
         done
         install -D -m 644 -t "$root/share/doc/overfly" README.md CHANGELOG.md SECURITY.md LICENSE-APACHE LICENSE-MIT \
             packaging/broker.toml
-        install -d -m 755 "$(dirname "$unit")" "$manuals"
-        sed "s|@PREFIX@|$prefix|g" packaging/overfly-broker@.service > "$unit"
-        chmod 644 "$unit"
+        install -d -m 755 "$units" "$manuals"
+        for unit in packaging/*.service; do
+            sed "s|@PREFIX@|$prefix|g" "$unit" > "$units/${unit##*/}"
+            chmod 644 "$units/${unit##*/}"
+        done
         "$build/overfly" man "$manuals" > /dev/null
         for entry in "${completions[@]}"; do
             install -d -m 755 "$(dirname "${entry#* }")"

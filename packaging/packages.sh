@@ -28,10 +28,12 @@ settle() { # FOLDER: every time in it is that of the source
     find "$1" -depth -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 }
 
-# A tree that runs wherever it is unpacked. Its unit names /usr/local.
+# A tree that runs wherever it is unpacked. Its units name /usr/local.
 tree=$work/overfly-$version
 cp -a "$stage/usr" "$tree"
-sed "s|@PREFIX@|/usr/local|g" packaging/overfly-broker@.service > "$tree/lib/systemd/system/overfly-broker@.service"
+for unit in packaging/*.service; do
+    sed "s|@PREFIX@|/usr/local|g" "$unit" > "$tree/lib/systemd/system/${unit##*/}"
+done
 settle "$tree"
 tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --format=gnu -cf - "overfly-$version" |
     gzip -9n > "$packages/overfly-$version-$machine-linux.tar.gz"

@@ -73,6 +73,7 @@ dpkg-deb dpkg packages
 objdump binutils packages
 debootstrap debootstrap packages
 buildah buildah packages
+podman podman packages
 END
 [ -e /usr/include/bpf/bpf_helpers.h ] || packages+=(libbpf-dev)
 [ -e /usr/include/linux/bpf.h ] || packages+=(linux-libc-dev)

@@ -1,7 +1,7 @@
 //! Containers in a pod of the lab's node, by crun, as a container runtime makes them: process 1 of a process namespace of its own, a root file
 //! system of its own, no capability, the pod's network.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::process::Signal;
@@ -180,16 +180,45 @@ impl Container {
         command.current_dir(bundle.path()).stdin(Stdio::null());
         let said = tempfile::tempfile().expect("a file");
         command.stdout(said.try_clone().expect("dup")).stderr(said.try_clone().expect("dup"));
-        let mut crun = command.spawn().expect("start crun");
-        let mut process = 0;
-        eventually("the container begins", || {
-            let ended = crun.try_wait().expect("wait");
-            let line = std::fs::read_to_string(bundle.path().join("pid")).unwrap_or_default();
-            process = line.trim().parse().unwrap_or_default();
-            assert!(process != 0 || ended.is_none(), "{ended:?}: {}", crate::pods::text(&said));
-            process != 0
-        });
-        Running { crun, process, group: pod.group.place.join(&self.name), said, _bundle: bundle }
+        let crun = command.spawn().expect("start crun");
+        Running::begun(crun, pod.group.place.join(&self.name), said, bundle)
+    }
+
+    /// Starts it by podman, of an image in the storage that a file describes.
+    ///
+    /// Podman would make it a control group with a program for devices, and raise limits, for which this machine's root may lack
+    /// CAP_SYS_RESOURCE: so the container stays in the control group in which podman is, one of the pod's.
+    ///
+    /// # Panics
+    /// If it does not start.
+    #[must_use]
+    pub fn start_by_podman(&self, pod: &Pod, storage: &Path, image: &str) -> Running {
+        const BEGIN: &str = "set -e
+            echo $$ > \"$1/cgroup.procs\"
+            mount -t cgroup2 none /sys/fs/cgroup
+            shift
+            exec podman --runtime=crun --cgroup-manager=cgroupfs --events-backend=none --tmpdir=\"$PWD/state\" \"$@\"";
+        let bundle = tempfile::tempdir().expect("a folder");
+        let group = pod.group.place.join(format!("{}-podman", self.name));
+        std::fs::create_dir(&group).expect("a control group");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", BEGIN, "begin"]);
+        command.arg(&group).args(["run", "--rm", "--pull=never", "--cgroups=disabled"]);
+        command.arg(format!("--pidfile={}", bundle.path().join("pid").display()));
+        command.args(["--ulimit=nofile=1024:1024", "--ulimit=nproc=512:512"]);
+        command.arg(format!("--network=ns:/proc/{}/ns/net", pod.inner));
+        command.args(["--cap-drop=all", "--security-opt=no-new-privileges", "--read-only", "--tmpfs=/tmp"]);
+        command.arg(format!("--user={0}:{0}", self.user));
+        command.args(self.environment.iter().map(|variable| format!("--env={variable}")));
+        command.args(self.mounts.iter().map(|Mount { source, place, is_writable }| {
+            format!("--volume={}:{place}:{}", source.display(), if *is_writable { "rw" } else { "ro" })
+        }));
+        command.arg(image).args(&self.words);
+        command.env("CONTAINERS_STORAGE_CONF", storage).current_dir(bundle.path()).stdin(Stdio::null());
+        let said = tempfile::tempfile().expect("a file");
+        command.stdout(said.try_clone().expect("dup")).stderr(said.try_clone().expect("dup"));
+        let podman = command.spawn().expect("start podman");
+        Running::begun(podman, group, said, bundle)
     }
 }
 
@@ -229,7 +258,7 @@ fn usual_profile(capabilities: &[String]) -> Value {
 /// A container that has begun.
 #[derive(Debug)]
 pub struct Running {
-    crun: Child,
+    runtime: Child,
     /// Its process 1, as the node numbers it.
     pub process: u32,
     /// The folder of its control group.
@@ -239,6 +268,19 @@ pub struct Running {
 }
 
 impl Running {
+    /// Once it has begun.
+    fn begun(mut runtime: Child, group: PathBuf, said: std::fs::File, bundle: tempfile::TempDir) -> Running {
+        let mut process = 0;
+        eventually("the container begins", || {
+            let ended = runtime.try_wait().expect("wait");
+            let line = std::fs::read_to_string(bundle.path().join("pid")).unwrap_or_default();
+            process = line.trim().parse().unwrap_or_default();
+            assert!(process != 0 || ended.is_none(), "{ended:?}: {}", crate::pods::text(&said));
+            process != 0
+        });
+        Running { runtime, process, group, said, _bundle: bundle }
+    }
+
     /// What its programs have said.
     #[must_use]
     pub fn log(&self) -> String {
@@ -251,7 +293,7 @@ impl Running {
     /// If the kernel does not say.
     #[must_use]
     pub fn has_ended(&mut self) -> bool {
-        self.crun.try_wait().expect("wait").is_some()
+        self.runtime.try_wait().expect("wait").is_some()
     }
 
     /// Sends process 1 a signal, as a runtime does that is to end it, and waits for the end.
@@ -265,7 +307,7 @@ impl Running {
         self.clear();
         let mut status = None;
         eventually("the container ends", || {
-            status = self.crun.try_wait().expect("wait");
+            status = self.runtime.try_wait().expect("wait");
             status.is_some()
         });
         status.expect("a status")
@@ -279,9 +321,9 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.crun.try_wait().is_ok_and(|ended| ended.is_none()) {
+        if self.runtime.try_wait().is_ok_and(|ended| ended.is_none()) {
             self.clear();
-            let _ = self.crun.wait();
+            let _ = self.runtime.wait();
         }
     }
 }

@@ -13,13 +13,11 @@ use overfly_bench::lab::Lab;
 use overfly_testing::process::inhabitants;
 use rustix::process::Signal;
 
+use crate::service::agents_capabilities;
 use crate::{Server, descendants, eventually, output, overfly, send, succeed};
 
 /// Where pods have the folder of the agent's socket, but for those that have it where nobody needs to say it.
 pub const MOUNTED: &str = "/dev/shm/agent";
-
-/// What the agent needs.
-pub const CAPABILITIES: [&str; 5] = ["net_admin", "net_raw", "sys_admin", "sys_ptrace", "ipc_lock"];
 
 /// In which control group a test makes others.
 const PARENT: &str = "OVERFLY_TEST_GROUP";
@@ -85,19 +83,19 @@ impl Node {
         self.folder.path().join("agent.sock")
     }
 
-    /// The agent, once it listens, with these capabilities and no others.
+    /// The agent, once it listens, with the capabilities that its unit leaves it.
     ///
     /// # Panics
     /// If it does not start.
     #[must_use]
-    pub fn agent(&self, policy: &str, capabilities: &[&str]) -> Agent {
+    pub fn agent(&self, policy: &str) -> Agent {
         let place = self.folder.path().join("broker.toml");
         std::fs::write(&place, policy).expect("write the policy");
         let said = tempfile::tempfile().expect("a file");
         let mut command = self.lab.command("server", "setpriv");
         command
             .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set"])
-            .arg(format!("-all,+{}", capabilities.join(",+")))
+            .arg(format!("-all,+{}", agents_capabilities().join(",+").to_lowercase()))
             .arg(overfly())
             .arg("broker")
             .arg(format!("--agent={}", self.socket().display()))

@@ -14,10 +14,6 @@ use crate::{eventually, overfly, succeed};
 pub const USER: &str = "48123";
 /// Nobody either.
 pub const OTHER: &str = "48124";
-static UNIT: LazyLock<String> = LazyLock::new(|| {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/overfly-broker@.service");
-    std::fs::read_to_string(path).expect("the unit of systemd's")
-});
 
 /// A broker's process, what it says, and what it tells the service manager.
 #[derive(Debug)]
@@ -137,13 +133,33 @@ impl Drop for Broker {
     }
 }
 
-/// Those that the unit leaves it.
+/// Those that the broker's unit leaves it.
 ///
 /// # Panics
 /// If the unit bounds none.
 #[must_use]
 pub fn capabilities() -> Vec<&'static str> {
-    let line = UNIT.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
+    static UNIT: LazyLock<String> = LazyLock::new(|| unit("overfly-broker@"));
+    bounds(&UNIT)
+}
+
+/// Those that the agent's unit leaves it.
+///
+/// # Panics
+/// If the unit bounds none.
+#[must_use]
+pub fn agents_capabilities() -> Vec<&'static str> {
+    static UNIT: LazyLock<String> = LazyLock::new(|| unit("overfly-agent"));
+    bounds(&UNIT)
+}
+
+fn unit(name: &str) -> String {
+    let path = format!("{}/../packaging/{name}.service", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(path).expect("a unit of systemd's")
+}
+
+fn bounds(unit: &str) -> Vec<&str> {
+    let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet="));
     let names = line.expect("the unit bounds capabilities").split(' ');
     names.map(|name| name.strip_prefix("CAP_").expect("a capability")).collect()
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use overfly_link::broker::agent::{Found, Seek};
 use overfly_testing::process::status;
 use overfly_tests::containers::Container;
-use overfly_tests::pods::{CAPABILITIES, MOUNTED, Node, Pod};
+use overfly_tests::pods::{MOUNTED, Node, Pod};
 use overfly_tests::{eventually, output, overfly, send};
 use rustix::process::Signal;
 use zerocopy::IntoBytes;
@@ -36,7 +36,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
         "[[rule]]\ncgroups = ['{}']\ninterfaces = ['eth0']\nstacks = 2\n[[rule]]\nusers = [{OTHER}]\nstacks = 2\n",
         one.group()
     );
-    let mut agent = node.agent(&policy, &CAPABILITIES);
+    let mut agent = node.agent(&policy);
     let first = one.nginx(USER, 8011, "one");
     let second = two.nginx(OTHER, 8012, "two");
     node.is_accelerated(&one, 8011, "one");
@@ -58,7 +58,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
     let _ = agent.child.wait();
     assert_eq!((node.fetched(&one, 8011).as_str(), node.fetched(&two, 8012).as_str()), ("one", "two"));
     drop(agent);
-    let mut agent = node.agent(&policy, &CAPABILITIES);
+    let mut agent = node.agent(&policy);
     for (pod, user) in [(&one, USER), (&two, OTHER)] {
         let joined = pod.run(user, &[], &["true"]);
         assert!(joined.status.success() && said(&joined).is_empty(), "{}", said(&joined));
@@ -97,7 +97,7 @@ fn pods_are_served_from_outside_and_leave_nothing() {
 #[test]
 fn who_is_not_to_be_served_is_told_and_runs_on_the_kernel() {
     let node = Node::new();
-    let agent = node.agent(&format!("[[rule]]\nusers = [{USER}, 0]\nstacks = 2\n"), &CAPABILITIES);
+    let agent = node.agent(&format!("[[rule]]\nusers = [{USER}, 0]\nstacks = 2\n"));
     let pod = node.pod(11, MOUNTED);
 
     let stranger = pod.run(STRANGER, &[], &["true"]);
@@ -170,7 +170,7 @@ fn script(node: &str, text: &str) -> String {
 #[test]
 fn a_connection_that_is_passed_on_is_of_no_use_elsewhere() {
     let node = Node::new();
-    let _agent = node.agent(&two_users(), &CAPABILITIES);
+    let _agent = node.agent(&two_users());
     let (one, two) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
     let between = node.folder.path().join("between");
     std::fs::create_dir(&between).expect("a folder");
@@ -213,7 +213,7 @@ fn a_connection_that_is_passed_on_is_of_no_use_elsewhere() {
 #[test]
 fn silence_of_one_pod_keeps_no_other_one_out() {
     let node = Node::new();
-    let agent = node.agent(&two_users(), &CAPABILITIES);
+    let agent = node.agent(&two_users());
     let (one, two) = (node.pod(11, MOUNTED), node.pod(12, MOUNTED));
     let silence = script(
         MOUNTED,
@@ -259,7 +259,7 @@ fn a_runtimes_containers_are_served_end_when_told_and_begin_again() {
         pod.group(),
         other.group()
     );
-    let agent = node.agent(&policy, &CAPABILITIES);
+    let agent = node.agent(&policy);
     let mut web = Container::nginx(&pod, "web", USER, 8011, "web").start(&pod);
     node.is_accelerated(&pod, 8011, "web");
     assert_eq!(status(web.process, "NSpid").split_whitespace().last(), Some("1"), "{}", web.log());

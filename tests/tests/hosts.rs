@@ -118,6 +118,10 @@ impl Hosts {
             assert!(plan.contains(from), "{from}");
             plan.replacen(from, to, 1)
         });
+        self.bench_of(&plan)
+    }
+
+    fn bench_of(&self, plan: &str) -> Command {
         fs::write(self.path("plan.toml"), plan).expect("write a plan");
         let mut command = self.lab.command("middle", overfly());
         command.arg("bench").arg("plan.toml").args(["--output", "results"]);
@@ -250,6 +254,43 @@ fn a_plan_is_carried_out_on_two_hosts_and_nothing_is_left_there() {
     assert!(summary["environment"]["server_version"].to_string().contains("nginx"), "{summary}");
     let report = fs::read_to_string(hosts.path("results/report.md")).expect("a report");
     assert!(report.contains("on server and on client") && report.contains("| tuned | server: "), "{report}");
+}
+
+/// The cookbook for two machines and a cable, as far as two namespaces can show it.
+#[test]
+fn the_cookbook_for_an_adapter_works() {
+    let hosts = Hosts::new();
+    let before = hosts.states();
+    let cookbook = Path::new(env!("CARGO_MANIFEST_DIR")).join("../cookbooks/nic.toml");
+    let plan = fs::read_to_string(cookbook).expect("the cookbook");
+    let plan = [
+        ("ssh = \"root@10.0.0.1\"\n", "ssh = \"server\"\nssh_config = \"ssh_config\"\n".to_owned()),
+        ("address = \"10.0.0.1\"", format!("address = \"{ROUTED_SERVER}\"")),
+        // This machine would be `middle`, which is on no cable.
+        (
+            "[hosts.generator]\n",
+            "[hosts.generator]\nssh = \"client\"\nssh_config = \"ssh_config\"\n".to_owned(),
+        ),
+        ("../workloads/nginx/", String::new()),
+    ]
+    .into_iter()
+    .fold(plan, |plan, (from, to)| {
+        assert!(plan.contains(from), "{from}");
+        plan.replace(from, &to)
+    });
+    let bench = hosts.bench_of(&plan).arg("--smoke").output().expect("start overfly");
+    let said = String::from_utf8_lossy(&bench.stderr).into_owned();
+    assert!(bench.status.success(), "{said}");
+    hosts.await_states(&before);
+    let text = fs::read_to_string(hosts.path("results/summary.json")).expect("a summary");
+    let summary: Value = serde_json::from_str(&text).expect("JSON");
+    let cells = summary["cells"].as_array().expect("cells");
+    assert_eq!(cells.len(), 4, "the ends of each axis: {summary}");
+    for cell in cells {
+        for mode in ["kernel_as_found", "kernel", "overfly"] {
+            assert!(cell[mode]["median"].as_f64().is_some_and(|rate| rate > 1.0), "{mode}: {cell}");
+        }
+    }
 }
 
 #[test]

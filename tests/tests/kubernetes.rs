@@ -11,7 +11,8 @@ use std::time::Duration;
 use overfly_bench::lab::Lab;
 use overfly_tests::containers::{Container, Mount, Running};
 use overfly_tests::pods::{MOUNTED, Node, Pod, on_own_machine};
-use overfly_tests::{Nginx, Server, alive, eventually, output, overfly};
+use overfly_tests::service::agents_capabilities;
+use overfly_tests::{Nginx, Server, alive, eventually, output, overfly, send};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -474,7 +475,7 @@ impl Drop for Image {
 }
 
 #[test]
-#[ignore = "makes a Debian: needs buildah, debootstrap and Debian's mirror, and takes a minute; `make packages-test` has it"]
+#[ignore = "makes a Debian: needs buildah, podman, debootstrap and Debian's mirror, and takes a minute; `make packages-test` has it"]
 fn the_image_has_what_the_manifests_start() {
     if !on_own_machine("the_image_has_what_the_manifests_start") {
         return;
@@ -482,6 +483,19 @@ fn the_image_has_what_the_manifests_start() {
     let image = Image::new();
     let cluster = Cluster::new(Some(&image.root));
     served_by(&cluster, &cluster.agent).expect("the image's agent serves the image's nginx");
+
+    // And by podman, which knows nothing of Kubernetes.
+    let agent = cluster.begin(&cluster.agent);
+    let mut server = cluster.server.start_by_podman(
+        &cluster.pod,
+        &image.storage.path().join("storage.conf"),
+        "localhost/overfly:tested",
+    );
+    assert!(cluster.is_served(&mut server), "{}{}", agent.log(), server.log());
+    send(server.process, Signal::TERM);
+    eventually("podman's container ends", || server.has_ended());
+    eventually("its broker ends", || cluster.pod.brokers().is_empty());
+    assert!(!cluster.pod.is_steered());
 }
 
 #[test]
@@ -514,6 +528,7 @@ fn the_agent_has_the_capabilities_that_it_needs_and_no_others_and_the_server_non
     assert_eq!(pod["hostPID"], true);
     let capabilities = &pod["containers"][0]["securityContext"]["capabilities"];
     assert_eq!(words(&capabilities["drop"]), ["ALL"]);
+    assert_eq!(words(&capabilities["add"]), agents_capabilities(), "as systemd's unit");
     let all: Vec<String> = words(&capabilities["add"]).iter().map(|name| format!("CAP_{name}")).collect();
     let cluster = Cluster::new(None);
     serves_with(&cluster, &all).expect("with what the manifest has");

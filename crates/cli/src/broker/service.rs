@@ -25,7 +25,7 @@ use crate::watch::metrics;
 /// and how much they get. Told to stop (SIGTERM), the broker has programs hand their connections over to the kernel, and ends; they
 /// are accelerated again when another one begins. Systemd's unit is overfly-broker@INTERFACE.service. With --agent it serves
 /// containers from outside, each on the interface in its own network namespace: `overfly run` in a container finds the agent's
-/// socket if that is mounted there.
+/// socket if that is mounted there; systemd's unit is overfly-agent.service.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The network interface to serve

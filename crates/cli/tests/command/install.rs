@@ -98,6 +98,7 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
     for name in [
         "bin/overfly",
         "lib/overfly/liboverfly.so",
+        "lib/systemd/system/overfly-agent.service",
         "lib/systemd/system/overfly-broker@.service",
         "share/bash-completion/completions/overfly",
         "share/doc/overfly/LICENSE-MIT",
@@ -111,8 +112,10 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
     ] {
         assert!(there.contains(&name.to_owned()), "{name} is missing: {there:?}");
     }
-    let unit = fs::read_to_string(root.join("lib/systemd/system/overfly-broker@.service")).unwrap();
-    assert!(unit.contains("ExecStart=/opt/overfly/bin/overfly broker --interface %I\n"), "{unit}");
+    for (name, starts) in [("overfly-broker@", "--interface %I"), ("overfly-agent", "--agent")] {
+        let unit = fs::read_to_string(root.join(format!("lib/systemd/system/{name}.service"))).unwrap();
+        assert!(unit.contains(&format!("ExecStart=/opt/overfly/bin/overfly broker {starts}\n")), "{unit}");
+    }
 
     let output = |words: &[&str]| {
         let output = Command::new(root.join("bin/overfly")).args(words).output().unwrap();
@@ -126,18 +129,27 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
     assert_eq!(files(destination.path()), ["neighbour"]);
 }
 
-/// What systemd itself says of the unit; `systemd-analyze` is of systemd, which Debian's smallest images lack.
+/// What systemd itself says of the units; `systemd-analyze` is of systemd, which Debian's smallest images lack. `make packages-test` starts them.
 #[test]
-fn systemd_takes_the_unit() {
+fn systemd_takes_the_units_and_finds_them_sandboxed() {
     let folder = tempfile::tempdir().unwrap();
-    let unit = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/overfly-broker@.service");
-    let unit = fs::read_to_string(unit).unwrap();
-    let path = folder.path().join("overfly-broker@.service");
-    fs::write(&path, unit.replace("@PREFIX@/bin/overfly", "/bin/true")).unwrap();
-    let output = Command::new("systemd-analyze").args(["verify", "--man=no"]).arg(&path).output();
-    let output = output.expect("systemd-analyze is needed here: type scripts/install.sh");
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && !said.contains("overfly-broker"), "{said}");
+    for name in ["overfly-broker@.service", "overfly-agent.service"] {
+        let unit = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging")).join(name);
+        let unit = fs::read_to_string(unit).unwrap();
+        let path = folder.path().join(name);
+        fs::write(&path, unit.replace("@PREFIX@/bin/overfly", "/bin/true")).unwrap();
+        let analyze = |words: &[&str]| {
+            let output = Command::new("systemd-analyze").args(words).arg(&path).output();
+            let output = output.expect("systemd-analyze is needed here: type scripts/install.sh");
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            (output.status.success(), said)
+        };
+        let (is_taken, said) = analyze(&["verify", "--man=no"]);
+        assert!(is_taken && !said.contains("overfly-"), "{said}");
+        // Its overall exposure, in tenths: less is better, and a unit without a sandbox has 96.
+        let (is_safe, said) = analyze(&["security", "--offline=true", "--no-pager", "--threshold=50"]);
+        assert!(is_safe, "{said}");
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod book;
 mod install;
 mod lab;
 mod run;
