@@ -257,6 +257,21 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     }
 }
 
+/// The wait of a writer that has written nothing has ended with that answer: of a connection that another thread has disconnected
+/// it takes the pending error, which a reader leaves (sk_stream_error() in net/core/stream.c).
+fn ends_waiting(descriptor: i32, answer: Answer<usize>, flags: i32) -> Answer<usize> {
+    match answer {
+        Answer::Done(Err(Errno::PIPE)) => {
+            let pending = lock_socket::<()>(descriptor).ok();
+            match pending.and_then(|(mut guard, id)| guard.stack.take_error(id)) {
+                Some(error) => Answer::error(error),
+                None => broken_pipe(flags),
+            }
+        }
+        answer => answer,
+    }
+}
+
 /// A write to a connection that does not take any more raises SIGPIPE, unless MSG_NOSIGNAL says otherwise.
 fn broken_pipe(flags: i32) -> Answer<usize> {
     if flags & libc::MSG_NOSIGNAL == 0 {
@@ -332,7 +347,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
-                    Err(Answer::Done(Err(Errno::PIPE))) if done == 0 => return broken_pipe(flags),
+                    Err(answer) if done == 0 => return ends_waiting(descriptor, answer, flags),
                     Err(answer) => return rest.send(answer, patience, source, done),
                 };
                 guard.pump();
@@ -425,8 +440,7 @@ fn send_from(
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
-                    Err(Answer::Done(Err(Errno::PIPE))) => return broken_pipe(0),
-                    Err(answer) => return answer,
+                    Err(answer) => return ends_waiting(descriptor, answer, 0),
                 };
                 guard.pump();
             }

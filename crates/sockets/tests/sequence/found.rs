@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 33] = [
+pub(crate) const FOUND: [(&str, &str); 34] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -43,6 +43,24 @@ pub(crate) const FOUND: [(&str, &str); 33] = [
          L thread\n\
          M recv b 100 w\n\
          L unconnect b",
+    ),
+    (
+        "and who waits to write hears the reset, which nobody hears again",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L fill b\n\
+         M send b 3000000 -\n\
+         L unconnect b\n\
+         L get b error\n\
+         L recv b 5 d\n\
+         L send b 5 d",
     ),
     (
         "who peeks with MSG_WAITALL waits for all of it, or the end",
