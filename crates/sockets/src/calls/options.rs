@@ -166,6 +166,10 @@ impl Connection for Locked<'_> {
         self.process.pump_before_waiting();
     }
 
+    fn tell_readers(&mut self) {
+        self.process.stack.tell_readers(self.id);
+    }
+
     fn take_error(&mut self) -> Option<Errno> {
         self.process.stack.take_error(self.id)
     }

@@ -26,6 +26,8 @@ pub(crate) trait Connection {
     fn send_at_once(&mut self);
     /// What has arrived is taken into account.
     fn look(&mut self);
+    /// What there is to read is news once more, if it is enough.
+    fn tell_readers(&mut self);
     fn take_error(&mut self) -> Option<Errno>;
     fn info(&self) -> Option<Info>;
     fn path_mtu(&self) -> Option<u16>;
@@ -289,7 +291,9 @@ pub(crate) fn receive_limit_within(size: u32) -> u32 {
 pub(super) fn set_receive_low_water(of: &mut dyn Connection, bytes: i32) -> Result<(), Errno> {
     let most = u32::try_from(of.receive_buffer_grown_max() / 2).unwrap_or(u32::MAX);
     let bytes = u32::try_from(bytes).unwrap_or(u32::MAX).min(most).max(1);
-    change(of, |settings| settings.receive_low_water = bytes)
+    change(of, |settings| settings.receive_low_water = bytes)?;
+    of.tell_readers();
+    Ok(())
 }
 
 pub(super) fn max_segment(of: &mut dyn Connection) -> Result<i32, Errno> {

@@ -47,6 +47,8 @@ impl Connection for Local {
 
     fn look(&mut self) {}
 
+    fn tell_readers(&mut self) {}
+
     fn take_error(&mut self) -> Option<Errno> {
         None
     }

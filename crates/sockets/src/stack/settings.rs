@@ -7,6 +7,7 @@ use overfly_engine::{Algorithm, Engine, Error, Info, KeepAlive, ListenerId, Stat
 use overfly_profile::sysctls::FastOpenKeys;
 
 use super::{Drive, Stack, Transport};
+use crate::interest::bits;
 use crate::socket::{Settings, SocketId};
 
 impl<T: Transport> Stack<T> {
@@ -74,6 +75,14 @@ impl<T: Transport> Stack<T> {
         let socket = self.face.at(id);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             drive.engine.set_no_delay(flow, true);
+        }
+    }
+
+    /// SO_RCVLOWAT is set, perhaps again: what there is to read is news once more, if it is enough (tcp_set_rcvlowat() in
+    /// net/ipv4/tcp.c).
+    pub(crate) fn tell_readers(&mut self, id: SocketId) {
+        if self.face.level(id) & bits::IN != 0 {
+            self.face.wake(id, bits::IN | bits::RDNORM);
         }
     }
 

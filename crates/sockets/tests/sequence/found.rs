@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 34] = [
+pub(crate) const FOUND: [(&str, &str); 35] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -501,5 +501,34 @@ pub(crate) const FOUND: [(&str, &str); 34] = [
          L fill b\n\
          L shutdown b 1\n\
          L get b state",
+    ),
+    (
+        "SO_RCVLOWAT makes what there is to read news once more, if it is enough",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L epoll b\n\
+         L ctl b add a IORE\n\
+         R writev b 0 1500\n\
+         L wait b 0\n\
+         L wait b 0\n\
+         L set a lowat 1\n\
+         L wait b 0\n\
+         L set a lowat 4\n\
+         L wait b 0\n\
+         L recv a 5000 d\n\
+         L set a lowat 1\n\
+         L wait b 0\n\
+         R writev b 0 3\n\
+         L wait b 0\n\
+         L set a lowat 4\n\
+         L wait b 0\n\
+         L set a lowat 1\n\
+         L wait b 0\n\
+         L wait b 0",
     ),
 ];
