@@ -47,7 +47,7 @@ const fn known(
     Known { step, kernel, overfly, after, place: None, ends: true, reason }
 }
 
-pub(crate) static KNOWN: [Known; 23] = [
+pub(crate) static KNOWN: [Known; 25] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -72,6 +72,13 @@ pub(crate) static KNOWN: [Known; 23] = [
     known("* connect *", ("ECONNABORTED", "ECONNRE*"), &["* fork", "@ *"], REACHED_AFTER_ITS_END),
     known("* recv*", ("0*", "ECONNRESET"), &["* fork", "@ recv*"], REACHED_AFTER_ITS_END),
     known("@ *", ("*", "ENOTCONN*"), FORK, REACHED_AFTER_ITS_END),
+    known("@ recv* *", ("ENOTCONN", "ECONNRESET"), &["* unconnect *", "* fork"], REACHED_AFTER_ITS_END),
+    known(
+        "* poll *",
+        ("1 IN+OUT+HUP+RDHUP", "1 IN+OUT+ERR+HUP+RDHUP"),
+        &["* connect *", "* fork", "@ *"],
+        REACHED_AFTER_ITS_END,
+    ),
     known("* connect *", ("0", "EISCONN"), FORK, UNTOLD),
     Known {
         place: Some(Place::Host),
