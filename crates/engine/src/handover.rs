@@ -133,7 +133,7 @@ impl Engine {
 impl Shared {
     /// What tells the flow's peer that it has ended, if there is anything to tell.
     pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
-        // RFC 9293 section 3.10.5: a SYN-SENT flow just goes.
+        // A SYN-SENT flow just goes.
         if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
             return None;
         }

@@ -564,7 +564,7 @@ fn fill_and_sum<O: Owner>(owner: &mut O, flow: FlowId, offset: u64, payload: &mu
 }
 
 impl Shared {
-    /// False if the flow's state wants none.
+    /// The RST of RFC 9293 section 3.10.5. False if the flow's state wants none.
     fn send_reset<S: FrameSink>(&mut self, now: Instant, flow: &Flow, sink: &mut S) -> Result<bool, Full> {
         let Some(answer) = self.reset_of(now, flow) else { return Ok(false) };
         self.write_answer(&answer, sink)?;

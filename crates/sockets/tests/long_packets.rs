@@ -399,8 +399,10 @@ fn an_interface_that_comes_back_without_them_gets_segments_one_by_one() {
     connect();
     bench.lab.part();
     until("the broker sees that it is gone", || bench.broker.attachment().interface().addresses.is_empty());
+    let granted = bench.broker.counters().requests_granted;
     bench.lab.join_after(1, || bench.lab.hold_back());
     until("the broker has it again", || !bench.broker.attachment().interface().addresses.is_empty());
+    until("the stack has its new sockets", || bench.broker.counters().requests_granted > granted);
     connect();
     let mut complaints = Vec::new();
     listener.0.stderr.take().unwrap().read_to_end(&mut complaints).unwrap();
