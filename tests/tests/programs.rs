@@ -20,6 +20,7 @@ programs! {
     apache_prefork "apache-prefork"
     curl "curl"
     haproxy "haproxy"
+    http3 "http3"
     iperf3 "iperf3"
     java_threads "java-threads"
     memcached "memcached"
