@@ -8,25 +8,43 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every Rust file under `folder`.
-fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Every file under `folder` whose name ends so.
+fn sources(folder: &Path, ends: &str, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display())) {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            sources(&path, found);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            sources(&path, ends, found);
+        } else if path.extension().is_some_and(|extension| extension == ends) {
             found.push(path);
         }
     }
 }
 
-/// The names of all functions under `#[test]`.
+/// The names of all functions under `#[test]`, and `FILE NAME` of those under `@case` in the programs that run on both stacks.
 fn tests() -> BTreeSet<String> {
     let mut files = Vec::new();
-    for folder in ["crates/engine/src", "crates/engine/tests", "crates/wire", "tests/tests"] {
-        sources(&root().join(folder), &mut files);
+    for folder in [
+        "crates/engine/src",
+        "crates/engine/tests",
+        "crates/wire",
+        "crates/sockets/src",
+        "crates/sockets/tests",
+        "tests/tests",
+    ] {
+        sources(&root().join(folder), "rs", &mut files);
     }
+    let mut programs = Vec::new();
+    sources(&root().join("crates/sockets/tests/programs"), "py", &mut programs);
     let mut names = BTreeSet::new();
+    for file in programs {
+        let text = fs::read_to_string(&file).expect("a program");
+        let program = file.file_name().and_then(|name| name.to_str()).expect("a name");
+        let mut lines = text.lines();
+        while lines.by_ref().any(|line| line == "@case") {
+            let name = lines.next().and_then(|line| line.strip_prefix("def ")?.split('(').next());
+            names.extend(name.map(|name| format!("{program} {name}")));
+        }
+    }
     for file in files {
         let text = fs::read_to_string(&file).expect("a source file");
         let mut lines = text.lines().map(str::trim);
@@ -57,10 +75,24 @@ fn cites(text: &str, rfc: &str, section: &str) -> bool {
 fn every_row_names_what_is_there() {
     let text = fs::read_to_string(root().join("docs/tcp.md")).expect("docs/tcp.md");
     let (table, different) = text.split_once("\n## Different from Linux by choice\n").expect("both tables");
+    let (_, mended) = different.split_once("\n## Before and after\n").expect("what was different");
     let different = different.split("\n## ").next().expect("a part");
     let tests = tests();
     let mut wrong = Vec::new();
     let mut rows = 0;
+    for row in mended.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| subject |")) {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, _, what, before, now, named, _] = cells[..] else {
+            wrong.push(format!("not five cells: {row}"));
+            continue;
+        };
+        if before == now {
+            wrong.push(format!("{what}: no difference"));
+        }
+        for test in named.split(',').map(str::trim).filter(|test| !tests.contains(*test)) {
+            wrong.push(format!("{what}: no test {test}"));
+        }
+    }
     for row in different.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| what |")) {
         let cells: Vec<&str> = row.split('|').map(str::trim).collect();
         let [_, what, _, _, why, named, _] = cells[..] else {

@@ -23,6 +23,8 @@ pub struct Rule {
 pub enum Metric {
     /// Overfly's figure over the kernel's.
     Gain,
+    /// The kernel's server CPU for each request over Overfly's: how much more a second of it does, whatever the generator reaches.
+    CoreGain,
     /// Overfly's median of what the plan's load comes to.
     Figure(Measure),
     /// Overfly's 99th percentile, µs.
@@ -34,8 +36,9 @@ pub enum Metric {
 }
 
 impl Metric {
-    const OTHERS: [(Metric, &str); 4] = [
+    const OTHERS: [(Metric, &str); 5] = [
         (Metric::Gain, "gain"),
+        (Metric::CoreGain, "core_gain"),
         (Metric::LatencyP99Us, "latency_p99_us"),
         (Metric::ServerCpuUs, "server_cpu_us_per_request"),
         (Metric::Errors, "errors"),

@@ -263,26 +263,33 @@ impl CellReport {
 /// How much better Overfly is: by the figure, or by what a core of the server does.
 fn gain(plan: &Plan, link: Link, kernel: &Figure, overfly: &Figure) -> Option<f64> {
     let measure = plan.measure();
-    let (ours, theirs) = if measure.gain_is_of_a_core(link) {
-        // What one core of the server can do does not depend on the generators, as a rate does where they were the limit.
-        (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request)
-    } else {
-        (overfly.median, kernel.median)
-    };
-    let of_a_core = measure.gain_is_of_a_core(link);
-    let gain = if of_a_core { ours / theirs } else { measure.described().gain(ours, theirs) };
-    (ours > 0.0 && theirs > 0.0).then_some(gain)
+    if measure.gain_is_of_a_core(link) {
+        return core_gain(kernel, overfly);
+    }
+    (kernel.median > 0.0 && overfly.median > 0.0)
+        .then(|| measure.described().gain(overfly.median, kernel.median))
 }
 
 fn gain_interval(plan: &Plan, link: Link, kernel: &Figure, overfly: &Figure) -> Option<Interval> {
     let measure = plan.measure();
     if measure.gain_is_of_a_core(link) {
-        statistics::ratio_interval(kernel.server_us(), overfly.server_us())
+        core_gain_interval(kernel, overfly)
     } else if measure.smaller_is_better() {
         statistics::ratio_interval(kernel.values(), overfly.values())
     } else {
         statistics::ratio_interval(overfly.values(), kernel.values())
     }
+}
+
+/// How much more a second of the server's processor time does. It does not depend on the generators, as a rate does where they were the
+/// limit.
+pub(super) fn core_gain(kernel: &Figure, overfly: &Figure) -> Option<f64> {
+    let (theirs, ours) = (kernel.server_cpu_us_per_request, overfly.server_cpu_us_per_request);
+    (theirs > 0.0 && ours > 0.0).then(|| theirs / ours)
+}
+
+pub(super) fn core_gain_interval(kernel: &Figure, overfly: &Figure) -> Option<Interval> {
+    statistics::ratio_interval(kernel.server_us(), overfly.server_us())
 }
 
 /// What was measured, or a dash.

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::cell::CellReport;
+use super::cell::{CellReport, core_gain, core_gain_interval};
 use crate::plan::{Metric, Rule};
 use crate::statistics::Interval;
 
@@ -64,6 +64,10 @@ impl CellReport {
         let disturbed = ours.is_some_and(|figure| figure.disturbed.len() == figure.points.len());
         let (value, interval, disturbed) = match rule.metric {
             Metric::Gain => (self.gain?, self.gain_interval, self.gain_disturbed),
+            Metric::CoreGain => {
+                let kernel = self.kernel.as_ref()?;
+                (core_gain(kernel, ours?)?, core_gain_interval(kernel, ours?), self.gain_disturbed)
+            }
             Metric::Figure(_) => (ours?.median, ours?.median_interval, disturbed),
             Metric::LatencyP99Us => (ours?.latency_p99_us, None, disturbed),
             Metric::ServerCpuUs => (ours?.server_cpu_us_per_request, None, disturbed),

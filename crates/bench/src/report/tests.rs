@@ -1,7 +1,7 @@
 //! What is made of points.
 
 use super::*;
-use crate::plan::{Cell, Connection, Link, Mode};
+use crate::plan::{Cell, Connection, Link, Mode, Rule};
 use crate::schedule::Standing;
 
 fn trial(requests_per_s: f64, failed_requests: u64) -> Trial {
@@ -72,6 +72,25 @@ fn over_memif_the_gain_is_that_of_a_server_core() {
     let limits = report.figures().map(|figure| figure.limit).collect::<Vec<_>>();
     assert_eq!(limits, [Limit::Generator, Limit::Server]);
     assert_eq!(Limit::of(60.0, 60.0), Limit::Neither);
+}
+
+#[test]
+fn a_rule_may_be_about_a_core_of_the_server() {
+    let cell = Cell::plain(0, Connection::Close, Link::Kernel);
+    let case = |mode| Case { cell: 0, mode, generator: Link::Kernel, repeat: 1 };
+    // Neither server was the limit: requests/s say nothing.
+    let trials = [
+        (case(Mode::Kernel), Trial { server_cpu_us_per_request: 3.2, ..trial(100.0, 0) }),
+        (case(Mode::Overfly), Trial { server_cpu_us_per_request: 2.0, ..trial(100.0, 0) }),
+    ];
+    let report = CellReport::new(&Plan::any(), 0, cell, &trials, &[Standing::Stands; 2]);
+    let judged = |rule: &str| {
+        let judgement = report.judged(&Rule::try_from(rule.to_owned()).unwrap()).unwrap();
+        (judgement.holds, judgement.value)
+    };
+    assert_eq!(judged("core_gain >= 1.5"), (true, 1.6));
+    assert_eq!(judged("core_gain >= 1.7"), (false, 1.6));
+    assert_eq!(judged("gain >= 1.5"), (false, 1.0));
 }
 
 #[test]

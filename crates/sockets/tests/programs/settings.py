@@ -69,17 +69,18 @@ class Sniffer:
 
 
 def options(text):
-    """Names and values of what a SYN offers."""
-    bytes_, found = bytes.fromhex(text), {}
+    """Names and values of what a SYN offers, in its order."""
+    bytes_, found = bytes.fromhex(text), []
     while bytes_ and bytes_[0]:
         if bytes_[0] == 1:
+            found.append("nop")
             bytes_ = bytes_[1:]
             continue
         kind, value = bytes_[0], bytes_[2:bytes_[1]]
-        found[{2: "mss", 3: "scale", 4: "sack", 8: "timestamps", 34: "fast"}.get(kind, kind)] = (
-            int.from_bytes(value, "big") if kind in (2, 3) else len(value))
+        found.append(({2: "mss", 3: "scale", 4: "sack", 8: "timestamps", 34: "fast"}.get(kind, kind),
+                      int.from_bytes(value, "big") if kind in (2, 3) else len(value)))
         bytes_ = bytes_[bytes_[1]:]
-    return sorted(found.items(), key=str)
+    return found
 
 
 def tell_syn(who, segment):
