@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use overfly_link::broker::Sockets;
+use overfly_broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};

@@ -31,8 +31,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
+use overfly_broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_engine::{Config, Engine, Instant};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_profile::options::Options;
 use overfly_profile::routes;
 use overfly_profile::rules::{self, Direction, Rules};

@@ -17,8 +17,8 @@ use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
 
+use overfly_broker::watch::Show;
 use overfly_engine::{Engine, Error, Instant};
-use overfly_link::watch::Show;
 use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::{FrameSink, MacAddr, Promises};
 use rustix::io::Errno;

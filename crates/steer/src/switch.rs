@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Cluster, Protocol};
+use overfly_broker::{Cluster, Protocol};
 use overfly_link::memif::MemifLink;
 use overfly_link::tap::TapLink;
 use overfly_wire::ip::{Packet, Quote, Quoted};

@@ -1,11 +1,9 @@
 //! Two stacks face each other over veth: what is sent arrives, whole and in order; sleeping works; one call sends a ring.
 
-mod lab;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{XdpLink, kick};
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_testing::kernel::napis_have_threads;

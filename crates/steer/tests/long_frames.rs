@@ -1,13 +1,11 @@
 //! Frames of several segments: they arrive whole and in their flow's order, beside those of AF_XDP; and whoever has the socket that
 //! sends them reaches nothing but the interface.
 
-mod lab;
-
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::{StackSockets, XdpLink};
 use overfly_steer::{Attachment, Options};
 use overfly_testing::Random;

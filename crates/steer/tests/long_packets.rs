@@ -1,12 +1,10 @@
 //! Packets of several descriptors: of a large MTU, sent and received, and of several segments, as a peer's kernel sends them. What
 //! arrives is whole; what cannot arrive whole does not arrive.
 
-mod lab;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, Unfinished, ethernet, ipv4, tcp};

@@ -12,9 +12,9 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
+use overfly_broker::Error;
+use overfly_broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
 use overfly_engine::{Config, Instant};
-use overfly_link::Error;
-use overfly_link::broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
 use overfly_wire::MacAddr;
 use rustix::net::SocketFlags;
 

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 
-use overfly_link::broker::{Client, Gift, Protocol, Sockets};
+use overfly_broker::{Client, Gift, Protocol, Sockets};
 use rustix::net::sockopt;
 
 use super::Process;

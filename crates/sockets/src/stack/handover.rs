@@ -2,8 +2,8 @@
 
 use core::net::SocketAddr;
 
+use overfly_broker::connection::{Connection, flags};
 use overfly_engine::{Handover, Instant, SentFin};
-use overfly_link::broker::connection::{Connection, flags};
 
 use super::{Stack, Transport};
 use crate::socket::{Side, Socket, SocketId, State};
