@@ -8,11 +8,15 @@
 //! * [`packet`]: a packet socket beside AF_XDP, for frames that the kernel cuts into segments.
 //! * [`messages`]: what is said over Unix sockets, with descriptors.
 //!
+//! What all of them do is [`Link`].
+//!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
 //! std's socket functions are that library's own hooks.
 
+mod counters;
 mod error;
 mod finish;
+mod link;
 mod mapping;
 pub mod memif;
 pub mod messages;
@@ -22,4 +26,5 @@ mod virtio;
 pub mod xdp;
 
 pub use error::Error;
+pub use link::{Each, Gone, Link, each_of};
 pub use mapping::Mapping;

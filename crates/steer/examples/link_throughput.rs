@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use aya::programs::{ProgramInfo, loaded_programs};
 use aya::sys::{Stats, enable_stats};
 use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use overfly_broker::{Client, LeftFrames, observer};
 use overfly_lab::{Broker, CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::MacAddr;

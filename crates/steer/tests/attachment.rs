@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStrea
 use std::time::{Duration, Instant};
 
 use overfly_lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::Link;
 use overfly_link::xdp::{HugePages, XdpLink};
 use overfly_steer::{Attachment, Error, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
@@ -139,7 +140,7 @@ fn a_raw_frame_reaches_the_peer() {
         }
         assert_eq!(link.counters().sent_frames, 2000);
         assert_eq!(link.counters().transmit_full, 0);
-        assert!(!link.transmit_pending());
+        assert!(!link.is_busy());
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use overfly_broker::{Client, Lease, Leash, Refusal};
 use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};

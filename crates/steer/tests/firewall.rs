@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use overfly_lab::{INTERFACE, Lab, SERVER, SERVER_V6};
-use overfly_link::xdp::XdpLink;
+use overfly_link::{Link, xdp::XdpLink};
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_testing::{Random, fresh_seed};
 use overfly_wire::{ethernet, ipv4, ipv6, tcp};

@@ -12,6 +12,7 @@ use overfly_broker::Error;
 use overfly_broker::connection::{Connection, flags};
 use overfly_broker::{Client, PairEnd, Refusal};
 use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use overfly_broker::{Client, Heard, Lease};
 use overfly_lab::{Broker, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet};
@@ -62,7 +63,7 @@ fn is_reached(lab: &Lab, link: &mut XdpLink, own: MacAddr) {
     assert!(link.counters().sent_frames > sent);
     wait_until("the kernel takes what is sent", || {
         link.flush();
-        !link.transmit_pending()
+        !link.is_busy()
     });
 }
 

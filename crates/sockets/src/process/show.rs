@@ -7,6 +7,7 @@ use overfly_broker::Error;
 use overfly_broker::watch::Show;
 use overfly_broker::{Client, Greeted};
 use overfly_engine::Instant;
+use overfly_link::Link;
 
 use super::Process;
 use crate::bound;
