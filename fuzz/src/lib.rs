@@ -1,4 +1,4 @@
-//! The fuzz drivers of the engine's and the links' tests, for cargo-fuzz.
+//! The fuzz drivers of the tests of engine, links and broker, for cargo-fuzz.
 
 #![allow(missing_docs, reason = "modules of tests")]
 
@@ -8,3 +8,5 @@ pub mod drivers;
 pub mod harness;
 #[path = "../../crates/link/tests/drivers/mod.rs"]
 pub mod link_drivers;
+#[path = "../../crates/broker/tests/drivers/mod.rs"]
+pub mod broker_drivers;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::agent::{Found, Seek};
+use overfly_broker::agent::{Found, Seek};
 use overfly_testing::process::status;
 use overfly_tests::containers::Container;
 use overfly_tests::pods::{MOUNTED, Node, Pod};

@@ -13,7 +13,7 @@ const TARGETS: [(&str, &str); 7] = [
     ("operations", "engine"),
     ("memif_messages", "link"),
     ("memif_rings", "link"),
-    ("broker_messages", "link"),
+    ("broker_messages", "broker"),
 ];
 
 /// What to run, and for how long.
@@ -85,7 +85,7 @@ impl Plan {
             share_ms as f64 / 1000.0,
             names(&self.targets).join(", ")
         );
-        for name in ["engine", "link"] {
+        for name in ["engine", "link", "broker"] {
             let of_crate = self.targets.iter().filter(|(_, of)| *of == name).map(|(target, _)| target);
             let package = format!("overfly-{name}");
             let mut command = Command::new(cargo());

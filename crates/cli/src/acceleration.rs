@@ -1,11 +1,12 @@
 //! The one place where `overfly run` meets the links: what carries the program's frames in, an accelerator out.
 
+use overfly_broker::service::Broker;
 use overfly_link::memif::Address;
 use overfly_link::xdp::HugePages;
 use overfly_load::Network;
 use overfly_profile::InForce;
 use overfly_profile::options::Options;
-use overfly_steer::{LocalBroker, ReceiveOffload};
+use overfly_steer::{ReceiveOffload, over_memif, over_tap};
 use rustix::process::Pid;
 
 use crate::broker::Membership;
@@ -15,7 +16,7 @@ pub(crate) enum Acceleration {
     /// With the interface's XDP program, which other programs may use too.
     Xdp(Membership),
     /// With the socket that memif's clients connect to, or a tap device.
-    Local(LocalBroker),
+    Local(Broker),
 }
 
 impl Acceleration {
@@ -40,8 +41,8 @@ impl Acceleration {
     /// # Errors
     /// Says in words why that cannot be done.
     pub(crate) fn start_memif(place: &Address, network: Network) -> Result<Acceleration, String> {
-        let broker = LocalBroker::over_memif(place, network.address, network.prefix_len)
-            .map_err(|error| error.to_string())?;
+        let broker =
+            over_memif(place, network.address, network.prefix_len).map_err(|error| error.to_string())?;
         if !broker.is_public() {
             complain_of_name(&format!("memif:{place}"));
         }
@@ -53,7 +54,7 @@ impl Acceleration {
     /// # Errors
     /// Says in words why that cannot be done.
     pub(crate) fn start_tap(name: &str, network: Network) -> Result<Acceleration, String> {
-        let broker = LocalBroker::over_tap(name, network.address, network.prefix_len);
+        let broker = over_tap(name, network.address, network.prefix_len);
         broker.map(Acceleration::Local).map_err(|error| error.to_string())
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Deferral, Holder, Lease};
+use overfly_broker::{Deferral, Holder, Lease};
 use overfly_profile::InForce;
 use overfly_profile::options::Options;
 use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
@@ -61,7 +61,7 @@ impl Membership {
                     }
                 }
                 // It ended at this moment.
-                Err(overfly_link::Error::BrokerGone { .. }) => {}
+                Err(overfly_broker::Error::Gone { .. }) => {}
                 Err(error) => return Err(error.to_string()),
             }
             if Instant::now() > until {

@@ -12,8 +12,8 @@ pub(crate) mod top;
 use std::path::Path;
 use std::process::ExitCode;
 
-use overfly_link::broker::LeftFrames;
-use overfly_link::broker::observer::{self, Look, Watched};
+use overfly_broker::LeftFrames;
+use overfly_broker::observer::{self, Look, Watched};
 use overfly_terminal::{Foreign, Unwritten};
 
 /// Brokers that are asked at most, unless one is named with --interface.

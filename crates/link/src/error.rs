@@ -35,24 +35,6 @@ pub enum Error {
         /// The kernel's answer.
         errno: Errno,
     },
-    /// The caller: the value of `OVERFLY_BROKER` is not `<name>:<32 hex digits>`.
-    BrokerAddress,
-    /// The broker does not answer (any more).
-    BrokerGone {
-        /// What was tried.
-        operation: &'static str,
-        /// The kernel's answer, if it was the kernel that said so.
-        errno: Option<Errno>,
-    },
-    /// The administrator: this process may not make the system calls by which one talks to the broker.
-    BrokerForbidden {
-        /// What was tried.
-        operation: &'static str,
-        /// The kernel's answer: EPERM, EACCES or ENOSYS.
-        errno: Errno,
-    },
-    /// The broker's answer makes no sense: it is another version of Overfly.
-    BrokerProtocol(&'static str),
     /// The administrator: there is no such tap device, or it is down.
     NoTap {
         /// Its name.
@@ -109,28 +91,9 @@ pub enum Error {
     MemifRefused(String),
     /// The memif peer breaks the protocol: what it said.
     MemifProtocol(String),
-    /// Somebody takes this stack's frames already.
-    Captured {
-        /// Which process.
-        process: u64,
-    },
-    /// The broker said no.
-    Refused {
-        /// Why, as a number.
-        refusal: crate::broker::Refusal,
-        /// Why, in words.
-        reason: String,
-    },
 }
 
 impl Error {
-    /// Whether a broker has ended, as opposed to one that is slow, or has no room.
-    #[must_use]
-    pub fn is_end_of_broker(&self) -> bool {
-        let Error::BrokerGone { errno, .. } = self else { return false };
-        matches!(errno, None | Some(Errno::CONNREFUSED | Errno::CONNRESET | Errno::PIPE | Errno::NOTCONN))
-    }
-
     /// Names a failed system call, and recognises the failures that have a remedy.
     pub(crate) fn system(operation: &'static str, errno: Errno) -> Error {
         Error::System { operation, errno }
@@ -163,31 +126,6 @@ impl fmt::Display for Error {
             ),
             Error::Layout(what) => write!(formatter, "impossible ring or pool sizes: {what}"),
             Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),
-            Error::BrokerAddress => write!(
-                formatter,
-                "OVERFLY_BROKER must be <name>:<32 hex digits>, as `overfly run` sets it: start the program with `overfly run`"
-            ),
-            // Abstract names belong to a network namespace: unix(7).
-            Error::BrokerGone { operation: "connect", errno: Some(Errno::CONNREFUSED) } => write!(
-                formatter,
-                "no broker of `overfly run` listens in this network namespace: it has ended, or the program has gone to another network namespace than `overfly run`'s"
-            ),
-            Error::BrokerForbidden { operation, errno } => write!(
-                formatter,
-                "this process may not talk to the broker of `overfly run` ({operation}: {errno}): a seccomp filter or a security module forbids it"
-            ),
-            Error::BrokerGone { operation, errno: Some(errno) } => write!(
-                formatter,
-                "the broker of `overfly run` is gone ({operation}: {errno}): start the program again with `overfly run`"
-            ),
-            Error::BrokerGone { operation, errno: None } => write!(
-                formatter,
-                "the broker of `overfly run` closed the connection ({operation}): its counters and log say why"
-            ),
-            Error::BrokerProtocol(what) => write!(
-                formatter,
-                "the broker speaks another version of the protocol ({what}): use `overfly` and liboverfly.so of one build"
-            ),
             Error::NoTap { name } => write!(
                 formatter,
                 "no tap device {name} is up: ip tuntap add dev {name} mode tap multi_queue && ip address add ADDRESS/LENGTH dev {name} && ip link set {name} up (root, or inside `unshare -Urn`)"
@@ -236,10 +174,6 @@ impl fmt::Display for Error {
             }
             Error::MemifRefused(reason) => write!(formatter, "the memif peer refused: {reason}"),
             Error::MemifProtocol(what) => write!(formatter, "the memif peer breaks the protocol: {what}"),
-            Error::Captured { process } => {
-                write!(formatter, "process {process} takes its frames already: one `overfly dump` at a time")
-            }
-            Error::Refused { reason, .. } => write!(formatter, "the broker refused: {reason}"),
         }
     }
 }

@@ -6,23 +6,25 @@
 //!   [`memif::connect`] are its two ends, [`memif::MemifLink`] is the data path.
 //! * [`tap`]: a tap device, whose other end is this host's kernel.
 //! * [`packet`]: a packet socket beside AF_XDP, for frames that the kernel cuts into segments.
-//! * [`watch`]: what a running stack shows to who looks.
-//! * [`broker`]: what a program's process says to the broker that holds the privilege.
-//! * [`messages`]: how they say it, with descriptors.
+//! * [`messages`]: what is said over Unix sockets, with descriptors.
+//!
+//! What all of them do is [`Link`].
 //!
 //! System calls go through rustix's raw back end: this crate also runs inside the preloaded library, where libc's and
 //! std's socket functions are that library's own hooks.
 
-pub mod broker;
+mod counters;
 mod error;
 mod finish;
+mod link;
 mod mapping;
 pub mod memif;
 pub mod messages;
 pub mod packet;
 pub mod tap;
 mod virtio;
-pub mod watch;
 pub mod xdp;
 
 pub use error::Error;
+pub use link::{Each, Gone, Link, each_of};
+pub use mapping::Mapping;

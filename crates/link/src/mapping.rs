@@ -11,7 +11,7 @@ use rustix::process::{Pid, getpid};
 use crate::Error;
 
 /// A shared, readable and writable mapping of a descriptor.
-pub(crate) struct Mapping {
+pub struct Mapping {
     base: NonNull<u8>,
     length: usize,
     /// The process that has it mapped.
@@ -30,8 +30,12 @@ impl Mapping {
         Mapping::new(descriptor, offset, length, MapFlags::SHARED | MapFlags::POPULATE, operation)
     }
 
-    /// As [`Mapping::shared`], with pages that come to be there as they are touched: for memory of which little is looked at.
-    pub(crate) fn sparse(
+    /// Maps `length` bytes, with pages that come to be there as they are touched: for memory of which little is looked at. A forked
+    /// child does not inherit the mapping.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn sparse(
         descriptor: BorrowedFd<'_>,
         length: usize,
         operation: &'static str,
@@ -78,11 +82,15 @@ impl Mapping {
         Ok(mapping)
     }
 
-    pub(crate) fn as_ptr(&self) -> NonNull<u8> {
+    /// Where it begins.
+    #[must_use]
+    pub fn as_ptr(&self) -> NonNull<u8> {
         self.base
     }
 
-    pub(crate) fn length(&self) -> usize {
+    /// Its bytes.
+    #[must_use]
+    pub fn length(&self) -> usize {
         self.length
     }
 }

@@ -1,66 +1,15 @@
-//! The fuzz drivers on stable: bytes from seeds. `OVERFLY_SEED=n` runs one seed of each driver; `OVERFLY_FUZZ_MS=n`
-//! runs new seeds of each for so long (`cargo xtask fuzz` does that where there is no cargo-fuzz).
+//! The fuzz drivers on stable: see [`overfly_testing::fuzz`].
 
 mod drivers;
 
-use std::hash::{BuildHasher, RandomState};
-use std::panic::catch_unwind;
-use std::time::{Duration, Instant};
-
-use drivers::{DRIVERS, Driver};
-use overfly_testing::Random;
-
-/// Executions of each driver in an ordinary run.
-const EXECUTIONS: u64 = 1500;
-
-fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
-}
-
-/// What a seed stands for: bytes, up to 2,000 of them.
-fn input(seed: u64) -> Vec<u8> {
-    let mut random = Random(seed);
-    let most = random.one_of(&[20, 200, 2000]);
-    let length = random.index(most + 1);
-    random.bytes(length)
-}
-
-fn execute(name: &str, driver: Driver, seed: u64) {
-    if catch_unwind(|| driver(&input(seed))).is_err() {
-        panic!("driver {name} failed with OVERFLY_SEED={seed}");
-    }
-}
-
-/// Runs a driver over the seeds.
-fn run(name: &str) {
-    let (_, driver) = DRIVERS.into_iter().find(|(known, _)| *known == name).expect("a driver");
-    if let Some(seed) = number("OVERFLY_SEED") {
-        execute(name, driver, seed);
-    } else if let Some(ms) = number("OVERFLY_FUZZ_MS") {
-        let end = Instant::now() + Duration::from_millis(ms);
-        let base = RandomState::new().hash_one(name);
-        let mut executions = 0;
-        while Instant::now() < end {
-            execute(name, driver, base.wrapping_add(executions));
-            executions += 1;
-        }
-        println!("{name}: {executions} executions");
-    } else {
-        (0..EXECUTIONS).for_each(|seed| execute(name, driver, seed));
-    }
-}
+use overfly_testing::fuzz::run;
 
 #[test]
 fn memif_messages() {
-    run("memif_messages");
+    run("memif_messages", drivers::memif_messages);
 }
 
 #[test]
 fn memif_rings() {
-    run("memif_rings");
-}
-
-#[test]
-fn broker_messages() {
-    run("broker_messages");
+    run("memif_rings", drivers::memif_rings);
 }

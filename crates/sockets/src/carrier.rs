@@ -2,16 +2,16 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use overfly_link::broker::Sockets;
+use overfly_broker::Sockets;
 use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
+use overfly_link::{Each, Gone, Link};
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::Errno;
 
 use crate::kernel::make_internal;
 use crate::socket::CONTEXTS;
-use crate::stack::Transport;
 use crate::table::{self, Entry};
 
 /// TCP payload of one frame over memif (`overfly_link::memif::FRAME_LEN_MAX`).
@@ -24,12 +24,47 @@ pub(crate) enum Carrier {
     Memif(Station),
     Tap(Box<TapPort>),
     Loopback(Box<Loopback>),
-    /// None, as long as there is no broker: nothing comes, and what is written goes nowhere.
-    Away(Box<[u8]>),
+    /// None, as long as there is no broker.
+    Away(Away),
 }
+
+/// Nothing comes, and what is written goes nowhere.
+#[derive(Debug)]
+pub(crate) struct Away(Box<[u8]>);
 
 /// Longer than any frame.
 const AWAY_LEN: usize = SEGMENT_OFFLOAD as usize + 256;
+
+impl FrameSink for Away {
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        Some(&mut self.0)
+    }
+
+    fn commit(&mut self, _length: usize) {}
+}
+
+impl Link for Away {
+    fn receive(&mut self, _budget: usize, _each: impl FnMut(&[u8])) -> usize {
+        0
+    }
+
+    fn flush(&mut self) {}
+
+    fn each_counter(&self, _each: Each<'_>) {}
+}
+
+/// Does the same with the link, whichever it is: a jump, and no call.
+macro_rules! with {
+    ($carrier:ident, $link:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Xdp($link) => $call,
+            Carrier::Memif($link) => $call,
+            Carrier::Tap($link) => $call,
+            Carrier::Loopback($link) => $call,
+            Carrier::Away($link) => $call,
+        }
+    };
+}
 
 impl Carrier {
     /// Opens what the broker gave. Its descriptors move out of the program's way.
@@ -59,7 +94,7 @@ impl Carrier {
 
     /// One in the place of an interface's, until there is a broker again.
     pub(crate) fn away() -> Carrier {
-        Carrier::Away(vec![0; AWAY_LEN].into())
+        Carrier::Away(Away(vec![0; AWAY_LEN].into()))
     }
 
     /// It is about to be closed, with all that it has open.
@@ -81,15 +116,9 @@ impl Carrier {
         Ok(Carrier::Loopback(Box::new(loopback)))
     }
 
-    /// What to sleep on. The same ones as long as the carrier lives.
-    pub(crate) fn descriptors(&self) -> Vec<i32> {
-        match self {
-            Carrier::Xdp(link) => link.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
-            Carrier::Memif(station) => vec![station.descriptor().as_raw_fd()],
-            Carrier::Tap(port) => port.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect(),
-            Carrier::Loopback(loopback) => vec![loopback.descriptor().as_raw_fd()],
-            Carrier::Away(_) => Vec::new(),
-        }
+    /// The numbers of [`Link::descriptors`].
+    pub(crate) fn numbers(&self) -> Vec<i32> {
+        self.descriptors().map(|descriptor| descriptor.as_raw_fd()).collect()
     }
 
     /// Whether its descriptors are readable for others than frames, too: who wants to exchange some.
@@ -97,27 +126,9 @@ impl Carrier {
         !matches!(self, Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_))
     }
 
-    /// There is something that nobody wakes this end for: sleep for a short time only.
-    pub(crate) fn is_busy(&self) -> bool {
-        match self {
-            Carrier::Xdp(link) => link.transmit_pending(),
-            Carrier::Memif(station) => station.is_busy(),
-            Carrier::Tap(_) | Carrier::Away(_) => false,
-            Carrier::Loopback(loopback) => loopback.is_busy(),
-        }
-    }
-
     /// The program has its addresses to itself: no kernel answers ARP for it, nor finds next hops.
     pub(crate) const fn is_alone(&self) -> bool {
         matches!(self, Carrier::Memif(_) | Carrier::Tap(_))
-    }
-
-    /// TCP payload of a frame that it cuts into segments though it completes no other checksums; 0 if it does not.
-    pub(crate) fn segment_offload(&self) -> u32 {
-        match self {
-            Carrier::Xdp(link) => link.segment_offload(),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
-        }
     }
 
     /// This host's kernel is at the other end.
@@ -125,89 +136,11 @@ impl Carrier {
         matches!(self, Carrier::Tap(_))
     }
 
-    /// Whether looks are such that draw no new connections to this process, where others could have them.
-    pub(crate) fn look_unseen(&mut self, unseen: bool) {
-        match self {
-            Carrier::Xdp(link) => link.look_unseen(unseen),
-            Carrier::Tap(port) => port.look_unseen(unseen),
-            Carrier::Memif(_) | Carrier::Loopback(_) | Carrier::Away(_) => {}
-        }
-    }
-
-    /// A thread waits to accept since the last look.
-    #[inline]
-    pub(crate) fn wait_to_accept(&mut self) {
-        match self {
-            Carrier::Xdp(link) => link.wait_to_accept(),
-            Carrier::Tap(port) => port.wait_to_accept(),
-            Carrier::Memif(_) | Carrier::Loopback(_) | Carrier::Away(_) => {}
-        }
-    }
-
-    /// Stacks of other processes in which a thread waits to accept, and which can be given a connection: none over memif and tap, where
-    /// no kernel could carry it over.
-    pub(crate) fn others_wait(&self) -> usize {
-        match self {
-            Carrier::Xdp(link) => link.others_wait(),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
-        }
-    }
-
-    /// The process holds so many bytes for its connections. Returns what other processes on the same interface hold; over memif and tap
-    /// nobody says.
-    pub(crate) fn hold(&self, bytes: u64) -> u64 {
-        match self {
-            Carrier::Xdp(link) => link.hold(bytes),
-            Carrier::Memif(_) | Carrier::Tap(_) | Carrier::Loopback(_) | Carrier::Away(_) => 0,
-        }
-    }
-
-    /// Whether the stack listens.
-    pub(crate) fn set_listening(&mut self, listening: bool) {
-        if let Carrier::Memif(station) = self {
-            station.set_accepting(listening);
-        }
-    }
-
     /// The switch of connections within the host.
     pub(crate) fn loopback(&mut self) -> Option<&mut Loopback> {
         match self {
             Carrier::Loopback(loopback) => Some(loopback),
             _ => None,
-        }
-    }
-
-    /// How full its rings are (`now`) and what it has done (`link`): group, name and value of each counter.
-    pub(crate) fn each_counter(&self, mut each: impl FnMut(&'static str, &'static str, u64)) {
-        match self {
-            Carrier::Xdp(link) => {
-                let occupancy = link.occupancy();
-                for (name, value) in [
-                    ("receive_ring", occupancy.received),
-                    ("receive_ring_size", occupancy.receive_ring),
-                    ("transmit_ring", occupancy.outstanding),
-                    ("transmit_ring_size", occupancy.transmit_ring),
-                    ("fill_ring", occupancy.fill),
-                ] {
-                    each("now", name, u64::from(value));
-                }
-                link.counters().named().for_each(|(name, value)| each("link", name, value));
-                link.long_frame_counters().named().for_each(|(name, value)| each("link", name, value));
-            }
-            Carrier::Memif(station) => {
-                let hub = station.hub();
-                each("now", "peers", hub.links() as u64);
-                hub.link_counters().named().for_each(|(name, value)| each("link", name, value));
-                hub.counters().named().for_each(|(name, value)| each("link", name, value));
-            }
-            Carrier::Tap(port) => port.counters().named().for_each(|(name, value)| each("link", name, value)),
-            Carrier::Loopback(loopback) => {
-                let hub = loopback.hub();
-                each("loopback", "peers", hub.links() as u64);
-                loopback.counters().named().for_each(|(name, value)| each("loopback", name, value));
-                hub.link_counters().named().for_each(|(name, value)| each("loopback", name, value));
-            }
-            Carrier::Away(_) => {}
         }
     }
 
@@ -249,134 +182,114 @@ fn release(descriptor: BorrowedFd<'_>) {
     table::enter(descriptor.as_raw_fd(), Entry::Kernel);
 }
 
-impl Transport for Carrier {
+impl Link for Carrier {
     #[inline]
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        match self {
-            Carrier::Xdp(link) => link.receive(budget, each),
-            Carrier::Memif(station) => station.receive(budget, each),
-            Carrier::Tap(port) => port.receive(budget, each),
-            Carrier::Loopback(loopback) => loopback.receive(budget, each),
-            Carrier::Away(_) => 0,
-        }
+        with!(self, link => link.receive(budget, each))
     }
 
     #[inline]
     fn flush(&mut self) {
-        match self {
-            Carrier::Xdp(link) => link.flush(),
-            Carrier::Memif(station) => station.flush(),
-            Carrier::Tap(_) | Carrier::Away(_) => {}
-            Carrier::Loopback(loopback) => loopback.flush(),
-        }
+        with!(self, link => link.flush());
     }
 
     #[inline]
     fn redeem(&mut self, promises: &impl Promises) {
-        if let Carrier::Xdp(link) = self {
-            link.redeem(promises);
-        }
+        with!(self, link => link.redeem(promises));
     }
 
     #[inline]
-    fn post(&mut self, underway: bool) -> Option<i32> {
-        match self {
-            Carrier::Xdp(link) => link.publish(underway).map(|socket| socket.as_raw_fd()),
-            _ => {
-                self.flush();
-                None
-            }
-        }
+    fn post(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
+        with!(self, link => link.post(underway))
     }
 
     fn kick_failed(&mut self, errno: Errno) {
-        if let Carrier::Xdp(link) = self {
-            link.kick_failed(errno);
-        }
+        with!(self, link => link.kick_failed(errno));
     }
 
     fn retry(&mut self) {
-        if let Carrier::Xdp(link) = self {
-            link.retry();
-        }
+        with!(self, link => link.retry());
     }
 
     fn arm(&mut self) -> bool {
-        match self {
-            Carrier::Xdp(_) | Carrier::Away(_) => true,
-            Carrier::Memif(station) => station.arm(),
-            Carrier::Tap(port) => port.arm(),
-            Carrier::Loopback(loopback) => loopback.arm(),
-        }
+        with!(self, link => link.arm())
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let all: Vec<BorrowedFd<'_>> = with!(self, link => link.descriptors().collect());
+        all.into_iter()
     }
 
     fn rang(&mut self) {
-        match self {
-            Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_) => {}
-            Carrier::Memif(station) => station.rang(),
-            Carrier::Loopback(loopback) => loopback.rang(),
-        }
+        with!(self, link => link.rang());
     }
 
-    fn take_gone(&mut self) -> Vec<[u8; 6]> {
-        match self {
-            Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_) => Vec::new(),
-            Carrier::Memif(station) => station.take_gone(),
-            Carrier::Loopback(loopback) => loopback.take_gone(),
-        }
+    fn is_busy(&self) -> bool {
+        with!(self, link => link.is_busy())
+    }
+
+    #[inline]
+    fn take_gone(&mut self) -> Option<Gone> {
+        with!(self, link => link.take_gone())
+    }
+
+    fn segment_offload(&self) -> u32 {
+        with!(self, link => link.segment_offload())
+    }
+
+    fn set_accepting(&mut self, accepting: bool) {
+        with!(self, link => link.set_accepting(accepting));
+    }
+
+    fn look_unseen(&mut self, unseen: bool) {
+        with!(self, link => link.look_unseen(unseen));
+    }
+
+    #[inline]
+    fn wait_to_accept(&mut self) {
+        with!(self, link => link.wait_to_accept());
+    }
+
+    fn others_wait(&self) -> usize {
+        with!(self, link => link.others_wait())
+    }
+
+    fn hold(&self, bytes: u64) -> u64 {
+        with!(self, link => link.hold(bytes))
+    }
+
+    fn each_counter(&self, each: Each<'_>) {
+        with!(self, link => link.each_counter(each));
     }
 }
 
 impl FrameSink for Carrier {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
-        match self {
-            Carrier::Xdp(link) => link.frame(),
-            Carrier::Memif(station) => station.frame(),
-            Carrier::Tap(port) => port.frame(),
-            Carrier::Loopback(loopback) => loopback.frame(),
-            Carrier::Away(nowhere) => Some(nowhere),
-        }
+        with!(self, link => link.frame())
     }
 
     #[inline]
     fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
-        match self {
-            Carrier::Xdp(link) => link.long_frame(length),
-            _ => self.frame(),
-        }
+        with!(self, link => link.long_frame(length))
     }
 
     #[inline]
     fn commit(&mut self, length: usize) {
-        match self {
-            Carrier::Xdp(link) => link.commit(length),
-            Carrier::Memif(station) => station.commit(length),
-            Carrier::Tap(port) => port.commit(length),
-            Carrier::Loopback(loopback) => loopback.commit(length),
-            Carrier::Away(_) => {}
-        }
+        with!(self, link => link.commit(length));
     }
 
     #[inline]
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        match self {
-            Carrier::Xdp(link) => link.commit_unfinished(length, left),
-            Carrier::Memif(station) => station.commit_unfinished(length, left),
-            Carrier::Tap(port) => port.commit_unfinished(length, left),
-            Carrier::Loopback(loopback) => loopback.commit_unfinished(length, left),
-            Carrier::Away(_) => {}
-        }
+        with!(self, link => link.commit_unfinished(length, left));
     }
 
     #[inline]
     fn takes_promises(&self) -> bool {
-        matches!(self, Carrier::Xdp(link) if link.takes_promises())
+        with!(self, link => link.takes_promises())
     }
 
     fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
-        if let Carrier::Xdp(link) = self {
-            link.commit_promised(left, payload);
-        }
+        with!(self, link => link.commit_promised(left, payload));
     }
 }

@@ -31,11 +31,11 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
+use overfly_broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
 use overfly_engine::{Config, Engine, Instant};
-use overfly_link::broker::{Client, Cluster, Interface, Leash, Protocol, anywhere};
-use overfly_profile::options::Options;
-use overfly_profile::routes;
+use overfly_link::Link;
 use overfly_profile::rules::{self, Direction, Rules};
+use overfly_profile::{options::Options, routes};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -467,9 +467,9 @@ impl Process {
             ));
         }
         let engine = Engine::new(config).map_err(|error| error.to_string())?;
-        self.link_descriptors.extend(link.descriptors());
+        self.link_descriptors.extend(link.numbers());
         if link.has_doors() {
-            self.doors.extend(link.descriptors());
+            self.doors.extend(link.numbers());
         }
         self.stack.start(side, engine, link, self.descriptors.limit().max(1024));
         self.statistics.stacks += 1;
@@ -908,7 +908,7 @@ impl Process {
             return Err(Refused::new(error));
         }
         if let Some(link) = self.stack.transport_mut(Side::Network) {
-            link.set_listening(true);
+            link.set_accepting(true);
         }
         Ok(())
     }

@@ -16,11 +16,13 @@ mod tap;
 use core::mem::MaybeUninit;
 use core::net::SocketAddr;
 use core::time::Duration;
+use std::os::fd::AsRawFd;
 
+use overfly_broker::watch::Show;
 use overfly_engine::{Engine, Error, Instant};
-use overfly_link::watch::Show;
+use overfly_link::Link;
 use overfly_profile::sysctls::FastOpenKeys;
-use overfly_wire::{FrameSink, MacAddr, Promises};
+use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
@@ -43,37 +45,6 @@ const PROMISED_ROUNDS: u32 = 8;
 
 /// The next hop where the engine is to ask for it itself.
 const UNKNOWN: MacAddr = MacAddr([0; 6]);
-
-/// How frames move.
-pub trait Transport: FrameSink {
-    /// Hands over up to `budget` received frames; returns how many there were.
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
-    /// Gets committed frames on their way, those included that an earlier call could not. Cheap when there are none.
-    fn flush(&mut self);
-    /// Sends what was committed with its payload promised ([`FrameSink::commit_promised`]), before anything else happens to its flows.
-    fn redeem(&mut self, _promises: &impl Promises) {}
-    /// As `flush`, but for a system call that may take long: a kick ([`overfly_link::xdp::kick`]) of the descriptor that is
-    /// returned. If one is `underway`, or still to come, it serves all that was posted before it began.
-    fn post(&mut self, _underway: bool) -> Option<i32> {
-        self.flush();
-        None
-    }
-    /// What such a kick had to say.
-    fn kick_failed(&mut self, _errno: Errno) {}
-    /// A device that took nothing just now is tried again at the next `flush`.
-    fn retry(&mut self) {}
-    /// Before a sleep, after a `receive` that returned 0: frames that come from now on end it. Returns false if there are
-    /// some already.
-    fn arm(&mut self) -> bool {
-        true
-    }
-    /// Its descriptor was readable.
-    fn rang(&mut self) {}
-    /// The hardware addresses of peers that are known to have gone since this was last asked.
-    fn take_gone(&mut self) -> Vec<[u8; 6]> {
-        Vec::new()
-    }
-}
 
 /// What carries the sockets.
 struct Drive<T> {
@@ -124,7 +95,7 @@ pub enum Closed {
     Done,
 }
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// A stack without an engine.
     #[must_use]
     pub const fn new() -> Self {
@@ -275,9 +246,8 @@ impl<T: Transport> Stack<T> {
                 }
             }
         });
-        let gone = transport.take_gone();
-        if !gone.is_empty() {
-            engine.peer_gone(now, |MacAddr(mac)| gone.contains(&mac), &mut owner);
+        if let Some(gone) = transport.take_gone() {
+            engine.peer_gone(now, |MacAddr(mac)| gone.includes(mac), &mut owner);
         }
         engine.advance(now, &mut owner);
         received
@@ -329,7 +299,7 @@ impl<T: Transport> Stack<T> {
         }
         // What the device could not take before, too.
         if self.defers {
-            self.owed = transport.post(self.kick_underway).or(self.owed);
+            self.owed = transport.post(self.kick_underway).map(|link| link.as_raw_fd()).or(self.owed);
         } else {
             transport.flush();
         }
@@ -1176,7 +1146,7 @@ impl<T: Transport> Stack<T> {
     }
 }
 
-impl<T: Transport> Default for Stack<T> {
+impl<T: Link> Default for Stack<T> {
     fn default() -> Self {
         Self::new()
     }

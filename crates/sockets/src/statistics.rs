@@ -1,6 +1,6 @@
 //! What was accelerated, what was not and why. Printed at the process's end if `OVERFLY_STATS=1`.
 
-use overfly_link::broker::Refusal;
+use overfly_broker::Refusal;
 
 use crate::carrier::Carrier;
 use crate::kernel;
@@ -40,10 +40,10 @@ pub(crate) struct Refused {
 
 impl Refused {
     #[expect(clippy::needless_pass_by_value, reason = "what map_err gives")]
-    pub(crate) fn new(error: overfly_link::Error) -> Self {
+    pub(crate) fn new(error: overfly_broker::Error) -> Self {
         let why = match &error {
-            overfly_link::Error::Refused { refusal: Refusal::RouteElsewhere, .. } => Why::OtherAddress,
-            overfly_link::Error::Refused { refusal: Refusal::Firewall, .. } => Why::Firewall,
+            overfly_broker::Error::Refused { refusal: Refusal::RouteElsewhere, .. } => Why::OtherAddress,
+            overfly_broker::Error::Refused { refusal: Refusal::Firewall, .. } => Why::Firewall,
             _ => Why::Refused,
         };
         Self { why, reason: error.to_string() }

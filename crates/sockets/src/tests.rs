@@ -10,12 +10,13 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use overfly_engine::{Config, Engine, Instant};
+use overfly_link::{Each, Link};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
 use crate::interest::{SetId, bits};
 use crate::socket::{Settings, Side, SocketId, canonical, presented};
-use crate::stack::{Closed, Stack, Transport};
+use crate::stack::{Closed, Stack};
 
 type Wire = Rc<RefCell<VecDeque<Vec<u8>>>>;
 
@@ -41,18 +42,17 @@ impl FrameSink for Cable {
     }
 }
 
-impl Transport for Cable {
+impl Link for Cable {
     fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        let mut count = 0;
-        while count < budget {
-            let Some(frame) = self.inbound.borrow_mut().pop_front() else { break };
-            each(&frame);
-            count += 1;
-        }
+        let mut inbound = self.inbound.borrow_mut();
+        let count = budget.min(inbound.len());
+        inbound.drain(..count).for_each(|frame| each(&frame));
         count
     }
 
     fn flush(&mut self) {}
+
+    fn each_counter(&self, _: Each<'_>) {}
 }
 
 const SERVER_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);

@@ -1,16 +1,13 @@
 //! UDP programs with the library preloaded, between two network namespaces: what they see must be what the kernel would
 //! show them. The broker runs in this process. Needs root and python3.
 
-#[path = "../../steer/tests/lab/mod.rs"]
-mod lab;
-
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
-use overfly_steer::{Attachment, Broker, Options, Protocol, ReceiveOffload};
+use overfly_lab::{Broker, CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
+use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 
 /// The library that this test run built.
 fn library() -> PathBuf {

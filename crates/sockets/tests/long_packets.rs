@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
 use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
-use overfly_link::broker::Protocol;
+use overfly_broker::Protocol;
 use overfly_steer::{Options, ReceiveOffload};
 
 /// Debian's.

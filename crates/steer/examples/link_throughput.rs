@@ -6,9 +6,6 @@
 //! other hyperthread of the core) does not show. On veth the sender
 //! pays for the receiver's kernel side: its softirq runs inside `sendto`.
 
-#[path = "../tests/lab/mod.rs"]
-mod lab;
-
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::Barrier;
@@ -17,7 +14,8 @@ use std::time::{Duration, Instant};
 
 use aya::programs::{ProgramInfo, loaded_programs};
 use aya::sys::{Stats, enable_stats};
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, ethernet, ipv4, tcp};

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::connection::Parcel;
-use overfly_link::broker::{Cluster, Deferral, Interface, Protocol, Route};
+use overfly_broker::connection::Parcel;
+use overfly_broker::{Cluster, Deferral, Interface, Protocol, Route};
 use overfly_link::packet::PacketSocket;
 use overfly_link::xdp::{BusyPoll, HugePages, Mode, Pool, PoolLayout, QueueSockets, Reclaimed, StackSockets};
 use rustix::io::{Errno, fcntl_dupfd_cloexec};

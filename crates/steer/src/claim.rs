@@ -4,8 +4,9 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use overfly_link::broker::Protocol;
-use overfly_link::broker::message::{Kind, Wish};
+use overfly_broker::Protocol;
+use overfly_broker::message::{Kind, Wish};
+use overfly_broker::service::Peer;
 use rustix::fs::fstat;
 use rustix::io::Errno;
 use rustix::net::{
@@ -14,7 +15,6 @@ use rustix::net::{
 
 use crate::error::{Error, last_error};
 use crate::netlink::Netlink;
-use crate::observers::Peer;
 use crate::repair::{STATE_CLOSE, STATE_LISTEN, state};
 use crate::socket_table::{SocketTable, There};
 

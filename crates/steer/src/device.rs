@@ -7,7 +7,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use overfly_link::broker::Deferral;
+use overfly_broker::Deferral;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
@@ -116,7 +116,7 @@ fn errno(error: &std::io::Error) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{INTERFACE, Lab};
+    use overfly_lab::{INTERFACE, Lab};
 
     #[test]
     fn settings_are_those_of_the_threads_own_namespace() {

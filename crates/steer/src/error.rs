@@ -1,6 +1,8 @@
 use core::fmt;
 use std::net::{IpAddr, SocketAddr};
 
+use overfly_broker::Refusal;
+use overfly_broker::service::Denial;
 use rustix::io::Errno;
 
 /// What the last system call of libc's said.
@@ -76,11 +78,6 @@ pub enum Error {
         /// How many there are.
         stacks: u16,
     },
-    /// The caller: its programs have as many stacks as the broker's policy gives them.
-    Share {
-        /// How many.
-        stacks: u16,
-    },
     /// The caller: another user's stacks are open, and would see this one's frames.
     OtherUser {
         /// The other user's number.
@@ -148,6 +145,8 @@ pub enum Error {
     },
     /// A ring, pool or socket could not be made.
     Link(overfly_link::Error),
+    /// The broker could not begin.
+    Broker(overfly_broker::Error),
     /// The kernel refused a system call for another reason.
     System {
         /// What was tried.
@@ -167,6 +166,32 @@ impl Error {
 impl From<overfly_link::Error> for Error {
     fn from(error: overfly_link::Error) -> Error {
         Error::Link(error)
+    }
+}
+
+impl From<overfly_broker::Error> for Error {
+    fn from(error: overfly_broker::Error) -> Error {
+        Error::Broker(error)
+    }
+}
+
+/// What a program is told.
+impl From<Error> for Denial {
+    fn from(error: Error) -> Denial {
+        let refusal = match error {
+            Error::Options(_) | Error::UnknownStack(_) => Refusal::StackState,
+            Error::NoStack { .. } | Error::TooFewFrames { .. } | Error::OtherUser { .. } => Refusal::NoStack,
+            Error::ListenerTaken { .. } => Refusal::ListenerTaken,
+            Error::NotLocal(_) => Refusal::NotLocal,
+            Error::TupleInUse { .. } => Refusal::TupleInUse,
+            Error::Unreachable { .. } => Refusal::Unreachable,
+            Error::RouteElsewhere { .. } => Refusal::RouteElsewhere,
+            Error::Firewall(_) => Refusal::Firewall,
+            Error::NoNeighbor { .. } => Refusal::NoNeighbor,
+            Error::NotTheirs { .. } | Error::NotMoved { .. } | Error::NoKernelsAddress => Refusal::NotMoved,
+            _ => Refusal::Other,
+        };
+        Denial { refusal, reason: error.to_string() }
     }
 }
 
@@ -226,10 +251,6 @@ impl fmt::Display for Error {
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"
             ),
-            Error::Share { stacks } => write!(
-                formatter,
-                "this user's programs have the {stacks} stacks that the broker's policy gives them: let fewer processes use the interface, or raise `stacks` there"
-            ),
             Error::OtherUser { user } => write!(
                 formatter,
                 "programs of user {user} are accelerated on this interface, and would see this one's frames: run them as one user, or on interfaces of their own"
@@ -274,6 +295,7 @@ impl fmt::Display for Error {
                 write!(formatter, "the kernel did not take the connection over: {errno}")
             }
             Error::Link(error) => error.fmt(formatter),
+            Error::Broker(error) => error.fmt(formatter),
             Error::System { operation, errno } => write!(formatter, "{operation}: {errno}"),
         }
     }
@@ -283,6 +305,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Link(error) => Some(error),
+            Error::Broker(error) => Some(error),
             _ => None,
         }
     }

@@ -103,7 +103,7 @@ impl std::fmt::Display for XdpFeatures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lab::{INTERFACE, Lab};
+    use overfly_lab::{INTERFACE, Lab};
 
     #[test]
     fn flags_have_their_names() {

@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::Protocol;
-use overfly_link::broker::message::Wish;
+use overfly_broker::Protocol;
+use overfly_broker::message::Wish;
 use rustix::io::Errno;
 
 use crate::socket_table::{SocketTable, There};

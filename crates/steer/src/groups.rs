@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use overfly_link::broker::{Cluster, Protocol};
+use overfly_broker::{Cluster, Protocol};
 
 use crate::error::Error;
 use crate::program::Group;

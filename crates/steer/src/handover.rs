@@ -4,13 +4,13 @@
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
-use overfly_link::broker::connection::Parcel;
+use overfly_broker::connection::Parcel;
+use overfly_broker::service::Peer;
 use rustix::io::Errno;
 
 use crate::attachment::{Attachment, Steered};
 use crate::claim::Claims;
 use crate::error::Error;
-use crate::observers::Peer;
 use crate::repair::{self, Repair, Right, Room};
 
 /// What a client has handed over and the kernel does not have yet.
@@ -23,7 +23,7 @@ pub(crate) enum Move {
 }
 
 impl Move {
-    /// Goes on; `None` if that takes longer: to be called again after [`repair::HEARING_PAUSE`].
+    /// Goes on; `None` if that takes longer: to be called again after [`overfly_broker::service::WAITING_PAUSE`].
     pub(crate) fn go_on(&mut self, attachment: Option<&mut Attachment>) -> Option<Result<(), Error>> {
         match (self, attachment) {
             (Move::Steered(steered), Some(attachment)) => attachment.go_on_with(steered),

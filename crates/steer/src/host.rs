@@ -3,17 +3,15 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use overfly_link::broker::Holder;
+use overfly_broker::Holder;
+use overfly_broker::service::{
+    Admission, Service, Sockets, listen_at, open_socket, public_name, raise_descriptor_limit,
+};
 use rustix::io::Errno;
 
-use crate::admission::Admission;
 use crate::attachment::{Attachment, Options};
-use crate::broker::open_socket;
-use crate::door::{Sockets, raise_descriptor_limit};
 use crate::error::Error;
 use crate::netlink::Netlink;
-use crate::observers::{listen_at, public_name};
-use crate::service::Service;
 use crate::steering::Steering;
 
 /// Looks at a name that is taken by nobody who listens, and the time between them.

@@ -146,8 +146,8 @@ mod tests {
     use rustix::thread::sched_getaffinity;
 
     use super::*;
-    use crate::lab::{CLIENT, INTERFACE, Lab};
     use crate::{Attachment, Options, ReceiveOffload};
+    use overfly_lab::{CLIENT, INTERFACE, Lab};
 
     #[test]
     fn threads_receive_where_they_were_told_until_they_are_dropped() {

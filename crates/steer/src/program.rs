@@ -8,7 +8,7 @@ use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::{ProgramError, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader, Pod};
-use overfly_link::broker::Protocol;
+use overfly_broker::Protocol;
 use overfly_link::xdp::STACKS_MAX;
 use overfly_wire::MacAddr;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};

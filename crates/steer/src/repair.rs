@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::connection::{Connection, Parcel, flags};
+use overfly_broker::connection::{Connection, Parcel, flags};
 use overfly_wire::{ipv4, ipv6, tcp};
 use rustix::io::Errno;
 use rustix::net::{
@@ -48,8 +48,6 @@ const PIECE: usize = 64 * 1024;
 /// How long a segment of the peer's may take to be heard, and after how long it is said again.
 const HEARING: Duration = Duration::from_secs(1);
 const REPEAT: Duration = Duration::from_millis(20);
-/// How often it is looked whether it has been heard.
-pub(crate) const HEARING_PAUSE: Duration = Duration::from_millis(1);
 
 /// Whether this process may repair connections here.
 pub(crate) fn probe() -> Result<(), Errno> {
@@ -276,7 +274,7 @@ impl Repair {
     }
 
     /// The connection's frames reach the kernel from now on: it goes on. False if that has to wait for what the peer said last
-    /// to be heard: to be called again after [`HEARING_PAUSE`].
+    /// to be heard: to be called again after [`overfly_broker::service::WAITING_PAUSE`].
     pub(crate) fn go_on(&mut self) -> Result<bool, Errno> {
         let [unread, sent, unsent] = self.queues();
         let received_fin = self.connection().is(flags::FIN_RECEIVED);
@@ -549,7 +547,7 @@ mod tests {
             };
             let finish = |mut end: Repair| {
                 while !end.go_on().unwrap() {
-                    std::thread::sleep(HEARING_PAUSE);
+                    std::thread::sleep(overfly_broker::service::WAITING_PAUSE);
                 }
             };
             let first = restore(&sockets[0], &listener);

@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 
-use overfly_link::broker::Protocol;
+use overfly_broker::Protocol;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getsockname, listen, socket_with};
 

@@ -4,29 +4,27 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::message::{Gift, Kind, Part, StackPart, Wish, Word};
-use overfly_link::broker::{Deferral, Interface, LeftFrames};
+use overfly_broker::message::{Gift, Kind, Part, StackPart, Wish, Word};
+use overfly_broker::service::{Asked, Asker, Backing, Outcome, deliver};
+use overfly_broker::{Deferral, Interface, LeftFrames};
 use overfly_link::xdp::StackSockets;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt;
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
-use crate::broker::lock;
 use crate::claim::{Claims, identity};
 use crate::error::Error;
 use crate::firewall::ControlGroups;
 use crate::grants::Grants;
 use crate::handover::{Move, Within, parcel};
 use crate::netlink::{Changes, Monitor};
-use crate::observers::deliver;
 use crate::orphans::{self, Orphans, Teller};
 use crate::renewal;
 use crate::repair::Room;
-use crate::service::{Asked, Asker, Carrier, Outcome};
 
 /// How long a connection that one listener gave away waits for another to come, as long as somebody listens in the kernel: a server's
 /// new process may still be starting.
@@ -48,7 +46,10 @@ const DYING_MAX: Duration = Duration::from_secs(1);
 const LINGER_PAUSE: Duration = Duration::from_millis(50);
 
 /// What cannot be answered yet.
-pub(crate) enum Waiting {
+pub struct Waiting(Step);
+
+/// What is to come of it next.
+enum Step {
     /// A next hop is to answer, until then; `provoke`: the kernel has not been made to ask for it yet. `held` shows that the client
     /// has the local port.
     NextHop { wish: Wish, until: Instant, provoke: bool, held: Option<Arc<OwnedFd>> },
@@ -57,7 +58,7 @@ pub(crate) enum Waiting {
 }
 
 /// A connection of the kernel's on its way from one stack's listener to another's.
-pub(crate) struct Given {
+struct Given {
     /// The stack that gave it away.
     from: u16,
     listener: SocketAddr,
@@ -92,8 +93,8 @@ struct Lingering {
     orphans: Option<(Orphans, Instant)>,
 }
 
-/// An attachment, as a broker gives it away.
-pub(crate) struct Steering {
+/// An attachment, as a broker gives it away: the XDP program is detached with it.
+pub struct Steering {
     attachment: Arc<Mutex<Attachment>>,
     monitor: Monitor,
     /// When routes are read again because something changed.
@@ -128,7 +129,10 @@ pub(crate) struct Steering {
 
 impl Steering {
     /// In the network namespace of the calling thread.
-    pub(crate) fn new(mut attachment: Attachment) -> Result<Steering, Error> {
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(mut attachment: Attachment) -> Result<Steering, Error> {
         let monitor = Monitor::open().map_err(|errno| Error::system("netlink monitor", errno))?;
         // What changed while it attached, nobody has told.
         attachment.refresh_addresses()?;
@@ -158,7 +162,9 @@ impl Steering {
         })
     }
 
-    pub(crate) fn attachment(&self) -> Arc<Mutex<Attachment>> {
+    /// The attachment, between two requests. Do not hold it for long.
+    #[must_use]
+    pub fn attachment(&self) -> Arc<Mutex<Attachment>> {
         Arc::clone(&self.attachment)
     }
 
@@ -306,7 +312,7 @@ impl Steering {
             _ => None,
         };
         let steered = lock(&self.attachment).hand_over(stack, socket, parcel, self.room)?;
-        Ok(Waiting::Move(Move::Steered(Box::new(steered)), gift))
+        Ok(Waiting(Step::Move(Move::Steered(Box::new(steered)), gift)))
     }
 
     /// Grants [`Kind::PassOn`].
@@ -344,6 +350,10 @@ impl Steering {
     }
 }
 
+fn lock(attachment: &Mutex<Attachment>) -> MutexGuard<'_, Attachment> {
+    attachment.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Gives a new stack's sockets to a client. False if it does not read.
 fn give(socket: &OwnedFd, sockets: &StackSockets) -> bool {
     (0_u16..).zip(&sockets.queues).all(|(queue, descriptors)| {
@@ -365,8 +375,9 @@ fn give(socket: &OwnedFd, sockets: &StackSockets) -> bool {
     })
 }
 
-impl Carrier for Steering {
+impl Backing for Steering {
     type Waiting = Waiting;
+    type Error = Error;
 
     fn interface(&self) -> Interface {
         lock(&self.attachment).interface().clone()
@@ -463,13 +474,13 @@ impl Carrier for Steering {
         stack: Option<u16>,
         wish: Wish,
         descriptors: Vec<OwnedFd>,
-    ) -> Asked<Waiting> {
+    ) -> Asked<Waiting, Error> {
         let Wish { kind, protocol, v6only, local, remote, .. } = wish;
         // The kernel knows whether the addresses are the host's.
         if kind == Kind::HandOverPair {
             let all = || asker.may_do_all();
             return match Within::begin(descriptors, &mut self.claims, asker.peer, all, self.room) {
-                Ok(Some(begun)) => Asked::Later(Waiting::Move(begun, None)),
+                Ok(Some(begun)) => Asked::Later(Waiting(Step::Move(begun, None))),
                 Ok(None) => Asked::Now(Ok(None)),
                 Err(error) => Asked::Now(Err(error)),
             };
@@ -500,7 +511,7 @@ impl Carrier for Steering {
                 match held {
                     Ok(held) => {
                         let until = Instant::now() + NEIGHBOR_WAIT;
-                        return Asked::Later(Waiting::NextHop { wish, until, provoke: true, held });
+                        return Asked::Later(Waiting(Step::NextHop { wish, until, provoke: true, held }));
                     }
                     Err(error) => Err(error),
                 }
@@ -510,17 +521,17 @@ impl Carrier for Steering {
         Asked::Now(outcome.map(|()| None))
     }
 
-    fn go_on(&mut self, stack: Option<u16>, waiting: &mut Waiting) -> Option<Outcome> {
+    fn go_on(&mut self, stack: Option<u16>, waiting: &mut Waiting) -> Option<Outcome<Error>> {
         let mut attachment = lock(&self.attachment);
-        match waiting {
-            Waiting::Move(moving, gift) => {
+        match &mut waiting.0 {
+            Step::Move(moving, gift) => {
                 let outcome = moving.go_on(Some(&mut attachment))?;
                 if outcome.is_ok() {
                     self.gifts.extend(gift.take());
                 }
                 Some(outcome.map(|()| None))
             }
-            Waiting::NextHop { wish, until, provoke, held } => {
+            Step::NextHop { wish, until, provoke, held } => {
                 let remote = wish.remote;
                 let route = match attachment.try_route(remote.ip(), std::mem::take(provoke)) {
                     Ok(Ok(route)) => route,

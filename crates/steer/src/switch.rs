@@ -11,9 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::{Cluster, Protocol};
-use overfly_link::memif::MemifLink;
-use overfly_link::tap::TapLink;
+use overfly_broker::{Cluster, Protocol};
+use overfly_link::{Link, memif::MemifLink, tap::TapLink};
 use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::{MacAddr, ethernet, icmpv4, icmpv6, ipv4, ipv6, tcp};
 use rustix::event::{PollFd, PollFlags, poll};

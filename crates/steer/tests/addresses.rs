@@ -1,16 +1,15 @@
 //! Whose frames reach a stack: what comes from where, to which hardware address, and where the answers go. The kernel's routes,
 //! neighbours and rules decide; what it would refuse or answer by another way is left to it.
 
-mod lab;
-
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
-use overfly_link::broker::{Client, LeftFrames, observer};
+use overfly_broker::{Client, LeftFrames, observer};
+use overfly_lab::{Broker, CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::MacAddr;
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, bind, send, socket_with};
 
@@ -30,7 +29,7 @@ struct Scene {
     next_port: u16,
 }
 
-fn mac_of(namespace: &lab::Namespace) -> MacAddr {
+fn mac_of(namespace: &overfly_lab::Namespace) -> MacAddr {
     let text = namespace.within(|| {
         // /sys shows the devices of the namespace that mounted it.
         let output =

@@ -1,12 +1,11 @@
 //! One process, real frames: the kernel is on the other side of a veth pair.
 
-mod lab;
-
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::Link;
 use overfly_link::xdp::{HugePages, XdpLink};
 use overfly_steer::{Attachment, Error, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
@@ -141,7 +140,7 @@ fn a_raw_frame_reaches_the_peer() {
         }
         assert_eq!(link.counters().sent_frames, 2000);
         assert_eq!(link.counters().transmit_full, 0);
-        assert!(!link.transmit_pending());
+        assert!(!link.is_busy());
     }
 }
 
@@ -295,7 +294,7 @@ fn links_and_brokers_may_change_threads() {
     fn sent<T: Send>() {}
     sent::<XdpLink>();
     sent::<Attachment>();
-    sent::<overfly_steer::Broker>();
+    sent::<overfly_lab::Broker>();
 }
 
 /// Huge pages that the machine keeps free while this lives.

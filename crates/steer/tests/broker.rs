@@ -1,7 +1,5 @@
 //! Several processes: a broker, clients without privilege, and what is left when one of them is killed.
 
-mod lab;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,10 +7,11 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::broker::{Client, Lease, Leash, Refusal};
+use overfly_broker::{Client, Lease, Leash, Refusal};
+use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
@@ -147,9 +146,9 @@ fn listener() -> OwnedFd {
     socket
 }
 
-fn refused<T: std::fmt::Debug>(result: Result<T, overfly_link::Error>) -> Refusal {
+fn refused<T: std::fmt::Debug>(result: Result<T, overfly_broker::Error>) -> Refusal {
     match result {
-        Err(overfly_link::Error::Refused { refusal, .. }) => refusal,
+        Err(overfly_broker::Error::Refused { refusal, .. }) => refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -310,7 +309,7 @@ fn all_stacks_taken_is_said_and_the_places_come_back() {
         let mut late = Client::connect(broker.environment()).unwrap();
         let error = late.open_stack().unwrap_err();
         assert!(
-            matches!(&error, overfly_link::Error::Refused { refusal: Refusal::NoStack, reason } if reason.contains("attach with more stacks")),
+            matches!(&error, overfly_broker::Error::Refused { refusal: Refusal::NoStack, reason } if reason.contains("attach with more stacks")),
             "{error}"
         );
         drop(clients);
@@ -333,7 +332,7 @@ fn a_listener_everywhere_follows_the_interfaces_addresses() {
     let second = Ipv4Addr::new(10, 99, 0, 9);
     assert!(matches!(
         client.listen(Protocol::Tcp, SocketAddr::new(second.into(), 8080), true),
-        Err(overfly_link::Error::Refused { refusal: Refusal::NotLocal, .. })
+        Err(overfly_broker::Error::Refused { refusal: Refusal::NotLocal, .. })
     ));
     knock(&lab, HTTP);
     assert_eq!(link.receive(64, |_| ()), 1);
@@ -367,8 +366,8 @@ fn an_active_open_gets_its_route_and_its_frames() {
     let remote = SocketAddr::new(CLIENT.into(), 80);
     let route = client.connect_flow(Protocol::Tcp, 40_000, remote).unwrap();
     assert_eq!(route.source, SERVER);
-    let refusal_of = |result: Result<overfly_link::broker::Route, overfly_link::Error>| match result {
-        Err(overfly_link::Error::Refused { refusal, .. }) => refusal,
+    let refusal_of = |result: Result<overfly_broker::Route, overfly_broker::Error>| match result {
+        Err(overfly_broker::Error::Refused { refusal, .. }) => refusal,
         other => panic!("{other:?}"),
     };
     let mut other = Client::connect(broker.environment()).unwrap();
@@ -515,7 +514,7 @@ fn client_mac(broker: &Broker) -> MacAddr {
 
 #[test]
 fn nonsense_is_counted_and_harms_nobody() {
-    use overfly_link::broker::message::{Hello, Kind, Request, Role as Purpose, Token, Wish};
+    use overfly_broker::message::{Hello, Kind, Request, Role as Purpose, Token, Wish};
     use rustix::io::IoSliceMut;
     use rustix::net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,

@@ -1,15 +1,14 @@
 //! More connections than a broker has room for: silent ones of anybody's, and ones of a user that has a program's secret.
 
-mod lab;
-
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab};
-use overfly_link::Error;
-use overfly_link::broker::message::Reply;
-use overfly_link::broker::{Client, Leash, Refusal, observer};
-use overfly_steer::{Attachment, Broker, BrokerCounters, LocalBroker, Options};
+use overfly_broker::Error;
+use overfly_broker::message::Reply;
+use overfly_broker::service::Counters;
+use overfly_broker::{Client, Leash, Refusal, observer};
+use overfly_lab::{Broker, INTERFACE, Lab};
+use overfly_steer::{Attachment, Options, over_memif};
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, socket_with,
 };
@@ -52,12 +51,7 @@ fn is_full(error: &Error) -> bool {
 }
 
 /// Anybody connects and says nothing, over and over; processes of programs come and go as ever.
-fn withstands_silence(
-    lab: &Lab,
-    environment: &str,
-    public: &str,
-    counters: impl Fn() -> BrokerCounters + Send,
-) {
+fn withstands_silence(lab: &Lab, environment: &str, public: &str, counters: impl Fn() -> Counters + Send) {
     let (name, _) = environment.split_once(':').unwrap();
     for name in [name, public] {
         let before = counters();
@@ -102,8 +96,7 @@ fn nor_does_it_over_memif() {
     raise_limit();
     let lab = Lab::new(1);
     let place = "@crowd".parse().unwrap();
-    let broker =
-        lab.server.within(|| LocalBroker::over_memif(&place, "10.98.0.1".parse().unwrap(), 24).unwrap());
+    let broker = lab.server.within(|| over_memif(&place, "10.98.0.1".parse().unwrap(), 24).unwrap());
     let public = format!("{}memif:{place}", observer::PREFIX);
     withstands_silence(&lab, broker.environment(), &public, || broker.counters());
 }

@@ -1,11 +1,10 @@
 //! Two stacks face each other over veth: what is sent arrives, whole and in order; sleeping works; one call sends a ring.
 
-mod lab;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::{XdpLink, kick};
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_testing::kernel::napis_have_threads;
@@ -129,7 +128,7 @@ fn every_frame_arrives_whole_and_in_order() {
             sender.flush();
             std::thread::yield_now();
         }
-        while sender.transmit_pending() {
+        while sender.is_busy() {
             sender.flush();
         }
     });
@@ -175,20 +174,20 @@ fn a_kick_that_is_underway_is_asked_for_again_only_for_new_frames() {
     let mut pair = Pair::new(Options::default());
     let frame = pair.headers(60);
     for underway in [false, true] {
-        assert!(pair.sender.publish(underway).is_none(), "there is nothing to take");
+        assert!(pair.sender.post(underway).is_none(), "there is nothing to take");
     }
     for kicks in [2, 4] {
         pair.put(&frame);
-        assert!(pair.sender.publish(true).is_some(), "a frame that is new");
+        assert!(pair.sender.post(true).is_some(), "a frame that is new");
         for _ in 0..3 {
-            assert!(pair.sender.publish(true).is_none(), "whoever kicks takes it");
+            assert!(pair.sender.post(true).is_none(), "whoever kicks takes it");
         }
-        let Some(socket) = pair.sender.publish(false) else {
+        let Some(socket) = pair.sender.post(false) else {
             panic!("nobody kicks, and the frame is still there");
         };
         kick(socket).unwrap();
         assert_eq!(pair.sender.counters().kicks, kicks);
-        assert!(pair.sender.publish(false).is_none(), "it was taken");
+        assert!(pair.sender.post(false).is_none(), "it was taken");
     }
 }
 
@@ -218,7 +217,7 @@ fn a_device_that_takes_nothing_is_tried_once_for_each_look() {
         pair.put(&frame);
         pair.sender.flush();
     }
-    assert!(pair.sender.transmit_pending());
+    assert!(pair.sender.is_busy());
     let refusals = pair.sender.counters().transmit_again;
     assert_eq!(refusals, 1, "refusals while nothing changed");
     for looks in 1..=3 {
@@ -264,10 +263,10 @@ fn one_call_sends_a_whole_ring_where_the_kernel_allows() {
     let begin = Instant::now();
     pair.sender.flush();
     let kicks = pair.sender.counters().kicks - before;
-    while pair.sender.transmit_pending() && begin.elapsed() < Duration::from_secs(1) {
+    while pair.sender.is_busy() && begin.elapsed() < Duration::from_secs(1) {
         pair.sender.flush();
     }
-    assert!(!pair.sender.transmit_pending());
+    assert!(!pair.sender.is_busy());
     let mut received = 0;
     while received < 256 && begin.elapsed() < Duration::from_secs(2) {
         received += pair.receiver.receive(64, |_| ());

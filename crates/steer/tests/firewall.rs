@@ -1,8 +1,6 @@
 //! The host's firewall is heeded: whom the kernel would not let in, no stack serves. The kernel is the judge: each peer tries
 //! its listener first, and the stack's afterwards, behind the same rules.
 
-mod lab;
-
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -10,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab, SERVER, SERVER_V6};
-use overfly_link::xdp::XdpLink;
+use overfly_lab::{INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::{Link, xdp::XdpLink};
 use overfly_steer::{Attachment, Options, Protocol};
 use overfly_testing::{Random, fresh_seed};
 use overfly_wire::{ethernet, ipv4, ipv6, tcp};
@@ -50,7 +48,7 @@ impl Site {
         lab.server.run("route add 10.98.0.0/16 dev veth0");
         lab.server.run("route add fd98::/16 dev veth0");
         // Rules that drop neighbour discovery are not what is compared.
-        let known = |side: &lab::Namespace, address: IpAddr, mac: &str| {
+        let known = |side: &overfly_lab::Namespace, address: IpAddr, mac: &str| {
             side.run(&format!("neigh replace {address} lladdr {} dev veth0 nud permanent", mac.trim()));
         };
         let (servers, clients) = (mac_of(&lab.server), mac_of(&lab.client));
@@ -161,7 +159,7 @@ fn answers(sockets: &[(IpAddr, Option<OwnedFd>)], wait: Duration) -> BTreeMap<Ip
 }
 
 /// The hardware address of a side's interface, which `/sys` of another namespace does not show.
-fn mac_of(side: &lab::Namespace) -> String {
+fn mac_of(side: &overfly_lab::Namespace) -> String {
     let shown = side.command("ip", &["-br", "link", "show", "dev", INTERFACE]);
     shown.split_whitespace().nth(2).expect("an address").to_owned()
 }

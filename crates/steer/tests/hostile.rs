@@ -1,8 +1,6 @@
 //! Clients that have a program's secret and want more than the kernel would give them. Each is a thread of uid 65534 without
 //! capabilities; what it is after is root's, or another user's.
 
-mod lab;
-
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -10,12 +8,13 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::Error;
-use overfly_link::broker::connection::{Connection, flags};
-use overfly_link::broker::{Client, PairEnd, Refusal};
+use overfly_broker::Error;
+use overfly_broker::connection::{Connection, flags};
+use overfly_broker::{Client, PairEnd, Refusal};
+use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
 use rustix::process::Uid;
 

@@ -1,13 +1,12 @@
 //! Frames of several segments: they arrive whole and in their flow's order, beside those of AF_XDP; and whoever has the socket that
 //! sends them reaches nothing but the interface.
 
-mod lab;
-
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::{StackSockets, XdpLink};
 use overfly_steer::{Attachment, Options};
 use overfly_testing::Random;
@@ -226,7 +225,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     assert!(counters.frames > 10_000 && counters.followers > 100, "{counters:?}");
     assert!(counters.in_place > 3_000 && counters.in_place < counters.frames, "{counters:?}");
     assert!(counters.calls < counters.frames, "several leave in one call: {counters:?}");
-    assert!(!link.transmit_pending());
+    assert!(!link.is_busy());
     assert_eq!((counters.dropped, counters.failed, counters.interface_down), (0, 0, 0));
 }
 
@@ -265,7 +264,7 @@ fn frames_that_lie_are_counted_and_harm_nobody() {
     while !receive(&watcher, &mut buffer).is_some_and(|length| arrived(&buffer[..length])) {
         assert!(Instant::now() < end, "{:?}", link.long_frame_counters());
     }
-    assert!(!link.transmit_pending());
+    assert!(!link.is_busy());
 }
 
 /// What is still waiting when the interface goes is dropped and counted, and nobody waits for it.
@@ -284,7 +283,7 @@ fn an_interface_that_goes_takes_waiting_frames_along() {
     lab.part();
     link.flush();
     assert_eq!(link.long_frame_counters().interface_down, 1);
-    assert!(!link.transmit_pending());
+    assert!(!link.is_busy());
 }
 
 #[test]

@@ -1,12 +1,11 @@
 //! Packets of several descriptors: of a large MTU, sent and received, and of several segments, as a peer's kernel sends them. What
 //! arrives is whole; what cannot arrive whole does not arrive.
 
-mod lab;
-
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, Unfinished, ethernet, ipv4, tcp};
@@ -141,7 +140,7 @@ fn every_length_arrives(mtu: u32, options: Options, on_the_way: u64, count: u64)
             }
         });
         let (mut next, begin) = (0, Instant::now());
-        while next < count || sender.transmit_pending() {
+        while next < count || sender.is_busy() {
             while next < count && next < arrived.load(Ordering::Acquire) + on_the_way {
                 let length = length_of(next, longest);
                 let Some(buffer) = sender.frame() else { break };

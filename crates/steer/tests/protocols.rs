@@ -1,15 +1,14 @@
 //! IPv6, UDP and ICMP errors, with the kernel on the other side and beside the stack.
 
-mod lab;
-
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
-use overfly_link::broker::{Client, Refusal};
+use overfly_broker::{Client, Refusal};
+use overfly_lab::{Broker, CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socket_with};
@@ -262,7 +261,10 @@ fn ipv6_addresses_that_come_and_go_are_followed_and_routes_are_told() {
     let there = SocketAddr::new(second.into(), 8080);
     client.listen(Protocol::Tcp, "[::]:8080".parse().unwrap(), true).unwrap();
     let refused = client.listen(Protocol::Udp, there, true).unwrap_err();
-    assert!(matches!(refused, overfly_link::Error::Refused { refusal: Refusal::NotLocal, .. }), "{refused}");
+    assert!(
+        matches!(refused, overfly_broker::Error::Refused { refusal: Refusal::NotLocal, .. }),
+        "{refused}"
+    );
     lab.server.run(&format!("address add {second}/64 dev {INTERFACE}"));
     wait_until("the new address is known", || {
         client.refresh_interface().unwrap().addresses.contains(&(second.into(), 64))
@@ -280,10 +282,13 @@ fn ipv6_addresses_that_come_and_go_are_followed_and_routes_are_told() {
         assert!(mac.contains(&route.next_hop.to_string()), "{mac}");
     }
     let asleep = client.route("fd99::77".parse().unwrap()).unwrap_err();
-    assert!(matches!(asleep, overfly_link::Error::Refused { refusal: Refusal::NoNeighbor, .. }), "{asleep}");
+    assert!(
+        matches!(asleep, overfly_broker::Error::Refused { refusal: Refusal::NoNeighbor, .. }),
+        "{asleep}"
+    );
     let elsewhere = client.route("::1".parse().unwrap()).unwrap_err();
     assert!(
-        matches!(elsewhere, overfly_link::Error::Refused { refusal: Refusal::RouteElsewhere, .. }),
+        matches!(elsewhere, overfly_broker::Error::Refused { refusal: Refusal::RouteElsewhere, .. }),
         "{elsewhere}"
     );
     assert_eq!(broker.counters().undoing_failed, 0);

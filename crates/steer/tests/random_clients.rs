@@ -1,18 +1,16 @@
 //! Several clients that have the secret say anything at all to a broker, with any descriptors, in a random order. It must not panic,
 //! must not lose a descriptor, and must go on serving an honest client. `OVERFLY_SEED` repeats a run.
 
-mod lab;
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::broker::connection::Connection;
-use overfly_link::broker::message::{Hello, Kind, Request, Role, Token, Wish};
-use overfly_link::broker::{Client, Cluster, observer};
+use overfly_broker::connection::Connection;
+use overfly_broker::message::{Hello, Kind, Request, Role, Token, Wish};
+use overfly_broker::{Client, Cluster, observer};
+use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::messages;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_testing::{Random, fresh_seed, process};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,

@@ -1,16 +1,15 @@
 //! The interface goes away and comes back, again and again: each time its stacks go on, and nothing piles up.
 
-mod lab;
-
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab, SERVER};
-use overfly_link::broker::{Client, Heard, Lease};
+use overfly_broker::{Client, Heard, Lease};
+use overfly_lab::{Broker, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet};
 
 const SERVICE: SocketAddr = SocketAddr::new(IpAddr::V4(SERVER), 8080);
@@ -64,7 +63,7 @@ fn is_reached(lab: &Lab, link: &mut XdpLink, own: MacAddr) {
     assert!(link.counters().sent_frames > sent);
     wait_until("the kernel takes what is sent", || {
         link.flush();
-        !link.transmit_pending()
+        !link.is_busy()
     });
 }
 

@@ -1,17 +1,16 @@
 //! Two processes share one queue's pool. One of them is killed or stopped again and again, at any moment; the other never notices.
 
-mod lab;
-
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::broker::Client;
+use overfly_broker::Client;
+use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Broker, Options, Protocol};
+use overfly_steer::{Attachment, Options, Protocol};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 use rustix::process::{Pid, Signal, kill_process};
 

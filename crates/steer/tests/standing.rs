@@ -1,20 +1,20 @@
 //! A broker that stands as a service ends, and another one takes its place: what its clients hear, who is tied to whom, and who may come
 //! back as whom.
 
-mod lab;
-
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab};
-use overfly_link::broker::message::{Hello, Role, Token};
-use overfly_link::broker::{Client, Heard, Holder, Lease, Leash, Parting, Refusal, observer};
+use overfly_broker::Error;
+use overfly_broker::message::{Hello, Role, Token};
+use overfly_broker::service::{Admission, Applicant, Event, Share};
+use overfly_broker::{Client, Heard, Holder, Lease, Leash, Parting, Refusal, observer};
+use overfly_lab::{INTERFACE, Lab};
+use overfly_link::messages;
 use overfly_link::xdp::XdpLink;
-use overfly_link::{Error, messages};
-use overfly_steer::{Admission, Applicant, Event, Options, Share, stand};
+use overfly_steer::{Options, stand};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,

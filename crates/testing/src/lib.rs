@@ -4,6 +4,7 @@
 
 pub mod bytes;
 mod folder;
+pub mod fuzz;
 pub mod kernel;
 pub mod manual;
 pub mod process;

@@ -14,11 +14,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::agent::{Seek, answer};
-use overfly_link::broker::message::MESSAGE_LEN_MAX;
+use overfly_broker::agent::{Seek, answer};
+use overfly_broker::message::MESSAGE_LEN_MAX;
+use overfly_broker::service::{Agent, Applicant, Caller, readable};
 use overfly_link::messages;
 use overfly_profile::InForce;
-use overfly_steer::{Agent, Applicant, Caller, host_pod, readable};
+use overfly_steer::host_pod;
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::RecvFlags;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use overfly_link::Error;
-use overfly_link::broker::{Heard, Lease, Refusal};
+use overfly_broker::Error;
+use overfly_broker::{Heard, Lease, Refusal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

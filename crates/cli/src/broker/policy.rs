@@ -3,7 +3,7 @@
 use std::os::linux::fs::MetadataExt;
 use std::path::Path;
 
-use overfly_steer::{Applicant, Share};
+use overfly_broker::service::{Applicant, Share};
 use serde::Deserialize;
 
 /// Rules, of which the first that fits counts.

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use overfly_link::Error;
-use overfly_link::broker::Lease;
-use overfly_link::broker::agent::{AGENT_ENVIRONMENT, PATH, seek};
+use overfly_broker::Error;
+use overfly_broker::Lease;
+use overfly_broker::agent::{AGENT_ENVIRONMENT, PATH, seek};
 
 /// The agent's place, as seen from here.
 pub(crate) struct Place {
@@ -39,7 +39,7 @@ impl Place {
         match seek(&self.path, interface) {
             Ok(Some(name)) => match Lease::at(&name) {
                 Ok(lease) => Answer::Served(lease),
-                Err(Error::BrokerGone { .. }) => Answer::Again,
+                Err(Error::Gone { .. }) => Answer::Again,
                 Err(error) => Answer::No(error.to_string()),
             },
             // It was started by another agent, or by somebody else of root's.
@@ -48,10 +48,10 @@ impl Place {
                 Ok(None) => {
                     Answer::No(format!("{interface} is served by somebody whom this user cannot trust"))
                 }
-                Err(Error::BrokerGone { .. }) => Answer::Again,
+                Err(Error::Gone { .. }) => Answer::Again,
                 Err(error) => Answer::No(error.to_string()),
             },
-            Err(Error::BrokerGone { .. }) => Answer::No(format!("no agent answers at {path}")),
+            Err(Error::Gone { .. }) => Answer::No(format!("no agent answers at {path}")),
             Err(error) => no(error),
         }
     }

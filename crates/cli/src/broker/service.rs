@@ -5,10 +5,11 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use overfly_link::broker::agent::PATH;
+use overfly_broker::agent::PATH;
+use overfly_broker::service::{Admission, Applicant, Event, Share};
 use overfly_load::Page;
 use overfly_profile::{InForce, Profile};
-use overfly_steer::{Admission, Applicant, Event, Share, stand};
+use overfly_steer::stand;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::low_level::pipe;
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use overfly_link::broker::observer;
+use overfly_broker::observer;
 
 use super::{Finding, State, capabilities_missing};
 

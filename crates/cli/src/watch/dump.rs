@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use overfly_link::watch::Capture;
+use overfly_broker::watch::Capture;
 
 use super::filter::Filter;
 use super::pcapng::Writer;

@@ -203,7 +203,7 @@ fn labels((interface, program): &Key, more: Option<(&str, &str)>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use overfly_link::broker::LeftFrames;
+    use overfly_broker::LeftFrames;
 
     use super::super::top::tests::sample;
     use super::*;

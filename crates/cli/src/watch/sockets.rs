@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use overfly_link::watch::{Kind, Row, Timer};
+use overfly_broker::watch::{Kind, Row, Timer};
 use overfly_terminal::{print, print_json};
 use serde_json::json;
 

@@ -234,7 +234,7 @@ fn table(samples: &[Sample], left: &[Left]) -> String {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use overfly_link::broker::LeftFrames;
+    use overfly_broker::LeftFrames;
 
     use super::*;
 

@@ -9,9 +9,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use overfly_bench::lab::Lab;
-use overfly_link::broker::message::{Reply, Shown, ShownPart};
+use overfly_broker::message::{Reply, Shown, ShownPart};
+use overfly_broker::watch::{self, Kind, Row, Show};
 use overfly_link::messages;
-use overfly_link::watch::{self, Kind, Row, Show};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen,

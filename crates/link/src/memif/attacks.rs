@@ -25,6 +25,7 @@ use super::rendezvous::{self, Found};
 use super::ring::{Descriptor, NEXT};
 use super::tests::{PATIENCE, any_address, connect_both, one_pair, send};
 use super::*;
+use crate::Link;
 
 fn address_of(path: &Path) -> Address {
     path.to_str().unwrap().parse().unwrap()

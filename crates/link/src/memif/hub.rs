@@ -8,6 +8,7 @@ use std::time::Instant;
 use overfly_wire::{FrameSink, Unfinished};
 
 use super::{Counters, FRAME_LEN_MAX, MemifLink, State};
+use crate::counters::counters;
 use crate::finish;
 
 /// A hardware address.
@@ -26,41 +27,25 @@ const LINKS_MAX: usize = 1024;
 const PROTOCOL_TCP: u8 = 6;
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 
-/// What a [`Hub`] has done besides what its links count.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HubCounters {
-    /// Broadcasts and multicasts, sent over all links.
-    pub flooded: u64,
-    /// Frames dropped because nobody is known to have the address that they are for.
-    pub dropped_unknown: u64,
-    /// Received frames dropped because their source address is another link's, or nobody can have it.
-    pub refused_sources: u64,
-    /// Links that were not taken because the others have all the memory or all the places.
-    pub refused_links: u64,
-    /// Frames dropped because the link's ring was full.
-    pub dropped_full: u64,
-    /// Frames dropped because there is no link.
-    pub dropped_no_peer: u64,
-    /// Links that were taken out because their peer had gone.
-    pub peers_gone: u64,
-    /// Links that were taken out because their peer broke the protocol.
-    pub peers_broken: u64,
-}
-
-impl HubCounters {
-    /// Each counter with its name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("flooded", self.flooded),
-            ("dropped_unknown", self.dropped_unknown),
-            ("refused_sources", self.refused_sources),
-            ("refused_links", self.refused_links),
-            ("dropped_full", self.dropped_full),
-            ("dropped_no_peer", self.dropped_no_peer),
-            ("peers_gone", self.peers_gone),
-            ("peers_broken", self.peers_broken),
-        ]
-        .into_iter()
+counters! {
+    /// What a [`Hub`] has done besides what its links count.
+    HubCounters {
+        /// Broadcasts and multicasts, sent over all links.
+        flooded,
+        /// Frames dropped because nobody is known to have the address that they are for.
+        dropped_unknown,
+        /// Received frames dropped because their source address is another link's, or nobody can have it.
+        refused_sources,
+        /// Links that were not taken because the others have all the memory or all the places.
+        refused_links,
+        /// Frames dropped because the link's ring was full.
+        dropped_full,
+        /// Frames dropped because there is no link.
+        dropped_no_peer,
+        /// Links that were taken out because their peer had gone.
+        peers_gone,
+        /// Links that were taken out because their peer broke the protocol.
+        peers_broken,
     }
 }
 

@@ -17,6 +17,7 @@ use super::region::Region;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
 use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings, rendezvous, sleep};
 use crate::Error;
+use crate::counters::counters;
 
 /// Entries written before they are shown to the peer, if nobody flushes earlier.
 const PUBLISH_BATCH: u16 = 32;
@@ -32,78 +33,37 @@ const IDLE_WAKEUPS_MAX: u32 = 1 << 16;
 /// Calls of `receive` in a row that find nothing before the control socket is asked whether the peer lives: some milliseconds.
 const EMPTY_RECEIVES: u32 = 1 << 16;
 
-/// What a [`MemifLink`] has done, and every reason for which it did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames handed to the caller of [`MemifLink::receive`].
-    pub received_frames: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Frames dropped because a descriptor points out of the shared memory.
-    pub receive_invalid: u64,
-    /// Frames dropped because they are longer than any frame may be.
-    pub receive_too_long: u64,
-    /// Frames dropped because their last descriptor says that they go on.
-    pub receive_unfinished: u64,
-    /// Frames committed.
-    pub sent_frames: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Frames that took several buffers.
-    pub sent_chained: u64,
-    /// Frames that were written elsewhere first, because the buffers for them are not one after the other.
-    pub sent_copied: u64,
-    /// [`FrameSink::frame`] had no free buffer: the peer does not keep up.
-    pub transmit_full: u64,
-    /// [`FrameSink::frame`] was asked after the peer had gone.
-    pub transmit_down: u64,
-    /// Frames dropped because the peer's buffers turned out to be too short for them.
-    pub transmit_no_room: u64,
-    /// Interrupts sent: the peer was asleep.
-    pub interrupts: u64,
-    /// Interrupts received.
-    pub wakeups: u64,
-}
-
-impl Counters {
-    /// Each counter with its name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("received_frames", self.received_frames),
-            ("received_bytes", self.received_bytes),
-            ("receive_invalid", self.receive_invalid),
-            ("receive_too_long", self.receive_too_long),
-            ("receive_unfinished", self.receive_unfinished),
-            ("sent_frames", self.sent_frames),
-            ("sent_bytes", self.sent_bytes),
-            ("sent_chained", self.sent_chained),
-            ("sent_copied", self.sent_copied),
-            ("transmit_full", self.transmit_full),
-            ("transmit_down", self.transmit_down),
-            ("transmit_no_room", self.transmit_no_room),
-            ("interrupts", self.interrupts),
-            ("wakeups", self.wakeups),
-        ]
-        .into_iter()
-    }
-}
-
-impl core::ops::AddAssign for Counters {
-    fn add_assign(&mut self, other: Counters) {
-        self.received_frames += other.received_frames;
-        self.received_bytes += other.received_bytes;
-        self.receive_invalid += other.receive_invalid;
-        self.receive_too_long += other.receive_too_long;
-        self.receive_unfinished += other.receive_unfinished;
-        self.sent_frames += other.sent_frames;
-        self.sent_bytes += other.sent_bytes;
-        self.sent_chained += other.sent_chained;
-        self.sent_copied += other.sent_copied;
-        self.transmit_full += other.transmit_full;
-        self.transmit_down += other.transmit_down;
-        self.transmit_no_room += other.transmit_no_room;
-        self.interrupts += other.interrupts;
-        self.wakeups += other.wakeups;
+counters! {
+    /// What a [`MemifLink`] has done, and every reason for which it did not.
+    Counters {
+        /// Frames handed to the caller of [`MemifLink::receive`].
+        received_frames,
+        /// Their bytes.
+        received_bytes,
+        /// Frames dropped because a descriptor points out of the shared memory.
+        receive_invalid,
+        /// Frames dropped because they are longer than any frame may be.
+        receive_too_long,
+        /// Frames dropped because their last descriptor says that they go on.
+        receive_unfinished,
+        /// Frames committed.
+        sent_frames,
+        /// Their bytes.
+        sent_bytes,
+        /// Frames that took several buffers.
+        sent_chained,
+        /// Frames that were written elsewhere first, because the buffers for them are not one after the other.
+        sent_copied,
+        /// [`FrameSink::frame`] had no free buffer: the peer does not keep up.
+        transmit_full,
+        /// [`FrameSink::frame`] was asked after the peer had gone.
+        transmit_down,
+        /// Frames dropped because the peer's buffers turned out to be too short for them.
+        transmit_no_room,
+        /// Interrupts sent: the peer was asleep.
+        interrupts,
+        /// Interrupts received.
+        wakeups,
     }
 }
 

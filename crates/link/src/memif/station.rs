@@ -8,7 +8,7 @@ use overfly_wire::{FrameSink, Unfinished};
 
 use super::bell::Bell;
 use super::{Address, Connection, Hub, Keeper, Listener, MemifLink, Settings};
-use crate::Error;
+use crate::{Each, Error, Gone, Link, each_of};
 
 /// Calls of `receive` that find nothing before the socket is asked for new clients: less than a millisecond.
 const EMPTY_RECEIVES: u32 = 1024;
@@ -58,76 +58,6 @@ impl Station {
             empty_receives: 0,
             wanted_since: None,
         })
-    }
-
-    /// Whether this stack listens, and so takes clients.
-    pub fn set_accepting(&mut self, accepting: bool) {
-        if accepting == self.accepting {
-            return;
-        }
-        self.accepting = accepting;
-        let socket = self.listener.socket();
-        if accepting {
-            self.bell.ring_for(socket);
-        } else {
-            self.bell.ring_no_more_for(socket);
-        }
-    }
-
-    /// As [`Hub::receive`], and looks for new clients now and then.
-    #[inline]
-    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        if core::mem::take(&mut self.rang) {
-            self.accept();
-        }
-        let accepting = self.accepting;
-        let count = self.hub.receive(budget, |frame| {
-            if accepting || !is_syn(frame) {
-                each(frame);
-            }
-        });
-        if count == 0 {
-            self.empty_receives += 1;
-            if self.empty_receives >= EMPTY_RECEIVES {
-                self.empty_receives = 0;
-                self.accept();
-            }
-        }
-        count
-    }
-
-    /// As [`Hub::flush`].
-    #[inline]
-    pub fn flush(&mut self) {
-        self.hub.flush();
-    }
-
-    /// As [`MemifLink::arm`].
-    pub fn arm(&mut self) -> bool {
-        self.rang = true;
-        self.hub.arm()
-    }
-
-    /// Its descriptor was readable: for frames, or because there is a client.
-    pub fn rang(&mut self) {
-        self.rang = true;
-    }
-
-    /// A handshake goes on: sleep for a millisecond at most.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.listener.is_greeting()
-    }
-
-    /// What to sleep on. It stays the same.
-    #[must_use]
-    pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
-    }
-
-    /// As [`Hub::take_gone`].
-    pub fn take_gone(&mut self) -> Vec<[u8; 6]> {
-        self.hub.take_gone()
     }
 
     /// The clients.
@@ -187,6 +117,75 @@ fn is_syn(frame: &[u8]) -> bool {
         _ => None,
     };
     segment.and_then(|segment| segment.get(13)).is_some_and(|flags| flags & (SYN | ACK) == SYN)
+}
+
+impl Link for Station {
+    /// As [`Hub::receive`], and looks for new clients now and then.
+    #[inline]
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        if core::mem::take(&mut self.rang) {
+            self.accept();
+        }
+        let accepting = self.accepting;
+        let count = self.hub.receive(budget, |frame| {
+            if accepting || !is_syn(frame) {
+                each(frame);
+            }
+        });
+        if count == 0 {
+            self.empty_receives += 1;
+            if self.empty_receives >= EMPTY_RECEIVES {
+                self.empty_receives = 0;
+                self.accept();
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        self.hub.flush();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.rang = true;
+        self.hub.arm()
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        core::iter::once(self.bell.as_fd())
+    }
+
+    fn rang(&mut self) {
+        self.rang = true;
+    }
+
+    /// A handshake goes on.
+    fn is_busy(&self) -> bool {
+        self.listener.is_greeting()
+    }
+
+    fn take_gone(&mut self) -> Option<Gone> {
+        Gone::those(self.hub.take_gone())
+    }
+
+    fn set_accepting(&mut self, accepting: bool) {
+        if accepting == self.accepting {
+            return;
+        }
+        self.accepting = accepting;
+        let socket = self.listener.socket();
+        if accepting {
+            self.bell.ring_for(socket);
+        } else {
+            self.bell.ring_no_more_for(socket);
+        }
+    }
+
+    fn each_counter(&self, each: Each<'_>) {
+        each("now", "peers", self.hub.links() as u64);
+        each_of("link", self.hub.link_counters().named().chain(self.hub.counters().named()), each);
+    }
 }
 
 impl FrameSink for Station {

@@ -10,6 +10,7 @@ use rustix::thread::sched_yield;
 use zerocopy::IntoBytes;
 
 use crate::Error;
+use crate::counters::counters;
 use crate::finish;
 use crate::virtio::{HEADER_LEN, Header};
 
@@ -24,47 +25,29 @@ const FLOW_BITS: u32 = 512;
 const IPV6: u8 = 6;
 const PROTOCOL_TCP: u8 = 6;
 
-/// What was sent as frames that the kernel cuts, and every reason for which it was not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames of several segments that the kernel took.
-    pub frames: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Of those frames, how many had their payload read where the flow keeps it.
-    pub in_place: u64,
-    /// Frames of several segments that were cut here, because the interface that came back takes none.
-    pub cut: u64,
-    /// Frames of one segment that went the same way, to stay behind those of their flow.
-    pub followers: u64,
-    /// System calls.
-    pub calls: u64,
-    /// The kernel had no room (EAGAIN): what is left goes later.
-    pub again: u64,
-    /// The device dropped a frame (ENOBUFS).
-    pub dropped: u64,
-    /// Dropped because the interface is down or gone.
-    pub interface_down: u64,
-    /// Dropped because the kernel refused the frame.
-    pub failed: u64,
-}
-
-impl Counters {
-    /// Each counter with its name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("long_frames", self.frames),
-            ("long_frame_bytes", self.bytes),
-            ("long_frame_in_place", self.in_place),
-            ("long_frame_cut", self.cut),
-            ("long_frame_followers", self.followers),
-            ("long_frame_calls", self.calls),
-            ("long_frame_again", self.again),
-            ("long_frame_dropped", self.dropped),
-            ("long_frame_interface_down", self.interface_down),
-            ("long_frame_failed", self.failed),
-        ]
-        .into_iter()
+counters! {
+    /// What was sent as frames that the kernel cuts, and every reason for which it was not.
+    Counters {
+        /// Frames of several segments that the kernel took.
+        frames as "long_frames",
+        /// Their bytes.
+        bytes as "long_frame_bytes",
+        /// Of those frames, how many had their payload read where the flow keeps it.
+        in_place as "long_frame_in_place",
+        /// Frames of several segments that were cut here, because the interface that came back takes none.
+        cut as "long_frame_cut",
+        /// Frames of one segment that went the same way, to stay behind those of their flow.
+        followers as "long_frame_followers",
+        /// System calls.
+        calls as "long_frame_calls",
+        /// The kernel had no room (EAGAIN): what is left goes later.
+        again as "long_frame_again",
+        /// The device dropped a frame (ENOBUFS).
+        dropped as "long_frame_dropped",
+        /// Dropped because the interface is down or gone.
+        interface_down as "long_frame_interface_down",
+        /// Dropped because the kernel refused the frame.
+        failed as "long_frame_failed",
     }
 }
 

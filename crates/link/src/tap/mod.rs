@@ -20,53 +20,37 @@ use overfly_wire::{FrameSink, MacAddr, Unfinished};
 use rustix::io::{Errno, read, write};
 use zerocopy::IntoBytes;
 
-use crate::Error;
+use crate::counters::counters;
 use crate::virtio::{HEADER_LEN, Header};
+use crate::{Each, Error, Link, each_of};
 
 /// Bytes of the longest frame: a TCP payload of 65,435 bytes and its headers (`segment_offload` of `overfly_engine::Config`).
 pub const FRAME_LEN_MAX: usize = 65_435 + 114;
 /// Bytes of an IP packet at most, with its Ethernet header: what the kernel sends.
 const RECEIVED_LEN_MAX: usize = 65_535 + 14;
 
-/// What a [`TapLink`] has done, and every reason for which it did not.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
-    /// Frames handed to the caller of `receive`.
-    pub received_frames: u64,
-    /// Their bytes.
-    pub received_bytes: u64,
-    /// Reads that failed, other than because there was nothing: the device is down or gone. At a [`TapPort`], frames that the
-    /// broker handed over and that make no sense.
-    pub receive_failed: u64,
-    /// Frames for a [`TapPort`] that were dropped because it had not taken those before.
-    pub receive_missed: u64,
-    /// Frames written.
-    pub sent_frames: u64,
-    /// Their bytes.
-    pub sent_bytes: u64,
-    /// Frames dropped because the kernel had no room for them.
-    pub transmit_dropped: u64,
-    /// Frames dropped because the device is down or gone.
-    pub transmit_interface_down: u64,
-    /// Frames dropped because the kernel refused them.
-    pub transmit_failed: u64,
-}
-
-impl Counters {
-    /// Each counter with its name.
-    pub fn named(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        [
-            ("received_frames", self.received_frames),
-            ("received_bytes", self.received_bytes),
-            ("receive_failed", self.receive_failed),
-            ("receive_missed", self.receive_missed),
-            ("sent_frames", self.sent_frames),
-            ("sent_bytes", self.sent_bytes),
-            ("transmit_dropped", self.transmit_dropped),
-            ("transmit_interface_down", self.transmit_interface_down),
-            ("transmit_failed", self.transmit_failed),
-        ]
-        .into_iter()
+counters! {
+    /// What a [`TapLink`] has done, and every reason for which it did not.
+    Counters {
+        /// Frames handed to the caller of `receive`.
+        received_frames,
+        /// Their bytes.
+        received_bytes,
+        /// Reads that failed, other than because there was nothing: the device is down or gone. At a [`TapPort`], frames that the
+        /// broker handed over and that make no sense.
+        receive_failed,
+        /// Frames for a [`TapPort`] that were dropped because it had not taken those before.
+        receive_missed,
+        /// Frames written.
+        sent_frames,
+        /// Their bytes.
+        sent_bytes,
+        /// Frames dropped because the kernel had no room for them.
+        transmit_dropped,
+        /// Frames dropped because the device is down or gone.
+        transmit_interface_down,
+        /// Frames dropped because the kernel refused them.
+        transmit_failed,
     }
 }
 
@@ -78,8 +62,8 @@ struct Outbox {
     counters: Counters,
 }
 
-/// One queue's data path: [`TapLink::receive`], then write frames ([`FrameSink`]). It is safe to sleep on
-/// [`TapLink::descriptors`] after a `receive` that returned 0.
+/// One queue's data path: [`Link::receive`], then write frames ([`FrameSink`]). It is safe to sleep on
+/// [`Link::descriptors`] after a `receive` that returned 0.
 #[derive(Debug)]
 pub struct TapLink {
     queue: OwnedFd,
@@ -107,9 +91,34 @@ impl TapLink {
         })
     }
 
-    /// Hands up to `budget` received frames (Ethernet header first) to `each`. Returns how many. TCP checksums may hold the
-    /// sum of the pseudo-header only, and segments may be longer than the MTU.
-    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+    /// The queue itself, for [`TapPort::join`].
+    #[must_use]
+    pub fn queue(&self) -> BorrowedFd<'_> {
+        self.queue.as_fd()
+    }
+
+    /// The device's MTU, in bytes of an IP packet.
+    #[must_use]
+    pub fn mtu(&self) -> u16 {
+        self.mtu
+    }
+
+    /// The kernel's hardware address. With several queues the answer to an ARP request may come to another one.
+    #[must_use]
+    pub fn peer_mac(&self) -> MacAddr {
+        self.mac
+    }
+
+    /// What this link has done.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.outbox.counters
+    }
+}
+
+impl Link for TapLink {
+    /// TCP checksums may hold the sum of the pseudo-header only, and segments may be longer than the MTU.
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         while count < budget {
             let length = match read(&self.queue, &mut self.inbox[..]) {
@@ -130,33 +139,16 @@ impl TapLink {
         count
     }
 
-    /// The queue itself, for [`TapPort::join`].
-    #[must_use]
-    pub fn queue(&self) -> BorrowedFd<'_> {
-        self.queue.as_fd()
-    }
-
-    /// What to sleep on: readable when a frame has arrived.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         core::iter::once(self.queue.as_fd())
     }
 
-    /// The device's MTU, in bytes of an IP packet.
-    #[must_use]
-    pub fn mtu(&self) -> u16 {
-        self.mtu
-    }
+    /// A frame is written when it is committed.
+    #[inline]
+    fn flush(&mut self) {}
 
-    /// The kernel's hardware address. With several queues the answer to an ARP request may come to another one.
-    #[must_use]
-    pub fn peer_mac(&self) -> MacAddr {
-        self.mac
-    }
-
-    /// What this link has done.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.outbox.counters
+    fn each_counter(&self, each: Each<'_>) {
+        each_of("link", self.counters().named(), each);
     }
 }
 

@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use overfly_wire::{FrameSink, Unfinished};
 
 use super::{Counters, Outbox};
-use crate::Error;
 use crate::memif::{Keeper, Kept, MemifLink, Pulse};
+use crate::{Each, Error, Link, each_of};
 
 /// Where the Ethernet type stands.
 const ETHERTYPE_AT: usize = 12;
@@ -56,9 +56,19 @@ impl TapPort {
         Ok(TapPort { queue: Kept::new(queue, keeper), inlet, outbox: Outbox::new(), pulse, unseen: false })
     }
 
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let inlet = self.inlet.counters();
+        let receive_failed = inlet.receive_invalid + inlet.receive_too_long + inlet.receive_unfinished;
+        Counters { receive_failed, ..self.outbox.counters }
+    }
+}
+
+impl Link for TapPort {
     /// As [`MemifLink::receive`].
     #[inline]
-    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
         // Before the ring is looked at: what comes later waits for the next time.
         self.pulse.looks += u64::from(!self.unseen);
         self.pulse.away = self.unseen;
@@ -74,35 +84,30 @@ impl TapPort {
         })
     }
 
-    /// Whether looks from now on are somebody's in the program's place: they draw no new connections to this stack.
-    pub fn look_unseen(&mut self, unseen: bool) {
+    fn arm(&mut self) -> bool {
+        self.inlet.arm()
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.inlet.descriptors()
+    }
+
+    fn look_unseen(&mut self, unseen: bool) {
         self.unseen = unseen;
     }
 
-    /// A thread waits to accept since the last look, and no connection is under way to it: until the next look the broker sends one here
-    /// before any that does not wait.
     #[inline]
-    pub fn wait_to_accept(&mut self) {
+    fn wait_to_accept(&mut self) {
         self.pulse.waits = self.pulse.looks;
         self.inlet.say_pulse(self.pulse);
     }
 
-    /// As [`MemifLink::arm`].
-    pub fn arm(&mut self) -> bool {
-        self.inlet.arm()
-    }
+    /// A frame is written when it is committed.
+    #[inline]
+    fn flush(&mut self) {}
 
-    /// As [`MemifLink::descriptors`].
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.inlet.descriptors()
-    }
-
-    /// What it has done.
-    #[must_use]
-    pub fn counters(&self) -> Counters {
-        let inlet = self.inlet.counters();
-        let receive_failed = inlet.receive_invalid + inlet.receive_too_long + inlet.receive_unfinished;
-        Counters { receive_failed, ..self.outbox.counters }
+    fn each_counter(&self, each: Each<'_>) {
+        each_of("link", self.counters().named(), each);
     }
 }
 

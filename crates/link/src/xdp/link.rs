@@ -23,8 +23,8 @@ use super::rings::{Consumer, Producer, Ring};
 use super::socket;
 use super::turn_wait::TurnWait;
 use super::{BusyPoll, StackSockets};
-use crate::Error;
 use crate::packet::{self, LongFrames};
+use crate::{Each, Error, Link, each_of};
 
 /// Frames written before they are shown to the kernel, if nobody flushes earlier.
 const PUBLISH_BATCH: u32 = 32;
@@ -35,7 +35,7 @@ const TURN_ATTEMPTS: u32 = 64;
 /// Rounds of that many before a stack that is about to sleep leaves the work all the same: longer than any turn can take.
 const SETTLE_ATTEMPTS: u32 = 10_000;
 
-/// What a [`XdpLink::receive`] that has found nothing does before it looks again.
+/// What a [`Link::receive`] that has found nothing does before it looks again.
 #[derive(Clone, Copy, Debug)]
 enum Idle {
     /// It does not look again.
@@ -60,8 +60,8 @@ struct Queue {
     _pool: OwnedFd,
 }
 
-/// One stack's data path over its AF_XDP sockets: [`XdpLink::receive`], then write frames ([`FrameSink`]), then
-/// [`XdpLink::flush`].
+/// One stack's data path over its AF_XDP sockets: [`Link::receive`], then write frames ([`FrameSink`]), then
+/// [`Link::flush`].
 ///
 /// It is safe to sleep on [`XdpLink::descriptors`] after a `receive` that returned 0.
 pub struct XdpLink {
@@ -87,7 +87,7 @@ pub struct XdpLink {
     /// The device took nothing at the last kick: there is none until it has finished with a frame, or the stack has looked for
     /// what came. Whoever is to empty the device's queue may need this processor.
     is_stuck: bool,
-    /// Frames written when [`XdpLink::publish`] last asked for a kick.
+    /// Frames written when [`Link::post`] last asked for a kick.
     asked: u32,
     /// How the XDP program knows that this stack looks for what came.
     pulse: Option<Pulse>,
@@ -172,33 +172,6 @@ impl XdpLink {
         })
     }
 
-    /// Hands up to `budget` received frames (Ethernet header first) to `each`, and gives their memory back to the kernel.
-    /// Returns how many. A call that finds nothing polls the device once (busy polling), or lets others run for a while
-    /// ([`XdpLink::share_processor`]), and looks again.
-    pub fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
-        self.retry();
-        let count = self.receive_waiting(budget, &mut each);
-        if count > 0 {
-            return count;
-        }
-        match self.idle {
-            Idle::Return => {
-                self.settle();
-                return 0;
-            }
-            Idle::PollDevice => self.poll_device(),
-            Idle::Yield => {
-                self.counters.yields += 1;
-                sched_yield();
-            }
-        }
-        let count = self.receive_waiting(budget, &mut each);
-        if count == 0 {
-            self.settle();
-        }
-        count
-    }
-
     /// Gives the frames back that are still here because it was another stack's turn: whoever sleeps with them could keep the
     /// kernel from receiving any.
     #[inline]
@@ -208,31 +181,6 @@ impl XdpLink {
                 queue.settle(self.stack, &mut self.counters);
             }
         }
-    }
-
-    /// From now on nobody sees that the receive rings are looked at, or everybody again: new connections go to who is seen to look.
-    pub fn look_unseen(&mut self, unseen: bool) {
-        self.unseen = unseen;
-    }
-
-    /// A thread waits to accept since the last look, and no connection is under way to it: until the next look the XDP program sends
-    /// one here before any that does not wait.
-    #[inline]
-    pub fn wait_to_accept(&self) {
-        if let Some(pulse) = &self.pulse {
-            pulse.wait();
-        }
-    }
-
-    /// How many other stacks have said so since their last look ([`XdpLink::wait_to_accept`]).
-    #[must_use]
-    pub fn others_wait(&self) -> usize {
-        self.pulse.as_ref().map_or(0, Pulse::others_wait)
-    }
-
-    /// The process holds so many bytes for its connections. Returns what those of the interface's other stacks hold.
-    pub fn hold(&self, bytes: u64) -> u64 {
-        self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))
     }
 
     #[inline]
@@ -296,36 +244,6 @@ impl XdpLink {
         }
     }
 
-    /// Shows all committed frames to the kernel and makes it take them. What the device cannot take now stays in the ring
-    /// for the next call; [`XdpLink::transmit_pending`] says so.
-    ///
-    /// Frames of several segments go last, so that none overtakes what its flow has in the ring.
-    pub fn flush(&mut self) {
-        if self.has_long_frames() {
-            self.cut_long_frames();
-        }
-        if self.show() {
-            self.kick();
-        }
-        self.recycle();
-        if self.has_long_frames() && self.transmit.outstanding() == 0 {
-            self.send_long_frames();
-        }
-    }
-
-    /// Sends frames of several segments whose payload was [promised](FrameSink::commit_promised), as [`XdpLink::flush`] does those that are
-    /// whole. To be called when the engine has written its frames, before anything else happens to their flows.
-    pub fn redeem(&mut self, promises: &impl Promises) {
-        if !self.long_frames.as_ref().is_some_and(LongFrames::is_promised) {
-            return;
-        }
-        self.flush();
-        let may = self.transmit.outstanding() == 0;
-        if let Some(long) = &mut self.long_frames {
-            long.redeem(promises, may);
-        }
-    }
-
     fn send_long_frames(&mut self) {
         if let Some(long) = &mut self.long_frames {
             long.send();
@@ -344,34 +262,6 @@ impl XdpLink {
     #[inline]
     fn has_long_frames(&self) -> bool {
         self.long_frames.as_ref().is_some_and(|long| !long.is_empty())
-    }
-
-    /// A device that took nothing just now is tried again at the next [`XdpLink::flush`].
-    pub fn retry(&mut self) {
-        self.is_stuck = false;
-        if let Some(long) = &mut self.long_frames {
-            long.retry();
-        }
-    }
-
-    /// As [`XdpLink::flush`], but leaves the system call to the caller: [`super::kick`] on the descriptor that is returned, if
-    /// there is something for the kernel to take. If a kick that an earlier call asked for is `underway`, or still to come, only
-    /// frames that were published later ask for another one: the kernel shows that it has taken some when it has taken all.
-    ///
-    /// Frames of several segments are sent here and now: their memory is written again.
-    pub fn publish(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
-        if self.has_long_frames() {
-            self.flush();
-            return None;
-        }
-        self.recycle();
-        let asked = underway && self.asked == self.transmit.written();
-        if !self.show() || asked {
-            return None;
-        }
-        self.asked = self.transmit.written();
-        self.counters.kicks += 1;
-        Some(self.queues[self.transmit_queue].socket.as_fd())
     }
 
     /// Puts committed frames where the kernel can see them. Returns whether it must be told.
@@ -408,19 +298,6 @@ impl XdpLink {
         wanted || !self.wakeup_flag_seen
     }
 
-    /// Whether committed frames wait for the device: do not sleep for long, call [`XdpLink::flush`] again.
-    #[must_use]
-    pub fn transmit_pending(&self) -> bool {
-        self.transmit.unpublished() > 0 || self.transmit.outstanding() > 0 || self.has_long_frames()
-    }
-
-    /// TCP payload bytes of a frame that the link cuts into segments, 0 if it cuts none
-    /// (`segment_offload` of `overfly_engine::Config`).
-    #[must_use]
-    pub fn segment_offload(&self) -> u32 {
-        if self.long_frames.is_some() { packet::SEGMENT_OFFLOAD } else { 0 }
-    }
-
     /// What became of frames of several segments.
     #[must_use]
     pub fn long_frame_counters(&self) -> packet::Counters {
@@ -452,25 +329,6 @@ impl XdpLink {
             if left == 0 {
                 return;
             }
-        }
-    }
-
-    /// Counts why a kick has failed.
-    #[cold]
-    pub fn kick_failed(&mut self, errno: Errno) {
-        match errno {
-            // Nothing is wrong: the kernel takes the rest with the next one.
-            Errno::AGAIN | Errno::INTR => {}
-            // The device's queue is full and it dropped a frame (veth without a queueing discipline). Whoever empties the
-            // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
-            Errno::BUSY => {
-                self.counters.transmit_dropped += 1;
-                self.is_stuck = true;
-                sched_yield();
-            }
-            Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
-            Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
-            _ => self.counters.transmit_failed += 1,
         }
     }
 
@@ -570,11 +428,6 @@ impl XdpLink {
         self.put_piece(left, XdpDescOptions::empty());
     }
 
-    /// Sockets to sleep on: readable when a frame has arrived.
-    pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.queues.iter().map(|queue| queue.socket.as_fd())
-    }
-
     /// Which stack this is.
     #[must_use]
     pub fn stack(&self) -> u16 {
@@ -596,12 +449,12 @@ impl XdpLink {
     /// How full the rings are.
     #[must_use]
     pub fn occupancy(&self) -> Occupancy {
-        let sum = |of: &dyn Fn(&Queue) -> u32| self.queues.iter().map(of).sum();
+        let sum = |of: &dyn Fn(&Queue) -> u32| self.queues.iter().map(|queue| u64::from(of(queue))).sum();
         Occupancy {
             received: sum(&|queue| queue.receive.ring().filled()),
             receive_ring: sum(&|queue| queue.receive.ring().capacity()),
-            outstanding: self.transmit.outstanding(),
-            transmit_ring: self.transmit.ring().capacity(),
+            outstanding: self.transmit.outstanding().into(),
+            transmit_ring: self.transmit.ring().capacity().into(),
             fill: sum(&|queue| queue.fill.filled()),
         }
     }
@@ -625,13 +478,13 @@ impl XdpLink {
         Ok(sum)
     }
 
-    /// [`XdpLink::receive`] gives the processor away when nothing has arrived: for those who spin where the kernel's threads
+    /// [`Link::receive`] gives the processor away when nothing has arrived: for those who spin where the kernel's threads
     /// receive for the device.
     pub fn share_processor(&mut self) {
         self.idle = Idle::Yield;
     }
 
-    /// Makes the sockets poll the device themselves, and [`XdpLink::receive`] do so when nothing has arrived. It pays when
+    /// Makes the sockets poll the device themselves, and [`Link::receive`] do so when nothing has arrived. It pays when
     /// the device's `napi_defer_hard_irqs` and `gro_flush_timeout` are set, so that senders stop scheduling its NAPI.
     /// Sockets from a broker come with this already done if it was asked for.
     ///
@@ -748,6 +601,147 @@ impl Queue {
             sched_yield();
             self.return_frames(stack, counters);
         }
+    }
+}
+
+impl Link for XdpLink {
+    /// Gives the frames' memory back to the kernel. A call that finds nothing polls the device once (busy polling), or lets others run for
+    /// a while ([`XdpLink::share_processor`]), and looks again.
+    fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
+        self.retry();
+        let count = self.receive_waiting(budget, &mut each);
+        if count > 0 {
+            return count;
+        }
+        match self.idle {
+            Idle::Return => {
+                self.settle();
+                return 0;
+            }
+            Idle::PollDevice => self.poll_device(),
+            Idle::Yield => {
+                self.counters.yields += 1;
+                sched_yield();
+            }
+        }
+        let count = self.receive_waiting(budget, &mut each);
+        if count == 0 {
+            self.settle();
+        }
+        count
+    }
+
+    /// Shows all committed frames to the kernel and makes it take them. What the device cannot take now stays in the ring
+    /// for the next call; [`Link::is_busy`] says so.
+    ///
+    /// Frames of several segments go last, so that none overtakes what its flow has in the ring.
+    fn flush(&mut self) {
+        if self.has_long_frames() {
+            self.cut_long_frames();
+        }
+        if self.show() {
+            self.kick();
+        }
+        self.recycle();
+        if self.has_long_frames() && self.transmit.outstanding() == 0 {
+            self.send_long_frames();
+        }
+    }
+
+    fn redeem(&mut self, promises: &impl Promises) {
+        if !self.long_frames.as_ref().is_some_and(LongFrames::is_promised) {
+            return;
+        }
+        self.flush();
+        let may = self.transmit.outstanding() == 0;
+        if let Some(long) = &mut self.long_frames {
+            long.redeem(promises, may);
+        }
+    }
+
+    /// If a kick that an earlier call asked for is `underway`, only frames that were published later ask for another one: the kernel shows
+    /// that it has taken some when it has taken all.
+    ///
+    /// Frames of several segments are sent here and now: their memory is written again.
+    fn post(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
+        if self.has_long_frames() {
+            self.flush();
+            return None;
+        }
+        self.recycle();
+        let asked = underway && self.asked == self.transmit.written();
+        if !self.show() || asked {
+            return None;
+        }
+        self.asked = self.transmit.written();
+        self.counters.kicks += 1;
+        Some(self.queues[self.transmit_queue].socket.as_fd())
+    }
+
+    /// Counts why.
+    #[cold]
+    fn kick_failed(&mut self, errno: Errno) {
+        match errno {
+            // Nothing is wrong: the kernel takes the rest with the next one.
+            Errno::AGAIN | Errno::INTR => {}
+            // The device's queue is full and it dropped a frame (veth without a queueing discipline). Whoever empties the
+            // queue may need this core; the other frames wait for the next call, or they would be dropped as well.
+            Errno::BUSY => {
+                self.counters.transmit_dropped += 1;
+                self.is_stuck = true;
+                sched_yield();
+            }
+            Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
+            Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
+            _ => self.counters.transmit_failed += 1,
+        }
+    }
+
+    fn retry(&mut self) {
+        self.is_stuck = false;
+        if let Some(long) = &mut self.long_frames {
+            long.retry();
+        }
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+
+    fn is_busy(&self) -> bool {
+        self.transmit.unpublished() > 0 || self.transmit.outstanding() > 0 || self.has_long_frames()
+    }
+
+    fn segment_offload(&self) -> u32 {
+        if self.long_frames.is_some() { packet::SEGMENT_OFFLOAD } else { 0 }
+    }
+
+    fn look_unseen(&mut self, unseen: bool) {
+        self.unseen = unseen;
+    }
+
+    #[inline]
+    fn wait_to_accept(&mut self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.wait();
+        }
+    }
+
+    fn others_wait(&self) -> usize {
+        self.pulse.as_ref().map_or(0, Pulse::others_wait)
+    }
+
+    fn hold(&self, bytes: u64) -> u64 {
+        self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))
+    }
+
+    fn each_counter(&self, each: Each<'_>) {
+        each_of("now", self.occupancy().named(), each);
+        each_of("link", self.counters.named().chain(self.long_frame_counters().named()), each);
+    }
+
+    fn each_kernel_counter(&self, each: Each<'_>) {
+        each_of("kernel", self.kernel_counters().iter().flat_map(KernelCounters::named), each);
     }
 }
 

@@ -1,5 +1,4 @@
-//! Fuzz drivers: any bytes become what a hostile peer says over memif's control socket, or does to the rings while a link works;
-//! or what a broker hears and says.
+//! Fuzz drivers: any bytes become what a hostile peer says over memif's control socket, or does to the rings while a link works.
 //! They run from a seed in `fuzz_drivers.rs` and under cargo-fuzz in the folder `fuzz`.
 //!
 //! A driver panics when this end breaks a promise: it panics itself, hands over more or longer frames than it may, writes beside
@@ -7,7 +6,6 @@
 
 #![allow(unreachable_pub, missing_docs, reason = "a module of tests")]
 
-mod broker;
 mod messages;
 mod rings;
 
@@ -16,17 +14,8 @@ use std::os::fd::OwnedFd;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::pwrite;
 
-pub use broker::broker_messages;
 pub use messages::memif_messages;
 pub use rings::memif_rings;
-
-/// Takes any bytes.
-pub type Driver = fn(&[u8]);
-
-/// Every driver, with the name of its fuzz target.
-#[allow(dead_code, reason = "cargo-fuzz has a target for each")]
-pub const DRIVERS: [(&str, Driver); 3] =
-    [("memif_messages", memif_messages), ("memif_rings", memif_rings), ("broker_messages", broker_messages)];
 
 /// `MEMIF_COOKIE` and, in a ring, before what, in bytes.
 const COOKIE: u32 = 0x3E3_1F20;

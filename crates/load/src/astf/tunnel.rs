@@ -3,7 +3,6 @@
 //! The client side puts its frames in. The server side takes them out, and answers each tunnel's clients as they came: a device that
 //! takes tunnels away in between needs no other setting.
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use overfly_wire::ethernet::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, HEADER_LEN as ETHERNET_LEN};
@@ -12,7 +11,7 @@ use overfly_wire::{FrameSink, ipv4, ipv6, udp};
 use super::address::Range;
 use super::form::{self, TunnelKind};
 use super::plan::Role;
-use crate::link::{Gone, Wire};
+use crate::link::{Each, Gone, Wire};
 
 /// IANA's ports.
 const GTPU_PORT: u16 = 2152;
@@ -311,10 +310,14 @@ impl<W: Wire> Wire for Tunnelled<W> {
         self.wire.take_gone()
     }
 
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        self.wire.count(counters);
-        counters.insert("tunnel.sent_frames".to_string(), self.wrapped);
-        counters.insert("tunnel.received_frames".to_string(), self.unwrapped);
+    fn each_counter(&self, each: Each<'_>) {
+        self.wire.each_counter(each);
+        each("tunnel", "sent_frames", self.wrapped);
+        each("tunnel", "received_frames", self.unwrapped);
+    }
+
+    fn each_kernel_counter(&self, each: Each<'_>) {
+        self.wire.each_kernel_counter(each);
     }
 }
 

@@ -1,6 +1,5 @@
 //! What is between a stack and its link: the paths that are simulated, and the latency probe.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use overfly_wire::{FrameSink, Unfinished};
@@ -8,7 +7,7 @@ use overfly_wire::{FrameSink, Unfinished};
 use super::path::{Note, Underway};
 use super::probe::{Probe, ProbeTimes};
 use super::wire::{End, HasEnd};
-use crate::link::{Gone, Stack, Wire};
+use crate::link::{Each, Gone, Stack, Wire};
 
 /// A wire with what a run puts before it. With nothing, frames pass as they would without.
 #[derive(Debug)]
@@ -134,7 +133,11 @@ impl<W: Wire> Wire for Way<W> {
         self.wire.take_gone()
     }
 
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        self.wire.count(counters);
+    fn each_counter(&self, each: Each<'_>) {
+        self.wire.each_counter(each);
+    }
+
+    fn each_kernel_counter(&self, each: Each<'_>) {
+        self.wire.each_kernel_counter(each);
     }
 }

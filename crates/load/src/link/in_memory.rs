@@ -1,12 +1,12 @@
 //! Two ends in memory, on virtual time: frames take their time, and some are lost. For tests.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use overfly_wire::FrameSink;
 
-use super::Wire;
+use super::{Each, Wire};
 use crate::random::SplitMix;
 
 /// One way, on the virtual clock.
@@ -78,7 +78,7 @@ impl Wire for End {
 
     fn flush(&mut self) {}
 
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        counters.insert("link.mtu".to_string(), 1500);
+    fn each_counter(&self, each: Each<'_>) {
+        each("link", "mtu", 1500);
     }
 }

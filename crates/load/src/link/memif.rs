@@ -3,7 +3,6 @@
 
 mod listening;
 
-use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use overfly_wire::{FrameSink, Unfinished};
 pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
 
 use super::alone::{config_of, engine};
-use super::{Gone, Network, Ports, Stack, Wire, uptime_ns};
+use super::{Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
 use crate::error::Error;
 
 /// How long a server may take to answer.
@@ -178,12 +177,10 @@ impl Wire for Dialed {
         std::mem::take(&mut self.has_lost_peer).then_some(Gone::Everybody)
     }
 
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
+    fn each_counter(&self, each: Each<'_>) {
         let mut all = self.past;
         all += *self.link.counters();
-        for (name, count) in all.named().chain([("reconnections", self.reconnections)]) {
-            counters.insert(format!("link.{name}"), count);
-        }
+        each_of("link", all.named().chain([("reconnections", self.reconnections)]), each);
     }
 }
 

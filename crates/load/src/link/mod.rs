@@ -15,7 +15,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use overfly_engine::{Engine, Instant, Owner};
-use overfly_wire::FrameSink;
+pub(crate) use overfly_link::{Each, Gone, Link as Wire, each_of};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::error::Error;
@@ -149,29 +149,6 @@ const FRAMES_AT_ONCE: usize = 64;
 /// Times that a full link is flushed before received frames have their turn again.
 const FLUSHES_AT_ONCE: usize = 4;
 
-/// Peers that have gone.
-pub(crate) enum Gone {
-    /// All that were there.
-    Everybody,
-    /// Those with these hardware addresses.
-    Those(Vec<[u8; 6]>),
-}
-
-/// How frames come and go: a link, or a queue in memory.
-pub(crate) trait Wire: FrameSink {
-    /// Hands up to `budget` received frames to `each`; returns how many.
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize;
-    /// Sends what was committed.
-    fn flush(&mut self);
-    /// Who is known to have gone since this was last asked. Others may come in their place.
-    #[inline]
-    fn take_gone(&mut self) -> Option<Gone> {
-        None
-    }
-    /// Adds what the link has counted.
-    fn count(&self, counters: &mut BTreeMap<String, u64>);
-}
-
 /// The local ports of one shard of several, the one used longest ago first.
 #[derive(Debug, Clone)]
 pub(crate) struct Ports {
@@ -238,10 +215,8 @@ impl<W: Wire> Stack<W> {
     pub(crate) fn receive(&mut self, now: Instant, owner: &mut impl Owner) -> usize {
         let engine = &mut self.engine;
         let frames = self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, owner));
-        match self.wire.take_gone() {
-            None => {}
-            Some(Gone::Everybody) => self.engine.peer_gone(now, |_| true, owner),
-            Some(Gone::Those(those)) => self.engine.peer_gone(now, |mac| those.contains(&mac.0), owner),
+        if let Some(gone) = self.wire.take_gone() {
+            self.engine.peer_gone(now, |mac| gone.includes(mac.0), owner);
         }
         self.advance(now, owner);
         frames
@@ -283,8 +258,16 @@ impl<W: Wire> Stack<W> {
     /// What the engine and the link have counted, by name.
     pub(crate) fn counters(&self) -> BTreeMap<String, u64> {
         let engine = self.engine.counters().iter();
-        let mut counters = engine.map(|(name, count)| (format!("engine.{name}"), count)).collect();
-        self.wire.count(&mut counters);
+        let mut counters: BTreeMap<_, _> =
+            engine.map(|(name, count)| (format!("engine.{name}"), count)).collect();
+        let mut each = |group: &'static str, name: &'static str, count| {
+            // How full rings are says nothing afterwards.
+            if group != "now" {
+                counters.insert(format!("{group}.{name}"), count);
+            }
+        };
+        self.wire.each_counter(&mut each);
+        self.wire.each_kernel_counter(&mut each);
         counters
     }
 }

@@ -1,6 +1,5 @@
 //! Stacks over a tap device, whose other end is this host's kernel.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
@@ -8,7 +7,7 @@ use overfly_engine::{Config, Prefix};
 use overfly_link::tap::TapLink;
 
 use super::alone::{config_of, engine};
-use super::{Network, Ports, Stack, Wire, uptime_ns};
+use super::{Network, Ports, Stack, uptime_ns};
 use crate::error::Error;
 
 /// What the stacks are for.
@@ -58,21 +57,4 @@ pub(crate) fn open(
         Ok(Stack { engine, wire, local: network.address, ports, epoch_ns: uptime_ns() })
     };
     (0..threads).map(stack).collect()
-}
-
-impl Wire for TapLink {
-    #[inline]
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        TapLink::receive(self, budget, each)
-    }
-
-    /// A frame is written when it is committed.
-    #[inline]
-    fn flush(&mut self) {}
-
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        for (name, count) in self.counters().named() {
-            counters.insert(format!("link.{name}"), count);
-        }
-    }
 }

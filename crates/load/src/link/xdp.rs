@@ -5,7 +5,6 @@
 
 mod listening;
 
-use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
@@ -250,55 +249,6 @@ fn most_specific(table: &str, destination: Ipv4Addr) -> Option<String> {
         }
     }
     found.map(|(_, name)| name.to_string())
-}
-
-impl Wire for XdpLink {
-    #[inline]
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        XdpLink::receive(self, budget, each)
-    }
-
-    #[inline]
-    fn flush(&mut self) {
-        XdpLink::flush(self);
-    }
-
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        let link = self.counters();
-        let named = [
-            ("received_frames", link.received_frames),
-            ("received_bytes", link.received_bytes),
-            ("received_long_frames", link.received_long_frames),
-            ("receive_invalid", link.receive_invalid),
-            ("receive_unfinished", link.receive_unfinished),
-            ("receive_too_long", link.receive_too_long),
-            ("sent_frames", link.sent_frames),
-            ("sent_bytes", link.sent_bytes),
-            ("kicks", link.kicks),
-            ("busy_polls", link.busy_polls),
-            ("yields", link.yields),
-            ("transmit_full", link.transmit_full),
-            ("transmit_again", link.transmit_again),
-            ("transmit_dropped", link.transmit_dropped),
-            ("transmit_no_memory", link.transmit_no_memory),
-            ("transmit_interface_down", link.transmit_interface_down),
-            ("transmit_failed", link.transmit_failed),
-            ("fill_deferred", link.fill_deferred),
-            ("fill_taken_over", link.fill_taken_over),
-        ];
-        for (name, count) in named.into_iter().chain(self.long_frame_counters().named()) {
-            counters.insert(format!("link.{name}"), count);
-        }
-        if let Ok(kernel) = self.kernel_counters() {
-            for (name, count) in [
-                ("receive_dropped", kernel.receive_dropped),
-                ("receive_ring_full", kernel.receive_ring_full),
-                ("fill_ring_empty", kernel.fill_ring_empty),
-            ] {
-                counters.insert(format!("kernel.{name}"), count);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 use super::{For, Process};
 use crate::socket::Side;
+use overfly_link::Link;
 
 impl Process {
     /// Whether who waits for that may accept when a connection comes.

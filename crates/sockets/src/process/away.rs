@@ -12,9 +12,9 @@ use core::net::Ipv4Addr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
+use overfly_broker::Error;
+use overfly_broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
 use overfly_engine::{Config, Instant};
-use overfly_link::Error;
-use overfly_link::broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
 use overfly_wire::MacAddr;
 use rustix::net::SocketFlags;
 
@@ -223,7 +223,7 @@ impl Process {
     fn let_go_of_link(&mut self) {
         self.settle();
         self.watch_everywhere();
-        let network = self.stack.transport(Side::Network).map_or_else(Vec::new, Carrier::descriptors);
+        let network = self.stack.transport(Side::Network).map_or_else(Vec::new, Carrier::numbers);
         let private = self.broker_descriptor().into_iter().chain(self.bell());
         // The broker may have them open still: by themselves they would not leave.
         for descriptor in private.chain(network.iter().copied()) {

@@ -11,6 +11,7 @@ use core::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use core::time::Duration;
 
 use overfly_engine::Instant;
+use overfly_link::Link;
 
 use super::family::ALL_SIGNALS_BUT_LIBCS;
 use super::sleep::readable;

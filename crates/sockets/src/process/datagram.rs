@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use overfly_link::broker::Protocol;
+use overfly_broker::Protocol;
 use overfly_profile::rules::Direction;
 use rustix::net::sockopt;
 

@@ -3,7 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use overfly_link::broker::connection::Connection;
+use overfly_broker::connection::Connection;
 use rustix::io::Errno;
 
 use super::Process;

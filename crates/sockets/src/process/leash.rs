@@ -2,8 +2,8 @@
 
 use std::os::fd::AsRawFd;
 
-use overfly_link::Error;
-use overfly_link::broker::{Leash, may_return};
+use overfly_broker::Error;
+use overfly_broker::{Leash, may_return};
 use rustix::process::{Signal, getpid, kill_process};
 
 use super::Process;

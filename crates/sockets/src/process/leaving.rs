@@ -5,7 +5,8 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 
-use overfly_link::broker::{Client, Gift, Protocol, Sockets};
+use overfly_broker::{Client, Gift, Protocol, Sockets};
+use overfly_link::Link;
 use rustix::net::sockopt;
 
 use super::Process;
@@ -37,7 +38,7 @@ impl Process {
         self.stack.part(id);
         let listens = self.stack.is_listening();
         if let Some(link) = self.stack.transport_mut(Side::Network) {
-            link.set_listening(listens);
+            link.set_accepting(listens);
         }
         while let Some(arrival) = self.stack.take_arrival(id) {
             let Some(&listener) = joined.iter().find(|local| local.is_ipv4() == arrival.remote.is_ipv4())

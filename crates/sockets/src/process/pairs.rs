@@ -6,7 +6,7 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
-use overfly_link::broker::PairEnd;
+use overfly_broker::PairEnd;
 use overfly_link::memif::{OtherEnd, Word};
 use rustix::io::Errno;
 use rustix::net::SocketFlags;

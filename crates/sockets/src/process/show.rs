@@ -1,12 +1,13 @@
-//! What the process shows of itself: see [`overfly_link::watch`].
+//! What the process shows of itself: see [`overfly_broker::watch`].
 
 use core::time::Duration;
 use std::os::fd::AsRawFd;
 
+use overfly_broker::Error;
+use overfly_broker::watch::Show;
+use overfly_broker::{Client, Greeted};
 use overfly_engine::Instant;
-use overfly_link::Error;
-use overfly_link::broker::{Client, Greeted};
-use overfly_link::watch::Show;
+use overfly_link::Link;
 
 use super::Process;
 use crate::bound;

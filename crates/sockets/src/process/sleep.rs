@@ -6,6 +6,7 @@ use core::time::Duration;
 
 use core::sync::atomic::AtomicU32;
 use overfly_engine::Instant;
+use overfly_link::Link;
 use rustix::thread::futex;
 
 use super::background::ring_bell;

@@ -4,6 +4,7 @@
 use core::time::Duration;
 
 use overfly_engine::Instant;
+use overfly_link::Link;
 
 use super::Process;
 use crate::carrier::Carrier;

@@ -4,13 +4,14 @@ use core::net::SocketAddr;
 
 use overfly_engine::{Event, Failure, FlowId, Instant, Owner};
 
+use super::Stack;
 use super::settings::listen;
-use super::{Stack, Transport};
 use crate::interest::NONE;
 use crate::owner::EngineOwner;
 use crate::socket::{Side, SocketId, State};
+use overfly_link::Link;
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// Where listeners have joined on a side, each with one of them.
     pub(crate) fn places(&self, side: Side) -> Vec<(SocketAddr, SocketId)> {
         let ports = self.face.ports.iter().filter(|port| port.side == side);

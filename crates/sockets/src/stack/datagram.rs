@@ -9,11 +9,12 @@ use overfly_engine::{Datagram, Error, Instant, Report, SendError, UdpId, Unreach
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
-use super::{Stack, Transport};
+use super::Stack;
 use crate::face::Face;
 use crate::interest::{NONE, bits};
 use crate::options::wants;
 use crate::socket::{Side, SocketId, State};
+use overfly_link::Link;
 
 /// What a datagram takes of SO_RCVBUF besides its payload: about what Linux counts for one of a small frame
 /// (SKB_TRUESIZE() in include/linux/skbuff.h).
@@ -268,7 +269,7 @@ impl Trouble {
     }
 }
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// A UDP socket; AF_INET6 if `v6`. `None` without memory for it.
     pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
         let id = self.open(descriptor, v6, nonblocking)?;

@@ -2,13 +2,14 @@
 
 use core::net::SocketAddr;
 
+use overfly_broker::connection::{Connection, flags};
 use overfly_engine::{Handover, Instant, SentFin};
-use overfly_link::broker::connection::{Connection, flags};
 
-use super::{Stack, Transport};
+use super::Stack;
 use crate::socket::{Side, Socket, SocketId, State};
+use overfly_link::Link;
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// What whoever goes on with a connection must know, and the socket with its bytes. `None` if it cannot be moved now.
     pub(crate) fn export(&self, now: Instant, id: SocketId) -> Option<(Connection, &Socket)> {
         let socket = self.face.at(id);

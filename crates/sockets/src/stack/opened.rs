@@ -5,12 +5,13 @@ use core::net::SocketAddr;
 use overfly_engine::{Instant, State};
 use rustix::io::Errno;
 
-use super::{Stack, Transport};
+use super::Stack;
 use crate::face::Chore;
 use crate::interest::bits;
 use crate::socket::{self, Side, SocketId};
+use overfly_link::Link;
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
     /// FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
     pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {

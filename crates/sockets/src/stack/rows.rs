@@ -1,7 +1,7 @@
 //! The sockets as an observer sees them.
 
+use overfly_broker::watch::{self, Row};
 use overfly_engine::{Instant, State as Flow, Timer};
-use overfly_link::watch::{self, Row};
 
 use super::Stack;
 use crate::socket::{Socket, State};

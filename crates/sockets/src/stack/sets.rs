@@ -2,11 +2,12 @@
 
 use rustix::io::Errno;
 
-use super::{Stack, Transport};
+use super::Stack;
 use crate::interest::{NONE, SetId, bits};
 use crate::socket::{SocketId, State};
+use overfly_link::Link;
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// epoll_create().
     pub fn open_set(&mut self) -> SetId {
         self.face.interests.open_set()

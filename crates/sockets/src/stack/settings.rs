@@ -6,11 +6,12 @@ use core::time::Duration;
 use overfly_engine::{Algorithm, Engine, Error, Info, KeepAlive, ListenerId, State as FlowState};
 use overfly_profile::sysctls::FastOpenKeys;
 
-use super::{Drive, Stack, Transport};
+use super::{Drive, Stack};
 use crate::interest::bits;
 use crate::socket::{Settings, SocketId};
+use overfly_link::Link;
 
-impl<T: Transport> Stack<T> {
+impl<T: Link> Stack<T> {
     /// Tells the engine in what a socket's settings differ from those that it has, `before`.
     pub(super) fn settle(&mut self, id: SocketId, before: &Settings, settings: Settings) {
         if settings == *before {

@@ -1,7 +1,7 @@
 //! The link as the engine sees it while an observer takes frames.
 
+use overfly_broker::watch::Show;
 use overfly_engine::Instant;
-use overfly_link::watch::Show;
 use overfly_wire::{FrameSink, Unfinished};
 
 /// Shows each frame before it leaves.

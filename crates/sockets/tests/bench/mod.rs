@@ -1,8 +1,7 @@
 //! Programs with the library preloaded, between two network namespaces, and a broker in the test's own process.
 #![allow(dead_code, reason = "each test uses a part")]
 
-#[path = "../../../steer/tests/lab/mod.rs"]
-pub(crate) mod lab;
+pub(crate) use overfly_lab as lab;
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -10,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{INTERFACE, Lab, Namespace};
-use overfly_link::broker::Protocol;
-use overfly_steer::{Attachment, Broker, Options};
+use overfly_broker::Protocol;
+use overfly_lab::{Broker, INTERFACE, Lab, Namespace};
+use overfly_steer::{Attachment, Options};
 
 /// The library that this test run built, or another one that was asked for (`cargo xtask sanitize`).
 pub(crate) fn library() -> PathBuf {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
 
-use overfly_link::broker::Protocol;
+use overfly_broker::Protocol;
 
 use super::{Firewall, Span};
 use crate::error::Error;

@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use overfly_link::broker::Protocol;
-use overfly_link::broker::message::{Kind, Wish};
+use overfly_broker::Protocol;
+use overfly_broker::message::{Kind, Wish};
 use rustix::fs::{Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};

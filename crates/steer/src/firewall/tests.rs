@@ -9,8 +9,8 @@ use super::evaluate::{Judgement, Packet, judge};
 use super::ruleset::{Chain, Ruleset, Table};
 use super::span::{Span, number};
 use super::{ACK, SYN, parse, read};
-use crate::lab::Lab;
 use crate::netlink::{Netlink, Request};
+use overfly_lab::Lab;
 
 const LOCAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 99, 0, 1));
 

@@ -329,7 +329,7 @@ impl Drive {
 
     /// Flushes, and leaves the kick for later if there is only that to do.
     fn publish(&mut self) {
-        self.owed |= self.link.publish(self.owed).is_some();
+        self.owed |= self.link.post(self.owed).is_some();
         if self.owed && self.random.chance(500) {
             self.owed = false;
             let answer = self.kernel.borrow_mut().kick();
@@ -397,7 +397,7 @@ impl Drive {
             kernel.fill_packet_socket(false);
         }
         let mut rounds = 0;
-        while self.link.transmit_pending() {
+        while self.link.is_busy() {
             self.link.retry();
             self.link.flush();
             let mut kernel = self.kernel.borrow_mut();
@@ -417,7 +417,11 @@ impl Drive {
         assert_eq!(self.kernel.borrow().incoming.len(), 0);
         let reserve = RX_FRAMES
             - self.link.queues[0].memory.fill_ring(&self.link.queues[0].fill).reserve.load(Ordering::Relaxed);
-        assert_eq!(self.link.occupancy().fill + reserve, RX_FRAMES, "all frames are the kernel's again");
+        assert_eq!(
+            self.link.occupancy().fill + u64::from(reserve),
+            u64::from(RX_FRAMES),
+            "all frames are the kernel's again"
+        );
     }
 }
 

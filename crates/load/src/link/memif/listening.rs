@@ -1,6 +1,5 @@
 //! Listeners over memif: the ring pairs of each client are dealt out to the stacks.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -12,7 +11,7 @@ use overfly_wire::{FrameSink, Unfinished};
 
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{Gone, Network, Ports, Stack, Wire, uptime_ns};
+use crate::link::{Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
 
 /// How often the thread that accepts peers looks whether it is to end.
 const ACCEPT_TURN: Duration = Duration::from_millis(50);
@@ -154,14 +153,11 @@ impl Wire for Port {
 
     #[inline]
     fn take_gone(&mut self) -> Option<Gone> {
-        let those = self.hub.take_gone();
-        (!those.is_empty()).then_some(Gone::Those(those))
+        Gone::those(self.hub.take_gone())
     }
 
-    fn count(&self, counters: &mut BTreeMap<String, u64>) {
-        for (name, count) in self.hub.link_counters().named().chain(self.hub.counters().named()) {
-            counters.insert(format!("link.{name}"), count);
-        }
+    fn each_counter(&self, each: Each<'_>) {
+        each_of("link", self.hub.link_counters().named().chain(self.hub.counters().named()), each);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use overfly_engine::{Config, Engine};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 

@@ -1,0 +1,688 @@
+//! The program's end of the connection.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
+};
+use zerocopy::IntoBytes;
+
+use crate::lease::is_ours;
+use crate::message::{
+    self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart,
+    Welcome, Wish, Word,
+};
+use crate::{Cluster, Interface, Protocol, Route, may_return, parse_environment};
+use overfly_link::messages;
+use overfly_link::messages::DESCRIPTORS_MAX;
+use overfly_link::xdp::{QueueSockets, StackSockets};
+
+use crate::Error;
+
+/// Longer than the broker ever takes: a next hop may take a second to answer.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What carries a stack's frames.
+#[derive(Debug)]
+pub enum Sockets {
+    /// An interface.
+    Xdp(StackSockets),
+    /// Clients that connect to a socket, which all processes of the program accept at.
+    Memif {
+        /// It listens.
+        socket: OwnedFd,
+        /// Where.
+        address: overfly_link::memif::Address,
+    },
+    /// A tap device, for [`overfly_link::tap::TapPort::join`].
+    Tap {
+        /// To write frames to.
+        queue: OwnedFd,
+        /// Where the broker offers the frames that are this stack's.
+        channel: OwnedFd,
+    },
+}
+
+/// What a stack is given, or a part of it.
+enum Given {
+    Queue(message::Part),
+    Memif(overfly_link::memif::Address),
+    Tap,
+}
+
+impl Given {
+    fn parse(bytes: &[u8]) -> Result<Given, Error> {
+        if TapPart::parse(bytes) {
+            return Ok(Given::Tap);
+        }
+        match MemifPart::parse(bytes) {
+            Some(address) => Ok(Given::Memif(address)),
+            None => StackPart::parse(bytes).map(Given::Queue),
+        }
+    }
+}
+
+impl Sockets {
+    /// An interface's, if that is what they are.
+    #[must_use]
+    pub fn into_xdp(self) -> Option<StackSockets> {
+        match self {
+            Sockets::Xdp(sockets) => Some(sockets),
+            Sockets::Memif { .. } | Sockets::Tap { .. } => None,
+        }
+    }
+}
+
+/// A process's connection to the broker. When it is closed, by whatever means, all that was asked for over it is undone.
+#[derive(Debug)]
+pub struct Client {
+    socket: OwnedFd,
+    interface: Interface,
+    cluster: Cluster,
+    /// Came while an answer was waited for.
+    gifts: VecDeque<Gift>,
+    /// The stack has new sockets that nobody has fetched.
+    renewed: bool,
+    /// The broker ends, or has ended.
+    parting: Option<Parting>,
+}
+
+/// How a broker leaves its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It said so, and waits until they have handed over what they have.
+    Farewell,
+    /// It is gone.
+    Gone,
+}
+
+/// A connection of the kernel's that a listener of this process is to accept.
+#[derive(Debug)]
+pub struct Gift {
+    /// Where the listener is, as it was said in [`Client::listen`].
+    pub listener: SocketAddr,
+    /// The peer.
+    pub remote: SocketAddr,
+    /// The connection.
+    pub socket: OwnedFd,
+}
+
+/// One end of a connection within the host, for [`Client::hand_over_pair`].
+#[derive(Clone, Copy, Debug)]
+pub struct PairEnd<'a> {
+    /// A TCP socket in no connection, which becomes this end.
+    pub socket: BorrowedFd<'a>,
+    /// What it is to be.
+    pub file: BorrowedFd<'a>,
+    /// A socket that has the end's port in the kernel (a listener there, or one that is bound and in no connection): it shows that
+    /// the port is this process's. `socket` again where there is none.
+    pub holder: BorrowedFd<'a>,
+}
+
+impl Client {
+    /// Connects, given the value of `OVERFLY_BROKER`.
+    ///
+    /// # Errors
+    /// [`Error::Address`], [`Error::Gone`], [`Error::Protocol`].
+    pub fn connect(environment: &str) -> Result<Client, Error> {
+        let greeted = Greeted::new(environment)?;
+        let interface = greeted.welcome()?;
+        Ok(Client::welcomed(greeted, interface))
+    }
+
+    /// The client that a broker has welcomed.
+    #[must_use]
+    pub fn welcomed(Greeted(socket): Greeted, interface: Interface) -> Client {
+        let (cluster, gifts) = (Cluster::default(), VecDeque::new());
+        Client { socket, interface, cluster, gifts, renewed: false, parting: None }
+    }
+
+    /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Asks for the interface's addresses again.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn refresh_interface(&mut self) -> Result<&Interface, Error> {
+        self.say(&Wish::new(Kind::Interface))?;
+        self.interface = self.answer(Welcome::parse)?.0;
+        Ok(&self.interface)
+    }
+
+    /// Gets this process's stack. There is one for each client.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if all are taken, [`Error::Gone`], [`Error::Protocol`].
+    pub fn open_stack(&mut self) -> Result<Sockets, Error> {
+        self.say(&Wish::new(Kind::OpenStack))?;
+        let mut queues = Vec::new();
+        let (mut pulses, mut long_frames) = (None, None);
+        loop {
+            let part = match self.answer(Given::parse)? {
+                (Given::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
+                (Given::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
+                (Given::Queue(part), [Some(socket), Some(pool), array, packets, ..]) => {
+                    pulses = pulses.or(array);
+                    long_frames = long_frames.or(packets);
+                    queues.push(QueueSockets { socket, pool });
+                    part
+                }
+                _ => return Err(Error::Protocol("a stack without its descriptors")),
+            };
+            if usize::from(part.queue) + 1 != queues.len() {
+                return Err(Error::Protocol("a stack's queues out of order"));
+            }
+            if queues.len() == usize::from(part.queues) {
+                return Ok(Sockets::Xdp(StackSockets {
+                    stack: part.stack,
+                    queues,
+                    layout: part.layout,
+                    zero_copy: part.zero_copy,
+                    busy_poll: part.busy_poll,
+                    pulses,
+                    long_frames,
+                }));
+            }
+        }
+    }
+
+    /// With whom listeners from now on share their address and port.
+    pub fn set_cluster(&mut self, cluster: Cluster) {
+        self.cluster = cluster;
+    }
+
+    /// New connections to the address come to this process's stack, or to one of those that listen there; with UDP, its
+    /// datagrams. The address 0.0.0.0 or `::` stands for all addresses of the interface, also those it gets later: `::` for
+    /// those of both families, unless `v6only` (which means nothing with other addresses).
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if the address is not the interface's or the cluster has no place there, [`Error::Gone`],
+    /// [`Error::Protocol`].
+    pub fn listen(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
+        let cluster = self.cluster;
+        self.ask(&Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) }).map(|_| ())
+    }
+
+    /// As [`Client::listen`], for who is not the broker's user: `socket`, which is the kernel's at that address and with TCP
+    /// listens, shows that this process may have what comes there.
+    ///
+    /// # Errors
+    /// As [`Client::listen`].
+    pub fn listen_as(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        protocol: Protocol,
+        address: SocketAddr,
+        v6only: bool,
+    ) -> Result<(), Error> {
+        let cluster = self.cluster;
+        let wish = Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) };
+        self.ask_as(socket, &wish).map(|_| ())
+    }
+
+    /// No more of them. TCP connections that exist stay. Say the same as in [`Client::listen`].
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn unlisten(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
+        self.ask(&Wish { protocol, v6only, local: address, ..Wish::new(Kind::Unlisten) }).map(|_| ())
+    }
+
+    /// Finds the way to `remote` and has the connection's frames come to this process's stack. Waits for up to a second if
+    /// the next hop is asleep. With UDP this is a connected socket: it goes before listeners at the same address.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `RouteElsewhere` means that the kernel must carry this connection. [`Error::Gone`],
+    /// [`Error::Protocol`].
+    pub fn connect_flow(
+        &mut self,
+        protocol: Protocol,
+        local_port: u16,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.connect_flow_from(protocol, anywhere(remote, local_port), remote)
+    }
+
+    /// As [`Client::connect_flow`], from a local address that the program chose.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn connect_flow_from(
+        &mut self,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
+    }
+
+    /// As [`Client::connect_flow_from`], for who is not the broker's user: `socket`, which is bound to the local port in the
+    /// kernel, shows that this process may have what comes there. An unspecified address in `local`: whichever the route says.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn connect_flow_as(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        protocol: Protocol,
+        local: SocketAddr,
+        remote: SocketAddr,
+    ) -> Result<Route, Error> {
+        self.ask_as(socket, &Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
+    }
+
+    /// The connection is over.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn disconnect_flow(
+        &mut self,
+        protocol: Protocol,
+        local_port: u16,
+        remote: SocketAddr,
+    ) -> Result<(), Error> {
+        let local = anywhere(remote, local_port);
+        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Disconnect) }).map(|_| ())
+    }
+
+    /// The process ends, and its connections have: of what the broker remembers of the stack no peer has to be told. Whoever
+    /// does not say so has been killed.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn finish(&mut self) -> Result<(), Error> {
+        self.ask(&Wish::new(Kind::Finish)).map(|_| ())
+    }
+
+    /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for up to a second if the next
+    /// hop is asleep.
+    ///
+    /// # Errors
+    /// As [`Client::connect_flow`].
+    pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
+        self.ask(&Wish { remote: SocketAddr::new(destination, 0), ..Wish::new(Kind::Route) })
+    }
+
+    /// Has the kernel go on with a connection of this stack's: `socket`, a TCP socket in no connection, becomes it, and its
+    /// frames reach the kernel from now on. Everything that refers to the socket refers to the connection then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: nothing has changed. [`Error::Gone`], [`Error::Protocol`].
+    pub fn hand_over(&mut self, socket: BorrowedFd<'_>, connection: BorrowedFd<'_>) -> Result<(), Error> {
+        let request = Request::new(&Wish::new(Kind::HandOver));
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// Whether [`Client::hand_over_pair`] can be done: the broker has the privilege.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn moves_pairs(&mut self) -> Result<bool, Error> {
+        match self.ask(&Wish::new(Kind::HandOverPair)) {
+            Ok(_) => Ok(true),
+            Err(Error::Refused { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Has the kernel go on with a connection within the host: both ends, or one if the other is no more.
+    ///
+    /// # Errors
+    /// As [`Client::hand_over`].
+    pub fn hand_over_pair(&mut self, ends: &[PairEnd<'_>]) -> Result<(), Error> {
+        let request = Request::new(&Wish::new(Kind::HandOverPair));
+        let descriptors: Vec<_> = ends.iter().flat_map(|end| [end.socket, end.file, end.holder]).collect();
+        tell_with(self.socket.as_fd(), request.as_bytes(), &descriptors)?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// As [`Client::hand_over`], and another process that listens at `listener` is to accept the connection. `socket` is of
+    /// no more use here afterwards. If nobody comes to listen there within 2 s it is reset.
+    ///
+    /// # Errors
+    /// As [`Client::hand_over`].
+    pub fn give_away(
+        &mut self,
+        listener: SocketAddr,
+        socket: BorrowedFd<'_>,
+        connection: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let request = Request::new(&Wish { local: listener, ..Wish::new(Kind::GiveAway) });
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// Another process that listens at `listener` is to accept a connection of the kernel's, as in [`Client::give_away`].
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn pass_on(
+        &mut self,
+        listener: SocketAddr,
+        remote: SocketAddr,
+        socket: BorrowedFd<'_>,
+    ) -> Result<(), Error> {
+        let request = Request::new(&Wish { local: listener, remote, ..Wish::new(Kind::PassOn) });
+        tell_with(self.socket.as_fd(), request.as_bytes(), &[socket])?;
+        self.answer(Reply::parse).map(drop)
+    }
+
+    /// The next connection that another process gave to a listener of this one. Does not wait: [`Client::as_fd`] is readable
+    /// when there may be one.
+    pub fn gift(&mut self) -> Option<Gift> {
+        while self.gifts.is_empty() {
+            let heard = hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
+                unasked(bytes).ok_or(Error::Protocol("not a gift"))
+            });
+            match heard {
+                Ok((message, [socket, ..])) => self.keep(message, socket),
+                Err(error) => {
+                    if error.is_end_of_broker() {
+                        self.parting = Some(Parting::Gone);
+                    }
+                    return None;
+                }
+            }
+        }
+        self.gifts.pop_front()
+    }
+
+    /// Whether something came before an answer that was waited for, and nobody has asked for it since: the connection will not be
+    /// readable for it again.
+    #[must_use]
+    pub fn has_kept(&self) -> bool {
+        !self.gifts.is_empty() || self.renewed || self.parting.is_some()
+    }
+
+    /// Whether the broker ends. As [`Client::gift`], which must have been asked before, this does not wait for the news.
+    #[must_use]
+    pub fn parting(&self) -> Option<Parting> {
+        self.parting
+    }
+
+    /// The stack's new sockets, if the interface was gone and is there again; [`Client::interface`] is then as it is now. As
+    /// [`Client::gift`], which must have been asked before, this does not wait for the news.
+    ///
+    /// # Errors
+    /// As [`Client::open_stack`].
+    pub fn renewal(&mut self) -> Option<Result<Sockets, Error>> {
+        core::mem::take(&mut self.renewed).then(|| {
+            self.refresh_interface()?;
+            self.open_stack()
+        })
+    }
+
+    fn keep(&mut self, message: Unasked, socket: Option<OwnedFd>) {
+        match (message, socket) {
+            (Unasked::Gift(listener, remote), Some(socket)) => {
+                self.gifts.push_back(Gift { listener, remote, socket });
+            }
+            (Unasked::Gift(..), None) => {}
+            (Unasked::Renewed, _) => self.renewed = true,
+            (Unasked::Farewell, _) => self.parting = Some(Parting::Farewell),
+        }
+    }
+
+    /// The answer to a request. What comes unasked before it is kept.
+    fn answer<T>(
+        &mut self,
+        parse: impl Fn(&[u8]) -> Result<T, Error>,
+    ) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
+        loop {
+            let parse = |bytes: &[u8]| match unasked(bytes) {
+                Some(message) => Ok(Err(message)),
+                None => parse(bytes).map(Ok),
+            };
+            match hear_with_descriptors(self.socket.as_fd(), RecvFlags::empty(), parse)? {
+                (Ok(answer), descriptors) => return Ok((answer, descriptors)),
+                (Err(message), [socket, ..]) => self.keep(message, socket),
+            }
+        }
+    }
+
+    /// Gives the connection's descriptor a number from `least` on, if there is one.
+    pub fn move_up(&mut self, least: i32) {
+        move_up(&mut self.socket, least);
+    }
+
+    /// Memory in which this process shows itself to observers, and what they ring: for [`crate::watch::Show`].
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`], or what the kernel said.
+    pub fn show(&mut self) -> Result<(OwnedFd, OwnedFd), Error> {
+        self.say(&Wish::new(Kind::Show))?;
+        match self.answer(ShownPart::parse)? {
+            (Some(_), [Some(memory), Some(bell), ..]) => Ok((memory, bell)),
+            _ => Err(Error::Protocol("a process without what it shows")),
+        }
+    }
+
+    /// The connection itself: it hangs up when the broker ends.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn ask_as(&mut self, socket: BorrowedFd<'_>, wish: &Wish) -> Result<Route, Error> {
+        tell_with(self.socket.as_fd(), Request::new(wish).as_bytes(), &[socket])?;
+        self.answer(Reply::parse).map(|(route, _)| route)
+    }
+
+    fn ask(&mut self, wish: &Wish) -> Result<Route, Error> {
+        self.say(wish)?;
+        self.answer(Reply::parse).map(|(route, _)| route)
+    }
+
+    fn say(&mut self, wish: &Wish) -> Result<(), Error> {
+        tell(self.socket.as_fd(), Request::new(wish).as_bytes())
+    }
+}
+
+/// What a broker says without having been asked.
+enum Unasked {
+    Gift(SocketAddr, SocketAddr),
+    Renewed,
+    Farewell,
+}
+
+fn unasked(bytes: &[u8]) -> Option<Unasked> {
+    match Word::parse(bytes) {
+        Some(Word::Renewed) => Some(Unasked::Renewed),
+        Some(Word::Farewell) => Some(Unasked::Farewell),
+        Some(Word::Leash) => None,
+        None => message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote)),
+    }
+}
+
+/// Whichever local address the route to `remote` says.
+#[must_use]
+pub fn anywhere(remote: SocketAddr, port: u16) -> SocketAddr {
+    let address = match remote.ip().to_canonical() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    SocketAddr::new(address, port)
+}
+
+/// A broker that knows of a [`Client`], and has perhaps not answered yet: it has just begun, or is stopped.
+#[derive(Debug)]
+pub struct Greeted(OwnedFd);
+
+impl Greeted {
+    /// Connects as [`Client::connect`], and waits for nothing where the broker is one that stands as a service.
+    ///
+    /// # Errors
+    /// [`Error::Address`], [`Error::Gone`].
+    pub fn new(environment: &str) -> Result<Greeted, Error> {
+        greet(environment, Role::Client).map(Greeted)
+    }
+
+    /// Whether [`Greeted::welcome`] would not wait.
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        !is_silent(&self.0)
+    }
+
+    /// Waits for the answer: the interface.
+    ///
+    /// # Errors
+    /// [`Error::Refused`], [`Error::Gone`], [`Error::Protocol`].
+    pub fn welcome(&self) -> Result<Interface, Error> {
+        hear(self.0.as_fd(), Welcome::parse)
+    }
+
+    /// Gives the connection's descriptor a number from `least` on, if there is one.
+    pub fn move_up(&mut self, least: i32) {
+        move_up(&mut self.0, least);
+    }
+
+    /// The connection.
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Nothing has come, and nobody has hung up.
+pub(crate) fn is_silent(socket: &OwnedFd) -> bool {
+    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+    rustix::net::recv(socket, &mut [0_u8; 1][..], flags) == Err(Errno::AGAIN)
+}
+
+pub(crate) fn move_up(descriptor: &mut OwnedFd, least: i32) {
+    if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&*descriptor, least) {
+        *descriptor = moved;
+    }
+}
+
+fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
+    move |errno| match errno {
+        // The broker says none of these: seccomp(2) filters and security modules do.
+        Errno::PERM | Errno::ACCESS | Errno::NOSYS => Error::Forbidden { operation, errno },
+        _ => Error::Gone { operation, errno: Some(errno) },
+    }
+}
+
+pub(crate) fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
+    let (name, token) = parse_environment(environment)?;
+    // A name that everybody knows is anybody's while there is no broker.
+    let nobody = Error::Gone { operation: "connect", errno: Some(Errno::CONNREFUSED) };
+    let socket = match dial(name) {
+        Err(Error::Gone { errno: Some(Errno::AGAIN), .. }) if may_return(name) => return Err(nobody),
+        dialed => dialed?,
+    };
+    if may_return(name) && !is_ours(&socket) {
+        return Err(nobody);
+    }
+    match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
+        Ok(()) => Ok(socket),
+        // A broker that has no room says so and hangs up, perhaps before it has heard anything.
+        Err(error) => match hear(socket.as_fd(), Reply::parse) {
+            Err(refused @ Error::Refused { .. }) => Err(refused),
+            _ => Err(error),
+        },
+    }
+}
+
+/// Connects to the broker of that name.
+pub(crate) fn dial(name: &str) -> Result<OwnedFd, Error> {
+    dial_within(name, PATIENCE)
+}
+
+/// As [`dial`]; no step takes longer than `patience`. Where anybody may listen, the first one takes no time at all: who listens and accepts
+/// nobody would have others wait.
+pub(crate) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
+    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::Address)?;
+    dial_address(&address, patience, may_return(name))
+}
+
+/// As [`dial_within`], wherever that is; `open`: anybody may listen there.
+pub(crate) fn dial_address(
+    address: &SocketAddrUnix,
+    patience: Duration,
+    open: bool,
+) -> Result<OwnedFd, Error> {
+    let flags = if open { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK } else { SocketFlags::CLOEXEC };
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(|errno| Error::system("creating a Unix socket", errno))?;
+    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
+        .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
+        .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
+    loop {
+        match connect(&socket, address) {
+            Ok(()) => break,
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(gone("connect")(errno)),
+        }
+    }
+    if open {
+        rustix::fs::fcntl_setfl(&socket, OFlags::empty()).map_err(|errno| Error::system("F_SETFL", errno))?;
+    }
+    Ok(socket)
+}
+
+pub(crate) fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
+    tell_with(socket, bytes, &[])
+}
+
+fn tell_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    messages::send(socket, bytes, descriptors, SendFlags::empty()).map_err(gone("send"))
+}
+
+fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
+    hear_with_descriptors(socket, RecvFlags::empty(), parse).map(|(message, _)| message)
+}
+
+pub(crate) fn hear_with_descriptors<T>(
+    socket: BorrowedFd<'_>,
+    flags: RecvFlags,
+    parse: impl FnOnce(&[u8]) -> Result<T, Error>,
+) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
+    let mut bytes = [0; MESSAGE_LEN_MAX];
+    let (length, descriptors) = match messages::receive(socket, &mut bytes, flags) {
+        // Who hung up did not read what it was told last; what it said before comes behind that.
+        Err(Errno::CONNRESET) => messages::receive(socket, &mut bytes, flags),
+        received => received,
+    }
+    .map_err(gone("receive"))?;
+    if length == 0 {
+        return Err(Error::Gone { operation: "receive", errno: None });
+    }
+    let mut descriptors = descriptors.into_iter();
+    Ok((parse(&bytes[..length])?, core::array::from_fn(|_| descriptors.next())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_forbids_is_not_said_to_be_gone() {
+        for errno in [Errno::PERM, Errno::ACCESS, Errno::NOSYS] {
+            let error = gone("send")(errno);
+            assert!(!error.is_end_of_broker());
+            let said = error.to_string();
+            assert!(said.contains("may not talk to the broker") && said.contains("seccomp"), "{said}");
+        }
+        assert!(gone("send")(Errno::PIPE).is_end_of_broker());
+    }
+
+    #[test]
+    fn nobody_at_the_name_may_be_another_network_namespace() {
+        let error = dial("overfly-nobody-has-this-name").unwrap_err();
+        assert!(error.is_end_of_broker());
+        let said = error.to_string();
+        assert!(said.contains("listens in this network namespace: it has ended, or"), "{said}");
+    }
+}
