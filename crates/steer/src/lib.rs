@@ -10,6 +10,7 @@
 mod admission;
 mod agent;
 mod attachment;
+mod bridge;
 mod broker;
 mod claim;
 mod confined;
@@ -45,6 +46,7 @@ mod switch;
 pub use admission::{Admission, Applicant, Event, Share};
 pub use agent::{Agent, Caller};
 pub use attachment::{Attachment, Counters, Options};
+pub use bridge::bridge_that_answers;
 pub use broker::{Broker, BrokerCounters};
 pub use confined::long_frames_of;
 pub use device::restore_deferral;
