@@ -34,8 +34,8 @@ use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
 use overfly_load::vod::{VodArgs, main_vod};
 use overfly_terminal::Unwritten;
 
-/// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
-/// with the same engine, and a bench that compares both with the kernel.
+/// Runs unmodified network programs on a user-level TCP/IP stack that bypasses the kernel, puts load on servers with the
+/// same engine, and measures both beside the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "overfly", version, subcommand_required = true, max_term_width = 100)]
 struct Arguments {
@@ -144,6 +144,13 @@ fn visible(command: Visible) -> ExitCode {
 /// Says what is wrong, in one line.
 fn complain(message: impl std::fmt::Display) {
     log::say(log::Level::Warning, message);
+}
+
+/// Cells of a line on the terminal that standard output is.
+fn room() -> Option<usize> {
+    use std::io::IsTerminal;
+    let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;
+    size.ok().map(|(columns, _)| usize::from(columns)).filter(|&columns| columns > 0)
 }
 
 /// The exit status of a command whose output was written, or not: that is said, unless nobody reads any more.
