@@ -66,7 +66,9 @@ pub(crate) fn doctor(arguments: &Arguments) -> ExitCode {
     } else {
         // Below the details of a finding, where a line does not fit.
         let text = diagnosis.to_text();
-        overfly_terminal::print(&crate::room().map_or_else(|| text.clone(), |room| folded(&text, room, 22)))
+        overfly_terminal::print(
+            &overfly_load::room().map_or_else(|| text.clone(), |room| folded(&text, room, 22)),
+        )
     };
     match said {
         Ok(()) if !diagnosis.works => ExitCode::FAILURE,

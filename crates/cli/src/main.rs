@@ -146,13 +146,6 @@ fn complain(message: impl std::fmt::Display) {
     log::say(log::Level::Warning, message);
 }
 
-/// Cells of a line on the terminal that standard output is.
-fn room() -> Option<usize> {
-    use std::io::IsTerminal;
-    let size = std::io::stdout().is_terminal().then(ratatui::crossterm::terminal::size)?;
-    size.ok().map(|(columns, _)| usize::from(columns)).filter(|&columns| columns > 0)
-}
-
 /// The exit status of a command whose output was written, or not: that is said, unless nobody reads any more.
 fn written(output: Result<(), Unwritten>) -> ExitCode {
     match output {

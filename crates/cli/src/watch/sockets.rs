@@ -78,7 +78,7 @@ fn show(arguments: &Arguments) -> Result<bool, Failure> {
 /// Below what stands behind the state, where a terminal has too little room. Its tabulators are eight columns.
 fn print_fitted(text: &str) -> Result<(), Unwritten> {
     print(
-        &crate::room()
+        &overfly_load::room()
             .map_or_else(|| text.to_owned(), |room| folded(&text.replace('\t', "        "), room, 12)),
     )
 }

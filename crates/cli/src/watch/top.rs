@@ -92,7 +92,7 @@ fn print(
         if as_json {
             print_json(&line(&samples, &left, interval))?;
         } else {
-            overfly_terminal::print(&table(&samples, &left, crate::room()))?;
+            overfly_terminal::print(&table(&samples, &left, overfly_load::room()))?;
         }
     }
     Ok(())
