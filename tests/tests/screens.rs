@@ -8,7 +8,7 @@ use overfly_tests::{Server, eventually, overfly, succeed};
 
 /// Runs a command on a terminal with so many columns, and prints what that was shown.
 const TERMINAL: &str = "
-import fcntl, os, pty, struct, sys, termios
+import fcntl, os, pty, re, struct, sys, termios
 process, terminal = pty.fork()
 if process == 0:
     # The size is known before anything is printed.
@@ -24,7 +24,8 @@ while True:
         break
     shown += more
 os.waitpid(process, 0)
-sys.stdout.buffer.write(shown.replace(b'\\r\\n', b'\\n'))
+# Without colours.
+sys.stdout.buffer.write(re.sub(b'\\x1b\\[[0-9;]*m', b'', shown).replace(b'\\r\\n', b'\\n'))
 ";
 
 /// What `overfly WORDS` shows on the server's side, or the client's.
