@@ -41,6 +41,7 @@ check:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) run --quiet --locked -p xtask -- tidy
+	scripts/chart.py check
 
 prepare:
 	@scripts/install.sh

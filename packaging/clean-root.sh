@@ -111,7 +111,7 @@ systemctl kill --signal KILL overfly-broker@eth0.service
 eventually "systemd starts the broker again" systemctl --quiet is-active overfly-broker@eth0.service
 eventually "nginx answers after a crash" answers 10.77.0.1
 systemctl --quiet is-active web.service || fail "nginx did not go on"
-journalctl --unit overfly-broker@eth0.service --priority notice --output cat | grep -m 1 'told to stop: a program goes on' || fail "the journal lacks a notice"
+journalctl --unit overfly-broker@eth0.service --priority notice --output cat | grep -m 1 'told to stop: a program continues' || fail "the journal lacks a notice"
 journalctl --unit overfly-broker@eth0.service --priority notice --output cat | grep 'eth0 is served' && fail "all lines have the same level"
 systemctl stop web.service
 

@@ -98,13 +98,25 @@ def texts(package):
             yield place.relative_to(folder), place.read_text(errors="replace").strip()
 
 
+def texts_of_all(found):
+    """By package's name and version: the texts. What was published without one has that of the others of its repository."""
+    own = {(its["name"], its["version"]): [text for _, text in texts(its)] for its in found}
+    for its in found:
+        name = its["name"], its["version"]
+        siblings = [own[other["name"], other["version"]] for other in found if other["repository"] == its["repository"]]
+        yield its, own[name] or next((texts for texts in siblings if texts and its["repository"]), [])
+
+
 def write(folder):
     folder.mkdir(parents=True, exist_ok=True)
     found = dependencies()
     users = {}
-    for package in found:
-        for _, text in texts(package):
-            users.setdefault(text, []).append(f"{package['name']} {package['version']} ({package['license']})")
+    for package, its_texts in texts_of_all(found):
+        name = f"{package['name']} {package['version']} ({package['license']})"
+        if not its_texts:
+            raise SystemExit(f"{name} has no text of its licence: binaries that contain it cannot be shipped")
+        for text in its_texts:
+            users.setdefault(text, []).append(name)
     with open(folder / "THIRD-PARTY.txt", "w") as output:
         output.write("Overfly's binaries contain code of these packages, under these licences.\n")
         for package in found:

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Makes the packages once more and compares them byte for byte; then plays an operator's first day in a clean Debian whose process 1 is systemd:
-# installs the .deb, starts the units of broker and agent, runs nginx as users without privilege, upgrades, removes the package, and sees that
-# nothing is left (clean-root.sh). Between the two a container image is made and run.
+# Makes the packages once more and compares them byte for byte; makes a container image, and runs it; runs what the tarball holds, and installs
+# the .rpm in a clean Debian and erases it (clean-install.sh); then plays an operator's first day there, with systemd as process 1: installs the
+# .deb, starts the units of broker and agent, runs nginx as users without privilege, upgrades, removes the package, and sees that nothing is
+# left (clean-root.sh).
 # Needs root, and Debian's mirror.
 #
 #     test.sh [FOLDER]        with packages that packages.sh has made (target/packages)
@@ -24,6 +25,11 @@ cargo test --quiet --locked -p overfly-tests --test kubernetes -- --exact --igno
 root=$work/root
 echo "making a clean Debian ..."
 debootstrap --variant=minbase --include=systemd,udev,procps,iproute2,curl,nginx-light bookworm "$root" > "$work/log" 2>&1 || { tail "$work/log"; exit 1; }
+
+echo "the tarball, and the .rpm in that Debian ..."
+tar -C "$work" -xzf "$packages"/overfly-*-linux.tar.gz
+packaging/clean-install.sh "$work"/overfly-*[0-9] "$packages"/overfly-*.rpm "$root"
+
 cp "$packages"/overfly_*.deb "$root/root/overfly.deb"
 install -m 755 packaging/clean-root.sh "$root/root/clean-root.sh"
 # Nothing of the kind runs in there: Debian's own server, and events of the machine's devices made once more.

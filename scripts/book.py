@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Makes the documents fit for a book, and looks at what became of them.
 
-    book.py [supports RENDERER]     mdBook's preprocessor: links that leave the book become their words and the path
+    book.py [supports RENDERER]     mdBook's preprocessor: links that leave the book become their words and the path, and links that a
+                                    path stands for have the page's title
     book.py check FOLDER            every link of the made book leads somewhere
 
 The forge shows the documents within the repository. In the book there is none: what is not one of its pages cannot be followed there.
@@ -28,7 +29,7 @@ def chapters(sections):
 
 
 def without_links_outside(text, page, pages):
-    """A page's text, with the links that leave the book as words."""
+    """A page's text, with the links that leave the book as words, and a page's title where a link's words are its path."""
 
     def judged(link):
         words, place = link[1], link[2]
@@ -37,10 +38,12 @@ def without_links_outside(text, page, pages):
             return link[0]
         target = os.path.normpath(os.path.join(os.path.dirname(page), path))
         if target in pages:
-            return link[0]
+            return f"[{pages[target]}]({place})" if words.endswith(".md") else link[0]
         named = os.path.normpath(os.path.join("docs", target))
         # A report's own files are nowhere else than in its session's folder.
-        return words if named in words or not (ROOT / named).exists() else f"{words} (`{named}`)"
+        if named in words or not (ROOT / named).exists():
+            return words
+        return f"`{named}`" if words == Path(named).stem else f"{words} (`{named}`)"
 
     lines, fenced = [], False
     for line in text.split("\n"):
@@ -53,7 +56,7 @@ def without_links_outside(text, page, pages):
 def preprocess():
     _, book = json.load(sys.stdin)
     every = list(chapters(book.get("sections") or book.get("items")))
-    pages = {chapter["path"] for chapter in every if chapter["path"]}
+    pages = {chapter["path"]: chapter["name"] for chapter in every if chapter["path"]}
     for chapter in every:
         if chapter["path"]:
             chapter["content"] = without_links_outside(chapter["content"], chapter["path"], pages)

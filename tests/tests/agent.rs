@@ -275,7 +275,7 @@ fn a_runtimes_containers_are_served_end_when_told_and_begin_again() {
     };
     let mut beside = kernel.start(&pod);
     eventually("it answers", || node.fetched(&pod, 8013) == "beside");
-    assert!(beside.log().contains("goes on over the kernel"), "{}", beside.log());
+    assert!(beside.log().contains("continues on the kernel's stack"), "{}", beside.log());
 
     // Told to end, as a runtime does it, with a connection that waits for more.
     let client = kept_open(&node, &pod, 8011);

@@ -225,7 +225,7 @@ fn a_broker_that_is_restarted_loses_no_connection() {
         send(site.broker.id(), Signal::TERM);
         site.broker_is_gone();
         assert!(site.broker.ended().is_some_and(|status| status.success()), "{}", site.broker.log());
-        // Without a broker they go on on the kernel's stack, and leave nothing open that was the broker's.
+        // Without a broker they continue on the kernel's stack, and leave nothing open that was the broker's.
         assert_eq!(site.xdp_sockets(), 0);
         sleep(Duration::from_millis(700));
         assert!(site.answers());

@@ -116,6 +116,46 @@ fn a_service_with_nobody_to_serve_ends_at_once_and_a_second_one_says_why_it_does
     assert!(!is_steered(&lab));
 }
 
+/// Any local user can take the broker's name while there is none. Whoever reads the log knows whom to end, and the unit begins again then.
+#[test]
+fn who_keeps_the_broker_from_its_name_is_named() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    for (then, pattern) in [
+        (
+            "s.listen()",
+            "process PID (\"python3\") of user 48123 has the name @overfly/eth0, at which programs look for the broker: `kill PID`",
+        ),
+        // As good as not there, and nobody else can have the name.
+        ("pass", "`ss -xap | grep @overfly/eth0`, as root, says which"),
+    ] {
+        let script = format!(
+            "import socket, sys\ns = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n\
+             s.bind('\\0overfly/eth0')\n{then}\nprint('taken', flush=True)\nsys.stdin.read()"
+        );
+        let mut stranger = as_user(&lab, "server", USER);
+        stranger.args(["/usr/bin/python3", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut stranger = stranger.spawn().expect("a stranger");
+        let mut said = [0; 6];
+        stranger.stdout.as_mut().expect("a pipe").read_exact(&mut said).expect("a line");
+
+        let mut broker = Broker::begin(&lab, "", &capabilities(), &[]);
+        eventually("it ends", || broker.ended().is_some());
+        let wanted = pattern.replace("PID", &stranger.id().to_string());
+        assert!(broker.log().contains(&wanted), "{}", broker.log());
+        assert!(!is_steered(&lab));
+        // What it says to type does name it.
+        let holders = output(&lab, "server", &["ss", "-xap"]);
+        let holders = String::from_utf8_lossy(&holders.stdout).into_owned();
+        let holder = holders.lines().find(|line| line.contains("@overfly/eth0")).unwrap_or_default();
+        assert!(holder.contains(&format!("pid={},", stranger.id())), "{holders}");
+
+        drop(stranger.stdin.take());
+        stranger.wait().expect("wait");
+        let broker = Broker::start(&lab, "", &capabilities(), &[]);
+        send(broker.id(), Signal::TERM);
+    }
+}
+
 /// Root without capabilities, as in a container, needs a rule like everybody.
 #[test]
 fn roots_number_alone_is_no_privilege() {

@@ -286,7 +286,9 @@ fn another_users_program_is_left_to_the_kernel_as_long_as_it_would_see_frames() 
     let (redis, mut lines) = as_nobody(&lab, &REDIS);
     let why = lines.find(|line| line.starts_with("overfly:")).expect("a complaint");
     assert!(
-        why.contains("goes on over the kernel: the broker refused: programs of user 0 are accelerated"),
+        why.contains(
+            "continues on the kernel's stack: the broker refused: programs of user 0 are accelerated"
+        ),
         "{why}"
     );
     let drain = std::thread::spawn(move || lines.count());
@@ -364,7 +366,8 @@ fn a_name_in_a_strangers_hands_is_no_broker() {
     let visitor = command.stdin(Stdio::null()).output().expect("start overfly");
     let said = String::from_utf8_lossy(&visitor.stderr);
     assert_eq!(visitor.status.code(), Some(7), "{said}");
-    assert!(said.contains("another user's program has the name @overfly/eth0"), "{said}");
+    let named = format!("process {} (\"python3\") of user 65534 has the name @overfly/eth0", stranger.id());
+    assert!(said.contains(&named), "{said}");
     assert!(!is_steered(&lab));
     stranger.kill().expect("kill");
     stranger.wait().expect("wait");

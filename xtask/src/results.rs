@@ -103,6 +103,8 @@ impl Plan {
             tabulate(root, &name)?;
             println!("Kept: {PLACE}/{name}.md and {PLACE}/{name}.json");
         }
+        // README's picture is of the quickstart's.
+        said(root, "python3", &["scripts/chart.py", "write"])?;
         match failed.is_empty() {
             true => Ok(ExitCode::SUCCESS),
             false => Err(failed.join("; ")),

@@ -167,4 +167,28 @@ impl Holder {
             _ => Holder::Stranger,
         }
     }
+
+    /// Who keeps others from the name of an interface's broker, and what to do about it, in words.
+    #[must_use]
+    pub fn in_words(interface: &str) -> String {
+        let name = format!("{}{interface}", observer::PREFIX);
+        let listening = dial(&name).ok().and_then(|socket| PeerIdentity::of(&socket).ok());
+        match listening.map(|peer| (peer.user, peer.process)) {
+            Some((user, Some(process))) => {
+                let process = process.as_raw_nonzero();
+                let program = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+                format!(
+                    "process {process} ({:?}) of user {user} has the name @{name}, at which programs look for the broker: `kill {process}`",
+                    program.trim_end()
+                )
+            }
+            // It takes no connections, or is out of sight.
+            other => {
+                let user = other.map_or_else(String::new, |(user, _)| format!(" of user {user}"));
+                format!(
+                    "a program{user} has the name @{name}, at which programs look for the broker: `ss -xap | grep @{name}`, as root, says which: end it"
+                )
+            }
+        }
+    }
 }

@@ -422,7 +422,7 @@ impl<B: Backing> Service<B> {
         self.term = Term::Parting(Instant::now() + PARTING);
         self.note(Event::Ending { programs: self.programs.len() });
         self.spread(
-            "the broker ends: connections go on on the kernel's stack, and new ones are accelerated once there is another one",
+            "the broker ends: connections continue on the kernel's stack, and new ones are accelerated once there is another one",
         );
         for one in self.connections.iter().filter(|one| matches!(one.state, State::Client { .. })) {
             deliver(&one.socket, &Word::Farewell.to_bytes(), &[]);

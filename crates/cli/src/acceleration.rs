@@ -25,7 +25,11 @@ impl Acceleration {
     /// # Errors
     /// Says in words why that cannot be done.
     pub(crate) fn start(interface: &str, in_force: &InForce) -> Result<Acceleration, String> {
-        Membership::join(interface, in_force).map(Acceleration::Xdp)
+        let membership = Membership::join(interface, in_force)?;
+        if let Some(warning) = crate::interface::warning(interface) {
+            crate::complain(warning);
+        }
+        Ok(Acceleration::Xdp(membership))
     }
 
     /// A child of this process that is none of the program's and may outlive it.

@@ -118,7 +118,8 @@ impl Membership {
             Some(Word::Here { name, is_public }) => {
                 if !is_public {
                     complain(format_args!(
-                        "another user's program has the name @overfly/{interface}: `overfly top` and other programs will not find this one"
+                        "`overfly top` and other programs will not find this one: {}",
+                        Holder::in_words(interface)
                     ));
                 }
                 let lease = Lease::at(name).map_err(|error| error.to_string())?;

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use overfly_bench::lab::{DEVICE, Lab};
 use overfly_link::memif::{Address, Listener, Settings};
 use overfly_steer::{Attachment, Options};
+use overfly_terminal::folded;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, getrlimit};
@@ -63,7 +64,11 @@ pub(crate) fn doctor(arguments: &Arguments) -> ExitCode {
         let object = serde_json::to_string_pretty(&diagnosis).unwrap_or_default();
         overfly_terminal::print_json(&(object + "\n"))
     } else {
-        overfly_terminal::print(&diagnosis.to_text())
+        // Below the details of a finding, where a line does not fit.
+        let text = diagnosis.to_text();
+        overfly_terminal::print(
+            &overfly_load::room().map_or_else(|| text.clone(), |room| folded(&text, room, 22)),
+        )
     };
     match said {
         Ok(()) if !diagnosis.works => ExitCode::FAILURE,

@@ -1,4 +1,4 @@
-//! Which interface to accelerate when nobody named one.
+//! Which interface to accelerate when nobody named one, and what its surroundings do to it.
 
 use std::fs;
 
@@ -42,6 +42,24 @@ fn choose_from(table: &str) -> Result<String, String> {
             several.join(", ")
         )),
     }
+}
+
+/// What the user of a program there must know: why frames do not come to the interface, and what to type.
+pub(crate) fn warning(name: &str) -> Option<String> {
+    let bridge = overfly_steer::bridge_that_answers(name).ok()??;
+    Some(format!("{}: type `{}`", answered_by(name, &bridge), silence(&bridge)))
+}
+
+pub(crate) fn answered_by(name: &str, bridge: &str) -> String {
+    format!(
+        "{bridge}, the bridge that {name} hangs on in this network namespace, answers ARP for its addresses too, and what peers send to the bridge is the kernel's"
+    )
+}
+
+/// What to type against that.
+pub(crate) fn silence(bridge: &str) -> String {
+    // sysctl(8) has the names' dots the other way round.
+    format!("sysctl -w net.ipv4.conf.{}.arp_ignore=1", bridge.replace('.', "/"))
 }
 
 #[cfg(test)]

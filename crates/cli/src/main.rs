@@ -34,8 +34,8 @@ use overfly_load::step::{GatherArgs, MergeArgs, main_gather, main_merge};
 use overfly_load::vod::{VodArgs, main_vod};
 use overfly_terminal::Unwritten;
 
-/// Carries network programs over the kernel: a user-level TCP stack for unmodified programs, load
-/// with the same engine, and a bench that compares both with the kernel.
+/// Runs unmodified network programs on a user-level TCP/IP stack that bypasses the kernel, puts load on servers with the
+/// same engine, and measures both beside the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "overfly", version, subcommand_required = true, max_term_width = 100)]
 struct Arguments {

@@ -32,3 +32,4 @@ pub mod vod;
 pub use error::Error;
 pub use link::{Link, Network};
 pub use output::metrics::{Label, Page};
+pub use output::room;

@@ -261,7 +261,7 @@ options! {
         stack_per_thread: "EF_STACK_PER_THREAD" = 0, [0..=1], "1: the sockets that each thread makes have a stack of their own, without a lock that other threads take; an accepted connection is in its listener's. 0: one stack for the whole process";
         tail_drop_probe: "EF_TAIL_DROP_PROBE" = 1, [0..=1], "1: tail loss probes (RFC 8985); 0: only the retransmission timer repairs a lost end";
         tcp_accept_spin: "EF_TCP_ACCEPT_SPIN" = 0, [0..=1], "1: accept spins for EF_POLL_USEC before it sleeps";
-        tcp_client_loopback: "EF_TCP_CLIENT_LOOPBACK" = 2, [0..=4], "connect() to an address of this host: 0: over the kernel; 1: at user level if this process itself listens there; 2: also if another accelerated program of the same user and network namespace does; 3 and 4: the same where nobody has the privilege to hand connections over, too";
+        tcp_client_loopback: "EF_TCP_CLIENT_LOOPBACK" = 2, [0..=4], "connect() to an address of this host: 0: on the kernel's stack; 1: at user level if this process itself listens there; 2: also if another accelerated program of the same user and network namespace does; 3 and 4: the same where nobody has the privilege to hand connections over, too";
         tcp_connect_spin: "EF_TCP_CONNECT_SPIN" = 0, [0..=1], "1: connect spins for EF_POLL_USEC before it sleeps";
         tcp_fin_timeout: "EF_TCP_FIN_TIMEOUT" = 0, [0..=255], "seconds that a closed connection waits for its peer's FIN; 0: net.ipv4.tcp_fin_timeout";
         tcp_initial_cwnd: "EF_TCP_INITIAL_CWND" = 0, [0..=1048576], "initial congestion window in bytes; 0: RFC 6928";
@@ -269,7 +269,7 @@ options! {
         tcp_mem: "EF_TCP_MEM" = 0, [0..=4294967295], "kilobytes that the buffers of all connections of the interface's processes hold together at most (over memif and tap: of a process's), with pressure from two thirds of that on; 0: net.ipv4.tcp_mem says both";
         tcp_recv_spin: "EF_TCP_RECV_SPIN" = 0, [0..=1], "1: a read from a TCP socket spins for EF_POLL_USEC before it sleeps";
         tcp_send_spin: "EF_TCP_SEND_SPIN" = 0, [0..=1], "1: a write to a TCP socket spins for EF_POLL_USEC before it sleeps";
-        tcp_server_loopback: "EF_TCP_SERVER_LOOPBACK" = 2, [0..=2], "connections from this host to a listener: 0: over the kernel; 1: at user level if they come from this process itself; 2: also from other accelerated programs of the same user and network namespace";
+        tcp_server_loopback: "EF_TCP_SERVER_LOOPBACK" = 2, [0..=2], "connections from this host to a listener: 0: on the kernel's stack; 1: at user level if they come from this process itself; 2: also from other accelerated programs of the same user and network namespace";
         tcp_shared_local_ports: "EF_TCP_SHARED_LOCAL_PORTS" = 0, [0..=65535], "local ports that a process takes at its first active open, each of them for many connections to different peers and with a descriptor of its own; 0: a port for each connection";
         tcp_shared_local_ports_max: "EF_TCP_SHARED_LOCAL_PORTS_MAX" = 100, [0..=65535], "shared local ports at most, where more are needed than EF_TCP_SHARED_LOCAL_PORTS; never more than a quarter of the descriptor limit";
         tcp_shared_local_ports_no_fallback: "EF_TCP_SHARED_LOCAL_PORTS_NO_FALLBACK" = 0, [0..=1], "1: connect() fails with EADDRNOTAVAIL where no shared port is free; 0: it takes a port of its own";

@@ -365,11 +365,11 @@ impl Process {
         }
         self.start = Start::Failed;
         if self.options.no_fail == 0 {
-            kernel::complain(&format!("{reason}; EF_NO_FAIL=0 forbids to go on over the kernel"));
+            kernel::complain(&format!("{reason}; EF_NO_FAIL=0 forbids it to continue on the kernel's stack"));
             sys::exit(1);
         }
         kernel::complain(&format!(
-            "{}process {} goes on over the kernel: {reason}",
+            "{}process {} continues on the kernel's stack: {reason}",
             if self.context > 0 { "a thread of " } else { "" },
             rustix::process::getpid().as_raw_nonzero()
         ));

@@ -483,7 +483,7 @@ fn without_a_broker() {
     let complained = text(&output.stderr);
     assert_eq!(text(&output.stdout), "hello\n");
     assert!(
-        complained.contains("goes on over the kernel: ") && complained.lines().count() == 1,
+        complained.contains("continues on the kernel's stack: ") && complained.lines().count() == 1,
         "{complained}"
     );
     let output = run(&bench.lab.server, echo.env("EF_NO_FAIL", "0"));

@@ -188,7 +188,7 @@ impl Attachment {
         if addresses.is_empty() {
             return Err(unfit("IP address"));
         }
-        let (rx_queues, tx_queues) = device::queues(interface).unwrap_or((link.rx_queues, link.tx_queues));
+        let (rx_queues, tx_queues) = device::queues_of(interface, &link)?;
         let queues = options.queues.unwrap_or(rx_queues).min(rx_queues);
         if !(1..=QUEUES_MAX).contains(&queues) {
             return Err(Error::Options(format!(
@@ -830,7 +830,7 @@ impl Attachment {
             .addresses(link.index)
             .map_err(|errno| Error::system("reading the addresses", errno))?;
         let Some(mac) = link.mac.filter(|_| !addresses.is_empty()) else { return Ok(false) };
-        let (rx_queues, _) = device::queues(&name).unwrap_or((link.rx_queues, link.tx_queues));
+        let (rx_queues, _) = device::queues_of(&name, link)?;
         if rx_queues < self.queues {
             return Err(Error::TooFewQueues { name, rx_queues });
         }

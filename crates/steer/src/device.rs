@@ -13,6 +13,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 
 use crate::error::Error;
+use crate::netlink::Link;
 
 /// Runs `work` with the folder of a device of the caller's network namespace.
 fn with_device<R: Send>(
@@ -43,7 +44,7 @@ fn with_device<R: Send>(
 }
 
 /// Queues in use, (receive, transmit): what `ethtool -L` set, of those that the driver allocated.
-pub(crate) fn queues(interface: &str) -> Result<(u32, u32), Errno> {
+fn queues(interface: &str) -> Result<(u32, u32), Errno> {
     with_device(interface, |folder| {
         let (mut receive, mut transmit) = (0, 0);
         for entry in fs::read_dir(folder.join("queues")).map_err(|error| errno(&error))? {
@@ -53,6 +54,19 @@ pub(crate) fn queues(interface: &str) -> Result<(u32, u32), Errno> {
         }
         Ok((receive, transmit))
     })
+}
+
+/// The same. Where that cannot be read, it is known only of a device that has one queue each way: others may have more than are in use,
+/// and the kernel takes no AF_XDP socket on such a queue.
+///
+/// # Errors
+/// [`Error::QueuesUnknown`].
+pub(crate) fn queues_of(interface: &str, link: &Link) -> Result<(u32, u32), Error> {
+    match (queues(interface), link.rx_queues, link.tx_queues) {
+        (Ok(queues), ..) => Ok(queues),
+        (Err(_), 1, 1) => Ok((1, 1)),
+        (Err(errno), ..) => Err(Error::QueuesUnknown { name: interface.to_owned(), errno }),
+    }
 }
 
 /// The settings that make busy polling worth it.

@@ -46,6 +46,13 @@ pub enum Error {
         /// Its receive queues.
         rx_queues: u32,
     },
+    /// The administrator: how many of the device's queues are in use is not known.
+    QueuesUnknown {
+        /// The interface.
+        name: String,
+        /// Why its folder in sysfs cannot be read.
+        errno: Errno,
+    },
     /// The machine: the driver has no native XDP.
     NoNativeXdp {
         /// The interface.
@@ -222,6 +229,10 @@ impl fmt::Display for Error {
             Error::TooFewQueues { name, rx_queues } => write!(
                 formatter,
                 "the veth peer of {name} has more transmit queues than {name} has receive queues ({rx_queues}): make them equal with `ethtool -L {name} rx N` or on the peer with `ethtool -L PEER tx {rx_queues}`"
+            ),
+            Error::QueuesUnknown { name, errno } => write!(
+                formatter,
+                "how many queues {name} uses cannot be read ({errno}): mounting /sys where nobody else sees it needs CAP_SYS_ADMIN, and a sandbox (AppArmor, seccomp, RestrictNamespaces=) that allows unshare(2) and mount(2); or give {name} one queue each way when it is made (`numrxqueues 1 numtxqueues 1`)"
             ),
             Error::NoNativeXdp { name } => write!(
                 formatter,

@@ -68,8 +68,7 @@ pub fn stand(
     let public = public_socket(interface).ok_or_else(|| {
         Error::Options(format!("{interface} has a broker already: end the programs that it serves"))
     })?;
-    let public =
-        Some(public.ok_or_else(|| Error::Options(format!("another user's program has the name @{name}")))?);
+    let public = Some(public.ok_or_else(|| Error::Options(Holder::in_words(interface)))?);
     let attachment = Attachment::attach(interface, options)?;
     let sockets = Sockets { listener, name, public };
     let service = Service::standing(Steering::new(attachment)?, sockets, in_force).admitting(admission);

@@ -8,6 +8,7 @@
 //! * [`over_memif`], [`over_tap`]: serve a program whose frames go over memif or a tap device, which takes no privilege at all.
 
 mod attachment;
+mod bridge;
 mod claim;
 mod confined;
 mod device;
@@ -32,6 +33,7 @@ mod steering;
 mod switch;
 
 pub use attachment::{Attachment, Counters, Options};
+pub use bridge::bridge_that_answers;
 pub use confined::long_frames_of;
 pub use device::restore_deferral;
 pub use error::Error;

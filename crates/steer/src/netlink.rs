@@ -58,6 +58,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_QDISC: u16 = 6;
+const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -118,6 +119,7 @@ const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     pub(crate) index: u32,
+    pub(crate) name: String,
     pub(crate) mac: Option<MacAddr>,
     pub(crate) mtu: u32,
     pub(crate) kind: Option<String>,
@@ -130,6 +132,12 @@ pub(crate) struct Link {
     pub(crate) queueing: Option<String>,
     /// What it belongs to, with veth the other end of the pair, is in another network namespace.
     pub(crate) reaches_out: bool,
+    /// That one's number, with veth the other end's. It may be in another network namespace.
+    pub(crate) lower: Option<u32>,
+    /// The bridge, bond or VRF that it is part of.
+    pub(crate) master: Option<u32>,
+    /// It is up.
+    pub(crate) is_up: bool,
 }
 
 /// Where the kernel would send a packet.
@@ -193,6 +201,17 @@ impl Netlink {
     pub(crate) fn link(&mut self, name: &str) -> Result<Option<Link>, Errno> {
         let mut request = Request::new(RTM_GETLINK, 0, &[0; 16]);
         request.attribute(IFLA_IFNAME, &[name.as_bytes(), &[0]].concat());
+        self.link_asked_for(request)
+    }
+
+    /// The interface of that number.
+    pub(crate) fn link_at(&mut self, index: u32) -> Result<Option<Link>, Errno> {
+        let mut header = [0; 16];
+        header[4..8].copy_from_slice(&index.to_ne_bytes());
+        self.link_asked_for(Request::new(RTM_GETLINK, 0, &header))
+    }
+
+    fn link_asked_for(&mut self, request: Request) -> Result<Option<Link>, Errno> {
         let mut found = None;
         let result = self.exchange(request, |kind, body| {
             if kind == RTM_NEWLINK {
@@ -606,12 +625,16 @@ fn text(value: &[u8]) -> String {
 
 fn parse_link(body: &[u8]) -> Option<Link> {
     let index = u32::from_ne_bytes(array(body, 4)?);
-    let mut link = Link { index, rx_queues: 1, tx_queues: 1, ..Link::default() };
+    let is_up = u32::from_ne_bytes(array(body, 8)?) & IFF_UP != 0;
+    let mut link = Link { index, rx_queues: 1, tx_queues: 1, is_up, ..Link::default() };
     for (kind, value) in attributes(body.get(16..)?) {
         match kind {
             IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
             IFLA_MTU => link.mtu = number(value)?,
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_LINK => link.lower = Some(number(value)?),
             IFLA_LINK_NETNSID => link.reaches_out = true,
+            IFLA_MASTER => link.master = Some(number(value)?),
             IFLA_QDISC => link.queueing = Some(text(value)),
             IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
             IFLA_NUM_TX_QUEUES => link.tx_queues = number(value)?,

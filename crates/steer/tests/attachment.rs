@@ -9,6 +9,7 @@ use overfly_link::Link;
 use overfly_link::xdp::{HugePages, XdpLink};
 use overfly_steer::{Attachment, Error, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
+use rustix::thread::CapabilitySet;
 
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
 
@@ -245,6 +246,27 @@ fn what_cannot_be_attached_says_what_to_do() {
         Attachment::attach(INTERFACE, Options::default()).unwrap_err()
     });
     assert!(matches!(error, Error::NoPrivilege { .. }), "{error}");
+}
+
+/// A device of several queues may use fewer than its driver has: no number is as good as another.
+#[test]
+fn without_the_right_to_read_how_many_queues_are_in_use_that_is_said() {
+    let without_mounts = |lab: &Lab| {
+        lab.server.within(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective.remove(CapabilitySet::SYS_ADMIN);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            Attachment::attach(INTERFACE, Options::default()).map(drop)
+        })
+    };
+    let lab = Lab::new(2);
+    let error = without_mounts(&lab).unwrap_err();
+    assert!(matches!(error, Error::QueuesUnknown { .. }), "{error}");
+    let said = error.to_string();
+    assert!(said.contains("Operation not permitted") && said.contains("CAP_SYS_ADMIN"), "{said}");
+    assert!(!lab.server.has_xdp());
+    // One queue each way is all that there can be.
+    without_mounts(&Lab::new(1)).unwrap();
 }
 
 #[test]

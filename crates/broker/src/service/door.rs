@@ -201,6 +201,6 @@ impl Door {
 
 /// Says that there is no place.
 pub(crate) fn turn_away(socket: &OwnedFd) {
-    let reason = "the broker has no room for more connections: this process goes on over the kernel";
+    let reason = "the broker has no room for more connections: this process continues on the kernel's stack";
     deliver(socket, Reply::no(Refusal::Full, reason).as_bytes(), &[]);
 }

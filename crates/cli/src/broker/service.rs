@@ -119,6 +119,9 @@ fn begin(
             say(Level::Info, format_args!("metrics are at http://{address}/metrics"));
         }
         say(Level::Info, format_args!("{interface} is served"));
+        if let Some(warning) = crate::interface::warning(interface) {
+            say(Level::Notice, warning);
+        }
         notify("READY=1\nSTATUS=Serves no program");
     };
     let settings = super::settings(&in_force.options);
@@ -221,15 +224,15 @@ impl Admission for Watch {
                 say(
                     Level::Notice,
                     format_args!(
-                        "{interface}: process {process} of user {user} goes on on the kernel's stack: {reason}"
+                        "{interface}: process {process} of user {user} continues on the kernel's stack: {reason}"
                     ),
                 );
             }
             Event::Ending { programs: left } => {
                 let programs = match left {
                     0 => String::new(),
-                    1 => ": a program goes on on the kernel's stack".to_owned(),
-                    several => format!(": {several} programs go on on the kernel's stack"),
+                    1 => ": a program continues on the kernel's stack".to_owned(),
+                    several => format!(": {several} programs continue on the kernel's stack"),
                 };
                 say(Level::Notice, format_args!("{interface}: the broker was told to stop{programs}"));
                 notify("STOPPING=1");

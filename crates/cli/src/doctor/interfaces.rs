@@ -5,6 +5,7 @@ use std::fs;
 use overfly_broker::observer;
 
 use super::{Finding, State, capabilities_missing};
+use crate::interface;
 
 /// Every interface with an address, in the order of names.
 pub(super) fn all() -> Vec<Finding> {
@@ -45,7 +46,14 @@ fn finding(name: String) -> Finding {
         Err(_) => "",
     };
     let used = used(&name);
-    Finding::new(name, state, format!("{leave}; {arrive}{together}; {used}"))
+    let detail = format!("{leave}; {arrive}{together}; {used}");
+    match overfly_steer::bridge_that_answers(&name) {
+        Ok(Some(bridge)) => {
+            let detail = format!("{}; {detail}", interface::answered_by(&name, &bridge));
+            Finding::new(name, State::Limited, detail).remedy(interface::silence(&bridge))
+        }
+        _ => Finding::new(name, state, detail),
+    }
 }
 
 /// What goes on there now.

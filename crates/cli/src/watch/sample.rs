@@ -16,6 +16,7 @@ struct Reading {
 }
 
 /// A process now, and how fast its counters grow.
+#[derive(Clone)]
 pub(super) struct Sample {
     pub(super) process: u32,
     pub(super) program: Foreign,

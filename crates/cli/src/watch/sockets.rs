@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use overfly_broker::watch::{Kind, Row, Timer};
-use overfly_terminal::{print, print_json};
+use overfly_terminal::{Unwritten, folded, print, print_json};
 use serde_json::json;
 
 use super::{Choice, Failure, Subject};
@@ -41,7 +41,7 @@ pub(crate) fn sockets(arguments: &Arguments) -> ExitCode {
 fn show(arguments: &Arguments) -> Result<bool, Failure> {
     let subjects = arguments.choice.some_subjects()?;
     if !arguments.json {
-        print(&format!(
+        print_fitted(&format!(
             "{:<11} {:>6} {:>6} {:>28} {:>28}  Process\n",
             "State", "Recv-Q", "Send-Q", "Local Address:Port", "Peer Address:Port"
         ))?;
@@ -61,7 +61,7 @@ fn show(arguments: &Arguments) -> Result<bool, Failure> {
             print_json(&text)?;
         } else {
             let meant = table.rows.iter().filter(|row| row.kind() != Some(Kind::Listener) || arguments.all);
-            print(&meant.map(|row| lines(subject, row)).collect::<String>())?;
+            print_fitted(&meant.map(|row| lines(subject, row)).collect::<String>())?;
         }
         if table.rows.len() < table.sockets {
             complain(format_args!(
@@ -73,6 +73,14 @@ fn show(arguments: &Arguments) -> Result<bool, Failure> {
         }
     }
     Ok(all)
+}
+
+/// Below what stands behind the state, where a terminal has too little room. Its tabulators are eight columns.
+fn print_fitted(text: &str) -> Result<(), Unwritten> {
+    print(
+        &overfly_load::room()
+            .map_or_else(|| text.to_owned(), |room| folded(&text.replace('\t', "        "), room, 12)),
+    )
 }
 
 /// Linux's numbers for TCP's states (include/net/tcp_states.h), by ss's names.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use overfly_load::Page;
-use overfly_terminal::print_json;
+use overfly_terminal::{columns, folded, print_json};
 use serde_json::json;
 
 use super::sample::{Sample, Sampler, is_drop};
@@ -89,8 +89,11 @@ fn print(
         next += interval;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
         let (samples, left) = sampler.look()?;
-        let text = if as_json { line(&samples, &left, interval) } else { table(&samples, &left) };
-        if as_json { print_json(&text) } else { overfly_terminal::print(&text) }?;
+        if as_json {
+            print_json(&line(&samples, &left, interval))?;
+        } else {
+            overfly_terminal::print(&table(&samples, &left, overfly_load::room()))?;
+        }
     }
     Ok(())
 }
@@ -207,27 +210,54 @@ pub(super) fn left_line(left: &Left) -> Option<String> {
     (!parts.is_empty()).then(|| format!("{} frames: {}", left.interface, parts.join(", ")))
 }
 
-fn table(samples: &[Sample], left: &[Left]) -> String {
-    let mut text = String::new();
-    let mut row = |cells: &[String]| {
-        let _ = write!(text, "{:>7} {:<15} {:<10}", cells[0], cells[1], cells[2]);
-        for cell in &cells[3..] {
-            let _ = write!(text, " {cell:>7}");
-        }
-        text.push('\n');
+/// Columns, the most important first.
+const IMPORTANCE: [usize; COLUMNS.len()] = [0, 1, 4, 9, 3, 11, 7, 8, 5, 6, 10, 2, 12];
+/// Columns that hold names.
+pub(super) const NAMES: [usize; 2] = [1, 2];
+
+/// The columns that fit, and how wide each of all is: as what stands in it.
+pub(super) fn fitting(rows: &[[String; COLUMNS.len()]], room: usize) -> (Vec<usize>, [usize; COLUMNS.len()]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.max().unwrap_or(0).max(COLUMNS[column].chars().count())
     };
-    row(&COLUMNS.map(str::to_owned));
-    for sample in samples {
-        row(&cells(sample));
+    let widths = std::array::from_fn(width);
+    (columns(&widths, &IMPORTANCE, room), widths)
+}
+
+/// How wide columns are where there is room for all: so that those of the next look stand below them.
+const USUAL: [usize; COLUMNS.len()] = [7, 15, 10, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7];
+
+/// `room`: cells of a line on the terminal; none where it is not one.
+fn table(samples: &[Sample], left: &[Left], room: Option<usize>) -> String {
+    let rows: Vec<_> = samples.iter().map(cells).collect();
+    let usual: usize = USUAL.iter().map(|width| width + 1).sum();
+    let (shown, widths) = match room {
+        Some(room) if room < usual => fitting(&rows, room),
+        _ => ((0..COLUMNS.len()).collect(), USUAL),
+    };
+    let mut text = String::new();
+    for row in std::iter::once(&COLUMNS.map(str::to_owned)).chain(&rows) {
+        let cells = shown.iter().map(|&column| {
+            let (cell, width) = (&row[column], widths[column]);
+            if NAMES.contains(&column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join(" ").trim_end());
+        text.push('\n');
     }
+    let mut said = String::new();
     for sample in samples {
         for remark in remarks(sample) {
-            let _ = writeln!(text, "  {} {remark}", sample.process);
+            let _ = writeln!(said, "  {} {remark}", sample.process);
         }
     }
     for line in left.iter().filter_map(left_line) {
-        let _ = writeln!(text, "  {line}");
+        let _ = writeln!(said, "  {line}");
     }
+    if shown.len() < COLUMNS.len() {
+        let _ = writeln!(said, "  {} columns more on a wider screen", COLUMNS.len() - shown.len());
+    }
+    text.push_str(&room.map_or_else(|| said.clone(), |room| folded(&said, room, 4)));
     text.push('\n');
     text
 }
@@ -263,19 +293,47 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn every_column_has_its_place_in_the_order() {
+        let mut order = IMPORTANCE;
+        order.sort_unstable();
+        assert_eq!(order, std::array::from_fn(|column| column));
+        assert!(NAMES.iter().all(|column| ["PROGRAM", "IFACE"].contains(&COLUMNS[*column])));
+    }
+
+    #[test]
+    fn a_table_on_a_terminal_has_no_line_that_the_terminal_would_cut() {
+        let busy = screen::tests::busy();
+        let all = cells(&busy);
+        for room in [60, 80, 100, 120, 200] {
+            let text = table(&[busy.clone(), sample()], &[], Some(room));
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{room}:\n{text}");
+            let mut lines = text.lines().map(|line| line.split_ascii_whitespace().collect::<Vec<_>>());
+            let (heads, values) = (lines.next().unwrap(), lines.next().unwrap());
+            assert!(heads.len() == values.len() && heads.len() >= 6, "{room}:\n{text}");
+            for (head, value) in heads.iter().zip(values) {
+                let column = COLUMNS.iter().position(|name| name == head).unwrap();
+                assert_eq!(value, all[column], "{head} at {room}:\n{text}");
+            }
+            assert_eq!(heads.len() < COLUMNS.len(), text.contains("more on a wider screen"), "{text}");
+        }
+        // Where it is no terminal, all of them.
+        assert!(table(&[busy], &[], None).lines().next().unwrap().split_ascii_whitespace().eq(COLUMNS));
+    }
+
+    #[test]
     fn a_process_is_one_line_and_what_is_to_be_said_of_it() {
         let left = |dropped_firewall| Left {
             interface: "eth\x1b0".into(),
             frames: LeftFrames { passed_firewall: 12, dropped_firewall, ..LeftFrames::default() },
         };
-        let text = table(&[sample()], &[left(3)]);
+        let text = table(&[sample()], &[left(3)], None);
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_ascii_whitespace().collect();
         assert_eq!(line, ["7", "nginx", "eth0", "42", "3", "250k", "0", "0", "0", "8.0", "0", "1.5", "25%"]);
         assert!(text.contains("  7 left to the kernel: rule 2\n"), "{text}");
         assert!(text.contains("  7 dropped: engine.drop_checksum 4\n"), "{text}");
         let frames = "passed to the kernel for the firewall's sake 12, dropped for the firewall's sake 3";
         assert!(text.contains(&format!("  eth\\x1b0 frames: {frames}\n")), "{text}");
-        assert!(!table(&[sample()], &[left(0)]).contains("dropped for"));
+        assert!(!table(&[sample()], &[left(0)], None).contains("dropped for"));
     }
 
     #[test]

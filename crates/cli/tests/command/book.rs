@@ -9,9 +9,10 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/book.py
 
 #[test]
 fn links_that_leave_the_book_become_words() {
-    let chapter = |path: &str, content: &str, below: Value| json!({"Chapter": {"path": path, "content": content, "sub_items": below}});
+    let chapter = |path: &str, content: &str, below: Value| json!({"Chapter": {"name": format!("About {path}"), "path": path, "content": content, "sub_items": below}});
     let text = "[a page](servers/nginx.md#start), [here](#it), [there](https://example.org/),\n\
-                [the project](../README.md), [`Makefile`](../Makefile), [what a session made](raw/)\n\
+                [the project](../README.md), [README](../README.md), [`Makefile`](../Makefile), [what a session made](raw/),\n\
+                [servers/nginx.md](servers/nginx.md#start)\n\
                 ```\n[kept](../README.md)\n```\n";
     let below = chapter("servers/nginx.md", "[up](../start.md) [out](../../README.md)", json!([]));
     let book = json!({"sections": [chapter("start.md", text, json!([below])), "Separator"]});
@@ -25,7 +26,8 @@ fn links_that_leave_the_book_become_words() {
     assert_eq!(
         first["content"],
         "[a page](servers/nginx.md#start), [here](#it), [there](https://example.org/),\n\
-         the project (`README.md`), `Makefile`, what a session made\n\
+         the project (`README.md`), `README.md`, `Makefile`, what a session made,\n\
+         [About servers/nginx.md](servers/nginx.md#start)\n\
          ```\n[kept](../README.md)\n```\n"
     );
     assert_eq!(first["sub_items"][0]["Chapter"]["content"], "[up](../start.md) out (`README.md`)");

@@ -18,10 +18,10 @@ use super::rig::Snapshot;
 use super::run::Shared;
 use super::settings::Settings;
 use crate::error::Error;
-use crate::output::OutputArgs;
 use crate::output::metrics::{Label, Page};
 use crate::output::tui::Tui;
 use crate::output::units;
+use crate::output::{OutputArgs, redraw_fitted};
 
 /// How often an interval ends.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl Watch {
         match &mut self.live {
             Live::Nothing => Ok(false),
             Live::Line => {
-                redraw(&text);
+                redraw_fitted(&text);
                 Ok(false)
             }
             Live::Screen(tui) => {

@@ -20,8 +20,11 @@ const QUANTILES: [(&str, f64); 7] = [
 ];
 /// So many columns are there even if they are empty: pages of one length are easier to compare.
 const COLUMNS_LEAST: usize = 5;
-/// Text is broken at this column.
+/// Text is broken at this column, where the room (a format's width) is not less.
 const WIDTH: usize = 90;
+/// Cells of a table's first column, and of each other one.
+const NAME: usize = 12;
+const CELL: usize = 9;
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -93,14 +96,27 @@ impl fmt::Display for Times<'_> {
         let most = rows.iter().map(|(_, histogram)| histogram.len()).max().unwrap_or(0);
         let known = QUANTILES.iter().filter(|(_, quantile)| is_known(*quantile, most)).count();
         let columns = &QUANTILES[..known.max(COLUMNS_LEAST)];
-        row(f, "", columns.iter().map(|(name, _)| *name).chain(["max", "mean"]).map(String::from))?;
+        let shown = fitting(columns.len(), f.width());
+        let heads: Vec<String> =
+            columns.iter().map(|(name, _)| *name).chain(["max", "mean"]).map(String::from).collect();
+        row(f, "", shown.iter().map(|&column| &heads[column]))?;
         for (name, histogram) in rows.into_iter().filter(|(_, histogram)| !histogram.is_empty()) {
             let quantiles = columns.iter().map(|(_, quantile)| at(histogram, *quantile));
             let ends = [histogram.max() as f64, histogram.mean()].map(|ns| units::time(ns / 1e3));
-            row(f, name, quantiles.chain(ends))?;
+            let cells: Vec<String> = quantiles.chain(ends).collect();
+            row(f, name, shown.iter().map(|&column| &cells[column]))?;
         }
         Ok(())
     }
+}
+
+/// Which of the quantiles, the maximum and the mean there is room for: none is cut. The first and the last that are known say most.
+fn fitting(quantiles: usize, room: Option<usize>) -> Vec<usize> {
+    let [p50, p90, p99, max, mean] = [0, 1, 2, quantiles, quantiles + 1];
+    let importance: Vec<usize> = [p50, p99, max, mean, p90].into_iter().chain(3..quantiles).collect();
+    // Between two columns there is one cell, which is in the cells here.
+    let widths = vec![CELL - 1; quantiles + 2];
+    overfly_terminal::columns(&widths, &importance, room.unwrap_or(usize::MAX).saturating_sub(NAME + 1))
 }
 
 /// Whether one of `count` values lies beyond the quantile.
@@ -116,10 +132,11 @@ fn at(histogram: &Histogram<u64>, quantile: f64) -> String {
     units::time(histogram.value_at_quantile(quantile) as f64 / 1e3)
 }
 
-fn row(f: &mut fmt::Formatter<'_>, name: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
-    write!(f, "  {name:<10}")?;
+fn row<'a>(f: &mut fmt::Formatter<'_>, name: &str, cells: impl Iterator<Item = &'a String>) -> fmt::Result {
+    let indented = format!("  {name}");
+    write!(f, "{indented:<NAME$}")?;
     for cell in cells {
-        write!(f, "{cell:>9}")?;
+        write!(f, "{cell:>CELL$}")?;
     }
     writeln!(f)
 }
@@ -137,9 +154,10 @@ fn kinds(f: &mut fmt::Formatter<'_>, title: &str, counts: &BTreeMap<String, u64>
 
 /// Indented, and broken between words.
 fn paragraph(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    let room = f.width().unwrap_or(WIDTH).min(WIDTH);
     let mut column = 0;
     for word in text.split(' ') {
-        if column > 0 && column + 1 + word.len() > WIDTH {
+        if column > 0 && column + 1 + word.len() > room {
             writeln!(f)?;
             column = 0;
         }
@@ -161,6 +179,24 @@ mod tests {
         let text = Times(&record).to_string();
         let mut lines = text.lines().map(str::to_owned);
         (lines.next().unwrap(), lines.next().unwrap())
+    }
+
+    #[test]
+    fn a_page_on_a_terminal_cuts_no_number() {
+        let mut record = Record::new();
+        record.latency_ns.record_n(1_000, 999_999).unwrap();
+        record.latency_ns.record(3_599_999_999_999).unwrap();
+        for room in [40, 60, 80, 120] {
+            let text = format!("{:room$}", Times(&record));
+            assert!(text.lines().all(|line| line.chars().count() <= room), "{room}:\n{text}");
+            let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+            assert!(lines[0].starts_with(&["p50"]) && lines[0].contains(&"max"), "{room}:\n{text}");
+            // "Latency" has no head.
+            assert_eq!(lines[0].len() + 1, lines[1].len(), "{room}:\n{text}");
+            let max = lines[0].iter().position(|head| *head == "max").unwrap();
+            assert_eq!(lines[1][max + 1], units::time(record.latency_ns.max() as f64 / 1e3), "{text}");
+            assert_eq!(room >= 93, lines[0].len() == QUANTILES.len() + 2, "{room}:\n{text}");
+        }
     }
 
     #[test]

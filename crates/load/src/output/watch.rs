@@ -203,7 +203,7 @@ impl Watch {
             Live::Nothing | Live::ScreenToCome => {}
             Live::Line { shown } => {
                 *shown = true;
-                redraw(&self.board.line());
+                super::redraw_fitted(&self.board.line());
             }
             Live::Screen(tui) => match tui.show(&self.board) {
                 Ok(true) => _ = self.ended_by.get_or_insert("a key"),

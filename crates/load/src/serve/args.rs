@@ -17,7 +17,7 @@ use overfly_terminal::{redraw, tell};
 use crate::arguments::{count, cpus, number, time};
 use crate::error::Error;
 use crate::link::{Link, Network};
-use crate::output::print_report;
+use crate::output::{print_report, redraw_fitted};
 
 /// Serves HTTP as fast as it can: /1024, /10k and /1M ask for so many bytes, / for none.
 #[derive(Debug, Clone, clap::Args)]
@@ -162,7 +162,7 @@ impl LiveLine {
         if !self.wanted || passed < Duration::from_secs(1) {
             return;
         }
-        redraw(&format!(
+        redraw_fitted(&format!(
             "{:.0} s: {:.0} requests/s, {} connections open, {} malformed",
             progress.elapsed.as_secs_f64(),
             progress.counts.requests.saturating_sub(requests) as f64 / passed.as_secs_f64(),

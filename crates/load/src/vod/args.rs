@@ -14,7 +14,7 @@ use overfly_terminal::redraw;
 use crate::arguments::{count, cpus, number, ports, sources, time};
 use crate::error::Error;
 use crate::link::Link;
-use crate::output::print_report;
+use crate::output::{print_report, redraw_fitted};
 
 /// Streams video to ever more players and reports how many the server sustains before a buffer runs dry.
 #[derive(Debug, Clone, clap::Args)]
@@ -214,7 +214,7 @@ fn load(args: &VodArgs) -> Result<bool, Error> {
 /// A line that rewrites itself.
 fn show(moment: &Moment) {
     let standing = &moment.standing;
-    redraw(&format!(
+    redraw_fitted(&format!(
         "{:.0} s: {} streaming, {} filling, {} dropped, {} failed, {:.3} Gb/s{}",
         moment.at_s,
         standing.streaming,
