@@ -81,6 +81,10 @@ impl Family {
 impl Process {
     /// A fork is about to happen: makes the channel, if there is anything to ask for.
     pub(super) fn expect_child(&mut self) {
+        // Those that are in no connection any more, and have nothing to tell, are what the kernel's sockets are, for both.
+        for id in self.stack.forgotten() {
+            self.moved(id);
+        }
         self.stack.share_unconnected();
         if self.stack.connections().next().is_none() {
             return;

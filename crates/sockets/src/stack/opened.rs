@@ -41,6 +41,16 @@ impl<T: Transport> Stack<T> {
         self.face.ids().filter(|&id| self.face.at(id).references > 0).filter(over).collect()
     }
 
+    /// Sockets whose connections are over and forgotten, of which nobody has to be told anything.
+    pub(crate) fn forgotten(&self) -> Vec<SocketId> {
+        let over = self.over().into_iter();
+        let is_forgotten = |id: &SocketId| {
+            let socket = self.face.at(*id);
+            socket.disconnected && socket.flow.is_none() && socket.pending_error().is_none()
+        };
+        over.filter(is_forgotten).collect()
+    }
+
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
     /// connections. Those that have none yet will be both processes': what one of the two connects, the other one has as well.
     pub(crate) fn share_unconnected(&mut self) {

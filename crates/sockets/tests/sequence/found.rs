@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 47] = [
+pub(crate) const FOUND: [(&str, &str); 48] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -759,5 +759,16 @@ pub(crate) const FOUND: [(&str, &str); 47] = [
          C recv b 5000 d\n\
          L recv b 12 d\n\
          L get b queued",
+    ),
+    (
+        "a socket whose connect() has failed is parent's and child's",
+        "v4\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L fork\n\
+         L shutdown a 0\n\
+         C poll a IR +\n\
+         L connect a 6\n\
+         C connect a 7",
     ),
 ];

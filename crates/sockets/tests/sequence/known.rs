@@ -33,8 +33,16 @@ const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF
 const ANOTHER_QUEUE: &str =
     "a full connection that is handed over has room again: the kernel's queue is another one";
 
+const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
+     it if the parent is busy";
+
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
+
+const ONE_END: &str = "of a connection within the host whose other end was closed the kernel gets this end alone: once it is shut as well it is reset, \
+     as nobody takes its FIN";
+/// The other end was closed, and this one handed over and shut.
+const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 
 /// An entry of the most common kind.
 const fn known(
@@ -46,7 +54,17 @@ const fn known(
     Known { step, kernel, overfly, after, place: None, ends: true, reason }
 }
 
-pub(crate) static KNOWN: [Known; 18] = [
+/// One of connections within the host.
+const fn within_host(
+    step: &'static str,
+    told: (&'static str, &'static str),
+    after: &'static [&'static str],
+    reason: &'static str,
+) -> Known {
+    Known { place: Some(Place::Host), ..known(step, told, after, reason) }
+}
+
+pub(crate) static KNOWN: [Known; 26] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -64,7 +82,15 @@ pub(crate) static KNOWN: [Known; 18] = [
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
+    known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("* connect *", ("0", "EISCONN"), &["* connect *", "* fork"], UNTOLD),
+    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
