@@ -5,8 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cargo;
 
-const USAGE: &str =
-    "usage: cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] \
+const USAGE: &str = "usage: cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] \
      [--script FILE]";
 
 /// What is played.

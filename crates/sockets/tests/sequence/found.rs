@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 48] = [
+pub(crate) const FOUND: [(&str, &str); 50] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -769,6 +769,37 @@ pub(crate) const FOUND: [(&str, &str); 48] = [
          L shutdown a 0\n\
          C poll a IR +\n\
          L connect a 6\n\
+         C connect a 7",
+    ),
+    (
+        "the first connect() of a connection that is the kernel's says that it is made",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         L connect a 5\n\
+         L connect a 5",
+    ),
+    (
+        "or how it has ended",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         R close b\n\
+         C connect a 5\n\
          C connect a 7",
     ),
 ];

@@ -24,8 +24,6 @@ const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
 
-const UNTOLD: &str = "connect() of a connection that was handed over before a connect() had said that it succeeded says EISCONN; the kernel says 0 once";
-
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number";
 
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
@@ -64,7 +62,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 26] = [
+pub(crate) static KNOWN: [Known; 27] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -81,12 +79,13 @@ pub(crate) static KNOWN: [Known; 26] = [
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
-    known("* connect *", ("0", "EISCONN"), &["* connect *", "* fork"], UNTOLD),
+    known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
