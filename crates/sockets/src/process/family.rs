@@ -180,11 +180,15 @@ impl Process {
             return Entry::Socket(id);
         }
         // Perhaps it is the kernel's already, or just about to be.
-        if rustix::net::getpeername(kernel::borrow(descriptor)).is_err() || kernel::is_in_repair(descriptor) {
-            if let Some(ended) = self.ask_ancestor(id) {
-                self.stack.has_ended(id, |socket| ended.apply(socket));
-                return Entry::Socket(id);
-            }
+        let is_kernels = || {
+            let socket = kernel::borrow(descriptor);
+            rustix::net::getpeername(socket).is_ok() && !kernel::is_in_repair(descriptor)
+        };
+        if !is_kernels()
+            && let Some(ended) = self.ask_ancestor(id)
+        {
+            self.stack.has_ended(id, |socket| ended.apply(socket));
+            return Entry::Socket(id);
         }
         self.let_go(id);
         Entry::Kernel
