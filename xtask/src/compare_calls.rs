@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::cargo;
 
-const USAGE: &str =
-    "usage: cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--script FILE]";
+const USAGE: &str = "usage: cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] \
+     [--script FILE]";
 
 /// What is played.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,11 +25,13 @@ impl Plan {
                 "--seed" => "OVERFLY_SEED",
                 "--players" => "OVERFLY_PLAYERS",
                 "--enough" => "OVERFLY_ENOUGH",
+                "--with" => "OVERFLY_WITH",
                 "--script" => "OVERFLY_SCRIPT",
                 _ => return Err(format!("{word} is not known: {USAGE}")),
             };
             let value = words.next().ok_or_else(|| format!("{word} is followed by nothing: {USAGE}"))?;
-            if name != "OVERFLY_SCRIPT" && !value.parse::<u64>().is_ok_and(|number| number > 0) {
+            let is_number = !matches!(name, "OVERFLY_SCRIPT" | "OVERFLY_WITH");
+            if is_number && !value.parse::<u64>().is_ok_and(|number| number > 0) {
                 return Err(format!("{word} {value} is no number: {USAGE}"));
             }
             settings.push((name, value));
@@ -78,8 +80,9 @@ mod tests {
 
     #[test]
     fn options_become_settings() {
-        let plan = parse("--sequences 7 --script x").unwrap();
-        let wanted = [("OVERFLY_SEQUENCES", "7".to_owned()), ("OVERFLY_SCRIPT", "x".to_owned())];
+        let plan = parse("--sequences 7 --with fork --script x").unwrap();
+        let wanted = [("OVERFLY_SEQUENCES", "7"), ("OVERFLY_WITH", "fork"), ("OVERFLY_SCRIPT", "x")];
+        let wanted = wanted.map(|(name, value)| (name, value.to_owned()));
         assert_eq!(plan.settings, wanted);
         for wrong in ["--seed", "--seed x", "--sequences 0", "--else 1"] {
             assert!(parse(wrong).is_err(), "{wrong}");

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
-       cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--script FILE]
+       cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] [--script FILE]
        cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
        cargo xtask miri

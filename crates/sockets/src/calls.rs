@@ -79,12 +79,3 @@ fn is_connection(process: &Process, id: SocketId) -> bool {
         State::Connecting | State::Connected | State::Ended | State::Lost
     )
 }
-
-/// A connection that an ancestor was opening when it forked, or whose connect() had not said yet that it had succeeded: the kernel does
-/// not know that nobody has been told.
-fn is_untold(descriptor: i32) -> bool {
-    let Entry::Socket(id) = table::lookup(descriptor) else { return false };
-    let guard = of(id);
-    let socket = guard.stack.socket(id);
-    socket.state == State::Lost && !socket.passive && !socket.connect_told
-}

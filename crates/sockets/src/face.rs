@@ -411,7 +411,7 @@ fn level_with(socket: &Socket, kernel: bool) -> u32 {
             events |= bits::IN | bits::OUT | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM;
         }
     }
-    if socket.error.is_some() {
+    if socket.pending_error().is_some() {
         events |= bits::ERR;
     }
     events

@@ -264,11 +264,13 @@ pub(crate) fn backlog(descriptor: i32) -> i32 {
 }
 
 /// Neither connected, nor about to be, nor listening.
-pub(crate) fn is_unconnected(descriptor: i32) -> bool {
+/// `None` if it is no TCP socket.
+pub(crate) fn is_unconnected(descriptor: i32) -> Option<bool> {
     // include/net/tcp_states.h
     const TCP_CLOSE: u8 = 7;
     let mut state = [0];
-    Backing(descriptor).get(libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1) && state == [TCP_CLOSE]
+    let told = Backing(descriptor).get(libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1);
+    told.then_some(state == [TCP_CLOSE])
 }
 
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {

@@ -53,6 +53,7 @@ mod spins;
 mod statistics;
 mod sys;
 mod table;
+mod told;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,8 @@
 //!
 //! A signal that comes while it does, of whatever number, is blocked where it interrupted the thread and queued again for it
 //! alone; the kernel delivers it once more when the lock is released and the signal unblocked. So its handler runs as if it had
-//! come then: with its own mask, stack, context, and all that came with the signal; and signals that queue stay in order. A
-//! handler that does not come back, but jumps, leaves nothing behind: no lock is held, and what the thread waited for it is no
+//! come then: with its own mask, stack, context, and all that came with the signal; and signals that queue stay in order, and none
+//! is lost if the kernel has no room to queue it again. A handler that does not come back, but jumps, leaves nothing behind: no lock is held, and what the thread waited for it is no
 //! longer counted as waiting for.
 
 use core::ffi::{c_int, c_void};
@@ -82,7 +82,7 @@ extern "C" fn run(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_
     }
     if let Some(slot) = queue_slot(signal) {
         // SAFETY: as above.
-        unsafe { in_order(slot, details) };
+        unsafe { in_order(slot, signal, details) };
     }
     if handler.flags & libc::SA_RESETHAND != 0 {
         // The kernel was not told: a signal that was deferred must still find its handler.
@@ -127,23 +127,45 @@ unsafe fn defer(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_vo
                 }
             }
         });
+        // SAFETY: the record is the kernel's.
+        return unsafe { put_back(slot, signal, details) };
     }
-    // SAFETY: the record is the kernel's.
+    // SAFETY: as above.
     unsafe { sys::queue_signal(signal, details) };
+}
+
+/// Queues a signal again that stands for what is held. Without room it comes as a bare one, if nothing else does.
+///
+/// # Safety
+/// `details` must be a valid record.
+unsafe fn put_back(slot: usize, signal: c_int, details: *const libc::siginfo_t) {
+    // SAFETY: the caller's promise.
+    let queued = unsafe { sys::queue_signal(signal, details) };
+    sys::doze(|doze| {
+        if queued {
+            doze.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
+        } else {
+            doze.bare.fetch_or(1 << slot, Ordering::Relaxed);
+            sys::send_bare_signal(signal);
+        }
+    });
 }
 
 /// If the first of a queue was put back, and so became its last: each that comes is taken for the one before it.
 ///
 /// # Safety
 /// `details` must be a valid record.
-unsafe fn in_order(slot: usize, details: *mut libc::siginfo_t) {
+unsafe fn in_order(slot: usize, signal: c_int, details: *mut libc::siginfo_t) {
     sys::doze(|doze| {
         // SAFETY: the caller's promise.
         let came = unsafe { *details };
-        let is_last = came.si_errno == STANDS_FOR_FIRST;
         if doze.first_held.load(Ordering::Relaxed) & 1 << slot == 0 {
             return;
         }
+        let bare = doze.bare.load(Ordering::Relaxed) & 1 << slot != 0;
+        // SAFETY: the kernel filled the record: with zeros if it had none (collect_signal() in kernel/signal.c).
+        let from = unsafe { came.si_pid() };
+        let is_last = came.si_errno == STANDS_FOR_FIRST || bare && came.si_code == libc::SI_USER && from == 0;
         // SAFETY: the bit says that the slot was written; see `defer` for who uses it.
         unsafe {
             let held = &mut (*doze.first.get())[slot];
@@ -152,6 +174,13 @@ unsafe fn in_order(slot: usize, details: *mut libc::siginfo_t) {
         }
         if is_last {
             doze.first_held.fetch_and(!(1 << slot), Ordering::Relaxed);
+            doze.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
+        } else if bare {
+            // With the last one that was queued the bare one goes.
+            let mut stands = came;
+            stands.si_errno = STANDS_FOR_FIRST;
+            // SAFETY: the record is valid.
+            unsafe { put_back(slot, signal, &raw const stands) };
         }
     });
 }

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use crate::interest::NONE;
 use crate::ring::Ring;
 use crate::stack::Datagrams;
+use crate::told;
 
 /// Contexts of a process at most, each with a stack of its own (EF_STACK_PER_THREAD): half of the stacks that an interface has.
 pub(crate) const CONTEXTS: usize = 1 << (u32::BITS - INDEX_BITS);
@@ -269,8 +270,12 @@ pub(crate) struct Socket {
     pub(crate) send_base: u64,
     /// Where in the stream what was never sent begins.
     pub(crate) sent_to: u64,
-    /// SO_ERROR.
+    /// SO_ERROR: see [`Socket::pending_error`].
     pub(crate) error: Option<Errno>,
+    /// Who of several processes that have it hears of the error.
+    pub(crate) error_of_several: Option<told::Error>,
+    /// What several processes that have it have read since it ended.
+    pub(crate) reads_of_several: Option<told::Reads>,
     /// The peer's FIN came.
     pub(crate) remote_closed: bool,
     /// shutdown(SHUT_WR).
@@ -333,6 +338,8 @@ impl Socket {
             send_base: 0,
             sent_to: 0,
             error: None,
+            error_of_several: None,
+            reads_of_several: None,
             remote_closed: false,
             write_shut: false,
             read_shut: false,
@@ -378,6 +385,38 @@ impl Socket {
         self.disconnecting = false;
         self.disconnected = false;
         self.passive = false;
+        self.error_of_several = None;
+        self.reads_of_several = None;
+    }
+
+    /// The error that it has to tell, unless another process has been told.
+    pub(crate) fn pending_error(&self) -> Option<Errno> {
+        self.error.filter(|_| self.error_of_several.is_none_or(told::Error::is_pending))
+    }
+
+    /// Other processes will have the connection's end as well.
+    pub(crate) fn share_end(&mut self) {
+        self.catch_up();
+        if !self.receive.is_empty() && self.reads_of_several.is_none() {
+            self.reads_of_several = told::Reads::new();
+        }
+        if self.error.is_some() && self.error_of_several.is_none() {
+            self.error_of_several = told::Error::new();
+        }
+    }
+
+    /// What another process has read is gone.
+    #[inline]
+    pub(crate) fn catch_up(&mut self) {
+        if let Some(reads) = &mut self.reads_of_several {
+            self.receive.discard(reads.news().min(self.receive.len()));
+        }
+    }
+
+    /// The same, taken.
+    pub(crate) fn take_error(&mut self) -> Option<Errno> {
+        let error = self.error.take()?;
+        self.error_of_several.take().is_none_or(told::Error::take).then_some(error)
     }
 
     /// Bytes that were written and not yet sent for the first time.

@@ -778,7 +778,7 @@ impl<T: Link> Stack<T> {
             return match socket.state {
                 // After the end of the stream comes nothing, not even an error (SOCK_DONE in tcp_recvmsg_locked()).
                 State::Connected | State::Ended if socket.remote_closed => Ok(0),
-                _ if socket.error.is_some() => Err(socket.error.take().unwrap_or(Errno::IO)),
+                _ if socket.pending_error().is_some() => Err(socket.take_error().unwrap_or(Errno::IO)),
                 State::Connected if socket.read_shut => Ok(0),
                 State::Connected | State::Connecting => Err(Errno::AGAIN),
                 State::Ended if socket.disconnected && !socket.read_shut => Err(Errno::NOTCONN),
@@ -806,6 +806,9 @@ impl<T: Link> Stack<T> {
         let socket = self.face.at_mut(id);
         let count = count.min(socket.receive.len());
         socket.receive.discard(count);
+        if let Some(reads) = &mut socket.reads_of_several {
+            reads.add(count);
+        }
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             if socket.read_shut {
                 drive.engine.consumed_in_silence(flow, count);
@@ -819,7 +822,7 @@ impl<T: Link> Stack<T> {
     /// Why a write cannot go on, or the space that there is.
     fn space(&mut self, id: SocketId) -> Result<usize, Errno> {
         let socket = self.face.at_mut(id);
-        if let Some(error) = socket.error.take() {
+        if let Some(error) = socket.take_error() {
             return Err(error);
         }
         match socket.state {
@@ -1043,7 +1046,7 @@ impl<T: Link> Stack<T> {
 
     /// SO_ERROR: the pending error, taken.
     pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
-        self.face.at_mut(id).error.take()
+        self.face.at_mut(id).take_error()
     }
 
     /// The socket's state in epoll's bits.

@@ -75,6 +75,8 @@ pub(crate) struct Doze {
     pub(crate) deferred: AtomicU64,
     /// Of each signal that queues: whether one was put back that is before all that wait (bit 0 is signal 32), and that one.
     pub(crate) first_held: AtomicU64,
+    /// Whether the kernel had no room for what stands for that one, but for a signal without anything.
+    pub(crate) bare: AtomicU64,
     pub(crate) first: UnsafeCell<[core::mem::MaybeUninit<libc::siginfo_t>; QUEUES]>,
 }
 
@@ -91,6 +93,7 @@ thread_local! {
             holding: AtomicBool::new(false),
             deferred: AtomicU64::new(0),
             first_held: AtomicU64::new(0),
+            bare: AtomicU64::new(0),
             first: UnsafeCell::new([core::mem::MaybeUninit::uninit(); QUEUES]),
         }
     };
@@ -273,21 +276,35 @@ fn change_signal_mask(how: i32, mask: u64) {
     let _ = unsafe { call(libc::SYS_rt_sigprocmask, [how as usize, &raw const mask as usize, 0, 8, 0, 0]) };
 }
 
-/// Sends this thread a signal with all that comes with it. If the kernel has no room for that any more, it comes alone.
+/// Sends this thread a signal with all that comes with it. False if the kernel has no room for that any more (RLIMIT_SIGPENDING), of
+/// a signal that queues; others come alone then.
 ///
 /// # Safety
 /// `details` must be a valid record.
-pub(crate) unsafe fn queue_signal(signal: i32, details: *const libc::siginfo_t) {
+pub(crate) unsafe fn queue_signal(signal: i32, details: *const libc::siginfo_t) -> bool {
     let process = rustix::process::getpid().as_raw_nonzero().get() as usize;
     let thread = rustix::thread::gettid().as_raw_nonzero().get() as usize;
     // SAFETY: the caller's promise. A process may send itself any code (rt_tgsigqueueinfo(2)).
     let outcome = unsafe {
         call(libc::SYS_rt_tgsigqueueinfo, [process, thread, signal as usize, details as usize, 0, 0])
     };
-    if outcome.is_err() {
+    match outcome {
+        Ok(_) => true,
+        Err(Errno::AGAIN) => false,
         // SAFETY: the call has no memory arguments.
-        let _ = unsafe { call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]) };
+        Err(_) => unsafe { call(libc::SYS_tgkill, [process, thread, signal as usize, 0, 0, 0]).is_ok() },
     }
+}
+
+/// Sends this thread a signal with nothing, for which there is always room: it comes once, or as one of those that wait
+/// (`SI_USER` in __send_signal_locked() in kernel/signal.c).
+pub(crate) fn send_bare_signal(signal: i32) {
+    // SAFETY: an all-zero record is valid.
+    let mut details: libc::siginfo_t = unsafe { core::mem::zeroed() };
+    details.si_signo = signal;
+    details.si_code = libc::SI_USER;
+    // SAFETY: the record is valid.
+    unsafe { queue_signal(signal, &raw const details) };
 }
 
 /// Sends this thread a signal as the kernel does for what the thread itself did (send_sig() in kernel/signal.c).

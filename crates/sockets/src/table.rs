@@ -46,6 +46,9 @@ impl Entry {
     }
 }
 
+/// The word of a descriptor that is the kernel's alone, but for the connect() that has to say yet what became of its connection.
+const UNTOLD: u64 = 5 << 32;
+
 /// Longest table, in descriptors.
 const LONGEST: usize = 1 << 20;
 
@@ -110,6 +113,19 @@ pub(crate) fn enter(descriptor: i32, entry: Entry) -> bool {
         USED.fetch_max(descriptor + 1, Ordering::Relaxed);
     }
     true
+}
+
+/// The descriptor is the kernel's, and no connect() has said yet that its connection is made.
+pub(crate) fn leave_untold(descriptor: i32) {
+    if let Some(word) = word(descriptor) {
+        word.store(UNTOLD, Ordering::Release);
+    }
+}
+
+/// Whether it is one of those; it is not any more.
+pub(crate) fn take_untold(descriptor: i32) -> bool {
+    word(descriptor)
+        .is_some_and(|word| word.compare_exchange(UNTOLD, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
 }
 
 /// One past the last descriptor that may have an entry.

@@ -1,4 +1,4 @@
-//! The tables of docs/sockets.md say what the code does.
+//! The tables of docs/sockets.md say what the code does, and those of docs/differences.md name tests that there are.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -142,5 +142,66 @@ fn the_walk_through_states_leaves_no_option_out() {
             .iter()
             .any(|key| script.contains(key));
         assert!(walked, "{name}");
+    }
+}
+
+/// The names of all functions under `#[test]` of a folder.
+fn tests_of(folder: &Path, found: &mut BTreeSet<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            tests_of(&path, found);
+        } else if path.extension().is_some_and(|kind| kind == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            let mut lines = text.lines().map(str::trim);
+            while lines.by_ref().any(|line| line == "#[test]") {
+                let name = lines.by_ref().find_map(|line| line.strip_prefix("fn ")?.split('(').next());
+                found.extend(name.map(str::to_owned));
+            }
+        }
+    }
+}
+
+/// Every row about a cause names a test or a program that uses it, and whatever it names is there.
+#[test]
+fn every_difference_names_a_test() {
+    let repository = root().join("../..");
+    let mut tests = BTreeSet::new();
+    tests_of(&repository.join("tests/tests"), &mut tests);
+    for package in fs::read_dir(repository.join("crates")).unwrap() {
+        for folder in ["src", "tests"].map(|name| package.as_ref().unwrap().path().join(name)) {
+            if folder.is_dir() {
+                tests_of(&folder, &mut tests);
+            }
+        }
+    }
+    let mut functions = BTreeSet::new();
+    for script in fs::read_dir(root().join("tests/programs")).unwrap() {
+        let text = fs::read_to_string(script.unwrap().path()).unwrap();
+        let defined = text.lines().filter_map(|line| line.trim().strip_prefix("def ")?.split('(').next());
+        functions.extend(defined.map(str::to_owned));
+    }
+    let text = fs::read_to_string(repository.join("docs/differences.md")).unwrap();
+    let rows = text.lines().skip_while(|line| !line.starts_with("| what |")).skip(2);
+    let rows: Vec<&str> = rows.take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 30, "{} rows", rows.len());
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        let [_, _, cause, before, now, named, _] = cells[..] else { panic!("not five cells: {row}") };
+        assert!(![cause, before, now].contains(&""), "{row}");
+        let words: Vec<&str> = named.split('`').collect();
+        let mut any = false;
+        for pair in words.windows(2).step_by(2) {
+            let (before, name) = (pair[0], pair[1]);
+            let program = before.ends_with("program ");
+            let is_there = if program {
+                repository.join("workloads/programs").join(name).is_dir()
+            } else {
+                tests.contains(name) || functions.contains(name)
+            };
+            assert!(is_there, "no {name}: {row}");
+            any |= program || tests.contains(name);
+        }
+        assert!(any, "no test: {row}");
     }
 }

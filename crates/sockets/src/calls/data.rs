@@ -30,16 +30,25 @@ impl Patience {
     }
 }
 
-/// What is left of a call whose connection was handed over while it waited, when a part of what it was asked for is done: the
-/// kernel's socket has the rest, or will.
+/// What is left of a call whose connection was handed over while it waited: the kernel's socket has the rest, or will. It goes on here
+/// when a part of what it was asked for is done, or when its descriptor was closed.
+#[derive(Clone, Copy)]
 struct Rest {
     descriptor: i32,
+    /// The program has closed its descriptor: this one is the library's, and nothing else of the call can be done with the program's.
+    elsewhere: bool,
     flags: i32,
     wanted: usize,
     since: Seen,
 }
 
 impl Rest {
+    /// As it goes on after a wait.
+    fn of(self, hold: &Hold) -> Self {
+        let elsewhere = hold.elsewhere();
+        Self { descriptor: elsewhere.unwrap_or(self.descriptor), elsewhere: elsewhere.is_some(), ..self }
+    }
+
     /// The wait has ended with that answer: receives into what is not filled yet of `target` if it was for a handover.
     fn receive(
         &self,
@@ -49,7 +58,7 @@ impl Rest {
         done: usize,
     ) -> Answer<usize> {
         // With MSG_TRUNC nothing is written there.
-        let flags = self.flags & libc::MSG_TRUNC;
+        let flags = self.flags & (libc::MSG_TRUNC | libc::MSG_PEEK);
         self.go_on(answer, libc::POLLIN, patience, done, |done| {
             let Some(piece) = target.pieces(done).next() else { return Ok(0) };
             kernel::receive_into(self.descriptor, piece, flags)
@@ -83,21 +92,31 @@ impl Rest {
     ) -> Answer<usize> {
         let moved = matches!(answer, Answer::Kernel);
         // Who peeks finds what it has seen in the kernel, too.
-        if done == 0 || moved && self.flags & libc::MSG_PEEK != 0 {
+        let peeks = moved && self.flags & libc::MSG_PEEK != 0;
+        if (done == 0 || peeks) && !(moved && self.elsewhere) {
             return answer;
         }
+        done = if peeks { 0 } else { done };
+        if self.elsewhere {
+            before_kernel_wait();
+        }
+        let some = peeks || events == libc::POLLIN && self.flags & libc::MSG_WAITALL == 0;
+        let wanted = if done == 0 && some { 1 } else { self.wanted };
         let deadline = timeout.map(|timeout| started + timeout);
-        while moved && done < self.wanted {
+        while moved && done < wanted {
             let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
             let mut records = [libc::pollfd { fd: self.descriptor, events, revents: 0 }];
-            match sys::poll(&mut records, left, self.since) {
-                Ok(1..) if records[0].revents & (libc::POLLERR | libc::POLLNVAL) == 0 => {}
-                _ => break,
-            }
-            match step(done) {
+            let outcome = match sys::poll(&mut records, left, self.since) {
+                Ok(0) => return if done == 0 { Answer::error(Errno::AGAIN) } else { Answer::ok(done) },
+                Ok(_) if done > 0 && records[0].revents & (libc::POLLERR | libc::POLLNVAL) != 0 => break,
+                Ok(_) => step(done),
+                Err(error) => Err(error),
+            };
+            match outcome {
                 Ok(0) => break,
                 Ok(count) => done += count,
                 Err(Errno::AGAIN) => {}
+                Err(error) if done == 0 => return Answer::error(error),
                 Err(_) => break,
             }
         }
@@ -172,6 +191,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Answer::error(Errno::AGAIN);
     }
+    guard.stack.socket_mut(id).catch_up();
     let since = sys::seen();
     let wanted = target.length();
     let plausible = target.is_plausible();
@@ -179,7 +199,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         return Answer::error(Errno::FAULT);
     }
     let peek = flags & libc::MSG_PEEK != 0;
-    let rest = Rest { descriptor, flags, wanted, since };
+    let rest = Rest { descriptor, elsewhere: false, flags, wanted, since };
     if peek {
         guard.look_again();
     }
@@ -223,7 +243,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                     let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
                     guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                         Ok(guard) => guard,
-                        Err(answer) => return rest.receive(answer, patience, target, done),
+                        Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
                     };
                     guard.pump();
                 }
@@ -247,7 +267,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.receive(answer, patience, target, done),
+                    Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
                 };
                 guard.pump();
             }
@@ -309,7 +329,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         return Answer::error(Errno::FAULT);
     }
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking;
-    let rest = Rest { descriptor, flags, wanted, since };
+    let rest = Rest { descriptor, elsewhere: false, flags, wanted, since };
     let mut done = 0;
     let mut patience = None;
     loop {
@@ -347,8 +367,15 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
-                    Err(answer) if done == 0 => return ends_waiting(descriptor, answer, flags),
-                    Err(answer) => return rest.send(answer, patience, source, done),
+                    Err(answer) if done == 0 && hold.elsewhere().is_none() => {
+                        return ends_waiting(descriptor, answer, flags);
+                    }
+                    Err(answer) => {
+                        return match rest.of(&hold).send(answer, patience, source, done) {
+                            Answer::Done(Err(Errno::PIPE)) => broken_pipe(flags),
+                            answer => answer,
+                        };
+                    }
                 };
                 guard.pump();
             }
@@ -440,6 +467,8 @@ fn send_from(
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
+                    // What the number is now is another file's.
+                    Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
                     Err(answer) => return ends_waiting(descriptor, answer, 0),
                 };
                 guard.pump();
@@ -467,7 +496,8 @@ pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
 /// The error is told once more: nobody has heard it.
 pub(crate) fn put_back_error(descriptor: i32, error: Errno) {
     if let Ok((mut guard, id)) = lock_socket::<()>(descriptor) {
-        guard.stack.socket_mut(id).error = Some(error);
+        let socket = guard.stack.socket_mut(id);
+        (socket.error, socket.error_of_several) = (Some(error), None);
     }
 }
 
@@ -503,8 +533,9 @@ pub(crate) fn queued(descriptor: i32, queue: Queue) -> Answer<usize> {
         }
         _ if queue == Queue::Unsent => Answer::ok(process.stack.waiting(id).1),
         _ => {
+            process.stack.socket_mut(id).catch_up();
             // Who looks again and again without reading must see what comes.
-            if socket.receive.is_empty() {
+            if process.stack.socket(id).receive.is_empty() {
                 process.pump_before_waiting();
             } else {
                 process.look_again();

@@ -1,11 +1,15 @@
 //! A call that waits keeps its connection, whatever becomes of the descriptor: as in Linux, where such a call holds the file, a
-//! close() by another thread takes effect when the call is over (fdget() in include/linux/file.h).
+//! close() by another thread takes effect when the call is over (fdget() in include/linux/file.h). If that close() hands the connection
+//! over, since a child may have it, the call goes on with a descriptor of the library's own for the kernel's socket.
 
 use core::cell::Cell;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use crate::process::contexts::of;
 use crate::process::{Process, Told};
 use crate::socket::SocketId;
+use crate::sys;
+use crate::table::{self, Entry};
 
 thread_local! {
     /// What the thread keeps while it waits, for a handler that perhaps never comes back.
@@ -15,11 +19,13 @@ thread_local! {
 /// What one call keeps.
 pub(super) struct Hold {
     held: Option<(SocketId, u32)>,
+    /// What it was, if it was closed and handed over meanwhile, and the kernel's socket.
+    elsewhere: Option<((SocketId, u32), i32)>,
 }
 
 impl Hold {
     pub(super) const fn new() -> Self {
-        Self { held: None }
+        Self { held: None, elsewhere: None }
     }
 
     /// Before a wait.
@@ -36,8 +42,10 @@ impl Hold {
         match self.held {
             None => still_open,
             Some((_, generation)) if process.stack.socket(id).generation == generation => true,
-            Some(_) => {
+            Some(held) => {
                 self.held = None;
+                self.elsewhere =
+                    process.calls_elsewhere.descriptor_of(held).map(|descriptor| (held, descriptor));
                 false
             }
         }
@@ -50,6 +58,11 @@ impl Hold {
         }
     }
 
+    /// The kernel's socket of a connection that was closed and handed over.
+    pub(super) fn elsewhere(&self) -> Option<i32> {
+        self.elsewhere.map(|(_, descriptor)| descriptor)
+    }
+
     /// The call goes on with what its descriptor is not any more.
     pub(super) const fn is_last(&self) -> bool {
         self.held.is_some()
@@ -58,16 +71,62 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        if let Some(held) = self.held.take() {
+        let elsewhere = self.elsewhere.take().map(|(held, _)| held);
+        if let Some(held) = self.held.take().or(elsewhere) {
             release(&mut of(held.0), held);
         }
     }
 }
 
 fn release(process: &mut Process, (id, generation): (SocketId, u32)) {
-    if process.stack.socket(id).generation == generation && process.stack.release_hold(id) {
+    if process.stack.socket(id).generation != generation {
+        process.calls_elsewhere.release((id, generation));
+    } else if process.stack.release_hold(id) {
         Told(process).0.output();
     }
+}
+
+/// Calls that wait for connections whose last descriptor was closed, and which are the kernel's.
+pub(crate) struct Elsewhere(Vec<Moved>);
+
+struct Moved {
+    held: (SocketId, u32),
+    descriptor: OwnedFd,
+    calls: u32,
+}
+
+impl Elsewhere {
+    pub(crate) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// So many calls go on with this.
+    pub(crate) fn add(&mut self, held: (SocketId, u32), descriptor: OwnedFd, calls: u32) {
+        self.0.push(Moved { held, descriptor, calls });
+    }
+
+    fn descriptor_of(&self, held: (SocketId, u32)) -> Option<i32> {
+        self.0.iter().find(|moved| moved.held == held).map(|moved| moved.descriptor.as_raw_fd())
+    }
+
+    fn release(&mut self, held: (SocketId, u32)) {
+        let Some(place) = self.0.iter().position(|moved| moved.held == held) else { return };
+        self.0[place].calls -= 1;
+        if self.0[place].calls == 0 {
+            close(self.0.swap_remove(place));
+        }
+    }
+
+    /// The threads that wait are the parent's.
+    pub(crate) fn forget(&mut self) {
+        self.0.drain(..).for_each(close);
+    }
+}
+
+fn close(moved: Moved) {
+    let descriptor = moved.descriptor.into_raw_fd();
+    table::enter(descriptor, Entry::Kernel);
+    sys::close(descriptor);
 }
 
 /// A handler is about to run in this thread: what it interrupts keeps nothing.

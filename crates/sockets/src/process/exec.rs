@@ -93,7 +93,7 @@ impl Process {
             return;
         }
         let listens = sockopt::socket_acceptconn(socket) == Ok(true);
-        if !listens && !kernel::is_unconnected(descriptor) {
+        if !listens && kernel::is_unconnected(descriptor) != Some(true) {
             return;
         }
         let Some(id) = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor)) else { return };

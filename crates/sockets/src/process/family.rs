@@ -18,11 +18,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::Process;
 use super::contexts::at;
+use super::ended::{Closed, Ended};
 use crate::interest::SetId;
 use crate::kernel;
 use crate::socket::{SocketId, State, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
+use crate::told;
 
 /// Which connection a child asks for: both ends' addresses, then their ports.
 pub(super) const REQUEST_LEN: usize = 36;
@@ -58,6 +60,8 @@ pub(super) struct Family {
     ancestors: Vec<OwnedFd>,
     /// Made before a fork: the parent's end and the child's.
     newborn: Option<[OwnedFd; 2]>,
+    /// Connections that were closed here when they were over, and of which the children may ask.
+    pub(super) closed: Closed,
 }
 
 impl Family {
@@ -69,6 +73,7 @@ impl Family {
             serving: false,
             ancestors: Vec::new(),
             newborn: None,
+            closed: Closed::new(),
         }
     }
 }
@@ -76,10 +81,15 @@ impl Family {
 impl Process {
     /// A fork is about to happen: makes the channel, if there is anything to ask for.
     pub(super) fn expect_child(&mut self) {
+        // Those that are in no connection any more, and have nothing to tell, are what the kernel's sockets are, for both.
+        for id in self.stack.forgotten() {
+            self.moved(id);
+        }
         self.stack.share_unconnected();
         if self.stack.connections().next().is_none() {
             return;
         }
+        told::prepare();
         let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((ours, theirs)) = channel {
             self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);
@@ -134,6 +144,7 @@ impl Process {
     pub(super) fn become_child(&mut self) -> u32 {
         let family = &mut self.family;
         family.heirs.clear();
+        family.closed.clear();
         family.requests = None;
         family.serving = false;
         let ancestor = family.ancestors.len() as u32;
@@ -163,14 +174,21 @@ impl Process {
         }
     }
 
-    /// The program uses a descriptor whose connection may be an ancestor's: from now on it is the kernel's.
+    /// The program uses a descriptor whose connection may be an ancestor's: from now on it is the kernel's, or one that has ended.
     pub(crate) fn claim(&mut self, id: SocketId, descriptor: i32) -> Entry {
         if self.stack.socket(id).state != State::Lost {
             return Entry::Socket(id);
         }
         // Perhaps it is the kernel's already, or just about to be.
-        if rustix::net::getpeername(kernel::borrow(descriptor)).is_err() || kernel::is_in_repair(descriptor) {
-            self.ask_ancestor(id);
+        let is_kernels = || {
+            let socket = kernel::borrow(descriptor);
+            rustix::net::getpeername(socket).is_ok() && !kernel::is_in_repair(descriptor)
+        };
+        if !is_kernels()
+            && let Some(ended) = self.ask_ancestor(id)
+        {
+            self.stack.has_ended(id, |socket| ended.apply(socket));
+            return Entry::Socket(id);
         }
         self.let_go(id);
         Entry::Kernel
@@ -185,23 +203,17 @@ impl Process {
         }
     }
 
-    /// Returns when the connection is the kernel's, or its owner has it no more.
-    fn ask_ancestor(&self, id: SocketId) {
+    /// Returns when the connection is the kernel's, or its owner has it no more; how it has ended if it has.
+    fn ask_ancestor(&self, id: SocketId) -> Option<Ended> {
         let socket = self.stack.socket(id);
-        let Some(channel) = self.family.ancestors.get(socket.ancestor as usize) else { return };
-        let Ok((answer, theirs)) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        else {
-            return;
-        };
+        let channel = self.family.ancestors.get(socket.ancestor as usize)?;
+        let (answer, theirs) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
         let request = request(socket.local, socket.remote);
         let sent = messages::send(channel, &request, &[theirs.as_fd()], SendFlags::empty());
         drop(theirs);
-        // The answer is the end of the connection: whoever had it has closed it when it was done.
-        while sent.is_ok()
-            && rustix::net::recv(&answer, &mut [0_u8; 1][..], RecvFlags::empty()) == Err(Errno::INTR)
-        {
-        }
+        // Whoever had it closes it when it is done.
+        sent.ok().and_then(|()| Ended::hear(&answer))
     }
 
     /// One of the channels has a request, or has ended. Returns whether there is anybody left to serve.
@@ -213,9 +225,12 @@ impl Process {
                         let socket = self.stack.socket(id);
                         (socket.local, socket.remote) == (local, remote)
                     });
-                    if let Some(id) = asked {
-                        let _ = self.hand_over(id);
+                    let moved = asked.is_some_and(|id| self.hand_over(id).is_ok());
+                    if asked.is_some() {
                         self.tell_sleepers();
+                    }
+                    if !moved && let Some(ended) = self.ended_between(local, remote) {
+                        let _ = ended.tell(&answer);
                     }
                     drop(answer);
                 }
@@ -231,6 +246,9 @@ impl Process {
             }
         }
         self.family.serving = !self.family.heirs.is_empty();
+        if !self.family.serving {
+            self.family.closed.clear();
+        }
         self.family.serving
     }
 }

@@ -135,8 +135,16 @@ impl Process {
             let epoll = sets[set.0 as usize].descriptor;
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
+        let socket = stack.socket(id);
+        let untold =
+            matches!(socket.state, State::Connected | State::Lost) && !socket.passive && !socket.connect_told;
         for descriptor in 0..table::length() {
-            if table::lookup(descriptor) == Entry::Socket(id) {
+            if table::lookup(descriptor) != Entry::Socket(id) {
+                continue;
+            }
+            if untold {
+                table::leave_untold(descriptor);
+            } else {
                 table::enter(descriptor, Entry::Kernel);
             }
         }

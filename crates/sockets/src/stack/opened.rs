@@ -5,11 +5,13 @@ use core::net::SocketAddr;
 use overfly_engine::{Instant, State};
 use rustix::io::Errno;
 
+use overfly_link::Link;
+
 use super::Stack;
 use crate::face::Chore;
 use crate::interest::bits;
 use crate::socket::{self, Side, SocketId};
-use overfly_link::Link;
+use crate::told;
 
 impl<T: Link> Stack<T> {
     /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
@@ -41,16 +43,54 @@ impl<T: Link> Stack<T> {
         self.face.ids().filter(|&id| self.face.at(id).references > 0).filter(over).collect()
     }
 
+    /// Sockets whose connections are over and forgotten, of which nobody has to be told anything.
+    pub(crate) fn forgotten(&self) -> Vec<SocketId> {
+        let over = self.over().into_iter();
+        let is_forgotten = |id: &SocketId| {
+            let socket = self.face.at(*id);
+            socket.disconnected && socket.flow.is_none() && socket.pending_error().is_none()
+        };
+        over.filter(is_forgotten).collect()
+    }
+
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
     /// connections. Those that have none yet will be both processes': what one of the two connects, the other one has as well.
     pub(crate) fn share_unconnected(&mut self) {
-        for id in self.over() {
-            self.face.at_mut(id).customized = true;
+        let over = self.over();
+        if !over.is_empty() {
+            told::prepare();
+        }
+        for id in over {
+            let socket = self.face.at_mut(id);
+            socket.customized = true;
+            socket.share_end();
         }
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
             socket.shared |= socket.state == socket::State::Candidate;
         }
+    }
+
+    /// A connection that the program holds, between these ends, which is over.
+    pub(crate) fn ended_between(&self, local: SocketAddr, remote: SocketAddr) -> Option<SocketId> {
+        let mut over = self.over().into_iter();
+        over.find(|&id| {
+            let socket = self.face.at(id);
+            // Of one that connect() to AF_UNSPEC has ended there is only what nobody has been told: it may be connected anew in the kernel.
+            let told = socket.disconnected && socket.pending_error().is_none();
+            (socket.local, socket.remote) == (local, remote) && !told
+        })
+    }
+
+    /// An inherited connection is over: `describe` says how.
+    pub(crate) fn has_ended(&mut self, id: SocketId, describe: impl FnOnce(&mut socket::Socket)) {
+        let socket = self.face.at_mut(id);
+        (socket.state, socket.shared, socket.customized) = (socket::State::Ended, true, true);
+        describe(socket);
+        self.face.wake(
+            id,
+            bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
+        );
     }
 
     /// Ends a connection at once, as connect() to AF_UNSPEC does; what was received and not read is gone. Returns whether

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -251,6 +252,76 @@ static void handlers_go(int signal)
     close(connection);
 }
 
+/* Sends a signal, and at the moment at which its record is free gives that to a signal that nobody takes. */
+struct hogs {
+    pthread_t target, thread;
+    int signal, filler, count;
+    atomic_int done;
+};
+
+static atomic_int came, came_wrong;
+
+static void counts(int signal, siginfo_t *details, void *context)
+{
+    (void)signal, (void)context;
+    came_wrong += details->si_value.sival_int != came || details->si_code != SI_QUEUE || details->si_pid != getpid();
+    came++;
+}
+
+static void *hog(void *argument)
+{
+    struct hogs *hogs = argument;
+    union sigval value = {.sival_int = 0};
+    sigset_t filler;
+    sigemptyset(&filler);
+    sigaddset(&filler, hogs->filler);
+    for (; value.sival_int < hogs->count; value.sival_int++) {
+        while (pthread_sigqueue(hogs->target, hogs->signal, value) != 0)
+            ;
+        while (pthread_sigqueue(pthread_self(), hogs->filler, value) != 0)
+            ;
+        /* Long enough for the handler, wherever the signal came. */
+        for (int turn = 0; turn < 200 && came <= value.sival_int; turn++)
+            usleep(100);
+        check(sigwaitinfo(&filler, NULL) == hogs->filler, "sigwaitinfo");
+        for (int turn = 0; turn < 2000 && came <= value.sival_int; turn++)
+            usleep(100);
+    }
+    hogs->done = 1;
+    return NULL;
+}
+
+/* A signal with its value, and no room in the kernel to put it back (RLIMIT_SIGPENDING). */
+static void queue_is_full(int signal)
+{
+    int connection = connected("while s.recv(65536): pass");
+    struct rlimit before, limit;
+    check(getrlimit(RLIMIT_SIGPENDING, &before) == 0, "getrlimit");
+    came = came_wrong = 0;
+    handle(signal, counts, SA_RESTART, 0);
+    struct hogs hogs = {.target = pthread_self(), .signal = signal, .filler = SIGRTMIN + 7, .count = 50};
+    /* Room for one, beside those of the user's other programs. */
+    sigset_t filler;
+    sigemptyset(&filler);
+    sigaddset(&filler, hogs.filler);
+    pthread_sigmask(SIG_BLOCK, &filler, NULL);
+    limit = before;
+    for (limit.rlim_cur = 0;; limit.rlim_cur++) {
+        check(setrlimit(RLIMIT_SIGPENDING, &limit) == 0, "setrlimit");
+        if (pthread_sigqueue(pthread_self(), hogs.filler, (union sigval){0}) == 0)
+            break;
+    }
+    check(sigwaitinfo(&filler, NULL) == hogs.filler, "sigwaitinfo");
+    check(pthread_create(&hogs.thread, NULL, hog, &hogs) == 0, "pthread_create");
+    char buffer[100] = "";
+    while (!hogs.done)
+        check(send(connection, buffer, sizeof buffer, 0) > 0, "send");
+    pthread_join(hogs.thread, NULL);
+    check(setrlimit(RLIMIT_SIGPENDING, &before) == 0, "setrlimit");
+    printf("the queue is full: %d came, %d of them not as they were sent\n", came, came_wrong);
+    close(connection);
+}
+
 int main(int count, char **arguments)
 {
     struct { const char *name; void (*run)(int); int argument; } tests[] = {
@@ -258,11 +329,13 @@ int main(int count, char **arguments)
         {"last_handlers_send", handlers_send, SIGRTMAX},    {"standard_handlers_jump", handlers_jump, SIGUSR1},
         {"realtime_handlers_jump", handlers_jump, SIGRTMIN + 3}, {"pipes_break", pipes_break, 0},
         {"standard_handlers_go", handlers_go, SIGUSR1},     {"realtime_handlers_go", handlers_go, SIGRTMIN + 3},
+        {"realtime_queue_is_full", queue_is_full, SIGRTMIN + 3},
     };
     setvbuf(stdout, NULL, _IONBF, 0);
     begin_at(arguments[1], arguments[2]);
     for (size_t test = 0; test < sizeof tests / sizeof *tests; test++)
-        if (count < 4 || strcmp(arguments[3], tests[test].name) == 0) {
+        /* With its own limit it is a test of its own. */
+        if (count < 4 ? tests[test].run != queue_is_full : strcmp(arguments[3], tests[test].name) == 0) {
             printf("%s\n", tests[test].name);
             tests[test].run(tests[test].argument);
         }
