@@ -3,9 +3,8 @@
 use core::net::SocketAddr;
 
 use overfly_engine::{Instant, State};
-use rustix::io::Errno;
-
 use overfly_link::Link;
+use rustix::io::Errno;
 
 use super::Stack;
 use crate::face::Chore;
