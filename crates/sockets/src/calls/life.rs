@@ -127,7 +127,7 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
     }
     // Sets that already watch the socket report it with the program's data; from now on with ours.
     for (set, descriptor, events, data) in registered {
-        let epoll = process.sets[set.0 as usize].descriptor;
+        let epoll = process.sets[set].descriptor;
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
         let _ = process.stack.unwatch(set, id, descriptor);
         let event = listener_event(id, events);
@@ -159,7 +159,7 @@ pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
             .stack
             .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
         for (set, descriptor, events, data) in registered {
-            let epoll = process.sets[set.0 as usize].descriptor;
+            let epoll = process.sets[set].descriptor;
             let event = libc::epoll_event { events, u64: data };
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
@@ -510,7 +510,7 @@ fn stopped_listening(process: &mut Process, id: SocketId, descriptor: i32) {
         .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
     for (set, descriptor, events, data) in registered {
         let event = libc::epoll_event { events, u64: data };
-        let epoll = process.sets[set.0 as usize].descriptor;
+        let epoll = process.sets[set].descriptor;
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event);
         let _ = process.stack.unwatch(set, id, descriptor);
         let _ = process.stack.watch(set, id, descriptor, events, data, true);
@@ -707,7 +707,7 @@ fn close_set(descriptor: i32) -> Answer<()> {
         guard = process();
     }
     let process = &mut *guard;
-    let record = &mut process.sets[set.0 as usize];
+    let record = &mut process.sets[set];
     record.references = record.references.saturating_sub(1);
     if record.references > 0 {
         if record.descriptor == descriptor {
@@ -729,7 +729,7 @@ fn close_set_elsewhere(set: SetId, descriptor: i32) {
         match other {
             None => process.forget_set(set),
             Some(other) => {
-                if let Some(record) = process.sets.get_mut(set.0 as usize)
+                if let Some(record) = process.sets.get_mut(set)
                     && record.descriptor == descriptor
                 {
                     record.descriptor = other;
@@ -778,7 +778,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
         }
         Entry::Set(set) => {
             let mut process = process();
-            process.sets[set.0 as usize].references += 1;
+            process.sets[set].references += 1;
             table::enter(new, Entry::Set(set));
         }
         Entry::Kernel | Entry::Kept(_) | Entry::Internal => {}

@@ -113,7 +113,7 @@ pub(crate) unsafe fn epoll_wait(
         return Answer::error(CLOSED);
     }
     process.know_set(set, epoll);
-    let record = &mut process.sets[set.0 as usize];
+    let record = &mut process.sets[set];
     record.turn = record.turn.wrapping_add(1);
     let mut wait = Wait {
         epoll,
@@ -154,10 +154,7 @@ fn is_kernels(process: &mut Process, set: SetId) -> bool {
     if has_inherited() {
         process.claim_watched(set);
     }
-    !process.stack.is_running()
-        && sys::is_single_threaded()
-        && !are_several()
-        && !process.sets[set.0 as usize].tainted
+    !process.stack.is_running() && sys::is_single_threaded() && !are_several() && !process.sets[set].tainted
 }
 
 /// One call of epoll_wait().
@@ -382,7 +379,7 @@ impl Wait {
     /// The call returns what it has found.
     fn end(&mut self, time: Instant) -> usize {
         let process = self.rounds.enter(self.own);
-        if let Some(record) = process.sets.get_mut(self.set.0 as usize) {
+        if let Some(record) = process.sets.get_mut(self.set) {
             (record.full, record.looked) = (self.found.left() == 0, self.looked);
             if self.found.count > 0 {
                 process.sleepers.serves(self.set, time);

@@ -13,7 +13,7 @@ use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 
 use overfly_broker::Error;
-use overfly_broker::{Client, Greeted, Parting, Protocol, Refusal, may_return};
+use overfly_broker::{Client, Greeted, Parting, Protocol};
 use overfly_engine::{Config, Instant};
 use overfly_wire::MacAddr;
 use rustix::net::SocketFlags;
@@ -74,50 +74,24 @@ impl Process {
     /// There is no broker at the moment.
     #[inline]
     pub(crate) const fn is_away(&self) -> bool {
-        self.away.is_some()
-    }
-
-    /// Whether there may be another broker if this one ends.
-    fn may_return(&self) -> bool {
-        self.environment.as_deref().is_some_and(may_return)
-    }
-
-    /// Whether a broker did not answer because it ends: what was asked for the next one is asked for.
-    pub(super) fn is_parting(&self, error: &Error) -> bool {
-        self.may_return() && error.is_end_of_broker()
-    }
-
-    /// What it means that the broker said this, or nothing.
-    pub(super) fn no_stack(&self, error: &Error) -> NoStack {
-        let later = matches!(error, Error::Refused { refusal: Refusal::Later, .. });
-        if self.may_return() && (later || error.is_end_of_broker()) {
-            NoStack::Yet
-        } else {
-            NoStack::Ever(error.to_string())
-        }
-    }
-
-    /// The broker has said something beside an answer, which nobody has heard.
-    #[inline]
-    pub(super) fn has_unheard(&self) -> bool {
-        let unheard =
-            |client: &Client| client.has_kept() && (self.may_return() || client.parting().is_none());
-        self.client.as_ref().is_some_and(unheard)
+        self.session.away.is_some()
     }
 
     /// A call that perhaps never waits hears what the broker says. True if the process has left it: no socket is what it was.
     #[inline]
     pub(crate) fn hear_broker_sometimes(&mut self) -> bool {
-        self.client.is_some() && self.pumped - self.heard >= HEARING_PAUSE && self.hear_broker()
+        self.session.client.is_some()
+            && self.pumped - self.session.heard >= HEARING_PAUSE
+            && self.hear_broker()
     }
 
     /// Hears what the broker says. For calls that hold no socket: true if the process has left the broker, and no socket is what it was.
     #[cold]
     pub(crate) fn hear_broker(&mut self) -> bool {
-        self.heard = self.pumped;
+        self.session.heard = self.pumped;
         self.take_gifts();
-        let Some(parting) = self.client.as_ref().and_then(Client::parting) else { return false };
-        if !self.may_return() {
+        let Some(parting) = self.session.client.as_ref().and_then(Client::parting) else { return false };
+        if !self.session.may_return() {
             return false;
         }
         let carries = self.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces);
@@ -143,7 +117,7 @@ impl Process {
         self.stack.lose_network(now(), parting != Parting::Farewell);
         self.after_output();
         self.let_go_of_link();
-        self.away = Some(Away::begin());
+        self.session.away = Some(Away::begin());
         // Nobody sleeps on what is closed.
         self.wake_set(None);
         ring_bell();
@@ -152,7 +126,7 @@ impl Process {
     /// Has the kernel go on with all that the network has here.
     fn evacuate(&mut self) {
         for (local, _) in self.stack.places(Side::Network) {
-            if let Some(client) = &mut self.client {
+            if let Some(client) = &mut self.session.client {
                 let _ = client.unlisten(Protocol::Tcp, local, true);
             }
         }
@@ -189,7 +163,7 @@ impl Process {
         if let Some(reason) = lost {
             self.statistics.handovers_refused += 1;
             kernel::complain(&format!("connections end with their broker: {reason}"));
-        } else if let Some(client) = &mut self.client {
+        } else if let Some(client) = &mut self.session.client {
             // No peer has to be told of an end.
             let _ = client.finish();
         }
@@ -204,7 +178,7 @@ impl Process {
         let (queued, remote, file) = (socket.queued, connection.remote(), to_file(&connection, socket)?);
         let backing = kernel::new_tcp_socket(socket.v6, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         let backing = kernel::move_up(backing.map_err(|error| error.to_string())?);
-        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over(backing.as_fd(), file.as_fd()).map_err(|error| error.to_string())?;
         self.statistics.handovers += 1;
         if queued {
@@ -227,15 +201,14 @@ impl Process {
         let private = self.broker_descriptor().into_iter().chain(self.bell());
         // The broker may have them open still: by themselves they would not leave.
         for descriptor in private.chain(network.iter().copied()) {
-            let prepared = self.sets.iter().filter(|set| set.prepared && set.references > 0);
-            prepared.for_each(|set| set.leave(descriptor));
+            self.sets.prepared().for_each(|(_, set)| set.leave(descriptor));
         }
         self.link_descriptors.retain(|descriptor| !network.contains(descriptor));
         if let Some(link) = self.stack.replace_network(Carrier::away()) {
             link.disown();
         }
         self.stop_showing();
-        if let Some(client) = self.client.take() {
+        if let Some(client) = self.session.client.take() {
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
         }
         self.stack.hands_over(false);
@@ -245,7 +218,7 @@ impl Process {
     /// A stack without a network: there is no broker to begin with.
     pub(super) fn start_away(&mut self) -> Result<(), NoStack> {
         self.carry(Side::Network, Config::new(NO_DEVICE, Ipv4Addr::UNSPECIFIED, 32), Carrier::away())?;
-        self.away = Some(Away::begin());
+        self.session.away = Some(Away::begin());
         self.watch_new_links();
         Ok(())
     }
@@ -253,24 +226,24 @@ impl Process {
     /// When it is looked next whether there is a broker again.
     #[inline]
     pub(super) fn looks_for_broker(&self) -> Option<Instant> {
-        self.away.as_ref().map(|away| away.next)
+        self.session.away.as_ref().map(|away| away.next)
     }
 
     /// Looks whether there is a broker again, if it is time.
     #[cold]
     pub(super) fn look_for_broker(&mut self) {
-        let Some(away) = self.away.as_mut().filter(|away| away.next <= self.pumped) else { return };
+        let Some(away) = self.session.away.as_mut().filter(|away| away.next <= self.pumped) else { return };
         away.next = self.pumped + PAUSE;
         let outcome = match self.find_broker() {
             Ok(false) => return,
             Ok(true) => self.try_start(),
-            Err(error) => Err(self.no_stack(&error)),
+            Err(error) => Err(self.session.no_stack(&error)),
         };
         match outcome {
             Ok(()) => self.come_back(),
             Err(NoStack::Yet) => {}
             Err(NoStack::Ever(reason)) => {
-                let Some(away) = &mut self.away else { return };
+                let Some(away) = &mut self.session.away else { return };
                 away.next = self.pumped + LONG_PAUSE;
                 if !core::mem::replace(&mut away.told, true) {
                     kernel::complain(&format!("there is a broker again, but not for this process: {reason}"));
@@ -281,16 +254,16 @@ impl Process {
 
     /// Whether there is a broker that answers. One that has just begun, or is stopped, is not waited for.
     fn find_broker(&mut self) -> Result<bool, Error> {
-        let begun = self.away.as_mut().and_then(|away| away.greeted.take());
+        let begun = self.session.away.as_mut().and_then(|away| away.greeted.take());
         let (greeted, pause) = match begun {
             Some(begun) => begun,
-            None => (self.greet()?, ANSWER_PAUSE),
+            None => (self.session.greet()?, ANSWER_PAUSE),
         };
         if greeted.has_answered() {
-            self.client = Some(self.welcomed(greeted)?);
+            self.session.client = Some(self.welcomed(greeted)?);
             return Ok(true);
         }
-        if let Some(away) = &mut self.away {
+        if let Some(away) = &mut self.session.away {
             away.next = self.pumped + pause;
             away.greeted = Some((greeted, (pause * 2).min(PAUSE)));
         }
@@ -299,13 +272,13 @@ impl Process {
 
     /// There is a stack again: its broker hears where this process listens, and where its UDP sockets are.
     fn come_back(&mut self) {
-        self.away = None;
+        self.session.away = None;
         self.stack.move_in();
         for (local, id) in self.stack.places(Side::Network) {
             let descriptor = socket_descriptor(&self.stack, id);
-            let Some(client) = &mut self.client else { return };
+            let Some(client) = &mut self.session.client else { return };
             match client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true) {
-                Err(error) if self.is_parting(&error) => return,
+                Err(error) if self.session.is_parting(&error) => return,
                 // Who accepts there tries again, and says why it cannot be.
                 Err(_) => self.part(id),
                 Ok(()) => self.follow_listener(id, descriptor),

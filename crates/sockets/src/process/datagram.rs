@@ -7,6 +7,7 @@ use overfly_profile::rules::Direction;
 use rustix::net::sockopt;
 
 use super::Process;
+use super::session::Session;
 use crate::calls::datagram::Origin;
 use crate::kernel::{self, now};
 use crate::socket::{SocketId, canonical};
@@ -113,7 +114,7 @@ impl Process {
         id: SocketId,
         (local, remote): (SocketAddr, Option<SocketAddr>),
     ) -> Result<(), Refused> {
-        let Some(client) = &mut self.client else { return Ok(()) };
+        let Some(client) = &mut self.session.client else { return Ok(()) };
         let socket = kernel::borrow(self.stack.socket(id).descriptor);
         match remote {
             None => client.listen_as(socket, Protocol::Udp, local, true).map_err(Refused::new),
@@ -128,7 +129,7 @@ impl Process {
 
     /// A UDP socket's datagrams do not come to this process any more.
     pub(crate) fn displace_datagram(&mut self, id: SocketId) {
-        let Self { stack, client, .. } = self;
+        let Self { stack, session: Session { client, .. }, .. } = self;
         if let (Some(client), Some(part)) = (client, stack.datagrams(id)) {
             for place in &part.places {
                 let _ = match place.remote {
@@ -153,7 +154,7 @@ impl Process {
         if self.stack.is_elsewhere(now(), destination) {
             return false;
         }
-        let Some(Ok(route)) = self.client.as_mut().map(|client| client.route(destination)) else {
+        let Some(Ok(route)) = self.session.client.as_mut().map(|client| client.route(destination)) else {
             self.stack.goes_elsewhere(now(), destination);
             return false;
         };
@@ -164,7 +165,7 @@ impl Process {
     /// Whether the stack may send from there: one of the interface's addresses, and that interface.
     pub(crate) fn is_from(&self, from: Origin) -> bool {
         (from.interface == 0 || from.interface == self.interface_index)
-            && (from.address.is_unspecified() || self.is_own(from.address))
+            && (from.address.is_unspecified() || self.session.is_own(from.address))
     }
 
     /// Whether a datagram to `destination` could leave by the stack's interface at all.
@@ -179,6 +180,6 @@ impl Process {
             || address.is_multicast()
             || link_local
             || destination.port() == 0
-            || self.is_own(address))
+            || self.session.is_own(address))
     }
 }

@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, ipproto, sockopt};
 
-use super::{EXIT_LINGER, Process, contexts, deliver, disown_descriptors};
+use super::life::{EXIT_LINGER, deliver, disown_descriptors};
+use super::{Process, contexts};
 use crate::calls::life::listens_now;
 use crate::kernel::{self, now};
 use crate::socket::State;

@@ -87,7 +87,7 @@ impl Process {
             return Err(format!("it is {:?}", self.stack.socket(id).state));
         };
         let (descriptor, file) = (socket.descriptor, to_file(&connection, socket)?);
-        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over(kernel::borrow(descriptor), file.as_fd()).map_err(|error| error.to_string())?;
         self.moved(id);
         Ok(())
@@ -132,7 +132,7 @@ impl Process {
         let Self { stack, sets, .. } = self;
         stack.interests(id, |set, descriptor, events, data| {
             let event = libc::epoll_event { events, u64: data };
-            let epoll = sets[set.0 as usize].descriptor;
+            let epoll = sets[set].descriptor;
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);

@@ -1,5 +1,6 @@
-//! One epoll set of the program, as a context has it: which of the library's descriptors are in it, and who sleeps there.
+//! The epoll sets of the program, as a context has them: which of the library's descriptors are in each, and who sleeps there.
 
+use core::ops::{Index, IndexMut};
 use core::sync::atomic::Ordering;
 
 use overfly_engine::Instant;
@@ -7,7 +8,8 @@ use rustix::io::Errno;
 
 use super::contexts::are_several;
 use super::sets::Shared;
-use super::{PRIVATE_STACK, Process, sets, signal};
+use super::tags::PRIVATE_STACK;
+use super::{Process, sets, signal};
 use crate::carrier::Carrier;
 use crate::interest::{SetId, bits};
 use crate::stack::Stack;
@@ -102,10 +104,92 @@ impl KernelSet {
     }
 }
 
+/// The epoll sets of the program, by their numbers; those that this context has nothing to do with have no references.
+pub(crate) struct KernelSets {
+    records: Vec<KernelSet>,
+    /// How many there have been.
+    opened: u64,
+    /// Children may wait in them as well.
+    pub(crate) shared: bool,
+    /// One of them was exposed.
+    any_exposed: bool,
+}
+
+impl KernelSets {
+    pub(super) const fn new() -> Self {
+        Self { records: Vec::new(), opened: 0, shared: false, any_exposed: false }
+    }
+
+    /// One that this context has to do with.
+    #[inline]
+    pub(crate) fn get_mut(&mut self, set: SetId) -> Option<&mut KernelSet> {
+        self.records.get_mut(set.0 as usize).filter(|record| record.references > 0)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut KernelSet> {
+        self.records.iter_mut()
+    }
+
+    /// All numbers that there are, and have been.
+    pub(super) fn numbers(&self) -> impl Iterator<Item = SetId> + use<> {
+        (0..self.records.len()).map(|index| SetId(index as u32))
+    }
+
+    /// Those that the stack's descriptors are in.
+    pub(super) fn prepared(&self) -> impl Iterator<Item = (SetId, &KernelSet)> {
+        let records = self.records.iter().enumerate();
+        records
+            .filter(|(_, record)| record.prepared && record.references > 0)
+            .map(|(index, record)| (SetId(index as u32), record))
+    }
+
+    /// A new one, of which `epoll` is a descriptor. Returns how many there have been.
+    fn open(&mut self, set: SetId, epoll: i32) -> u64 {
+        let index = set.0 as usize;
+        if self.records.len() <= index {
+            self.records.resize(index + 1, KernelSet::NONE);
+        }
+        self.records[index] = KernelSet::new(epoll);
+        self.opened += 1;
+        self.opened
+    }
+
+    /// As [`Process::signal_exposed`].
+    pub(super) fn signal_exposed(&mut self, stack: &mut Stack<Carrier>) {
+        if !self.any_exposed {
+            return;
+        }
+        self.any_exposed = false;
+        let exposed = |record: &KernelSet| record.exposed && record.references > 0;
+        for (index, record) in self.records.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
+            self.any_exposed = true;
+            let set = SetId(index as u32);
+            let news = stack.take_news_of(set);
+            record.tell(stack.set_is_ready(set), news);
+        }
+    }
+}
+
+impl Index<SetId> for KernelSets {
+    type Output = KernelSet;
+
+    #[inline]
+    fn index(&self, set: SetId) -> &KernelSet {
+        &self.records[set.0 as usize]
+    }
+}
+
+impl IndexMut<SetId> for KernelSets {
+    #[inline]
+    fn index_mut(&mut self, set: SetId) -> &mut KernelSet {
+        &mut self.records[set.0 as usize]
+    }
+}
+
 impl Process {
     /// What ends the sleep of threads in a set: its own signal, made at its first use.
     pub(crate) fn kick_of(&mut self, set: SetId) -> Option<i32> {
-        let record = &mut self.sets[set.0 as usize];
+        let record = &mut self.sets[set];
         if record.kick < 0 {
             record.kick = signal::make()?;
         }
@@ -114,29 +198,23 @@ impl Process {
 
     /// The stack has a new set: one of its descriptors is `epoll`.
     pub(crate) fn opens_set(&mut self, set: SetId, epoll: i32) {
-        let index = set.0 as usize;
-        if self.sets.len() <= index {
-            self.sets.resize(index + 1, KernelSet::NONE);
-        }
-        self.sets[index] = KernelSet::new(epoll);
-        self.sets_opened += 1;
-        self.sleepers.opens(set, self.sets_opened);
+        let opened = self.sets.open(set, epoll);
+        self.sleepers.opens(set, opened);
     }
 
     /// A set is closed, or its last descriptor here.
     pub(crate) fn conceal_set(&mut self, set: SetId) {
         self.sleepers.closes(set);
-        self.sets[set.0 as usize].conceal();
+        self.sets[set].conceal();
     }
 
     /// A set concerns this context from now on: one of its descriptors is `epoll`.
     #[inline]
     pub(crate) fn know_set(&mut self, set: SetId, epoll: i32) {
-        let index = set.0 as usize;
-        if self.sets.get(index).is_none_or(|record| record.references == 0) {
+        if self.sets.get_mut(set).is_none() {
             self.stack.make_room(set);
             self.opens_set(set, epoll);
-            self.sets[index].inherited = sets::shared(set).inherited.load(Ordering::Relaxed);
+            self.sets[set].inherited = sets::shared(set).inherited.load(Ordering::Relaxed);
         }
     }
 
@@ -150,37 +228,36 @@ impl Process {
             return;
         }
         if are_several()
-            && self.sets[set.0 as usize].kick < 0
+            && self.sets[set].kick < 0
             && let Some(kick) = self.kick_of(set)
         {
-            let _ = self.sets[set.0 as usize].join(kick, PRIVATE_STACK);
+            let _ = self.sets[set].join(kick, PRIVATE_STACK);
         }
         self.prepare(set);
     }
 
     /// A set is closed: this context has nothing to do with it any more.
     pub(crate) fn forget_set(&mut self, set: SetId) {
-        if self.sets.get(set.0 as usize).is_some_and(|record| record.references > 0) {
+        if self.sets.get_mut(set).is_some() {
             self.conceal_set(set);
             self.stack.empty_set(set);
-            self.sets[set.0 as usize] = KernelSet::NONE;
+            self.sets[set] = KernelSet::NONE;
         }
     }
 
     /// A set is watched as a descriptor, by another set or by poll(): the kernel must know what it has at user level, and of
     /// nothing else.
     pub(crate) fn expose(&mut self, set: SetId) {
-        let index = set.0 as usize;
-        if self.sets[index].exposed {
+        if self.sets[set].exposed {
             return;
         }
-        self.any_exposed = true;
+        self.sets.any_exposed = true;
         self.watch_again(set);
-        let record = &mut self.sets[index];
+        let record = &mut self.sets[set];
         (record.exposed, record.tainted) = (true, true);
         let was_prepared = core::mem::take(&mut record.prepared);
         self.wake_all_in(set);
-        let record = &self.sets[index];
+        let record = &self.sets[set];
         if was_prepared {
             let own = self.broker_descriptor().into_iter().chain(self.bell());
             own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| record.leave(descriptor));
@@ -194,14 +271,14 @@ impl Process {
     /// Before the kernel is asked about sets: those that are exposed say what they have.
     #[inline]
     pub(crate) fn signal_exposed(&mut self) {
-        signal_exposed(&mut self.any_exposed, &mut self.sets, &mut self.stack);
+        self.sets.signal_exposed(&mut self.stack);
     }
 
     /// The stack's own descriptors join a set of the program, so that frames end its sleep. Where others watch the set as a
     /// descriptor they would see it readable for each frame: its threads sleep beside it ([`super::sleep`]).
     #[inline]
     pub(super) fn prepare(&mut self, set: SetId) {
-        let record = &self.sets[set.0 as usize];
+        let record = &self.sets[set];
         if !record.prepared && !record.exposed && self.stack.is_running() {
             self.join_set(set);
         }
@@ -209,19 +286,19 @@ impl Process {
 
     #[cold]
     fn join_set(&mut self, set: SetId) {
-        self.sets[set.0 as usize].prepared = true;
+        self.sets[set].prepared = true;
         self.watch_links(set);
         let kick = self.kick_of(set);
         for descriptor in [kick, self.broker_descriptor(), self.bell()].into_iter().flatten() {
-            let _ = self.sets[set.0 as usize].join(descriptor, self.private_data(descriptor));
+            let _ = self.sets[set].join(descriptor, self.private_data(descriptor));
         }
     }
 
     /// Frames wake one of the threads that wait for them, each in a set of its own, and whoever it is tells the others. Not so where
     /// the link's descriptor is a set itself (epoll_ctl(2), EPOLLEXCLUSIVE), nor where it could be a child that is woken.
     pub(super) fn watch_links(&self, set: SetId) {
-        let set = &self.sets[set.0 as usize];
-        let alone = !self.sets_shared && !set.inherited;
+        let set = &self.sets[set];
+        let alone = !self.sets.shared && !set.inherited;
         for &descriptor in self.link_descriptors() {
             let watch = |events| {
                 let event = libc::epoll_event { events, u64: self.private_data(descriptor) };
@@ -237,15 +314,15 @@ impl Process {
     #[cold]
     pub(super) fn watch_new_links(&mut self) {
         self.watch_everywhere();
-        for index in 0..self.sets.len() {
-            let set = &mut self.sets[index];
-            if core::mem::take(&mut set.prepared) {
-                set.tainted = true;
-                self.prepare(SetId(index as u32));
-            } else if self.sleepers.any_in(SetId(index as u32)) {
+        for set in self.sets.numbers() {
+            let record = &mut self.sets[set];
+            if core::mem::take(&mut record.prepared) {
+                record.tainted = true;
+                self.prepare(set);
+            } else if self.sleepers.any_in(set) {
                 // Whoever sleeps there does so in the kernel's set, and wakes by what joins it now.
-                self.prepare(SetId(index as u32));
-                self.wake_all_in(SetId(index as u32));
+                self.prepare(set);
+                self.wake_all_in(set);
             }
         }
         let (sleepers, mut world) = self.machine();
@@ -255,34 +332,18 @@ impl Process {
     /// The links' descriptors leave the sets and join them again, behind all others.
     #[cold]
     pub(super) fn watch_links_again(&self) {
-        for (index, set) in self.sets.iter().enumerate().filter(|(_, set)| set.prepared && set.references > 0)
-        {
-            self.link_descriptors().iter().for_each(|&descriptor| set.leave(descriptor));
-            self.watch_links(SetId(index as u32));
+        for (set, record) in self.sets.prepared() {
+            self.link_descriptors().iter().for_each(|&descriptor| record.leave(descriptor));
+            self.watch_links(set);
         }
     }
 
     /// Before a fork: the child will have this process's sets, may wait in them, and cannot do anything about this one's frames.
     /// Every set must hear of them from now on.
     pub(super) fn share_sets(&mut self) {
-        if !core::mem::replace(&mut self.sets_shared, true) {
+        if !core::mem::replace(&mut self.sets.shared, true) {
             self.watch_everywhere();
             self.watch_links_again();
         }
-    }
-}
-
-/// As [`Process::signal_exposed`].
-pub(super) fn signal_exposed(any: &mut bool, sets: &mut [KernelSet], stack: &mut Stack<Carrier>) {
-    if !*any {
-        return;
-    }
-    *any = false;
-    let exposed = |record: &KernelSet| record.exposed && record.references > 0;
-    for (index, record) in sets.iter_mut().enumerate().filter(|(_, record)| exposed(record)) {
-        *any = true;
-        let set = SetId(index as u32);
-        let news = stack.take_news_of(set);
-        record.tell(stack.set_is_ready(set), news);
     }
 }

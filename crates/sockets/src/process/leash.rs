@@ -16,14 +16,14 @@ impl Process {
     /// which is too late to be tied as its `parents` leash tied that.
     pub(super) fn connect_leash(&mut self, parents: Option<&Leash>) {
         let Err(error) = self.try_connect_leash() else { return };
-        let returns = self.environment.as_deref().is_some_and(may_return);
+        let returns = self.session.environment.as_deref().is_some_and(may_return);
         // A broker that is full, or slow, lives: then there is nothing to die for. Nor is there if `overfly run` waits for another one.
         let is_over = |leash: &Leash| if returns { leash.is_cut() } else { error.is_end_of_broker() };
         if parents.is_some_and(is_over) {
             let _ = kill_process(getpid(), Signal::KILL);
         }
         // Where there will be a broker again it is tied then.
-        if let NoStack::Ever(reason) = self.no_stack(&error) {
+        if let NoStack::Ever(reason) = self.session.no_stack(&error) {
             self.fall_back(&reason);
         }
     }
@@ -33,11 +33,11 @@ impl Process {
     /// # Errors
     /// The broker's, or that there is none.
     pub(super) fn try_connect_leash(&mut self) -> Result<(), Error> {
-        let Some(environment) = &self.environment else { return Ok(()) };
+        let Some(environment) = &self.session.environment else { return Ok(()) };
         let mut leash = Leash::connect(environment)?;
         leash.move_up(kernel::high_number());
         table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
-        self.leash = Some(leash);
+        self.session.leash = Some(leash);
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ impl Process {
     /// process; if none comes to listen they are reset.
     pub(crate) fn part(&mut self, id: SocketId) {
         // New connections are steered away before it is looked who waits here.
-        if let Some(client) = &mut self.client {
+        if let Some(client) = &mut self.session.client {
             for local in self.stack.last_member_at(Side::Network, id) {
                 let _ = client.unlisten(Protocol::Tcp, local, true);
             }
@@ -92,7 +92,7 @@ impl Process {
         let watches = socket.interests != NONE || socket.awaited;
         // The broker brings nothing to those who listen at a loopback address.
         let would_be_lost = self.stack.can_accept(id) && !self.stack.is_member(Side::Network, id);
-        if self.sets_shared && !watches && !would_be_lost && self.stack.has_joined(id) {
+        if self.sets.shared && !watches && !would_be_lost && self.stack.has_joined(id) {
             self.part(id);
             self.restore_blocking(id, descriptor);
         }
@@ -120,7 +120,7 @@ impl Process {
         let (connection, socket) = self.stack.export(kernel::now(), id).ok_or("it is over")?;
         let file = super::handover::to_file(&connection, socket)?;
         let backing = kernel::tcp_socket(socket.v6, true).map_err(|error| error.to_string())?;
-        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let client = self.session.client.as_mut().ok_or("there is no broker")?;
         let outcome = client.give_away(listener, kernel::borrow(backing), file.as_fd());
         sys::close(backing);
         outcome.map_err(|error| error.to_string())?;
@@ -131,7 +131,7 @@ impl Process {
     /// A connection of the kernel's, whose descriptor the caller closes, is for whoever listens there. One that nobody brings there is
     /// reset, as those of a listener that is closed.
     pub(super) fn pass_on(&mut self, listener: SocketAddr, remote: SocketAddr, socket: BorrowedFd<'_>) {
-        let passed = self.client.as_mut().map(|client| client.pass_on(listener, remote, socket));
+        let passed = self.session.client.as_mut().map(|client| client.pass_on(listener, remote, socket));
         if !matches!(passed, Some(Ok(_))) {
             let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
         }
@@ -139,7 +139,9 @@ impl Process {
 
     /// Connections that other processes gave away.
     pub(crate) fn take_gifts(&mut self) {
-        while let Some(Gift { listener, remote, socket }) = self.client.as_mut().and_then(Client::gift) {
+        while let Some(Gift { listener, remote, socket }) =
+            self.session.client.as_mut().and_then(Client::gift)
+        {
             let descriptor = socket.as_raw_fd();
             if self.stack.arrive(listener, Arrival { descriptor, remote }) {
                 // Not the program's until it accepts it.
@@ -149,7 +151,7 @@ impl Process {
             // This one has left, too.
             self.pass_on(listener, remote, socket.as_fd());
         }
-        if let Some(sockets) = self.client.as_mut().and_then(Client::renewal) {
+        if let Some(sockets) = self.session.client.as_mut().and_then(Client::renewal) {
             let outcome = sockets.map_err(|error| error.to_string());
             if let Err(error) = outcome.and_then(|sockets| self.renew(sockets)) {
                 kernel::complain(&format!("the interface is there again, but not accelerated: {error}"));
@@ -160,12 +162,12 @@ impl Process {
     /// Goes on with the new sockets of its stack: the interface was gone and is there again.
     #[cold]
     fn renew(&mut self, sockets: Sockets) -> Result<(), String> {
-        let Some(interface) = self.client.as_ref().map(|client| client.interface().clone()) else {
+        let Some(interface) = self.session.client.as_ref().map(|client| client.interface().clone()) else {
             return Ok(());
         };
         self.stack.renew(interface.mac, |carrier| carrier.renew(sockets))?;
         self.interface_index = interface.index;
-        self.interface = Some(interface);
+        self.session.interface = Some(interface);
         self.watch_everywhere();
         self.watch_links_again();
         Ok(())

@@ -12,7 +12,8 @@ use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 use super::pairs::{Asked, Given};
-use super::{Process, Start, has_addresses_of_its_own};
+use super::start::Start;
+use super::{Process, has_addresses_of_its_own};
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::kernel::{self, now};
 use crate::socket::{Side, SocketId, State, presented};
@@ -108,7 +109,7 @@ impl Process {
     fn try_start_loopback(&mut self) -> Result<bool, String> {
         let mut client = self.take_client().map_err(|error| error.to_string())?;
         let moves_pairs = client.moves_pairs();
-        self.client = Some(client);
+        self.session.client = Some(client);
         let moves_pairs = moves_pairs.map_err(|error| error.to_string())?;
         self.within_host.relieves_kernel = moves_pairs || self.options.tcp_client_loopback >= REGARDLESS;
         if !self.within_host.relieves_kernel && !has_addresses_of_its_own() {
@@ -141,7 +142,8 @@ impl Process {
         if self.within_host.relieves_kernel {
             return Some(local);
         }
-        let own = self.interface.iter().flat_map(|interface| &interface.addresses).map(|&(own, _)| own);
+        let own =
+            self.session.interface.iter().flat_map(|interface| &interface.addresses).map(|&(own, _)| own);
         let covers = |own: &IpAddr| {
             own.is_ipv4() == local.is_ipv4() && (local.ip().is_unspecified() || local.ip() == *own)
         };
@@ -163,14 +165,14 @@ impl Process {
     pub(super) fn is_across(&self, address: IpAddr) -> bool {
         let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
         leads_to_kernel
-            && !self.is_own(address)
-            && (self.interface.iter().flat_map(|interface| &interface.addresses))
+            && !self.session.is_own(address)
+            && (self.session.interface.iter().flat_map(|interface| &interface.addresses))
                 .any(|&(own, len)| Prefix { address: own, len }.contains(address))
     }
 
     /// An address of this host's.
     pub(super) fn is_of_host(&mut self, address: IpAddr) -> bool {
-        if address.is_loopback() || self.is_own(address) {
+        if address.is_loopback() || self.session.is_own(address) {
             return true;
         }
         let time = now();
@@ -234,7 +236,7 @@ impl Process {
     /// Who connects to a listener of its own will accept there, though it has not looked yet: not so a process that has forked,
     /// which perhaps leaves that to its children.
     fn join_own_listeners(&mut self, remote: SocketAddr) {
-        if self.sets_shared || self.options.tcp_server_loopback == 0 {
+        if self.sets.shared || self.options.tcp_server_loopback == 0 {
             return;
         }
         let listeners: Vec<_> = self.stack.listeners().filter(|&id| !self.stack.has_joined(id)).collect();

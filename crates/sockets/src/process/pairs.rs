@@ -196,7 +196,7 @@ impl Process {
     }
 
     fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
-        let client = self.client.as_mut().ok_or("there is no broker")?;
+        let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over_pair(ends).map_err(|error| error.to_string())
     }
 

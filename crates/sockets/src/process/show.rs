@@ -25,7 +25,7 @@ impl Process {
         if self.stack.show.is_none() {
             let Ok(mut client) = self.take_client() else { return };
             let shown = client.show();
-            self.client = Some(client);
+            self.session.client = Some(client);
             let Ok((memory, bell)) = shown else { return };
             self.stack.show = Show::open(&memory, kernel::make_internal(bell)).ok();
         }
@@ -39,20 +39,11 @@ impl Process {
 
     /// The connection to the broker, made if there is none.
     pub(super) fn take_client(&mut self) -> Result<Client, Error> {
-        if let Some(client) = self.client.take() {
+        if let Some(client) = self.session.client.take() {
             return Ok(client);
         }
-        let greeted = self.greet()?;
+        let greeted = self.session.greet()?;
         self.welcomed(greeted)
-    }
-
-    /// Tells a broker that this process is there.
-    pub(super) fn greet(&self) -> Result<Greeted, Error> {
-        // Nothing: the program was not started with `overfly run`.
-        let mut greeted = Greeted::new(self.environment.as_deref().unwrap_or_default())?;
-        greeted.move_up(kernel::high_number());
-        table::enter(greeted.as_fd().as_raw_fd(), Entry::Internal);
-        Ok(greeted)
     }
 
     /// Waits until a broker has answered.
@@ -60,7 +51,7 @@ impl Process {
         match greeted.welcome() {
             Ok(interface) => {
                 // There was no broker when this process was forked.
-                if self.context == 0 && self.leash.is_none() {
+                if self.context == 0 && self.session.leash.is_none() {
                     let _ = self.try_connect_leash();
                 }
                 Ok(Client::welcomed(greeted, interface))

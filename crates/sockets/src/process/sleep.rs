@@ -10,7 +10,7 @@ use overfly_link::Link;
 use rustix::thread::futex;
 
 use super::background::ring_bell;
-use super::kernel_set::{KernelSet, signal_exposed};
+use super::kernel_set::KernelSets;
 use super::loopback::WithinHost;
 use super::rounds::Rounds;
 use super::sets::Contexts;
@@ -29,9 +29,7 @@ use crate::sys::{self, Seen};
 /// What the machine sees of a process.
 pub(super) struct Around<'a> {
     stack: &'a mut Stack<Carrier>,
-    sets: &'a mut [KernelSet],
-    any_exposed: &'a mut bool,
-    sets_shared: bool,
+    sets: &'a mut KernelSets,
     /// The broker has said something that nobody has heard.
     unheard: bool,
     /// When it is looked whether there is a broker again.
@@ -91,27 +89,27 @@ impl World for Around<'_> {
     }
 
     fn is_joined(&self, set: SetId) -> bool {
-        self.sets[set.0 as usize].prepared
+        self.sets[set].prepared
     }
 
     fn is_exposed(&self, set: SetId) -> bool {
-        self.sets[set.0 as usize].exposed
+        self.sets[set].exposed
     }
 
     fn is_shared(&self, set: SetId) -> bool {
-        self.sets_shared || self.sets[set.0 as usize].inherited
+        self.sets.shared || self.sets[set].inherited
     }
 
     fn signal_exposed(&mut self) {
-        signal_exposed(self.any_exposed, self.sets, self.stack);
+        self.sets.signal_exposed(self.stack);
     }
 
     fn signal_of(&self, set: SetId) -> Option<i32> {
-        Some(self.sets[set.0 as usize].kick).filter(|&kick| kick >= 0)
+        Some(self.sets[set].kick).filter(|&kick| kick >= 0)
     }
 
     fn leaves(&mut self, signal: i32, set: SetId) {
-        self.sets[set.0 as usize].leave(signal);
+        self.sets[set].leave(signal);
     }
 
     fn make_signal(&mut self) -> Option<i32> {
@@ -221,32 +219,10 @@ impl Process {
     /// The machine, and what is around it.
     #[inline]
     pub(super) fn machine(&mut self) -> (&mut Sleepers, Around<'_>) {
-        let (unheard, returns) = (self.has_unheard(), self.looks_for_broker());
-        let Self {
-            sleepers,
-            stack,
-            sets,
-            any_exposed,
-            sets_shared,
-            pumped,
-            within_host,
-            stalled,
-            timers,
-            ..
-        } = self;
-        let (sets_shared, looked, stalled) = (*sets_shared, *pumped, *stalled);
-        let around = Around {
-            stack,
-            sets,
-            any_exposed,
-            sets_shared,
-            unheard,
-            returns,
-            looked,
-            within_host,
-            stalled,
-            timers,
-        };
+        let (unheard, returns) = (self.session.has_unheard(), self.looks_for_broker());
+        let Self { sleepers, stack, sets, pumped, within_host, stalled, timers, .. } = self;
+        let (looked, stalled) = (*pumped, *stalled);
+        let around = Around { stack, sets, unheard, returns, looked, within_host, stalled, timers };
         (sleepers, around)
     }
 

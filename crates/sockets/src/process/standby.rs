@@ -1,6 +1,7 @@
 //! Sets that stand by ([`crate::sleepers`]): the links leave the kernel's set, the alarm joins it, and the other way round.
 
-use super::{PRIVATE_STACK, Process};
+use super::Process;
+use super::tags::PRIVATE_STACK;
 use crate::interest::SetId;
 use crate::sleepers::{Timer, Turn};
 
@@ -23,7 +24,7 @@ impl Process {
 
     #[cold]
     fn stand_by(&mut self, set: SetId) {
-        let record = &self.sets[set.0 as usize];
+        let record = &self.sets[set];
         if !record.prepared
             || !self.timers.make(Timer::Alarm).is_ok_and(|timer| record.join(timer, PRIVATE_STACK).is_ok())
         {
@@ -40,13 +41,13 @@ impl Process {
         let (sleepers, mut world) = self.machine();
         if sleepers.watches_again(&mut world, set) {
             let alarm = self.timers.descriptor(Timer::Alarm);
-            alarm.into_iter().for_each(|timer| self.sets[set.0 as usize].leave(timer));
+            alarm.into_iter().for_each(|timer| self.sets[set].leave(timer));
             self.watch_links(set);
         }
     }
 
     /// No set stands by any more.
     pub(crate) fn watch_everywhere(&mut self) {
-        (0..self.sets.len()).for_each(|index| self.watch_again(SetId(index as u32)));
+        self.sets.numbers().for_each(|set| self.watch_again(set));
     }
 }

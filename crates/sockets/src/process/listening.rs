@@ -1,0 +1,173 @@
+//! Listeners join the stack, and leave it: from then on the broker steers their connections here, or to the kernel.
+
+use core::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use overfly_broker::Protocol;
+use overfly_link::Link;
+
+use super::{Process, has_addresses_of_its_own};
+use crate::socket::{Side, SocketId, canonical};
+use crate::statistics::{Refused, Why};
+use crate::{kernel, sys};
+
+impl Process {
+    /// This process takes connections for the listener from now on. Returns false if it stays the kernel's.
+    pub(crate) fn join(&mut self, id: SocketId, descriptor: i32) -> bool {
+        if self.stack.has_joined(id) {
+            return true;
+        }
+        let Some(bound) = kernel::local_address(descriptor) else { return false };
+        let network = self.may_join(bound);
+        let within_host = self.options.tcp_server_loopback != 0 && self.start_loopback();
+        if let Err(why) = network
+            && !(within_host && why == Why::Loopback)
+        {
+            self.left(why);
+            if !within_host {
+                return false;
+            }
+        }
+        if self.is_tied_elsewhere(descriptor) {
+            return self.left(Why::OtherAddress);
+        }
+        let settings = self.settings(id, descriptor);
+        let socket = self.stack.socket_mut(id);
+        // Not what the kernel says: another process that shares the listener may have joined it before.
+        let nonblocking = socket.nonblocking;
+        socket.settings = settings;
+        let local = canonical(bound);
+        // The engine knows no mapped addresses: a listener for both families is two there (RFC 3493 section 5.3).
+        let both = local.is_ipv6() && local.ip().is_unspecified() && !kernel::is_v6only(descriptor);
+        let v4 = both.then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), local.port()));
+        // Of a listener's two families, the firewall may leave one to the kernel.
+        let mut left_one = false;
+        for local in [Some(local), v4].into_iter().flatten() {
+            if network.is_ok()
+                && let Err(refused) = self.join_at(id, descriptor, local)
+            {
+                if refused.why != Why::Firewall || !both || left_one {
+                    return self.refuse_listener(id, bound, &refused);
+                }
+                kernel::complain(&format!("the kernel serves {local}: {}", refused.reason));
+                left_one = true;
+            }
+            if within_host && let Some(local) = self.place_within_host(local) {
+                self.join_within_host(id, local);
+            }
+        }
+        if !self.stack.has_joined(id) {
+            return self.left(network.err().unwrap_or(Why::Refused));
+        }
+        self.follow_listener(id, descriptor);
+        if !nonblocking {
+            // accept() must not wait in the kernel, where the stack's connections are not seen.
+            kernel::set_nonblocking(descriptor, true);
+        }
+        if let Some(listening) = &mut self.stack.socket_mut(id).listening {
+            listening.forced_nonblocking = true;
+        }
+        true
+    }
+
+    /// Whether the interface's connections to a listener can be the stack's.
+    pub(super) fn may_join(&mut self, bound: SocketAddr) -> Result<(), Why> {
+        if bound.ip().to_canonical().is_loopback() {
+            return Err(Why::Loopback);
+        }
+        if !self.start() {
+            return Err(Why::NoStack);
+        }
+        if !self.is_accelerated_address(bound) {
+            self.refresh_addresses();
+            if !self.is_accelerated_address(bound) {
+                return Err(Why::OtherAddress);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn join_at(
+        &mut self,
+        id: SocketId,
+        descriptor: i32,
+        local: SocketAddr,
+    ) -> Result<(), Refused> {
+        let by_engine =
+            |error: &dyn core::fmt::Display| Refused { why: Why::Refused, reason: error.to_string() };
+        if self.stack.join(Side::Network, id, local).map_err(|error| by_engine(&error))?
+            && let Some(client) = &mut self.session.client
+            && let Err(error) = client.listen_as(kernel::borrow(descriptor), Protocol::Tcp, local, true)
+            && !self.session.is_parting(&error)
+        {
+            return Err(Refused::new(error));
+        }
+        if let Some(link) = self.stack.transport_mut(Side::Network) {
+            link.set_accepting(true);
+        }
+        Ok(())
+    }
+
+    /// The listener stays the kernel's, whole.
+    pub(super) fn refuse_listener(&mut self, id: SocketId, bound: SocketAddr, refused: &Refused) -> bool {
+        self.part(id);
+        self.statistics.listeners_refused += 1;
+        kernel::complain(&format!("the kernel serves {bound}: {}", refused.reason));
+        self.left(refused.why)
+    }
+
+    /// A socket stays the kernel's, and why.
+    pub(crate) fn left(&mut self, why: Why) -> bool {
+        self.statistics.leave(why);
+        if self.stack.show.is_none() {
+            self.begin_to_show();
+        } else {
+            self.show();
+        }
+        false
+    }
+
+    /// A listener goes, or leaves the stack: the broker stops steering, the kernel's socket leaves the epoll sets.
+    pub(super) fn forget_listener(&mut self, id: SocketId) {
+        let mut registered = Vec::new();
+        self.stack.interests(id, |set, descriptor, _, _| registered.push((set, descriptor)));
+        for (set, descriptor) in registered {
+            let set = &self.sets[set];
+            // As close() itself: what another process watches it goes on to watch.
+            if !set.inherited {
+                let null = core::ptr::null();
+                let _ = sys::epoll_control(set.descriptor, libc::EPOLL_CTL_DEL, descriptor, null);
+            }
+        }
+        self.part(id);
+    }
+
+    /// Whether frames for this address can reach the stack. `bound` may be a link-local address with the index of its link.
+    pub(super) fn is_accelerated_address(&self, bound: SocketAddr) -> bool {
+        let address = bound.ip().to_canonical();
+        // Which addresses those are the next broker says.
+        address.is_unspecified()
+            || self.is_away()
+            || self.session.is_own(address) && !self.is_elsewhere(bound)
+    }
+
+    /// Whether the kernel can connect to the address in place of the stack. The program's own are no kernel's over memif; over
+    /// tap the kernel would come back to this very process, which would wait for itself.
+    pub(super) fn kernel_reaches(&self, address: IpAddr) -> bool {
+        !has_addresses_of_its_own() || !self.session.is_own(address)
+    }
+
+    /// A link-local address of another link.
+    pub(super) const fn is_elsewhere(&self, address: SocketAddr) -> bool {
+        matches!(address, SocketAddr::V6(address) if address.scope_id() != 0
+            && address.ip().is_unicast_link_local() && address.scope_id() != self.interface_index)
+    }
+
+    /// The interface may have got addresses since the stack was made.
+    pub(super) fn refresh_addresses(&mut self) {
+        if let Some(client) = &mut self.session.client
+            && let Ok(interface) = client.refresh_interface()
+        {
+            self.session.interface = Some(interface.clone());
+        }
+    }
+}
