@@ -2,11 +2,13 @@
 //! exit do to it.
 
 mod acceptors;
+mod around;
 mod away;
 mod background;
 mod connecting;
 pub(crate) mod contexts;
 mod datagram;
+mod elsewhere;
 mod ended;
 mod exec;
 mod family;
@@ -42,12 +44,14 @@ use overfly_profile::rules::Rules;
 use rustix::io::Errno;
 
 pub(crate) use self::contexts::process;
-pub(crate) use self::datagram::Placed;
+pub(crate) use self::datagram::{Origin, Placed};
+use self::elsewhere::Elsewhere;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
 pub(crate) use self::kernel_set::KernelSets;
 pub(crate) use self::life::{after_fork_in_child, after_fork_in_parent, before_fork, finish, load};
+pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, watched};
 use self::loopback::WithinHost;
 use self::ports::SharedPorts;
 use self::session::Session;
@@ -56,9 +60,8 @@ pub(crate) use self::sleep::{
 };
 pub(crate) use self::spin::{goes_on, spin_until};
 use self::start::Start;
-pub(crate) use self::tags::{Tag, private_listener, tag};
+pub(crate) use self::tags::{Tag, tag};
 use self::timers::Timers;
-use crate::calls::hold::Elsewhere;
 use crate::carrier::Carrier;
 use crate::descriptors::Descriptors;
 use crate::kernel::{self, now};
@@ -175,7 +178,7 @@ impl Guarded for Process {
     }
 
     fn call(calls: Calls) {
-        sleep::call(&calls);
+        around::call(&calls);
     }
 
     fn run(descriptor: i32) -> Result<(), Errno> {

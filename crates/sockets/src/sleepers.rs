@@ -15,6 +15,8 @@ mod background;
 mod standby;
 #[cfg(test)]
 mod tests;
+mod wakes;
+mod world;
 
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
@@ -24,71 +26,12 @@ use overfly_engine::Instant;
 use self::background::Background;
 use self::standby::Alarm;
 pub(crate) use self::standby::Turn;
+pub(crate) use self::world::{Timer, World};
 use crate::interest::SetId;
 use crate::socket::SocketId;
 
 /// How long a thread sleeps that nobody can wake, for want of a descriptor.
 const UNWAKEABLE_PAUSE: Duration = Duration::from_millis(1);
-
-/// A timer that the machine sets.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Timer {
-    /// Wakes one of those who stand by.
-    Alarm,
-    /// Wakes the library's own thread.
-    Background,
-}
-
-/// What is around the machine: a stack, the program's sets, and the kernel.
-pub(crate) trait World {
-    /// The time.
-    fn now(&self) -> Instant;
-    /// When frames were last looked for.
-    fn looked(&self) -> Instant;
-    /// When somebody has to look even if no frame comes.
-    fn next_look(&self) -> Option<Instant>;
-    /// The next frame wakes whoever watches the links. False if there are frames already.
-    fn arm(&mut self) -> bool;
-
-    /// Whether anything became ready since this was last asked.
-    fn take_news(&mut self) -> bool;
-    /// What has come concerns everybody.
-    fn is_urgent(&self) -> bool;
-    /// A thread will sleep until something happens to a socket.
-    fn awaits(&mut self, socket: SocketId);
-    /// Nothing has happened to it since.
-    fn is_awaited(&self, socket: SocketId) -> bool;
-
-    /// A set has something at user level.
-    fn is_ready(&self, set: SetId) -> bool;
-    /// The links are in it, or were before it stood by.
-    fn is_joined(&self, set: SetId) -> bool;
-    /// It is watched as a descriptor.
-    fn is_exposed(&self, set: SetId) -> bool;
-    /// A child could be who waits in it.
-    fn is_shared(&self, set: SetId) -> bool;
-    /// Before somebody looks: sets that are watched as descriptors say what they have.
-    fn signal_exposed(&mut self);
-    /// What wakes those who sleep in a set, if there is something.
-    fn signal_of(&self, set: SetId) -> Option<i32>;
-    /// It leaves the set.
-    fn leaves(&mut self, signal: i32, set: SetId);
-
-    /// A new signal, for a waiter that polls.
-    fn make_signal(&mut self) -> Option<i32>;
-    /// It is readable from now on,
-    fn raise(&mut self, signal: i32);
-    /// or no more.
-    fn lower(&mut self, signal: i32);
-    /// Threads wake that sleep each on a futex.
-    fn call(&mut self, calls: &Calls);
-    /// A timer rings once, so long from now.
-    fn ring(&mut self, timer: Timer, after: Duration);
-    /// It has rung, and is readable no more.
-    fn silence(&mut self, timer: Timer);
-    /// The library's own thread looks again what it is to do.
-    fn ring_bell(&mut self);
-}
 
 /// The threads that sleep, of one context.
 pub(crate) struct Sleepers {
@@ -506,177 +449,4 @@ impl Sleepers {
     }
 
     // ---- who is woken ----
-
-    /// Before the lock is released: threads that sleep must see what has changed.
-    pub(crate) fn tell(&mut self, world: &mut impl World) {
-        self.tell_news(world);
-        self.arm_for_others(world);
-    }
-
-    /// Wakes those who wait for what has become ready.
-    pub(crate) fn tell_news(&mut self, world: &mut impl World) {
-        if !world.take_news() || !self.any() {
-            return;
-        }
-        // Who watches a set as a descriptor sleeps in the kernel.
-        world.signal_exposed();
-        let urgent = world.is_urgent();
-        for index in 0..self.queues.len() {
-            let set = SetId(index as u32);
-            if self.queues[index].sleepers > 0 && (urgent || world.is_ready(set)) {
-                self.wake_one_in(world, set);
-            }
-        }
-        for index in 0..if self.beside > 0 { self.waiters.len() } else { 0 } {
-            let waiter = &self.waiters[index];
-            let concerned =
-                || waiter.wants.is_empty() || waiter.wants.iter().any(|&id| !world.is_awaited(id));
-            if waiter.asleep && !waiter.woken && (urgent || concerned()) {
-                self.wake(world, index);
-            }
-        }
-    }
-
-    /// Who watches wakes for the next frame, and in time for the stack's timers.
-    fn arm_for_others(&mut self, world: &mut impl World) {
-        if self.watching > 0 && (!self.arm(world) || self.is_earlier(world)) {
-            self.wake_watcher(world);
-        }
-    }
-
-    /// The next frame wakes whoever watches the links. False if there are frames already.
-    pub(crate) fn arm(&mut self, world: &mut impl World) -> bool {
-        self.disarmed = false;
-        world.arm()
-    }
-
-    /// Somebody has to look before anybody who watches wakes by itself.
-    fn is_earlier(&self, world: &impl World) -> bool {
-        match (world.next_look(), self.until) {
-            (Some(deadline), Some(until)) => deadline < until,
-            (Some(_), None) => true,
-            (None, _) => false,
-        }
-    }
-
-    /// A thread leaves the library: those who sleep must not depend on its next call.
-    #[cold]
-    pub(crate) fn remember(&mut self, world: &mut impl World) {
-        if !self.any() {
-            self.background.call(world);
-        } else if self.watching > 0 {
-            self.arm_for_others(world);
-        } else if self.standing_by > 0 {
-            self.alarm.set(world);
-        } else {
-            self.call_watcher(world);
-        }
-    }
-
-    /// Somebody must look at the links, or at the clock.
-    fn wake_watcher(&mut self, world: &mut impl World) {
-        let beside = self.waiters.iter().position(|waiter| waiter.asleep && waiter.watches);
-        if let Some(index) = beside {
-            return self.wake(world, index);
-        }
-        let mut sets = (0..self.queues.len()).map(|index| SetId(index as u32));
-        if let Some(set) = sets.find(|&set| self.any_in(set) && self.watches(world, set)) {
-            self.wake_one_in(world, set);
-        }
-    }
-
-    /// Nobody watches the links any more: one of those who sleep does from now on.
-    fn call_watcher(&mut self, world: &mut impl World) {
-        let asleep = |woken| self.waiters.iter().position(|waiter| waiter.asleep && waiter.woken == woken);
-        if let Some(index) = asleep(true).or_else(|| asleep(false)) {
-            self.called = Some(index);
-            self.wake(world, index);
-        }
-    }
-
-    fn wake(&mut self, world: &mut impl World, index: usize) {
-        let waiter = &mut self.waiters[index];
-        if core::mem::replace(&mut waiter.woken, true) {
-            return;
-        }
-        self.woke = true;
-        match waiter.signal {
-            Some(signal) => world.raise(signal),
-            None => {
-                let word = waiter.word;
-                word.store(1, Ordering::Release);
-                if self.calls.count == MOST_CALLS {
-                    self.call(world);
-                }
-                self.calls.words[self.calls.count] = Some(word);
-                self.calls.count += 1;
-            }
-        }
-    }
-
-    /// Those that are to be woken when the lock is free.
-    #[inline]
-    pub(crate) const fn take_calls(&mut self) -> Option<Calls> {
-        if self.calls.count == 0 {
-            return None;
-        }
-        Some(core::mem::replace(&mut self.calls, Calls::NONE))
-    }
-
-    /// Wakes them now.
-    pub(crate) fn call(&mut self, world: &mut impl World) {
-        if let Some(calls) = self.take_calls() {
-            world.call(&calls);
-        }
-    }
-
-    /// Wakes all that sleep beside.
-    pub(crate) fn wake_beside(&mut self, world: &mut impl World) {
-        for index in 0..if self.beside > 0 { self.waiters.len() } else { 0 } {
-            if self.waiters[index].asleep {
-                self.wake(world, index);
-            }
-        }
-    }
-
-    /// One of the threads that sleep in a set looks again.
-    fn wake_one_in(&mut self, world: &mut impl World, set: SetId) {
-        let queue = &mut self.queues[set.0 as usize];
-        if !core::mem::replace(&mut queue.one_woken, true) && queue.all_woken == 0 {
-            self.woke = true;
-            if let Some(signal) = world.signal_of(set) {
-                world.raise(signal);
-            }
-        }
-    }
-
-    /// All of them do.
-    pub(crate) fn wake_all_in(&mut self, world: &mut impl World, set: SetId) {
-        let queue = &mut self.queues[set.0 as usize];
-        queue.times_woken += 1;
-        let before = core::mem::replace(&mut queue.all_woken, queue.sleepers);
-        if !queue.one_woken
-            && before == 0
-            && let Some(signal) = world.signal_of(set)
-        {
-            world.raise(signal);
-        }
-    }
-
-    /// Threads that sleep in a set, or in any, look again at what concerns it; so do those that perhaps poll it.
-    pub(crate) fn wake_set(&mut self, world: &mut impl World, set: Option<SetId>) {
-        self.wake_beside(world);
-        for index in 0..self.queues.len() {
-            if self.queues[index].sleepers > 0 && set.is_none_or(|set| set.0 as usize == index) {
-                self.wake_all_in(world, SetId(index as u32));
-            }
-        }
-    }
-
-    /// A thread leaves a set with some of what was ready there: another one may have the rest.
-    pub(crate) fn leave_rest(&mut self, world: &mut impl World, set: SetId) {
-        if self.any_in(set) && world.is_ready(set) {
-            self.wake_one_in(world, set);
-        }
-    }
 }

@@ -5,14 +5,13 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::life::{leave_to_kernel, watched};
 use super::{Answer, CLOSED, lock_socket};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
-use crate::process::{Placed, Process, Told, let_others_in, private_listener};
+use crate::process::{Placed, Process, Told, leave_to_kernel, let_others_in, listener_event, watched};
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
 use crate::sys;
@@ -113,15 +112,6 @@ const fn is_misused(operation: i32, events: u32) -> bool {
     const WAKEUP: u32 = 1 << 29;
     const FITTING: u32 = bits::IN | bits::OUT | bits::ERR | bits::HUP | WAKEUP | bits::ET | bits::EXCLUSIVE;
     events & bits::EXCLUSIVE != 0 && (operation == libc::EPOLL_CTL_MOD || events & !FITTING != 0)
-}
-
-/// How the kernel's socket of a listener, or of a UDP socket, is watched for the program: one-shot is up to us, and so is
-/// whether there is room to send.
-pub(super) fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
-    libc::epoll_event {
-        events: events & !(bits::ONESHOT | bits::OUT | bits::WRNORM),
-        u64: private_listener(id),
-    }
 }
 
 fn add(

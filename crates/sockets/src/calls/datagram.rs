@@ -11,14 +11,13 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
 use super::Answer;
-use super::life::leave_to_kernel;
 use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::options::{self, Backing, Datagram as Does, wants};
 use crate::process::contexts::of;
-use crate::process::{For, Placed, Process, Told, Woken, spin_until, wait};
+use crate::process::{For, Origin, Placed, Process, Told, Woken, leave_to_kernel, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
 use crate::stack::{Read, Trouble};
 use crate::statistics::Why;
@@ -101,13 +100,6 @@ pub(crate) struct About {
     pub(crate) age: Duration,
     /// Several were read as one, each so long but for the last one (UDP_GRO).
     pub(crate) segment_len: Option<u16>,
-}
-
-/// Where a datagram is to be sent from; an address that is none, and interface 0, leave it open.
-#[derive(Clone, Copy)]
-pub(crate) struct Origin {
-    pub(crate) address: IpAddr,
-    pub(crate) interface: u32,
 }
 
 /// What a message asks for besides being sent.

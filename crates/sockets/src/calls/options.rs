@@ -3,7 +3,6 @@
 use overfly_engine::{Algorithm, Info};
 use rustix::io::Errno;
 
-use super::life::leave_to_kernel;
 use super::{Answer, CLOSED, is_connection, lock_socket, used};
 use crate::kernel;
 use crate::options::{
@@ -11,7 +10,7 @@ use crate::options::{
     SocketOption, Stream, Value, When, receive_limit_within, send_limit_within,
 };
 use crate::process::contexts::of;
-use crate::process::{Process, Told};
+use crate::process::{Process, Told, leave_to_kernel};
 use crate::socket::{Later, Settings, SocketId, State};
 use crate::statistics::Why;
 use crate::table::{self, Entry};

@@ -7,7 +7,6 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::control::{expose, joins};
-use super::life::leave_to_kernel;
 use super::wait::Masked;
 use super::{Answer, used};
 use crate::kernel::now;
@@ -15,7 +14,8 @@ use crate::process::contexts::{are_several, own_if_any};
 use crate::process::rounds::Rounds;
 use crate::process::sets::{Contexts, shared};
 use crate::process::{
-    For, Process, Sleeper, before_kernel_wait, goes_on, is_active, let_others_in, settled, spin_until,
+    For, Process, Sleeper, before_kernel_wait, goes_on, is_active, leave_to_kernel, let_others_in, settled,
+    spin_until,
 };
 use crate::socket::{SocketId, State};
 use crate::sys::{self, Seen};

@@ -4,9 +4,10 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
-use crate::calls::datagram::{About, Datagram, Origin, Wishes};
+use crate::calls::datagram::{About, Datagram, Wishes};
 use crate::memory::is_plausible;
 use crate::options::wants;
+use crate::process::Origin;
 use crate::stack::Trouble;
 
 /// The length of a control message's header, and the start of its data: both are as aligned as the next message's must be.

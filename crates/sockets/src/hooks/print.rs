@@ -3,7 +3,7 @@
 use core::arch::naked_asm;
 use core::ffi::{c_char, c_int, c_void};
 
-use super::{data, fail, next};
+use super::{fail, next, send};
 use crate::table::is_ours;
 
 unsafe extern "C" {
@@ -28,7 +28,7 @@ unsafe fn write_out(descriptor: c_int, text: *mut c_char, length: c_int) -> c_in
     let mut result = length;
     while done < wanted {
         // SAFETY: `done` is less than the text's length.
-        match usize::try_from(unsafe { data::write(descriptor, text.add(done).cast(), wanted - done) }) {
+        match usize::try_from(unsafe { send::write(descriptor, text.add(done).cast(), wanted - done) }) {
             Ok(written) => done += written,
             Err(_) => {
                 result = -1;

@@ -5,7 +5,8 @@ use core::ffi::{c_int, c_uint};
 use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 
-use super::data::{is_connection, receive_one};
+use super::data::is_connection;
+use super::receive::receive_one;
 use super::{count, next};
 use crate::calls::{Answer, data};
 use crate::cancel;

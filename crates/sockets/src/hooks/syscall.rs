@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{data, descriptors, events, exec, fail, options, processes, sockets, splice};
+use super::{descriptors, events, exec, fail, options, processes, receive, send, sockets, splice};
 use crate::cancel;
 use crate::process::{is_active, process};
 
@@ -58,20 +58,20 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_getpeername => sockets::getpeername(one, b as _, c as _).into(),
             libc::SYS_getsockopt => options::getsockopt(one, two, three, d as _, e as _).into(),
             libc::SYS_setsockopt => options::setsockopt(one, two, three, d as _, e as c_uint).into(),
-            libc::SYS_read => data::read(one, b as _, c) as c_long,
-            libc::SYS_readv => data::readv(one, b as _, three) as c_long,
+            libc::SYS_read => receive::read(one, b as _, c) as c_long,
+            libc::SYS_readv => receive::readv(one, b as _, three) as c_long,
             // The fifth is the offset's upper half, on machines where one word does not hold it.
-            libc::SYS_preadv2 => data::preadv2(one, b as _, three, d as _, f as c_int) as c_long,
-            libc::SYS_recvfrom => data::recvfrom(one, b as _, c, four, e as _, f as _) as c_long,
-            libc::SYS_recvmsg => data::recvmsg(one, b as _, three) as c_long,
-            libc::SYS_recvmmsg => data::recvmmsg(one, b as _, c as c_uint, four, e as _).into(),
-            libc::SYS_write => data::write(one, b as _, c) as c_long,
-            libc::SYS_writev => data::writev(one, b as _, three) as c_long,
-            libc::SYS_pwritev2 => data::pwritev2(one, b as _, three, d as _, f as c_int) as c_long,
-            libc::SYS_sendto => data::sendto(one, b as _, c, four, e as _, f as c_uint) as c_long,
-            libc::SYS_sendmsg => data::sendmsg(one, b as _, three) as c_long,
-            libc::SYS_sendmmsg => data::sendmmsg(one, b as _, c as c_uint, four).into(),
-            libc::SYS_sendfile => data::sendfile(one, two, c as _, d) as c_long,
+            libc::SYS_preadv2 => receive::preadv2(one, b as _, three, d as _, f as c_int) as c_long,
+            libc::SYS_recvfrom => receive::recvfrom(one, b as _, c, four, e as _, f as _) as c_long,
+            libc::SYS_recvmsg => receive::recvmsg(one, b as _, three) as c_long,
+            libc::SYS_recvmmsg => receive::recvmmsg(one, b as _, c as c_uint, four, e as _).into(),
+            libc::SYS_write => send::write(one, b as _, c) as c_long,
+            libc::SYS_writev => send::writev(one, b as _, three) as c_long,
+            libc::SYS_pwritev2 => send::pwritev2(one, b as _, three, d as _, f as c_int) as c_long,
+            libc::SYS_sendto => send::sendto(one, b as _, c, four, e as _, f as c_uint) as c_long,
+            libc::SYS_sendmsg => send::sendmsg(one, b as _, three) as c_long,
+            libc::SYS_sendmmsg => send::sendmmsg(one, b as _, c as c_uint, four).into(),
+            libc::SYS_sendfile => send::sendfile(one, two, c as _, d) as c_long,
             libc::SYS_splice => splice::splice(one, b as _, three, d as _, e, f as c_uint) as c_long,
             libc::SYS_close => descriptors::close(one).into(),
             libc::SYS_close_range => descriptors::close_range(a as c_uint, b as c_uint, three).into(),

@@ -8,7 +8,6 @@ use rustix::net::sockopt;
 
 use super::Process;
 use super::session::Session;
-use crate::calls::datagram::Origin;
 use crate::kernel::{self, now};
 use crate::socket::{SocketId, canonical};
 use crate::statistics::{Refused, Why};
@@ -22,6 +21,13 @@ pub(crate) enum Placed {
     Unbound,
     /// It stays the kernel's.
     No,
+}
+
+/// Where a datagram is to be sent from; an address that is none, and interface 0, leave it open.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) address: IpAddr,
+    pub(crate) interface: u32,
 }
 
 impl Process {

@@ -7,8 +7,7 @@ use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, ipproto, sockopt};
 
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
-use super::{Process, contexts};
-use crate::calls::life::listens_now;
+use super::{Process, contexts, listens_now};
 use crate::kernel::{self, now};
 use crate::socket::State;
 use crate::table::{self, Entry};

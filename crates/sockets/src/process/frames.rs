@@ -5,7 +5,7 @@ use core::time::Duration;
 use overfly_broker::Protocol;
 
 use super::session::Session;
-use super::{Process, contexts, sleep, spin};
+use super::{Process, around, contexts, spin};
 use crate::kernel::now;
 use crate::socket::Side;
 
@@ -124,7 +124,7 @@ impl Process {
 
     /// There is output that the link had no frames for, or that the device did not take.
     pub(super) fn is_blocked(&self) -> bool {
-        sleep::is_blocked(&self.stack)
+        around::is_blocked(&self.stack)
     }
 
     /// Something that was closed is still to be delivered.

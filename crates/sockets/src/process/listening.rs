@@ -4,10 +4,14 @@ use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use overfly_broker::Protocol;
 use overfly_link::Link;
+use overfly_profile::rules::Direction;
 
+use super::tags::private_listener;
 use super::{Process, has_addresses_of_its_own};
+use crate::interest::bits;
 use crate::socket::{Side, SocketId, canonical};
 use crate::statistics::{Refused, Why};
+use crate::table::{self, Entry};
 use crate::{kernel, sys};
 
 impl Process {
@@ -169,5 +173,93 @@ impl Process {
         {
             self.session.interface = Some(interface.clone());
         }
+    }
+}
+
+/// The kernel's socket listens.
+pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, backlog: i32) {
+    let local = kernel::local_address(descriptor);
+    let within_host = process.options.tcp_server_loopback != 0;
+    let Some(local) = local.filter(|local| within_host || !local.ip().to_canonical().is_loopback()) else {
+        process.left(Why::Loopback);
+        leave_to_kernel(process, id);
+        return;
+    };
+    if !process.rules.accelerate(Direction::Listen, local) {
+        process.left(Why::Rule);
+        leave_to_kernel(process, id);
+        return;
+    }
+    kernel::keep_fast_open_keys(descriptor);
+    // Linux takes a negative backlog as the largest.
+    let most = 65_535;
+    let backlog =
+        u32::try_from(backlog).unwrap_or(most).min(most).max(process.options.acceptq_min_backlog as u32);
+    process.stack.listening(id, backlog);
+    let mut registered = Vec::new();
+    process
+        .stack
+        .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first).
+    if !registered.is_empty() && !process.join(id, descriptor) {
+        leave_to_kernel(process, id);
+        return;
+    }
+    // Sets that already watch the socket report it with the program's data; from now on with ours.
+    for (set, descriptor, events, data) in registered {
+        let epoll = process.sets[set].descriptor;
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+        let _ = process.stack.unwatch(set, id, descriptor);
+        let event = listener_event(id, events);
+        if sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event).is_ok() {
+            let _ = process.stack.watch(set, id, descriptor, events, data, false);
+            watched(process, id, 1);
+        }
+    }
+}
+
+/// One more, or one less, epoll set says when the kernel's listening socket is ready.
+pub(crate) fn watched(process: &mut Process, id: SocketId, change: i32) {
+    if let Some(listening) = &mut process.stack.socket_mut(id).listening {
+        listening.kernel_watched = listening.kernel_watched.saturating_add_signed(change);
+        if listening.kernel_watched == 0 {
+            listening.kernel_ready = false;
+        }
+    }
+}
+
+/// The socket and all its descriptors are the kernel's alone from now on. What watches a listener does so with the
+/// program's own data again.
+pub(crate) fn leave_to_kernel(process: &mut Process, id: SocketId) {
+    process.displace_datagram(id);
+    let socket = process.stack.socket(id);
+    if socket.listening.is_some() || socket.datagrams.is_some() {
+        let mut registered = Vec::new();
+        process
+            .stack
+            .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+        for (set, descriptor, events, data) in registered {
+            let epoll = process.sets[set].descriptor;
+            let event = libc::epoll_event { events, u64: data };
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+        }
+    }
+    for descriptor in 0..table::length() {
+        if table::lookup(descriptor) == Entry::Socket(id) {
+            // An ancestor that has a stack may have made it nonblocking, for both.
+            process.restore_blocking(id, descriptor);
+            table::enter(descriptor, Entry::Kernel);
+        }
+    }
+    process.stack.leave_to_kernel(id);
+}
+
+/// How the kernel's socket of a listener, or of a UDP socket, is watched for the program: one-shot is up to us, and so is
+/// whether there is room to send.
+pub(crate) fn listener_event(id: SocketId, events: u32) -> libc::epoll_event {
+    libc::epoll_event {
+        events: events & !(bits::ONESHOT | bits::OUT | bits::WRNORM),
+        u64: private_listener(id),
     }
 }

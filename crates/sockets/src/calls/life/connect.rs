@@ -1,0 +1,242 @@
+//! connect(), its many outcomes, and connect() to nowhere, which ends a connection.
+
+use core::net::SocketAddr;
+
+use overfly_profile::options::Waiting;
+use rustix::io::Errno;
+
+use super::listen::stopped_listening;
+use crate::calls::{Answer, CLOSED, data, datagram, lock_socket};
+use crate::kernel::{self, now};
+use crate::lock::Guard;
+use crate::memory::Source;
+use crate::process::{For, Process, Told, Woken, leave_to_kernel, spin_until, wait};
+use crate::socket::{SocketId, State};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// connect() to an address of either family, or to what is none.
+pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
+    let since = sys::seen();
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(Answer::Kernel) if table::take_untold(descriptor) => return told_in_kernel(descriptor),
+        Err(answer) => return answer,
+    };
+    if guard.stack.socket(id).state == State::Connecting {
+        guard.pump_before_waiting();
+    }
+    if guard.stack.socket(id).disconnecting {
+        return Answer::error(Errno::INVAL);
+    }
+    match guard.stack.socket(id).state {
+        State::Candidate => {}
+        State::Datagram => {
+            drop(guard);
+            return remote.map_or(Answer::Kernel, |remote| datagram::connect(descriptor, Some(remote)));
+        }
+        State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
+        // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
+        State::Connected => {
+            let socket = guard.stack.socket_mut(id);
+            let told = core::mem::replace(&mut socket.connect_told, true);
+            return if told || socket.passive { Answer::error(Errno::ISCONN) } else { Answer::ok(()) };
+        }
+        // As long as nobody has been told that it failed, it is being opened (the same function).
+        State::Ended if !guard.stack.socket(id).disconnected => {
+            let socket = guard.stack.socket(id);
+            if socket.passive || socket.connect_told {
+                return Answer::error(Errno::ISCONN);
+            }
+            return failed_to_connect(&mut guard, id);
+        }
+        State::Ended => {}
+        State::Listening | State::Free | State::Lost => return Answer::Kernel,
+    }
+    let Some(remote) = remote else { return Answer::Kernel };
+    if is_misfit(&guard, id, descriptor, remote) {
+        return Answer::Kernel;
+    }
+    // A thread that sleeps must not sleep past the time when the SYN is to be sent again.
+    let begun = Told(&mut guard).0.connect(id, descriptor, remote, None);
+    match begun {
+        Ok(Some(_)) => finish_connecting(guard, id, descriptor, since, false),
+        Ok(None) => {
+            connects_in_kernel(&mut guard, id);
+            Answer::Kernel
+        }
+        Err(error) => Answer::error(error),
+    }
+}
+
+/// The stack does not open this connection: the kernel does.
+fn connects_in_kernel(process: &mut Process, id: SocketId) {
+    process.statistics.kernel_connects += 1;
+    if process.stack.socket(id).state == State::Ended {
+        process.moved(id);
+    } else {
+        leave_to_kernel(process, id);
+    }
+}
+
+/// send() with MSG_FASTOPEN to `remote`: connects, with data in the SYN if the server has given its cookie before.
+pub(crate) fn open_fast(
+    descriptor: i32,
+    remote: Option<SocketAddr>,
+    source: Source<'_>,
+    flags: i32,
+) -> Answer<usize> {
+    let since = sys::seen();
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
+    match guard.stack.socket(id).state {
+        State::Candidate => {}
+        State::Ended if guard.stack.socket(id).disconnected => {}
+        // As connect() would (tcp_sendmsg_fastopen() in Linux).
+        _ => {
+            drop(guard);
+            return match connect(descriptor, None) {
+                Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+                Answer::Done(Err(error)) => Answer::error(error),
+                Answer::Kernel => Answer::Kernel,
+            };
+        }
+    }
+    let Some(remote) = remote else { return Answer::Kernel };
+    // The kernel says what is wrong.
+    if !source.is_plausible()
+        || !kernel::FastOpen::read().client()
+        || is_misfit(&guard, id, descriptor, remote)
+    {
+        return Answer::Kernel;
+    }
+    let begun = Told(&mut guard).0.connect(id, descriptor, remote, Some(source));
+    let written = match begun {
+        Ok(Some(written)) => written,
+        Ok(None) => {
+            connects_in_kernel(&mut guard, id);
+            return Answer::Kernel;
+        }
+        Err(error) => return Answer::error(error),
+    };
+    if flags & libc::MSG_DONTWAIT != 0 || guard.stack.socket(id).nonblocking {
+        return if written > 0 { Answer::ok(written) } else { Answer::error(Errno::INPROGRESS) };
+    }
+    match finish_connecting(guard, id, descriptor, since, false) {
+        Answer::Done(Ok(())) if written > 0 => Answer::ok(written),
+        Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+        Answer::Done(Err(error)) => Answer::error(error),
+        Answer::Kernel => Answer::Kernel,
+    }
+}
+
+/// connect() says that it failed, and the socket may connect again.
+fn failed_to_connect(process: &mut Process, id: SocketId) -> Answer<()> {
+    let error = process.stack.take_error(id).unwrap_or(Errno::CONNABORTED);
+    process.stack.disconnect(now(), id);
+    Answer::error(error)
+}
+
+/// connect() to AF_UNSPEC: the connection ends at once, a listener listens no more, and the socket may connect to another
+/// address (tcp_disconnect() in Linux).
+pub(crate) fn disconnect(descriptor: i32) -> Answer<()> {
+    let (mut guard, id) = match lock_socket(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
+    };
+    match guard.stack.socket(id).state {
+        State::Connecting | State::Connected | State::Ended => {
+            let told = Told(&mut guard);
+            told.0.pump_before_waiting();
+            told.0.stack.disconnect(now(), id);
+            told.0.output();
+            Answer::ok(())
+        }
+        State::Listening => {
+            let outcome = rustix::net::connect_unspec(kernel::borrow(descriptor));
+            if outcome.is_ok() {
+                stopped_listening(&mut guard, id, descriptor);
+            }
+            Answer::Done(outcome)
+        }
+        _ => Answer::Kernel,
+    }
+}
+
+/// The kernel refuses such a connect() and the socket stays what it is: an address of the other family (EAFNOSUPPORT), a
+/// mapped one from a socket that is IPv6's only (ENETUNREACH), a link-local one of who knows which link (EINVAL)
+/// (tcp_v6_connect() in Linux, net/ipv6/tcp_ipv6.c).
+fn is_misfit(process: &Process, id: SocketId, descriptor: i32, remote: SocketAddr) -> bool {
+    if process.stack.socket(id).v6 != remote.is_ipv6() {
+        return true;
+    }
+    let SocketAddr::V6(remote) = remote else { return false };
+    if remote.ip().to_ipv4_mapped().is_some() {
+        return kernel::is_v6only(descriptor);
+    }
+    remote.ip().is_unicast_link_local() && remote.scope_id() == 0 && kernel::link(descriptor) == 0
+}
+
+/// The SYN is out: waits for the answer if the socket does.
+fn finish_connecting(
+    mut guard: Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+    since: sys::Seen,
+    again: bool,
+) -> Answer<()> {
+    let started = now();
+    let socket = guard.stack.socket(id);
+    let (waits, timeout) = (!socket.nonblocking, socket.settings.send_timeout);
+    if !waits {
+        return Answer::error(if again { Errno::ALREADY } else { Errno::INPROGRESS });
+    }
+    loop {
+        guard.pump();
+        match table::lookup(descriptor) {
+            Entry::Socket(its) if its == id => {}
+            // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.
+            Entry::Kernel if rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
+                table::take_untold(descriptor);
+                return Answer::ok(());
+            }
+            Entry::Kernel => return Answer::Kernel,
+            _ => return Answer::error(CLOSED),
+        }
+        match guard.stack.socket(id).state {
+            State::Connecting => {}
+            State::Connected => {
+                guard.stack.socket_mut(id).connect_told = true;
+                return Answer::ok(());
+            }
+            _ => return failed_to_connect(&mut guard, id),
+        }
+        guard.leaves_event_loop();
+        let spin = spin_until(&guard, Waiting::Connect, started);
+        let deadline = timeout.map(|timeout| started + timeout);
+        let (next, woken) = wait(guard, For::Frames, &mut [], deadline, spin, since, timeout.is_none());
+        guard = next;
+        match woken {
+            Woken::Interrupted => return Answer::error(Errno::INTR),
+            Woken::TimedOut => return Answer::error(Errno::INPROGRESS),
+            Woken::Look => {}
+        }
+    }
+}
+
+/// The first connect() of a connection that was handed over before any had said that it is made: the kernel does not know of that
+/// (inet_stream_connect() in Linux, net/ipv4/af_inet.c).
+fn told_in_kernel(descriptor: i32) -> Answer<()> {
+    let socket = kernel::borrow(descriptor);
+    match kernel::is_unconnected(descriptor) {
+        None => Answer::Kernel,
+        Some(false) => Answer::ok(()),
+        Some(true) => {
+            let error = rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err);
+            let _ = rustix::net::connect_unspec(socket);
+            Answer::error(error.unwrap_or(Errno::CONNABORTED))
+        }
+    }
+}

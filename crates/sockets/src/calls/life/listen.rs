@@ -1,0 +1,200 @@
+//! Listeners begin, are watched, and have connections accepted.
+
+use core::net::{Ipv4Addr, SocketAddr};
+use core::time::Duration;
+
+use overfly_profile::options::Waiting;
+use rustix::io::Errno;
+
+use super::{descriptors_ran_out, forget_stale};
+use crate::calls::{Answer, CLOSED};
+use crate::kernel::{self, now};
+use crate::process::contexts::{are_several, of};
+use crate::process::{For, Process, Woken, leave_to_kernel, listens_now, spin_until, wait};
+use crate::socket::{Arrival, SocketId, presented};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// An accepted connection.
+pub(crate) struct Accepted {
+    pub(crate) descriptor: i32,
+    pub(crate) remote: SocketAddr,
+}
+
+/// listen() in the kernel succeeded.
+pub(crate) fn listened(descriptor: i32, backlog: i32) {
+    let Entry::Socket(id) = table::lookup(descriptor) else { return };
+    listens_now(&mut of(id), id, descriptor, backlog);
+}
+
+/// accept4() with SOCK_NONBLOCK and SOCK_CLOEXEC in `flags`.
+pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
+    let id = match table::lookup(descriptor) {
+        Entry::Socket(id) => id,
+        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
+    };
+    if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
+        return Answer::error(Errno::INVAL);
+    }
+    let since = sys::seen();
+    let mut guard = of(id);
+    if guard.stack.socket(id).listening.is_none() {
+        return Answer::Kernel;
+    }
+    if !guard.join_to_accept(id, descriptor) {
+        leave_to_kernel(&mut guard, id);
+        return Answer::Kernel;
+    }
+    let (nonblocking, close_on_exec) = (flags & libc::SOCK_NONBLOCK != 0, flags & libc::SOCK_CLOEXEC != 0);
+    let started = now();
+    let socket = guard.stack.socket(id);
+    let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
+    let (mut pumped, mut emptied) = (false, false);
+    loop {
+        if let Some(arrival) = guard.stack.take_arrival(id) {
+            return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
+        }
+        if guard.stack.can_accept(id) {
+            let v6 = guard.stack.socket(id).v6;
+            let taken = match guard.descriptors.take(v6, close_on_exec, kernel::tcp_socket) {
+                Ok(taken) => taken,
+                // Other contexts may keep some.
+                Err(Errno::MFILE | Errno::NFILE) if are_several() && !emptied => {
+                    emptied = true;
+                    drop(guard);
+                    descriptors_ran_out();
+                    guard = of(id);
+                    if table::lookup(descriptor) != Entry::Socket(id) {
+                        return Answer::error(CLOSED);
+                    }
+                    continue;
+                }
+                Err(error) => return Answer::error(error),
+            };
+            if let Some(accepted) = guard.stack.accept(id, taken, nonblocking) {
+                let socket = guard.stack.socket_mut(accepted);
+                socket.close_on_exec = close_on_exec;
+                let remote = socket.remote;
+                let remote = presented(remote, v6, guard.interface_index);
+                if !table::enter(taken, Entry::Socket(accepted)) {
+                    // Beyond the table: as if the limit on descriptors were there.
+                    guard.stack.change(accepted, |settings| settings.linger = Some(Duration::ZERO));
+                    guard.close_socket(accepted, taken);
+                    sys::close(taken);
+                    return Answer::error(Errno::MFILE);
+                }
+                return Answer::ok(Accepted { descriptor: taken, remote });
+            }
+            if !guard.descriptors.keep(taken, v6, close_on_exec) {
+                sys::close(taken);
+            }
+        }
+        let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
+        if listening.kernel_ready || listening.kernel_watched == 0 {
+            if waits {
+                // Whoever shares the listener may have set it back.
+                kernel::set_nonblocking(descriptor, true);
+            }
+            match accept_from_kernel(descriptor, flags) {
+                Err(Errno::AGAIN) => {
+                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
+                        listening.kernel_ready = false;
+                    }
+                }
+                Ok(accepted) => {
+                    guard.statistics.kernel_accepts += 1;
+                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
+                        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
+                        listening.kernel_ready = kernel::is_readable(descriptor);
+                    }
+                    drop(guard);
+                    forget_stale(accepted.descriptor);
+                    return Answer::ok(accepted);
+                }
+                Err(error) => return Answer::error(error),
+            }
+        }
+        if !core::mem::replace(&mut pumped, true) {
+            guard.pump_before_waiting();
+            if guard.stack.can_accept(id) {
+                continue;
+            }
+        }
+        if !waits {
+            return Answer::error(Errno::AGAIN);
+        }
+        guard.leaves_event_loop();
+        let spin = spin_until(&guard, Waiting::Accept, started);
+        let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+        let (next, woken) = wait(
+            guard,
+            For::Sockets(&[id]),
+            &mut kernel_side,
+            timeout.map(|timeout| started + timeout),
+            spin,
+            since,
+            timeout.is_none(),
+        );
+        guard = next;
+        match woken {
+            Woken::Interrupted => return Answer::error(Errno::INTR),
+            Woken::TimedOut => return Answer::error(Errno::AGAIN),
+            Woken::Look => {}
+        }
+        if table::lookup(descriptor) != Entry::Socket(id) {
+            return Answer::error(CLOSED);
+        }
+        if kernel_side[0].revents != 0
+            && let Some(listening) = &mut guard.stack.socket_mut(id).listening
+        {
+            listening.kernel_ready = true;
+        }
+        guard.pump();
+    }
+}
+
+/// A connection that another process gave away.
+fn accept_arrival(
+    process: &mut Process,
+    listener: SocketId,
+    &Arrival { descriptor, remote }: &Arrival,
+    nonblocking: bool,
+    close_on_exec: bool,
+) -> Accepted {
+    process.statistics.kernel_accepts += 1;
+    table::enter(descriptor, Entry::Kernel);
+    kernel::set_nonblocking(descriptor, nonblocking);
+    kernel::set_close_on_exec(descriptor, close_on_exec);
+    process.apply_settings(descriptor, listener);
+    let v6 = process.stack.socket(listener).v6;
+    Accepted { descriptor, remote: presented(remote, v6, process.interface_index) }
+}
+
+fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
+    use std::os::fd::IntoRawFd;
+    let flags = rustix::net::SocketFlags::from_bits_retain(flags as u32);
+    let (accepted, remote) = rustix::net::acceptfrom_with(kernel::borrow(descriptor), flags)?;
+    let remote = remote
+        .and_then(|remote| SocketAddr::try_from(remote).ok())
+        .unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
+    Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
+}
+
+/// The kernel's socket listens no more: the socket is what it was before listen().
+pub(super) fn stopped_listening(process: &mut Process, id: SocketId, descriptor: i32) {
+    process.part(id);
+    process.restore_blocking(id, descriptor);
+    let mut registered = Vec::new();
+    process
+        .stack
+        .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    for (set, descriptor, events, data) in registered {
+        let event = libc::epoll_event { events, u64: data };
+        let epoll = process.sets[set].descriptor;
+        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event);
+        let _ = process.stack.unwatch(set, id, descriptor);
+        let _ = process.stack.watch(set, id, descriptor, events, data, true);
+    }
+    process.stack.stopped_listening(id);
+}

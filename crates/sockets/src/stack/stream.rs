@@ -1,0 +1,302 @@
+//! Connections as streams of bytes: they are opened, read, written and shut.
+
+use core::mem::MaybeUninit;
+use core::net::SocketAddr;
+use core::time::Duration;
+
+use overfly_engine::{Error, Instant};
+use overfly_link::Link;
+use overfly_wire::MacAddr;
+use rustix::io::Errno;
+
+use super::{Stack, UNKNOWN};
+use crate::interest::{NONE, bits};
+use crate::socket::{Settings, Side, SocketId, State};
+
+impl<T: Link> Stack<T> {
+    /// Begins an active open from a socket that is neither listening nor connected.
+    #[expect(clippy::too_many_arguments, reason = "both ends, the way between them, and what they agree on")]
+    pub fn connect(
+        &mut self,
+        now: Instant,
+        side: Side,
+        id: SocketId,
+        local: SocketAddr,
+        remote: SocketAddr,
+        next_hop: MacAddr,
+        settings: Settings,
+    ) -> Result<(), Error> {
+        self.now = now;
+        let Some(drive) = &mut self.drives[side.index()] else { return Err(Error::NoNeighbor) };
+        if next_hop != UNKNOWN {
+            drive.engine.set_neighbor(remote.ip(), next_hop);
+        }
+        let flow = drive.engine.connect(now, local, remote)?;
+        if settings.max_segment != 0 {
+            // Before the SYN, which says so.
+            drive.engine.set_max_segment(flow, settings.max_segment);
+        }
+        self.face.bind_flow(side, flow, id);
+        let socket = self.face.at_mut(id);
+        socket.begin_anew();
+        // Also the one that ended the connection before (tcp_connect_init() in Linux).
+        socket.error = None;
+        socket.state = State::Connecting;
+        socket.forks = self.forks;
+        socket.passive = false;
+        socket.local = local;
+        socket.remote = remote;
+        self.settle(id, &Settings::DEFAULT, settings);
+        // The socket is ours from now on, and so is what watches it.
+        let mut index = self.face.at(id).interests;
+        while index != NONE {
+            self.face.interests.take_over(index);
+            index = self.face.interests.at(index).next;
+        }
+        self.connects += 1;
+        self.connects_within_host += u64::from(side == Side::Loopback);
+        Ok(())
+    }
+
+    /// The SYN of a connection just begun may carry data (TCP Fast Open): as much of `source` as the socket has room for is
+    /// written if the server is known to take it, else nothing, and the server is asked for its cookie. Returns the bytes.
+    pub fn open_with_data<'b>(&mut self, id: SocketId, source: impl Iterator<Item = &'b [u8]>) -> usize {
+        let socket = self.face.at(id);
+        let (local, remote) = (socket.local, socket.remote);
+        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
+            return 0;
+        };
+        let now = drive.engine.may_open_fast(self.now, local.ip(), remote);
+        drive.engine.set_fast_open(flow);
+        if !now {
+            return 0;
+        }
+        let socket = self.face.at_mut(id);
+        let mut written = 0;
+        for piece in source {
+            let length = piece.len().min(socket.space());
+            let taken = socket.send.push_some(&piece[..length]);
+            written += taken;
+            if taken < length {
+                break;
+            }
+        }
+        self.promise(id, written);
+        written
+    }
+
+    /// Reads into `target`. `peek` leaves the data in the queue. `Ok(0)` is the end of the stream.
+    pub fn read<'b>(
+        &mut self,
+        id: SocketId,
+        target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
+        peek: bool,
+    ) -> Result<usize, Errno> {
+        let socket = self.face.at_mut(id);
+        if socket.receive.is_empty() {
+            return match socket.state {
+                // After the end of the stream comes nothing, not even an error (SOCK_DONE in tcp_recvmsg_locked()).
+                State::Connected | State::Ended if socket.remote_closed => Ok(0),
+                _ if socket.pending_error().is_some() => Err(socket.take_error().unwrap_or(Errno::IO)),
+                State::Connected if socket.read_shut => Ok(0),
+                State::Connected | State::Connecting => Err(Errno::AGAIN),
+                State::Ended if socket.disconnected && !socket.read_shut => Err(Errno::NOTCONN),
+                State::Ended => Ok(0),
+                State::Free | State::Candidate | State::Listening | State::Datagram | State::Lost => {
+                    Err(Errno::NOTCONN)
+                }
+            };
+        }
+        let mut copied = 0;
+        for piece in target {
+            copied += socket.receive.copy_to(copied, piece);
+            if copied == socket.receive.len() {
+                break;
+            }
+        }
+        if !peek {
+            self.consume(id, copied);
+        }
+        Ok(copied)
+    }
+
+    /// Drops `count` received bytes (MSG_TRUNC, and what [`Stack::read`] copied).
+    pub fn consume(&mut self, id: SocketId, count: usize) -> usize {
+        let socket = self.face.at_mut(id);
+        let count = count.min(socket.receive.len());
+        socket.receive.discard(count);
+        if let Some(reads) = &mut socket.reads_of_several {
+            reads.add(count);
+        }
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            if socket.read_shut {
+                drive.engine.consumed_in_silence(flow, count);
+            } else {
+                drive.engine.consumed(flow, count);
+            }
+        }
+        count
+    }
+
+    /// Why a write cannot go on, or the space that there is.
+    pub(super) fn space(&mut self, id: SocketId) -> Result<usize, Errno> {
+        let socket = self.face.at_mut(id);
+        if let Some(error) = socket.take_error() {
+            return Err(error);
+        }
+        match socket.state {
+            State::Connected if !socket.write_shut => {}
+            State::Connecting => return Err(Errno::AGAIN),
+            State::Connected | State::Ended | State::Candidate | State::Listening => return Err(Errno::PIPE),
+            State::Free | State::Datagram | State::Lost => return Err(Errno::NOTCONN),
+        }
+        let space = socket.space();
+        if space == 0 {
+            if socket.space_again() {
+                return Ok(socket.space());
+            }
+            socket.no_space = true;
+            return Err(Errno::AGAIN);
+        }
+        Ok(space)
+    }
+
+    pub(super) fn promise(&mut self, id: SocketId, bytes: usize) {
+        let socket = self.face.at(id);
+        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.send(flow, bytes);
+        }
+    }
+
+    /// Writes as much of `source` as there is space for.
+    pub fn write<'b>(
+        &mut self,
+        id: SocketId,
+        source: impl Iterator<Item = &'b [u8]>,
+    ) -> Result<usize, Errno> {
+        let mut space = self.space(id)?;
+        let socket = self.face.at_mut(id);
+        let mut written = 0;
+        for piece in source {
+            let length = piece.len().min(space);
+            let taken = socket.send.push_some(&piece[..length]);
+            written += taken;
+            space -= taken;
+            if taken < piece.len() {
+                socket.no_space = true;
+                if taken < length {
+                    socket.has_no_memory();
+                    if written == 0 {
+                        return Err(socket.why_no_memory());
+                    }
+                }
+                break;
+            }
+        }
+        if written > 0 {
+            self.promise(id, written);
+        }
+        Ok(written)
+    }
+
+    /// Lets `produce` write up to `wanted` bytes straight into the send queue: it is given the space and returns how much
+    /// it used (sendfile). Returns its error, or the bytes written.
+    pub fn write_with(
+        &mut self,
+        id: SocketId,
+        wanted: usize,
+        mut produce: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<usize, Errno> {
+        let mut space = self.space(id)?.min(wanted);
+        let mut written = 0;
+        let mut outcome = Ok(());
+        let socket = self.face.at_mut(id);
+        while space > 0 {
+            let spare = socket.send.spare(space);
+            let offered = spare.len();
+            if offered == 0 {
+                socket.no_space = true;
+                socket.has_no_memory();
+                outcome = Err(socket.why_no_memory());
+                break;
+            }
+            match produce(spare) {
+                Ok(0) => break,
+                Ok(length) => {
+                    let length = length.min(offered);
+                    socket.send.commit(length);
+                    written += length;
+                    space -= length;
+                    if length < offered {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if space == 0 && written < wanted {
+            socket.no_space = true;
+        }
+        if written > 0 {
+            self.promise(id, written);
+            return Ok(written);
+        }
+        outcome.map(|()| 0)
+    }
+
+    /// shutdown(). Errors as Linux has them.
+    pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
+        let over = self.is_over(id);
+        let socket = self.face.at_mut(id);
+        socket.read_shut |= read;
+        let first = write && !socket.write_shut;
+        socket.write_shut |= write;
+        if over {
+            return Err(Errno::NOTCONN);
+        }
+        if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drives[socket.side.index()]) {
+            drive.engine.shutdown(flow);
+        }
+        self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
+        Ok(())
+    }
+
+    /// Both ends have sent their last: as far as a program can see, Linux has no connection any more then.
+    #[must_use]
+    pub fn is_over(&self, id: SocketId) -> bool {
+        use overfly_engine::State::{Closed, TimeWait};
+        match self.face.at(id).state {
+            State::Connecting => false,
+            State::Connected => self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait)),
+            _ => true,
+        }
+    }
+
+    /// For how long the last close() of a socket waits until its peer has everything (SO_LINGER); `None` if it has, or if unread
+    /// data will make the close a reset.
+    pub(crate) fn lingers(&self, id: SocketId) -> Option<Duration> {
+        use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
+        let socket = self.face.at(id);
+        let time = socket.settings.linger.filter(|time| !time.is_zero() && socket.references == 1)?;
+        let open = matches!(self.info(id)?.state, Established | CloseWait | FinWait1 | Closing | LastAck);
+        (open && socket.receive.is_empty()).then_some(time)
+    }
+
+    /// Bytes that were written and not acknowledged, and those of them that were not sent.
+    pub(crate) fn waiting(&self, id: SocketId) -> (usize, usize) {
+        use overfly_engine::State::{Closing, FinWait1, LastAck};
+        let socket = self.face.at(id);
+        // The FIN has a number as well (tcp_ioctl() in net/ipv4/tcp.c).
+        let closing = socket.write_shut
+            && self.info(id).is_some_and(|info| matches!(info.state, FinWait1 | Closing | LastAck));
+        (socket.send.len() + usize::from(closing), socket.unsent())
+    }
+
+    /// SO_ERROR: the pending error, taken.
+    pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
+        self.face.at_mut(id).take_error()
+    }
+}
