@@ -25,10 +25,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use zerocopy::IntoBytes;
 
+use self::door::{Door, Silent};
+use self::observers::Seen;
 use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, Token, Welcome, Wish, Word};
 use crate::{Deferral, Interface, LeftFrames, Refusal, Route};
-use door::{Door, Silent};
-use observers::Seen;
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
