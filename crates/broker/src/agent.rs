@@ -2,7 +2,7 @@
 //! an interface of its own namespace is. The agent starts that broker if there is none.
 //!
 //! The agent listens at a path, which is mounted into containers. Who asks says [`Seek`] and hears [`Found`], or a
-//! [`Reply`](crate::message::Reply) with the reason why not; then the conversation is over.
+//! [`Reply`] with the reason why not; then the conversation is over.
 
 use std::os::fd::AsFd;
 use std::path::Path;
