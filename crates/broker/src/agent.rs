@@ -2,21 +2,19 @@
 //! an interface of its own namespace is. The agent starts that broker if there is none.
 //!
 //! The agent listens at a path, which is mounted into containers. Who asks says [`Seek`] and hears [`Found`], or a
-//! [`Reply`](crate::message::Reply) with the reason why not; then the conversation is over.
+//! [`Reply`] with the reason why not; then the conversation is over.
 
 use std::os::fd::AsFd;
 use std::path::Path;
 
+use overfly_link::messages;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix};
 use zerocopy::byteorder::little_endian::U16;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::Refusal;
-use crate::client::{PATIENCE, dial_address, hear_with_descriptors, tell};
+use crate::conversation::{PATIENCE, dial_address, hear_with_descriptors, tell};
 use crate::message::{MAGIC, Reply, VERSION};
-use overfly_link::messages;
-
-use crate::Error;
+use crate::{Error, Refusal};
 
 /// Where the agent listens if nobody says otherwise.
 pub const PATH: &str = "/run/overfly/agent.sock";

@@ -1,32 +1,19 @@
 //! The program's end of the connection.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use core::time::Duration;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::OFlags;
-use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with,
-};
-use zerocopy::IntoBytes;
-
-use crate::lease::is_ours;
-use crate::message::{
-    self, Hello, Kind, MESSAGE_LEN_MAX, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart,
-    Welcome, Wish, Word,
-};
-use crate::{Cluster, Interface, Protocol, Route, may_return, parse_environment};
-use overfly_link::messages;
 use overfly_link::messages::DESCRIPTORS_MAX;
 use overfly_link::xdp::{QueueSockets, StackSockets};
+use rustix::net::RecvFlags;
+use zerocopy::IntoBytes;
 
-use crate::Error;
-
-/// Longer than the broker ever takes: a next hop may take a second to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+use crate::conversation::{greet, hear, hear_with_descriptors, is_silent, move_up, tell, tell_with};
+use crate::message::{
+    self, Kind, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart, Welcome, Wish, Word,
+};
+use crate::{Cluster, Error, Interface, Protocol, Route};
 
 /// What carries a stack's frames.
 #[derive(Debug)]
@@ -551,138 +538,5 @@ impl Greeted {
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-/// Nothing has come, and nobody has hung up.
-pub(crate) fn is_silent(socket: &OwnedFd) -> bool {
-    let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-    rustix::net::recv(socket, &mut [0_u8; 1][..], flags) == Err(Errno::AGAIN)
-}
-
-pub(crate) fn move_up(descriptor: &mut OwnedFd, least: i32) {
-    if let Ok(moved) = rustix::io::fcntl_dupfd_cloexec(&*descriptor, least) {
-        *descriptor = moved;
-    }
-}
-
-fn gone(operation: &'static str) -> impl Fn(Errno) -> Error {
-    move |errno| match errno {
-        // The broker says none of these: seccomp(2) filters and security modules do.
-        Errno::PERM | Errno::ACCESS | Errno::NOSYS => Error::Forbidden { operation, errno },
-        _ => Error::Gone { operation, errno: Some(errno) },
-    }
-}
-
-pub(crate) fn greet(environment: &str, role: Role) -> Result<OwnedFd, Error> {
-    let (name, token) = parse_environment(environment)?;
-    // A name that everybody knows is anybody's while there is no broker.
-    let nobody = Error::Gone { operation: "connect", errno: Some(Errno::CONNREFUSED) };
-    let socket = match dial(name) {
-        Err(Error::Gone { errno: Some(Errno::AGAIN), .. }) if may_return(name) => return Err(nobody),
-        dialed => dialed?,
-    };
-    if may_return(name) && !is_ours(&socket) {
-        return Err(nobody);
-    }
-    match tell(socket.as_fd(), Hello::new(role, token).as_bytes()) {
-        Ok(()) => Ok(socket),
-        // A broker that has no room says so and hangs up, perhaps before it has heard anything.
-        Err(error) => match hear(socket.as_fd(), Reply::parse) {
-            Err(refused @ Error::Refused { .. }) => Err(refused),
-            _ => Err(error),
-        },
-    }
-}
-
-/// Connects to the broker of that name.
-pub(crate) fn dial(name: &str) -> Result<OwnedFd, Error> {
-    dial_within(name, PATIENCE)
-}
-
-/// As [`dial`]; no step takes longer than `patience`. Where anybody may listen, the first one takes no time at all: who listens and accepts
-/// nobody would have others wait.
-pub(crate) fn dial_within(name: &str, patience: Duration) -> Result<OwnedFd, Error> {
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(|_| Error::Address)?;
-    dial_address(&address, patience, may_return(name))
-}
-
-/// As [`dial_within`], wherever that is; `open`: anybody may listen there.
-pub(crate) fn dial_address(
-    address: &SocketAddrUnix,
-    patience: Duration,
-    open: bool,
-) -> Result<OwnedFd, Error> {
-    let flags = if open { SocketFlags::CLOEXEC | SocketFlags::NONBLOCK } else { SocketFlags::CLOEXEC };
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(|errno| Error::system("creating a Unix socket", errno))?;
-    set_socket_timeout(&socket, Timeout::Recv, Some(patience))
-        .and_then(|()| set_socket_timeout(&socket, Timeout::Send, Some(patience)))
-        .map_err(|errno| Error::system("SO_RCVTIMEO", errno))?;
-    loop {
-        match connect(&socket, address) {
-            Ok(()) => break,
-            Err(Errno::INTR) => {}
-            Err(errno) => return Err(gone("connect")(errno)),
-        }
-    }
-    if open {
-        rustix::fs::fcntl_setfl(&socket, OFlags::empty()).map_err(|errno| Error::system("F_SETFL", errno))?;
-    }
-    Ok(socket)
-}
-
-pub(crate) fn tell(socket: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), Error> {
-    tell_with(socket, bytes, &[])
-}
-
-fn tell_with(socket: BorrowedFd<'_>, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
-    messages::send(socket, bytes, descriptors, SendFlags::empty()).map_err(gone("send"))
-}
-
-fn hear<T>(socket: BorrowedFd<'_>, parse: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
-    hear_with_descriptors(socket, RecvFlags::empty(), parse).map(|(message, _)| message)
-}
-
-pub(crate) fn hear_with_descriptors<T>(
-    socket: BorrowedFd<'_>,
-    flags: RecvFlags,
-    parse: impl FnOnce(&[u8]) -> Result<T, Error>,
-) -> Result<(T, [Option<OwnedFd>; DESCRIPTORS_MAX]), Error> {
-    let mut bytes = [0; MESSAGE_LEN_MAX];
-    let (length, descriptors) = match messages::receive(socket, &mut bytes, flags) {
-        // Who hung up did not read what it was told last; what it said before comes behind that.
-        Err(Errno::CONNRESET) => messages::receive(socket, &mut bytes, flags),
-        received => received,
-    }
-    .map_err(gone("receive"))?;
-    if length == 0 {
-        return Err(Error::Gone { operation: "receive", errno: None });
-    }
-    let mut descriptors = descriptors.into_iter();
-    Ok((parse(&bytes[..length])?, core::array::from_fn(|_| descriptors.next())))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_the_kernel_forbids_is_not_said_to_be_gone() {
-        for errno in [Errno::PERM, Errno::ACCESS, Errno::NOSYS] {
-            let error = gone("send")(errno);
-            assert!(!error.is_end_of_broker());
-            let said = error.to_string();
-            assert!(said.contains("may not talk to the broker") && said.contains("seccomp"), "{said}");
-        }
-        assert!(gone("send")(Errno::PIPE).is_end_of_broker());
-    }
-
-    #[test]
-    fn nobody_at_the_name_may_be_another_network_namespace() {
-        let error = dial("overfly-nobody-has-this-name").unwrap_err();
-        assert!(error.is_end_of_broker());
-        let said = error.to_string();
-        assert!(said.contains("listens in this network namespace: it has ended, or"), "{said}");
     }
 }

@@ -2,17 +2,14 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use overfly_link::messages;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, shutdown};
-use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
-use crate::client::{dial, hear_with_descriptors, tell};
+use crate::conversation::{dial, hear_with_descriptors, is_ours, tell};
 use crate::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role, Token, Word};
-use crate::{Deferral, PeerIdentity, environment, may_return, observer, parse_environment};
-use overfly_link::messages;
-
-use crate::Error;
+use crate::{Deferral, Error, environment, may_return, observer, parse_environment};
 
 /// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
 /// processes, and of itself if no other program is left.
@@ -139,11 +136,6 @@ pub enum Heard {
     Ended,
     /// It said nothing.
     Nothing,
-}
-
-/// Whether a process of this one's user listens at the other end, or of root's, who could do all that a stranger there might do.
-pub(crate) fn is_ours(socket: &OwnedFd) -> bool {
-    PeerIdentity::of(socket).is_ok_and(|peer| [0, geteuid().as_raw()].contains(&peer.user))
 }
 
 /// Who has the name of an interface's broker.

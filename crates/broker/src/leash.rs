@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
 use crate::Error;
-use crate::client::{greet, hear_with_descriptors, is_silent, move_up};
+use crate::conversation::{greet, hear_with_descriptors, is_silent, move_up};
 use crate::message::{Reply, Role};
 
 /// `fcntl` command (include/uapi/asm-generic/fcntl.h).

@@ -14,6 +14,7 @@
 pub mod agent;
 mod client;
 pub mod connection;
+mod conversation;
 mod error;
 mod lease;
 mod leash;

@@ -13,7 +13,7 @@ use rustix::process::geteuid;
 use zerocopy::IntoBytes;
 
 use crate::Error;
-use crate::client::{dial_within, hear_with_descriptors, tell};
+use crate::conversation::{dial_within, hear_with_descriptors, tell};
 use crate::message::{Hello, LeftPart, Role, Shown, ShownPart, Token};
 use crate::watch::View;
 use crate::{LeftFrames, PeerIdentity};

@@ -13,7 +13,7 @@ pub use admission::{Admission, Applicant, Event, Share};
 pub use agent::{Agent, Caller};
 pub use door::{Sockets, raise_descriptor_limit};
 pub use observers::{Peer, deliver, listen_at, listen_for, public_name};
-pub use ready::{is_readable, readable};
+pub use ready::readable;
 pub use serving::{Broker, Serving, open_socket};
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -25,10 +25,11 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use zerocopy::IntoBytes;
 
+use self::door::{Door, Silent};
+use self::observers::Seen;
+use self::ready::is_readable;
 use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, Token, Welcome, Wish, Word};
 use crate::{Deferral, Interface, LeftFrames, Refusal, Route};
-use door::{Door, Silent};
-use observers::Seen;
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);

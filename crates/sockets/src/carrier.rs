@@ -66,6 +66,20 @@ macro_rules! with {
     };
 }
 
+/// Methods that are the link's.
+macro_rules! forward {
+    (&mut self: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[inline] fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
+            with!(self, link => link.$name($($argument),*))
+        })*
+    };
+    (&self: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
+        $(#[inline] fn $name(&self, $($argument: $type),*) $(-> $result)? {
+            with!(self, link => link.$name($($argument),*))
+        })*
+    };
+}
+
 impl Carrier {
     /// Opens what the broker gave. Its descriptors move out of the program's way.
     pub(crate) fn open(sockets: Sockets) -> Result<Carrier, String> {
@@ -183,113 +197,45 @@ fn release(descriptor: BorrowedFd<'_>) {
 }
 
 impl Link for Carrier {
-    #[inline]
-    fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
-        with!(self, link => link.receive(budget, each))
+    forward! { &mut self:
+        receive(budget: usize, each: impl FnMut(&[u8])) -> usize;
+        flush();
+        redeem(promises: &impl Promises);
+        post(underway: bool) -> Option<BorrowedFd<'_>>;
+        kick_failed(errno: Errno);
+        retry();
+        arm() -> bool;
+        rang();
+        take_gone() -> Option<Gone>;
+        set_accepting(accepting: bool);
+        look_unseen(unseen: bool);
+        wait_to_accept();
     }
 
-    #[inline]
-    fn flush(&mut self) {
-        with!(self, link => link.flush());
-    }
-
-    #[inline]
-    fn redeem(&mut self, promises: &impl Promises) {
-        with!(self, link => link.redeem(promises));
-    }
-
-    #[inline]
-    fn post(&mut self, underway: bool) -> Option<BorrowedFd<'_>> {
-        with!(self, link => link.post(underway))
-    }
-
-    fn kick_failed(&mut self, errno: Errno) {
-        with!(self, link => link.kick_failed(errno));
-    }
-
-    fn retry(&mut self) {
-        with!(self, link => link.retry());
-    }
-
-    fn arm(&mut self) -> bool {
-        with!(self, link => link.arm())
+    forward! { &self:
+        is_busy() -> bool;
+        segment_offload() -> u32;
+        others_wait() -> usize;
+        hold(bytes: u64) -> u64;
+        each_counter(each: Each<'_>);
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let all: Vec<BorrowedFd<'_>> = with!(self, link => link.descriptors().collect());
         all.into_iter()
     }
-
-    fn rang(&mut self) {
-        with!(self, link => link.rang());
-    }
-
-    fn is_busy(&self) -> bool {
-        with!(self, link => link.is_busy())
-    }
-
-    #[inline]
-    fn take_gone(&mut self) -> Option<Gone> {
-        with!(self, link => link.take_gone())
-    }
-
-    fn segment_offload(&self) -> u32 {
-        with!(self, link => link.segment_offload())
-    }
-
-    fn set_accepting(&mut self, accepting: bool) {
-        with!(self, link => link.set_accepting(accepting));
-    }
-
-    fn look_unseen(&mut self, unseen: bool) {
-        with!(self, link => link.look_unseen(unseen));
-    }
-
-    #[inline]
-    fn wait_to_accept(&mut self) {
-        with!(self, link => link.wait_to_accept());
-    }
-
-    fn others_wait(&self) -> usize {
-        with!(self, link => link.others_wait())
-    }
-
-    fn hold(&self, bytes: u64) -> u64 {
-        with!(self, link => link.hold(bytes))
-    }
-
-    fn each_counter(&self, each: Each<'_>) {
-        with!(self, link => link.each_counter(each));
-    }
 }
 
 impl FrameSink for Carrier {
-    #[inline]
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        with!(self, link => link.frame())
+    forward! { &mut self:
+        frame() -> Option<&mut [u8]>;
+        long_frame(length: usize) -> Option<&mut [u8]>;
+        commit(length: usize);
+        commit_unfinished(length: usize, left: Unfinished);
+        commit_promised(left: Unfinished, payload: Promised);
     }
 
-    #[inline]
-    fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
-        with!(self, link => link.long_frame(length))
-    }
-
-    #[inline]
-    fn commit(&mut self, length: usize) {
-        with!(self, link => link.commit(length));
-    }
-
-    #[inline]
-    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        with!(self, link => link.commit_unfinished(length, left));
-    }
-
-    #[inline]
-    fn takes_promises(&self) -> bool {
-        with!(self, link => link.takes_promises())
-    }
-
-    fn commit_promised(&mut self, left: Unfinished, payload: Promised) {
-        with!(self, link => link.commit_promised(left, payload));
+    forward! { &self:
+        takes_promises() -> bool;
     }
 }

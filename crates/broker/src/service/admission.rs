@@ -86,8 +86,8 @@ impl Applicant {
         alive().then_some(applicant)
     }
 
-    /// As [`Applicant::of`], by its own name. Nothing is read that is in the process's memory, which can be made to keep the reader waiting.
-    pub fn unnamed(socket: &OwnedFd, peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
+    /// The process that connected by `socket`, by its own name. Nothing is read that is in the process's memory, which can be made to keep the reader waiting.
+    pub(crate) fn unnamed(socket: &OwnedFd, peer: Peer, alive: impl Fn() -> bool) -> Option<Applicant> {
         let process = peer.number();
         let read = |name: &str| std::fs::read(format!("/proc/{process}/{name}"));
         let cgroup = String::from_utf8_lossy(&read("cgroup").ok()?).into_owned();

@@ -47,14 +47,13 @@ pub struct Peer {
 
 impl Peer {
     /// At the other end of `socket`. Nothing if it is out of sight.
-    #[must_use]
-    pub fn of(socket: &OwnedFd) -> Option<Peer> {
+    pub(crate) fn of(socket: &OwnedFd) -> Option<Peer> {
         let peer = PeerIdentity::of(socket).ok()?;
         Some(Peer { process: peer.process?, user: peer.user })
     }
 
     /// The process itself: readable once it has ended. Nothing if it has ended already or is out of sight.
-    pub fn handle(self, socket: &OwnedFd) -> Option<OwnedFd> {
+    pub(crate) fn handle(self, socket: &OwnedFd) -> Option<OwnedFd> {
         match peer_process(socket) {
             // Before Linux 6.5: its number may be another's by now.
             Err(Errno::NOPROTOOPT) => pidfd_open(self.process, PidfdFlags::empty()).ok(),
@@ -92,7 +91,7 @@ impl Peer {
     }
 
     /// Who is of the broker's user may have a program served.
-    pub fn may_join(self) -> bool {
+    pub(crate) fn may_join(self) -> bool {
         self.user == geteuid().as_raw()
     }
 
@@ -103,7 +102,7 @@ impl Peer {
 
     /// Who could do what the broker does may have it done: a process of its user, with CAP_NET_ADMIN where the broker has it, now
     /// and not only when it connected. `alive` says that its number is still its own.
-    pub fn may_do_all(self, alive: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn may_do_all(self, alive: impl FnOnce() -> bool) -> bool {
         const CAP_NET_ADMIN: u64 = 1 << 12; // include/uapi/linux/capability.h
         let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/user")).ok();
         self.may_join()
@@ -115,7 +114,7 @@ impl Peer {
     }
 
     /// Its process's number.
-    pub fn number(self) -> u32 {
+    pub(crate) fn number(self) -> u32 {
         self.process.as_raw_nonzero().get().unsigned_abs()
     }
 

@@ -26,7 +26,7 @@ pub fn readable<const N: usize>(parts: [Vec<BorrowedFd<'_>>; N], pause: Option<D
 }
 
 /// Whether it can be read, or has ended: now.
-pub fn is_readable(descriptor: &OwnedFd) -> bool {
+pub(crate) fn is_readable(descriptor: &OwnedFd) -> bool {
     let mut set = [PollFd::new(descriptor, PollFlags::IN)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(poll(&mut set, Some(&now)), Ok(1))

@@ -1,16 +1,14 @@
 //! The memory as words that either side reads and writes one at a time.
 
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
-
 use core::time::Duration;
+use std::os::fd::{AsFd, OwnedFd};
 
+use overfly_link::Mapping;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat, fstatfs};
 
 use super::{LENGTH, now_us};
 use crate::Error;
-use overfly_link::Mapping;
 
 /// TMPFS_MAGIC (include/uapi/linux/magic.h): ordinary pages. A hole in memory of huge pages can lack a page to fill it: SIGBUS.
 const ORDINARY_PAGES: u64 = 0x0102_1994;

@@ -6,7 +6,7 @@ use crate::counters::counters;
 counters! {
     /// What an [`super::XdpLink`] has done, and every reason for which it did not.
     Counters {
-        /// Frames handed to the caller of [`super::XdpLink::receive`].
+        /// Frames handed to the caller of [`crate::Link::receive`].
         received_frames,
         /// Their bytes.
         received_bytes,

@@ -10,7 +10,7 @@ use crate::packet::LongFrames;
 use crate::xdp::StackSockets;
 
 impl XdpLink {
-    /// The interface was gone and is there again: goes on with a stack's new sockets. [`XdpLink::descriptors`] have the numbers
+    /// The interface was gone and is there again: goes on with a stack's new sockets. [`crate::Link::descriptors`] have the numbers
     /// that they had, but lead to other files: who watches them must begin anew. Frames that were not sent are lost. If no frames
     /// of several segments leave by the new interface, those that the engine goes on to write are cut here.
     ///
