@@ -252,12 +252,8 @@ impl fmt::Display for Error {
                 formatter,
                 "{address} is the kernel's own, on interface {index} of `ip address`: give the program another one of the device's network (--address ADDRESS/LENGTH)"
             ),
-            Error::NoKernelsAddress => {
-                write!(
-                    formatter,
-                    "the program's address over this link is no kernel's: the kernel cannot go on"
-                )
-            }
+            Error::NoKernelsAddress => formatter
+                .write_str("the program's address over this link is no kernel's: the kernel cannot go on"),
             Error::NoStack { stacks } => write!(
                 formatter,
                 "all {stacks} stacks are taken: let fewer processes use the interface, or attach with more stacks (64 at most)"

@@ -3,6 +3,8 @@
 //!
 //! Sources: include/uapi/linux/{netlink,genetlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
 
+mod link;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -14,6 +16,9 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, sendto, socket_with,
 };
+
+pub(crate) use link::Link;
+use link::parse_link;
 
 use crate::mirror::{
     Neighbor, Prefix, RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN, RouteLine, Tables, Way,
@@ -53,12 +58,9 @@ const NFNL_TABLES: u32 = 1 << (7 - 1);
 const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 
-const IFLA_ADDRESS: u16 = 1;
 const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
-const IFLA_QDISC: u16 = 6;
-const IFLA_MASTER: u16 = 10;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_INFO_KIND: u16 = 1;
 const IFLA_INFO_DATA: u16 = 2;
@@ -69,12 +71,6 @@ const IFLA_INET6_ADDR_GEN_MODE: u16 = 8;
 const IN6_ADDR_GEN_MODE_NONE: u8 = 1;
 const IFLA_NET_NS_FD: u16 = 28;
 const IFF_UP: u32 = 1;
-const IFLA_NUM_TX_QUEUES: u16 = 31;
-const IFLA_NUM_RX_QUEUES: u16 = 32;
-const IFLA_LINK_NETNSID: u16 = 37;
-const IFLA_XDP: u16 = 43;
-const IFLA_XDP_ATTACHED: u16 = 2;
-const IFLA_XDP_PROG_ID: u16 = 4;
 const IFA_ADDRESS: u16 = 1;
 const IFA_LOCAL: u16 = 2;
 const IFA_FLAGS: u16 = 8;
@@ -114,31 +110,6 @@ const NTF_PROXY: u8 = 8;
 const NUD_STALE: u16 = 0x04;
 /// NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT: states whose address may be used.
 const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-
-/// What the kernel says about an interface.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub(crate) index: u32,
-    pub(crate) name: String,
-    pub(crate) mac: Option<MacAddr>,
-    pub(crate) mtu: u32,
-    pub(crate) kind: Option<String>,
-    pub(crate) rx_queues: u32,
-    pub(crate) tx_queues: u32,
-    pub(crate) xdp_program: Option<u32>,
-    /// Where that is: `XDP_ATTACHED_DRV` and so on (linux/if_link.h).
-    pub(crate) xdp_attached: u8,
-    /// The queueing discipline that frames wait in before the device sends them.
-    pub(crate) queueing: Option<String>,
-    /// What it belongs to, with veth the other end of the pair, is in another network namespace.
-    pub(crate) reaches_out: bool,
-    /// That one's number, with veth the other end's. It may be in another network namespace.
-    pub(crate) lower: Option<u32>,
-    /// The bridge, bond or VRF that it is part of.
-    pub(crate) master: Option<u32>,
-    /// It is up.
-    pub(crate) is_up: bool,
-}
 
 /// Where the kernel would send a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -621,38 +592,6 @@ fn address(value: &[u8]) -> Option<IpAddr> {
 fn text(value: &[u8]) -> String {
     let end = value.iter().position(|&byte| byte == 0).unwrap_or(value.len());
     String::from_utf8_lossy(&value[..end]).into_owned()
-}
-
-fn parse_link(body: &[u8]) -> Option<Link> {
-    let index = u32::from_ne_bytes(array(body, 4)?);
-    let is_up = u32::from_ne_bytes(array(body, 8)?) & IFF_UP != 0;
-    let mut link = Link { index, rx_queues: 1, tx_queues: 1, is_up, ..Link::default() };
-    for (kind, value) in attributes(body.get(16..)?) {
-        match kind {
-            IFLA_ADDRESS => link.mac = (value.len() == 6).then(|| array(value, 0).map(MacAddr)).flatten(),
-            IFLA_MTU => link.mtu = number(value)?,
-            IFLA_IFNAME => link.name = text(value),
-            IFLA_LINK => link.lower = Some(number(value)?),
-            IFLA_LINK_NETNSID => link.reaches_out = true,
-            IFLA_MASTER => link.master = Some(number(value)?),
-            IFLA_QDISC => link.queueing = Some(text(value)),
-            IFLA_NUM_RX_QUEUES => link.rx_queues = number(value)?,
-            IFLA_NUM_TX_QUEUES => link.tx_queues = number(value)?,
-            IFLA_LINKINFO => {
-                link.kind =
-                    attributes(value).find(|(kind, _)| *kind == IFLA_INFO_KIND).map(|(_, kind)| text(kind));
-            }
-            IFLA_XDP => {
-                link.xdp_program = attributes(value)
-                    .find(|(kind, _)| *kind == IFLA_XDP_PROG_ID)
-                    .and_then(|(_, id)| number(id));
-                let attached = attributes(value).find(|(kind, _)| *kind == IFLA_XDP_ATTACHED);
-                link.xdp_attached = attached.and_then(|(_, place)| place.first().copied()).unwrap_or(0);
-            }
-            _ => {}
-        }
-    }
-    Some(link)
 }
 
 /// `None` also for an address that may not be used.
