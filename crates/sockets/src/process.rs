@@ -54,7 +54,6 @@ pub(crate) use self::sleep::{
 };
 pub(crate) use self::spin::{goes_on, spin_until};
 use self::timers::Timers;
-use crate::calls::hold::Elsewhere;
 use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
 use crate::descriptors::Descriptors;
 use crate::kernel::{self, now};
@@ -202,7 +201,6 @@ pub(crate) struct Process {
     shown_values: Vec<u64>,
     pub(crate) statistics: Statistics,
     family: Family,
-    pub(crate) calls_elsewhere: Elsewhere,
 }
 
 /// Whether the library does anything.
@@ -309,7 +307,6 @@ impl Process {
             shown_values: Vec::new(),
             statistics: Statistics::new(),
             family: Family::new(),
-            calls_elsewhere: Elsewhere::new(),
         }
     }
 
@@ -502,7 +499,6 @@ impl Process {
     fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
         self.lose_stack(ancestor);
-        self.calls_elsewhere.forget();
         self.sleepers.forget().into_iter().for_each(signal::close);
         self.timers.forget();
         self.background_postponed = false;
@@ -737,11 +733,8 @@ impl Process {
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
         let inherited = self.is_inherited(id);
-        if last && inherited && self.stack.socket(id).state == State::Connected && self.close_elsewhere(id) {
+        if last && inherited && self.leave_to_child(id) {
             return false;
-        }
-        if last && inherited && self.stack.is_over(id) {
-            self.remember_end(id);
         }
         if last && listens {
             self.forget_listener(id);
@@ -765,21 +758,6 @@ impl Process {
         };
         self.output();
         kept
-    }
-
-    /// The last descriptor of a connection that a child may have is about to be closed: the kernel gets it. Calls that wait for it go on
-    /// with a descriptor of the library's own. False if it stays.
-    fn close_elsewhere(&mut self, id: SocketId) -> bool {
-        let socket = self.stack.socket(id);
-        let (held, calls) = ((id, socket.generation), socket.holders);
-        let kept = (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
-        if self.hand_over(id).is_err() {
-            return false;
-        }
-        if let Some(Ok(descriptor)) = kept {
-            self.calls_elsewhere.add(held, kernel::make_internal(descriptor), calls);
-        }
-        true
     }
 
     /// A listener goes, or leaves the stack: the broker stops steering, the kernel's socket leaves the epoll sets.

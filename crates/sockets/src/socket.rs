@@ -405,6 +405,15 @@ impl Socket {
         }
     }
 
+    /// The program has.
+    #[inline]
+    pub(crate) fn has_read(&mut self, count: usize) {
+        self.receive.discard(count);
+        if let Some(reads) = &mut self.reads_of_several {
+            reads.add(count);
+        }
+    }
+
     /// What another process has read is gone.
     #[inline]
     pub(crate) fn catch_up(&mut self) {

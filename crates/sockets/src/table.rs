@@ -128,6 +128,11 @@ pub(crate) fn take_untold(descriptor: i32) -> bool {
         .is_some_and(|word| word.compare_exchange(UNTOLD, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
 }
 
+/// Nobody asks any more.
+pub(crate) fn forget_untold(descriptor: i32) {
+    take_untold(descriptor);
+}
+
 /// One past the last descriptor that may have an entry.
 pub(crate) fn length() -> i32 {
     USED.load(Ordering::Relaxed)

@@ -65,7 +65,7 @@ impl Rest {
         })
     }
 
-    /// The same: sends what is left of `source`.
+    /// The same: sends what is left of `source`; what says no more than that is what [`ends_waiting`] says.
     fn send(
         &self,
         answer: Answer<usize>,
@@ -73,12 +73,19 @@ impl Rest {
         source: Source<'_>,
         done: usize,
     ) -> Answer<usize> {
+        if done == 0 && !self.elsewhere {
+            return ends_waiting(self.descriptor, answer, self.flags);
+        }
         let flags = self.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
-        self.go_on(answer, libc::POLLOUT, patience, done, |done| {
+        let answer = self.go_on(answer, libc::POLLOUT, patience, done, |done| {
             let Some(piece) = source.pieces(done).next() else { return Ok(0) };
             rustix::net::send(kernel::borrow(self.descriptor), piece, flags)
-        })
+        });
+        match answer {
+            Answer::Done(Err(Errno::PIPE)) => broken_pipe(self.flags),
+            answer => answer,
+        }
     }
 
     /// Until all is done or the call may wait no longer. An error is the next call's.
@@ -140,7 +147,7 @@ fn wait_for(
     let (mut guard, woken) =
         wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
     let is_open = table::lookup(descriptor) == Entry::Socket(id);
-    let is_there = hold.resume(&guard, id, is_open);
+    let is_there = hold.resume(&mut guard, id, is_open);
     if is_open {
         hold.end(&mut guard);
     }
@@ -193,8 +200,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     }
     guard.stack.socket_mut(id).catch_up();
     let since = sys::seen();
-    let wanted = target.length();
-    let plausible = target.is_plausible();
+    let (wanted, plausible) = (target.length(), target.is_plausible());
     if !plausible && !target.is_possible() {
         return Answer::error(Errno::FAULT);
     }
@@ -367,15 +373,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
-                    Err(answer) if done == 0 && hold.elsewhere().is_none() => {
-                        return ends_waiting(descriptor, answer, flags);
-                    }
-                    Err(answer) => {
-                        return match rest.of(&hold).send(answer, patience, source, done) {
-                            Answer::Done(Err(Errno::PIPE)) => broken_pipe(flags),
-                            answer => answer,
-                        };
-                    }
+                    Err(answer) => return rest.of(&hold).send(answer, patience, source, done),
                 };
                 guard.pump();
             }

@@ -9,7 +9,7 @@ use overfly_profile::rules::Direction;
 use rustix::io::Errno;
 
 use super::control::listener_event;
-use super::{Answer, CLOSED, data, datagram, lock_socket};
+use super::{Answer, CLOSED, data, datagram, lock_socket, untold};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -52,9 +52,7 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
 /// The kernel gave a number that the table still has: it was closed past the library.
 pub(crate) fn forget_stale(descriptor: i32) {
     match table::lookup(descriptor) {
-        Entry::Kernel => {
-            table::take_untold(descriptor);
-        }
+        Entry::Kernel => table::forget_untold(descriptor),
         Entry::Socket(id) => {
             of(id).close_socket(id, descriptor);
         }
@@ -340,7 +338,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     let since = sys::seen();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(Answer::Kernel) if table::take_untold(descriptor) => return told_in_kernel(descriptor),
+        Err(Answer::Kernel) if table::take_untold(descriptor) => return untold::connect(descriptor),
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == State::Connecting {
@@ -386,21 +384,6 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
             Answer::Kernel
         }
         Err(error) => Answer::error(error),
-    }
-}
-
-/// The first connect() of a connection that was handed over before any had said that it is made: the kernel does not know of that
-/// (inet_stream_connect() in Linux, net/ipv4/af_inet.c).
-fn told_in_kernel(descriptor: i32) -> Answer<()> {
-    let socket = kernel::borrow(descriptor);
-    match kernel::is_unconnected(descriptor) {
-        None => Answer::Kernel,
-        Some(false) => Answer::ok(()),
-        Some(true) => {
-            let error = rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err);
-            let _ = rustix::net::connect_unspec(socket);
-            Answer::error(error.unwrap_or(Errno::CONNABORTED))
-        }
     }
 }
 
@@ -552,8 +535,7 @@ fn finish_connecting(
             Entry::Socket(its) if its == id => {}
             // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.
             Entry::Kernel if rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
-                table::take_untold(descriptor);
-                return Answer::ok(());
+                return untold::made(descriptor);
             }
             Entry::Kernel => return Answer::Kernel,
             _ => return Answer::error(CLOSED),
@@ -638,10 +620,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
 /// close(). `Kernel`: the caller closes the descriptor in the kernel.
 pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
-        Entry::Kernel => {
-            table::take_untold(descriptor);
-            Answer::Kernel
-        }
+        Entry::Kernel => untold::leave(descriptor),
         Entry::Socket(id) => {
             let mut guard = of(id);
             if let Some(time) = guard.stack.lingers(id) {
@@ -743,9 +722,7 @@ fn close_set_elsewhere(set: SetId, descriptor: i32) {
 /// own descriptors cannot be replaced.
 pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
-        Entry::Kernel => {
-            table::take_untold(new);
-        }
+        Entry::Kernel => table::forget_untold(new),
         Entry::Socket(id) => {
             let mut guard = of(id);
             let told = Told(&mut guard);
@@ -848,12 +825,10 @@ pub(crate) fn close_range(first: u32, last: u32, mut close_in_kernel: impl FnMut
     let mut from = first;
     for descriptor in first..end.min(last.saturating_add(1)) {
         let kept = match table::lookup(descriptor as i32) {
-            Entry::Kernel => {
-                table::take_untold(descriptor as i32);
-                false
-            }
             Entry::Kept(_) | Entry::Internal => true,
-            Entry::Socket(_) | Entry::Set(_) => matches!(close(descriptor as i32), Answer::Done(Ok(()))),
+            Entry::Kernel | Entry::Socket(_) | Entry::Set(_) => {
+                matches!(close(descriptor as i32), Answer::Done(Ok(())))
+            }
         };
         if kept {
             if from < descriptor {

@@ -34,6 +34,8 @@ const ANOTHER_QUEUE: &str =
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
+const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, of a connection that was over before a fork, is not seen by the other";
+
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
 
@@ -62,7 +64,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 27] = [
+pub(crate) static KNOWN: [Known; 28] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -86,6 +88,7 @@ pub(crate) static KNOWN: [Known; 27] = [
     known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("* re*", ("ENOTCONN", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),

@@ -1,0 +1,33 @@
+//! Connections that were handed over before any connect() had said that they are made.
+
+use rustix::io::Errno;
+
+use super::Answer;
+use crate::{kernel, table};
+
+/// The first connect() of a connection that was handed over before any had said that it is made: the kernel does not know of that
+/// (inet_stream_connect() in Linux, net/ipv4/af_inet.c).
+pub(super) fn connect(descriptor: i32) -> Answer<()> {
+    let socket = kernel::borrow(descriptor);
+    match kernel::is_unconnected(descriptor) {
+        None => Answer::Kernel,
+        Some(false) => Answer::ok(()),
+        Some(true) => {
+            let error = rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err);
+            let _ = rustix::net::connect_unspec(socket);
+            Answer::error(error.unwrap_or(Errno::CONNABORTED))
+        }
+    }
+}
+
+/// The kernel closes one, or any other descriptor of its own.
+pub(super) fn leave<T>(descriptor: i32) -> Answer<T> {
+    table::forget_untold(descriptor);
+    Answer::Kernel
+}
+
+/// A connect() says now that the connection is made.
+pub(super) fn made(descriptor: i32) -> Answer<()> {
+    table::forget_untold(descriptor);
+    Answer::ok(())
+}
