@@ -12,6 +12,8 @@ pub(super) fn connect(descriptor: i32) -> Answer<()> {
     match kernel::is_unconnected(descriptor) {
         None => Answer::Kernel,
         Some(false) => Answer::ok(()),
+        // Another process may have ended it by connect() to AF_UNSPEC.
+        Some(true) if !kernel::was_connected(descriptor) => Answer::Kernel,
         Some(true) => {
             let error = rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err);
             let _ = rustix::net::connect_unspec(socket);

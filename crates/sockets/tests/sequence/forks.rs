@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 15] = [
+pub(crate) const FORKS: [(&str, &str); 16] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -271,5 +271,18 @@ pub(crate) const FORKS: [(&str, &str); 15] = [
          R close b\n\
          C connect a 5\n\
          C connect a 7",
+    ),
+    (
+        "unless the other process has ended it by AF_UNSPEC",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C unconnect a\n\
+         L connect a 5",
     ),
 ];
