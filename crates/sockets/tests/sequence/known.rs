@@ -93,7 +93,7 @@ pub(crate) static KNOWN: [Known; 35] = [
     known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
-    known("* re*", ("ENOTCONN", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
