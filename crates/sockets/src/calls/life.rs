@@ -357,8 +357,8 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
         State::Connected => {
             let socket = guard.stack.socket_mut(id);
-            let told = core::mem::replace(&mut socket.connect_told, true);
-            return if told || socket.passive { Answer::error(Errno::ISCONN) } else { Answer::ok(()) };
+            let tells = socket.tell_connect() && !socket.passive;
+            return if tells { Answer::ok(()) } else { Answer::error(Errno::ISCONN) };
         }
         // As long as nobody has been told that it failed, it is being opened (the same function).
         State::Ended if !guard.stack.socket(id).disconnected => {
@@ -543,7 +543,7 @@ fn finish_connecting(
         match guard.stack.socket(id).state {
             State::Connecting => {}
             State::Connected => {
-                guard.stack.socket_mut(id).connect_told = true;
+                guard.stack.socket_mut(id).tell_connect();
                 return Answer::ok(());
             }
             _ => return failed_to_connect(&mut guard, id),
@@ -565,7 +565,7 @@ fn finish_connecting(
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(answer) => return answer,
+        Err(answer) => return untold::shut(descriptor, answer),
     };
     let told = Told(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
@@ -610,7 +610,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     if over {
         socket.disconnecting |= !socket.passive && !socket.connect_told && !socket.disconnected;
     } else {
-        socket.connect_told = true;
+        socket.tell_connect();
     }
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();

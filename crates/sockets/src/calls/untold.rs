@@ -33,3 +33,11 @@ pub(super) fn made(descriptor: i32) -> Answer<()> {
     table::forget_untold(descriptor);
     Answer::ok(())
 }
+
+/// shutdown() of one: no connect() has to say anything any more, in any process, unless it has ended (inet_shutdown() in Linux).
+pub(super) fn shut(descriptor: i32, answer: Answer<()>) -> Answer<()> {
+    if kernel::is_unconnected(descriptor) == Some(false) {
+        table::take_untold(descriptor);
+    }
+    answer
+}

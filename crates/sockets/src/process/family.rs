@@ -25,7 +25,6 @@ use crate::kernel;
 use crate::socket::{SocketId, State, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
-use crate::told;
 
 /// Which connection a child asks for: both ends' addresses, then their ports.
 pub(super) const REQUEST_LEN: usize = 36;
@@ -93,7 +92,6 @@ impl Process {
         if self.stack.connections().next().is_none() {
             return;
         }
-        told::prepare();
         let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((ours, theirs)) = channel {
             self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 16] = [
+pub(crate) const FORKS: [(&str, &str); 19] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -284,5 +284,48 @@ pub(crate) const FORKS: [(&str, &str); 16] = [
          L fork\n\
          C unconnect a\n\
          L connect a 5",
+    ),
+    (
+        "or has shut it",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C shutdown a 1\n\
+         L connect a 7",
+    ),
+    (
+        "one of the two processes hears that it is made",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         L connect a 5\n\
+         C send a 3000 d\n\
+         C connect a 5\n\
+         L connect a 5",
+    ),
+    (
+        "whichever asks first",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         L connect a 5\n\
+         C connect a 5",
     ),
 ];
