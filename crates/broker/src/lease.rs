@@ -9,7 +9,7 @@ use zerocopy::IntoBytes;
 
 use crate::conversation::{dial, hear_with_descriptors, is_ours, tell};
 use crate::message::{Hello, Joined, MESSAGE_LEN_MAX, News, Role, Token, Word};
-use crate::{Deferral, Error, environment, may_return, observer, parse_environment};
+use crate::{Deferral, Error, PeerIdentity, environment, may_return, observer, parse_environment};
 
 /// A program is served as long as this stands. When it is closed, by whatever means, the broker lets go of the program's
 /// processes, and of itself if no other program is left.

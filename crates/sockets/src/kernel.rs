@@ -273,6 +273,16 @@ pub(crate) fn is_unconnected(descriptor: i32) -> Option<bool> {
     told.then_some(state == [TCP_CLOSE])
 }
 
+/// Whether a connection has ended that no connect() to AF_UNSPEC has: connect() says EISCONN, whatever the address, and EINVAL of
+/// one that is too short only to others (inet_stream_connect() in net/ipv4/af_inet.c).
+pub(crate) fn was_connected(descriptor: i32) -> bool {
+    let family = libc::AF_INET as libc::sa_family_t;
+    let arguments =
+        [descriptor as usize, &raw const family as usize, size_of::<libc::sa_family_t>(), 0, 0, 0];
+    // SAFETY: the address is valid for its length.
+    unsafe { crate::sys::call(libc::SYS_connect, arguments) == Err(Errno::ISCONN) }
+}
+
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(descriptor)).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC))
 }

@@ -45,7 +45,6 @@ use rustix::io::Errno;
 
 pub(crate) use self::contexts::process;
 pub(crate) use self::datagram::{Origin, Placed};
-use self::elsewhere::Elsewhere;
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
 pub(crate) use self::family::has_inherited;
@@ -69,7 +68,7 @@ use crate::lock::Guarded;
 use crate::options::Fresh;
 pub(crate) use crate::sleepers::For;
 use crate::sleepers::{Calls, Sleepers};
-use crate::socket::{SocketId, State};
+use crate::socket::SocketId;
 use crate::stack::{Closed, Stack};
 use crate::statistics::Statistics;
 use crate::table::{self, Entry};
@@ -120,7 +119,6 @@ pub(crate) struct Process {
     shown_values: Vec<u64>,
     pub(crate) statistics: Statistics,
     family: Family,
-    pub(crate) calls_elsewhere: Elsewhere,
 }
 
 /// Whether the library does anything.
@@ -219,7 +217,6 @@ impl Process {
             shown_values: Vec::new(),
             statistics: Statistics::new(),
             family: Family::new(),
-            calls_elsewhere: Elsewhere::new(),
         }
     }
 
@@ -231,11 +228,8 @@ impl Process {
             (socket.references <= 1, socket.customized, socket.v6, socket.close_on_exec);
         let (listens, receives) = (socket.listening.is_some(), socket.datagrams.is_some());
         let inherited = self.is_inherited(id);
-        if last && inherited && self.stack.socket(id).state == State::Connected && self.close_elsewhere(id) {
+        if last && inherited && self.leave_to_child(id) {
             return false;
-        }
-        if last && inherited && self.stack.is_over(id) {
-            self.remember_end(id);
         }
         if last && listens {
             self.forget_listener(id);
@@ -260,28 +254,11 @@ impl Process {
         self.output();
         kept
     }
-
-    /// The last descriptor of a connection that a child may have is about to be closed: the kernel gets it. Calls that wait for it go on
-    /// with a descriptor of the library's own. False if it stays.
-    fn close_elsewhere(&mut self, id: SocketId) -> bool {
-        let socket = self.stack.socket(id);
-        let (held, calls) = ((id, socket.generation), socket.holders);
-        let kept = (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
-        if self.hand_over(id).is_err() {
-            return false;
-        }
-        if let Some(Ok(descriptor)) = kept {
-            self.calls_elsewhere.add(held, kernel::make_internal(descriptor), calls);
-        }
-        true
-    }
 }
 
 fn socket_descriptor(stack: &Stack<Carrier>, id: SocketId) -> i32 {
     stack.socket(id).descriptor
 }
-
-// ---- what the hooks of the process's life call ----
 
 /// Whoever sleeps looks again.
 pub(crate) fn wake_everybody() {

@@ -288,6 +288,8 @@ pub(crate) struct Socket {
     pub(crate) more: bool,
     /// connect() has returned success, or need not.
     pub(crate) connect_told: bool,
+    /// Whom of several processes that have it that is told to.
+    pub(crate) connect_of_several: Option<told::Error>,
     /// shutdown() came when the connection was over, and before any connect() had told of it: none will (SS_DISCONNECTING in Linux).
     pub(crate) disconnecting: bool,
     /// The connection is over and forgotten: connect() may open another one.
@@ -346,6 +348,7 @@ impl Socket {
             no_space: false,
             more: false,
             connect_told: false,
+            connect_of_several: None,
             disconnecting: false,
             disconnected: false,
             passive: false,
@@ -382,11 +385,25 @@ impl Socket {
         self.no_space = false;
         self.more = false;
         self.connect_told = false;
+        self.connect_of_several = None;
         self.disconnecting = false;
         self.disconnected = false;
         self.passive = false;
         self.error_of_several = None;
         self.reads_of_several = None;
+    }
+
+    /// Some connect() has to say yet that it is made, or how it has failed.
+    pub(crate) fn is_untold(&self) -> bool {
+        !self.passive && !self.connect_told
+    }
+
+    /// One says it now, or need not. Returns whether none had in this process.
+    pub(crate) fn tell_connect(&mut self) -> bool {
+        if let Some(told) = self.connect_of_several.take() {
+            told.take();
+        }
+        !core::mem::replace(&mut self.connect_told, true)
     }
 
     /// The error that it has to tell, unless another process has been told.
@@ -402,6 +419,15 @@ impl Socket {
         }
         if self.error.is_some() && self.error_of_several.is_none() {
             self.error_of_several = told::Error::new();
+        }
+    }
+
+    /// The program has.
+    #[inline]
+    pub(crate) fn has_read(&mut self, count: usize) {
+        self.receive.discard(count);
+        if let Some(reads) = &mut self.reads_of_several {
+            reads.add(count);
         }
     }
 

@@ -8,6 +8,7 @@ use rustix::process::Resource;
 
 use crate::interest::SetId;
 use crate::socket::SocketId;
+use crate::told;
 
 /// What a descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,7 +47,8 @@ impl Entry {
     }
 }
 
-/// The word of a descriptor that is the kernel's alone, but for the connect() that has to say yet what became of its connection.
+/// The word of a descriptor that is the kernel's alone, but for the connect() that has to say yet what became of its connection: with the
+/// number of [`told::Error`] if there is one.
 const UNTOLD: u64 = 5 << 32;
 
 /// Longest table, in descriptors.
@@ -116,16 +118,28 @@ pub(crate) fn enter(descriptor: i32, entry: Entry) -> bool {
 }
 
 /// The descriptor is the kernel's, and no connect() has said yet that its connection is made.
-pub(crate) fn leave_untold(descriptor: i32) {
+pub(crate) fn leave_untold(descriptor: i32, of_several: Option<told::Error>) {
     if let Some(word) = word(descriptor) {
-        word.store(UNTOLD, Ordering::Release);
+        word.store(UNTOLD | u64::from(of_several.map_or(0, told::Error::number)), Ordering::Release);
     }
 }
 
 /// Whether it is one of those; it is not any more.
 pub(crate) fn take_untold(descriptor: i32) -> bool {
-    word(descriptor)
-        .is_some_and(|word| word.compare_exchange(UNTOLD, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok())
+    let Some(word) = word(descriptor) else { return false };
+    let found = word.load(Ordering::Relaxed);
+    let is_one = found & !u64::from(u32::MAX) == UNTOLD;
+    let mine = is_one && word.compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+    mine && told::Error::of_number(found as u32).is_none_or(told::Error::take)
+}
+
+/// Nobody asks any more.
+pub(crate) fn forget_untold(descriptor: i32) {
+    if let Some(word) = word(descriptor)
+        && word.load(Ordering::Relaxed) & !u64::from(u32::MAX) == UNTOLD
+    {
+        word.store(0, Ordering::Relaxed);
+    }
 }
 
 /// One past the last descriptor that may have an entry.

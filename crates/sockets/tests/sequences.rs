@@ -13,11 +13,12 @@ use std::time::Instant;
 
 use bench::Bench;
 use compare::{Outcome, Worlds};
+use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
 use play::{Players, show};
 use script::Script;
-use sequence::{compare, found, known, play, script};
+use sequence::{compare, forks, found, known, play, script};
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
 const SEED: u64 = 25_000;
@@ -138,7 +139,7 @@ fn the_documentation_has_what_is_known_to_differ() {
 fn what_was_found_stays_mended() {
     let labs = Labs::new();
     let mut worlds = labs.worlds();
-    for (what, script) in FOUND {
+    for (what, script) in FOUND.into_iter().chain(FORKS) {
         let script = Script::parse(script).unwrap();
         if let Some(report) = worlds.make_sure(&script) {
             panic!("{what}:\n{report}");

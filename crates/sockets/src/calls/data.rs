@@ -47,8 +47,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     }
     guard.stack.socket_mut(id).catch_up();
     let since = sys::seen();
-    let wanted = target.length();
-    let plausible = target.is_plausible();
+    let (wanted, plausible) = (target.length(), target.is_plausible());
     if !plausible && !target.is_possible() {
         return Answer::error(Errno::FAULT);
     }
@@ -177,8 +176,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     guard.keep_up();
     guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
     let since = sys::seen();
-    let wanted = source.length();
-    let plausible = source.is_plausible();
+    let (wanted, plausible) = (source.length(), source.is_plausible());
     if !plausible && !source.is_possible() {
         return Answer::error(Errno::FAULT);
     }
@@ -221,15 +219,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
                 guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
                     Ok(guard) => guard,
-                    Err(answer) if done == 0 && hold.elsewhere().is_none() => {
-                        return ends_waiting(descriptor, answer, flags);
-                    }
-                    Err(answer) => {
-                        return match rest.of(&hold).send(answer, patience, source, done) {
-                            Answer::Done(Err(Errno::PIPE)) => broken_pipe(flags),
-                            answer => answer,
-                        };
-                    }
+                    Err(answer) => return rest.of(&hold).send(answer, patience, source, done),
                 };
                 guard.pump();
             }

@@ -34,15 +34,14 @@ impl Hold {
     }
 
     /// After it. False if the connection has gone elsewhere (a handover), or a handler ran and it was closed meanwhile.
-    pub(super) fn resume(&mut self, process: &Process, id: SocketId, still_open: bool) -> bool {
+    pub(super) fn resume(&mut self, process: &mut Process, id: SocketId, still_open: bool) -> bool {
         self.held = HELD.take();
         match self.held {
             None => still_open,
             Some((_, generation)) if process.stack.socket(id).generation == generation => true,
             Some(held) => {
                 self.held = None;
-                self.elsewhere =
-                    process.calls_elsewhere.descriptor_of(held).map(|descriptor| (held, descriptor));
+                self.elsewhere = process.elsewhere().descriptor_of(held).map(|descriptor| (held, descriptor));
                 false
             }
         }
@@ -77,7 +76,7 @@ impl Drop for Hold {
 
 fn release(process: &mut Process, (id, generation): (SocketId, u32)) {
     if process.stack.socket(id).generation != generation {
-        process.calls_elsewhere.release((id, generation));
+        process.elsewhere().release((id, generation));
     } else if process.stack.release_hold(id) {
         Told(process).0.output();
     }

@@ -47,9 +47,7 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
 /// The kernel gave a number that the table still has: it was closed past the library.
 pub(crate) fn forget_stale(descriptor: i32) {
     match table::lookup(descriptor) {
-        Entry::Kernel => {
-            table::take_untold(descriptor);
-        }
+        Entry::Kernel => table::forget_untold(descriptor),
         Entry::Socket(id) => {
             of(id).close_socket(id, descriptor);
         }

@@ -18,13 +18,13 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, 
 
 use super::Process;
 use super::contexts::at;
+use super::elsewhere::Elsewhere;
 use super::ended::{Closed, Ended};
 use crate::interest::SetId;
 use crate::kernel;
 use crate::socket::{SocketId, State, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
-use crate::told;
 
 /// Which connection a child asks for: both ends' addresses, then their ports.
 pub(super) const REQUEST_LEN: usize = 36;
@@ -62,6 +62,8 @@ pub(super) struct Family {
     newborn: Option<[OwnedFd; 2]>,
     /// Connections that were closed here when they were over, and of which the children may ask.
     pub(super) closed: Closed,
+    /// Calls that wait for connections that were closed and handed over.
+    elsewhere: Elsewhere,
 }
 
 impl Family {
@@ -74,6 +76,7 @@ impl Family {
             ancestors: Vec::new(),
             newborn: None,
             closed: Closed::new(),
+            elsewhere: Elsewhere::new(),
         }
     }
 }
@@ -89,7 +92,6 @@ impl Process {
         if self.stack.connections().next().is_none() {
             return;
         }
-        told::prepare();
         let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((ours, theirs)) = channel {
             self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);
@@ -145,6 +147,7 @@ impl Process {
         let family = &mut self.family;
         family.heirs.clear();
         family.closed.clear();
+        family.elsewhere.forget();
         family.requests = None;
         family.serving = false;
         let ancestor = family.ancestors.len() as u32;
@@ -162,6 +165,32 @@ impl Process {
     pub(super) fn is_inherited(&self, id: SocketId) -> bool {
         let socket = self.stack.socket(id);
         self.family.heirs.iter().any(|heir| heir.fork > socket.forks)
+    }
+
+    /// The last descriptor of a connection that a child may have is about to be closed: the kernel gets it, and calls that wait for it go on
+    /// with a descriptor of the library's own. One that is over the child will ask for. False if it stays.
+    pub(super) fn leave_to_child(&mut self, id: SocketId) -> bool {
+        let socket = self.stack.socket(id);
+        let (held, calls) = ((id, socket.generation), socket.holders);
+        if socket.state == State::Connected {
+            let kept =
+                (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
+            if self.hand_over(id).is_ok() {
+                if let Some(Ok(descriptor)) = kept {
+                    self.family.elsewhere.add(held, kernel::make_internal(descriptor), calls);
+                }
+                return true;
+            }
+        }
+        if self.stack.is_over(id) {
+            self.remember_end(id);
+        }
+        false
+    }
+
+    /// See [`Elsewhere`].
+    pub(crate) const fn elsewhere(&mut self) -> &mut Elsewhere {
+        &mut self.family.elsewhere
     }
 
     /// The process ends: what its children may still have goes on in the kernel.

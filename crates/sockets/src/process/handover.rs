@@ -136,14 +136,13 @@ impl Process {
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);
-        let untold =
-            matches!(socket.state, State::Connected | State::Lost) && !socket.passive && !socket.connect_told;
+        let untold = matches!(socket.state, State::Connected | State::Lost) && socket.is_untold();
         for descriptor in 0..table::length() {
             if table::lookup(descriptor) != Entry::Socket(id) {
                 continue;
             }
             if untold {
-                table::leave_untold(descriptor);
+                table::leave_untold(descriptor, socket.connect_of_several);
             } else {
                 table::enter(descriptor, Entry::Kernel);
             }

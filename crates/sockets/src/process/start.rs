@@ -226,7 +226,6 @@ impl Process {
     pub(super) fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
         self.lose_stack(ancestor);
-        self.calls_elsewhere.forget();
         self.sleepers.forget().into_iter().for_each(signal::close);
         self.timers.forget();
         self.background_postponed = false;

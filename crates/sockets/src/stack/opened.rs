@@ -56,7 +56,7 @@ impl<T: Link> Stack<T> {
     /// connections. Those that have none yet will be both processes': what one of the two connects, the other one has as well.
     pub(crate) fn share_unconnected(&mut self) {
         let over = self.over();
-        if !over.is_empty() {
+        if !over.is_empty() || self.connections().next().is_some() {
             told::prepare();
         }
         for id in over {
@@ -67,6 +67,10 @@ impl<T: Link> Stack<T> {
         for id in self.face.ids() {
             let socket = self.face.at_mut(id);
             socket.shared |= socket.state == socket::State::Candidate;
+            let is_one = matches!(socket.state, socket::State::Connecting | socket::State::Connected);
+            if is_one && socket.is_untold() && socket.connect_of_several.is_none() {
+                socket.connect_of_several = told::Error::new();
+            }
         }
     }
 

@@ -124,10 +124,7 @@ impl<T: Link> Stack<T> {
     pub fn consume(&mut self, id: SocketId, count: usize) -> usize {
         let socket = self.face.at_mut(id);
         let count = count.min(socket.receive.len());
-        socket.receive.discard(count);
-        if let Some(reads) = &mut socket.reads_of_several {
-            reads.add(count);
-        }
+        socket.has_read(count);
         if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
             if socket.read_shut {
                 drive.engine.consumed_in_silence(flow, count);

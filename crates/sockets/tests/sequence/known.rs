@@ -34,6 +34,11 @@ const ANOTHER_QUEUE: &str =
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
+const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, of a connection that was over before a fork, is not seen by the other";
+
+const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
+     that it has not used since";
+
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
 
@@ -62,7 +67,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 27] = [
+pub(crate) static KNOWN: [Known; 35] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -83,9 +88,17 @@ pub(crate) static KNOWN: [Known; 27] = [
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
+    known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
+    known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
+    known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    within_host("* get * unsent", ("0", "1"), CLOSED_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),

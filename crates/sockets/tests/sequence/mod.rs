@@ -1,6 +1,7 @@
 //! Sequences of calls: what they are, how they are played, and what is known of their differences.
 
 pub(crate) mod compare;
+pub(crate) mod forks;
 pub(crate) mod found;
 pub(crate) mod known;
 pub(crate) mod play;

@@ -6,6 +6,7 @@ use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
+use super::{broken_pipe, ends_waiting};
 use crate::calls::Answer;
 use crate::calls::hold::Hold;
 use crate::kernel::{self, now};
@@ -65,7 +66,7 @@ impl Rest {
         })
     }
 
-    /// The same: sends what is left of `source`.
+    /// The same: sends what is left of `source`; what says no more than that is what [`ends_waiting`] says.
     pub(super) fn send(
         &self,
         answer: Answer<usize>,
@@ -73,12 +74,19 @@ impl Rest {
         source: Source<'_>,
         done: usize,
     ) -> Answer<usize> {
+        if done == 0 && !self.elsewhere {
+            return ends_waiting(self.descriptor, answer, self.flags);
+        }
         let flags = self.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);
-        self.go_on(answer, libc::POLLOUT, patience, done, |done| {
+        let answer = self.go_on(answer, libc::POLLOUT, patience, done, |done| {
             let Some(piece) = source.pieces(done).next() else { return Ok(0) };
             rustix::net::send(kernel::borrow(self.descriptor), piece, flags)
-        })
+        });
+        match answer {
+            Answer::Done(Err(Errno::PIPE)) => broken_pipe(self.flags),
+            answer => answer,
+        }
     }
 
     /// Until all is done or the call may wait no longer. An error is the next call's.
@@ -140,7 +148,7 @@ pub(super) fn wait_for(
     let (mut guard, woken) =
         wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
     let is_open = table::lookup(descriptor) == Entry::Socket(id);
-    let is_there = hold.resume(&guard, id, is_open);
+    let is_there = hold.resume(&mut guard, id, is_open);
     if is_open {
         hold.end(&mut guard);
     }

@@ -6,8 +6,7 @@ use core::time::Duration;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
-use crate::calls::is_connection;
-use crate::calls::{Answer, CLOSED, datagram, lock_socket};
+use crate::calls::{Answer, CLOSED, datagram, is_connection, lock_socket, untold};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -21,7 +20,7 @@ use crate::table::{self, Entry};
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(answer) => return answer,
+        Err(answer) => return untold::shut(descriptor, answer),
     };
     let told = Told(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
@@ -66,7 +65,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     if over {
         socket.disconnecting |= !socket.passive && !socket.connect_told && !socket.disconnected;
     } else {
-        socket.connect_told = true;
+        socket.tell_connect();
     }
     let outcome = told.0.stack.shutdown(id, read, write);
     told.0.output();
@@ -76,10 +75,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
 /// close(). `Kernel`: the caller closes the descriptor in the kernel.
 pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
-        Entry::Kernel => {
-            table::take_untold(descriptor);
-            Answer::Kernel
-        }
+        Entry::Kernel => untold::leave(descriptor),
         Entry::Socket(id) => {
             let mut guard = of(id);
             if let Some(time) = guard.stack.lingers(id) {
@@ -181,9 +177,7 @@ fn close_set_elsewhere(set: SetId, descriptor: i32) {
 /// own descriptors cannot be replaced.
 pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
-        Entry::Kernel => {
-            table::take_untold(new);
-        }
+        Entry::Kernel => table::forget_untold(new),
         Entry::Socket(id) => {
             let mut guard = of(id);
             let told = Told(&mut guard);
@@ -206,12 +200,10 @@ pub(crate) fn close_range(first: u32, last: u32, mut close_in_kernel: impl FnMut
     let mut from = first;
     for descriptor in first..end.min(last.saturating_add(1)) {
         let kept = match table::lookup(descriptor as i32) {
-            Entry::Kernel => {
-                table::take_untold(descriptor as i32);
-                false
-            }
             Entry::Kept(_) | Entry::Internal => true,
-            Entry::Socket(_) | Entry::Set(_) => matches!(close(descriptor as i32), Answer::Done(Ok(()))),
+            Entry::Kernel | Entry::Socket(_) | Entry::Set(_) => {
+                matches!(close(descriptor as i32), Answer::Done(Ok(())))
+            }
         };
         if kept {
             if from < descriptor {

@@ -6,7 +6,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
-use crate::calls::{Answer, CLOSED, data, datagram, lock_socket};
+use crate::calls::{Answer, CLOSED, data, datagram, lock_socket, untold};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
@@ -20,7 +20,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     let since = sys::seen();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(Answer::Kernel) if table::take_untold(descriptor) => return told_in_kernel(descriptor),
+        Err(Answer::Kernel) if table::take_untold(descriptor) => return untold::connect(descriptor),
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == State::Connecting {
@@ -39,8 +39,8 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
         State::Connected => {
             let socket = guard.stack.socket_mut(id);
-            let told = core::mem::replace(&mut socket.connect_told, true);
-            return if told || socket.passive { Answer::error(Errno::ISCONN) } else { Answer::ok(()) };
+            let tells = socket.tell_connect() && !socket.passive;
+            return if tells { Answer::ok(()) } else { Answer::error(Errno::ISCONN) };
         }
         // As long as nobody has been told that it failed, it is being opened (the same function).
         State::Ended if !guard.stack.socket(id).disconnected => {
@@ -199,8 +199,7 @@ fn finish_connecting(
             Entry::Socket(its) if its == id => {}
             // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.
             Entry::Kernel if rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
-                table::take_untold(descriptor);
-                return Answer::ok(());
+                return untold::made(descriptor);
             }
             Entry::Kernel => return Answer::Kernel,
             _ => return Answer::error(CLOSED),
@@ -208,7 +207,7 @@ fn finish_connecting(
         match guard.stack.socket(id).state {
             State::Connecting => {}
             State::Connected => {
-                guard.stack.socket_mut(id).connect_told = true;
+                guard.stack.socket_mut(id).tell_connect();
                 return Answer::ok(());
             }
             _ => return failed_to_connect(&mut guard, id),
@@ -222,21 +221,6 @@ fn finish_connecting(
             Woken::Interrupted => return Answer::error(Errno::INTR),
             Woken::TimedOut => return Answer::error(Errno::INPROGRESS),
             Woken::Look => {}
-        }
-    }
-}
-
-/// The first connect() of a connection that was handed over before any had said that it is made: the kernel does not know of that
-/// (inet_stream_connect() in Linux, net/ipv4/af_inet.c).
-fn told_in_kernel(descriptor: i32) -> Answer<()> {
-    let socket = kernel::borrow(descriptor);
-    match kernel::is_unconnected(descriptor) {
-        None => Answer::Kernel,
-        Some(false) => Answer::ok(()),
-        Some(true) => {
-            let error = rustix::net::sockopt::socket_error(socket).ok().and_then(Result::err);
-            let _ = rustix::net::connect_unspec(socket);
-            Answer::error(error.unwrap_or(Errno::CONNABORTED))
         }
     }
 }

@@ -1,0 +1,331 @@
+//! As [`super::found`], of connections that several processes have.
+
+pub(crate) const FORKS: [(&str, &str); 19] = [
+    (
+        "a child hears of a reset that came after the fork",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L fork\n\
+         R close b\n\
+         L writev a 1 3\n\
+         C get a error",
+    ),
+    (
+        "of a connection that had failed, or was reset, before a fork, one of the two processes hears",
+        "v6\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C recvmsg a 5 d\n\
+         L send a 0 d",
+    ),
+    (
+        "whichever call that is",
+        "v6\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R unconnect a\n\
+         L fork\n\
+         C readv b 0 3\n\
+         L recv b 12 dpt",
+    ),
+    (
+        "a child's connect() says how the one that its parent had begun has ended",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         R thread\n\
+         L sendmsg a 1 d\n\
+         L fork\n\
+         S close b\n\
+         C connect a 7",
+    ),
+    (
+        "a child reads what a connection had that its parent has closed since, and hears of its reset once",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R send a 5 d\n\
+         L fork\n\
+         R unconnect a\n\
+         L get b queued\n\
+         L close b\n\
+         C recv b 12 d\n\
+         C get b error\n\
+         C get b error\n\
+         C recv b 12 d\n\
+         C send b 1 d",
+    ),
+    (
+        "nobody hears of a reset of which the parent has heard",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L fork\n\
+         R unconnect a\n\
+         L get b error\n\
+         C poll b IO 0\n\
+         C get b error\n\
+         C recv b 12 d\n\
+         L recv b 12 d",
+    ),
+    (
+        "nor of the end by AF_UNSPEC",
+        "v6\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L fork\n\
+         M unconnect b\n\
+         C poll b R 0\n\
+         C recv b 100 -\n\
+         L get b error\n\
+         C recv b 100 -",
+    ),
+    (
+        "who waits to send goes on when its descriptor is closed, and a child has the connection",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M send b 3000000 -\n\
+         L fork\n\
+         L close b\n\
+         R drain a\n\
+         C send b 5 d\n\
+         R recv a 5 -",
+    ),
+    (
+        "and who waits to receive, whatever the number is then",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 10 w\n\
+         R send a 5 d\n\
+         L fork\n\
+         L close b\n\
+         L socket b b\n\
+         L connect b 9\n\
+         R send a 100 d\n\
+         C recv b 5 d",
+    ),
+    (
+        "nobody but the call that waits has the connection",
+        "v6\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         R thread\n\
+         L thread\n\
+         M recv a 5 -\n\
+         L fork\n\
+         R recv b 100 d\n\
+         S accept a c b\n\
+         C ctl a del a IR\n\
+         M send a 0 -\n\
+         R poll c O -\n\
+         C close a\n\
+         R get b queued\n\
+         M poll a R -\n\
+         L set a keepalive 1\n\
+         C dup a b\n\
+         R send c 10 d\n\
+         L close a\n\
+         L epoll b\n\
+         L ctl b add a IE\n\
+         M recv b 1 -\n\
+         C close a\n\
+         M wait b -\n\
+         C listen a 8\n\
+         R connect b 4\n\
+         M close b\n\
+         R recv b 100 dp\n\
+         S accept a d b\n\
+         M set a linger 1\n\
+         R send b 0 d",
+    ),
+    (
+        "what a parent has read of a connection that is over, its child does not read, nor the other way round",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R send a 100 d\n\
+         R unconnect a\n\
+         L get b queued\n\
+         L fork\n\
+         L recv b 5 d\n\
+         C get b queued\n\
+         C recv b 12 dp\n\
+         C recv b 5000 d\n\
+         L recv b 12 d\n\
+         L get b queued",
+    ),
+    (
+        "the same of one that ended after the fork",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R send a 100 d\n\
+         L fork\n\
+         R unconnect a\n\
+         L get b queued\n\
+         L recv b 5 d\n\
+         C get b queued\n\
+         C recv b 12 dp\n\
+         C recv b 5000 d\n\
+         L recv b 12 d\n\
+         L get b queued",
+    ),
+    (
+        "a socket whose connect() has failed is parent's and child's",
+        "v4\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L fork\n\
+         L shutdown a 0\n\
+         C poll a IR +\n\
+         L connect a 6\n\
+         C connect a 7",
+    ),
+    (
+        "the first connect() of a connection that is the kernel's says that it is made",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         L connect a 5\n\
+         L connect a 5",
+    ),
+    (
+        "or how it has ended",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         R close b\n\
+         C connect a 5\n\
+         C connect a 7",
+    ),
+    (
+        "unless the other process has ended it by AF_UNSPEC",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C unconnect a\n\
+         L connect a 5",
+    ),
+    (
+        "or has shut it",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C shutdown a 1\n\
+         L connect a 7",
+    ),
+    (
+        "one of the two processes hears that it is made",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         L connect a 5\n\
+         C send a 3000 d\n\
+         C connect a 5\n\
+         L connect a 5",
+    ),
+    (
+        "whichever asks first",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fork\n\
+         C send a 3000 d\n\
+         L connect a 5\n\
+         C connect a 5",
+    ),
+];
