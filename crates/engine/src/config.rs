@@ -141,7 +141,7 @@ pub struct Config {
     /// Port unreachable messages a second at most (RFC 1812 section 4.3.2.8), where [`Config::arp`] is set.
     pub port_unreachables_per_s: u32,
     /// UDP datagrams that wait for one neighbour's hardware address at most (RFC 1122 section 2.3.2.2).
-    pub held_datagrams: u8,
+    pub held_datagrams: u16,
     /// Neighbours that SYNs and UDP datagrams wait for at most.
     pub max_unresolved: u16,
     /// Times that a neighbour is asked for, a second apart, before those who wait for it are told that there is none (RFC 4861

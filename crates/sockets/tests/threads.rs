@@ -52,3 +52,19 @@ fn spins_in_vain_are_left_out_where_it_is_wished() {
         assert!(output.status.success(), "{told}\n{complained}");
     }
 }
+
+#[test]
+fn an_event_loop_sends_what_it_answers_together_whoever_else_sleeps() {
+    const ROUNDS: u64 = 200;
+    let bench = Bench::new(1);
+    let _peer = peer(&bench, &CLIENT.to_string());
+    let mut script = bench.accelerated("timeout");
+    script.args(["-s", "KILL", "60", PYTHON]).arg(programs("loops.py"));
+    script.args([SERVER.to_string(), CLIENT.to_string(), ROUNDS.to_string()]);
+    let output = run(&bench.lab.server, &mut script);
+    let (told, complained) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{told}\n{complained}");
+    let (answers, kicks) = (16 * ROUNDS, sum(&complained, "kicks:"));
+    println!("{kicks} kicks for {answers} answers");
+    assert!(kicks * 2 < answers, "{kicks} kicks for {answers} answers: {complained}");
+}

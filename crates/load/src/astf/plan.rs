@@ -352,7 +352,7 @@ impl Plan {
             syn_cookies: overfly_engine::SynCookies::Off,
             min_half_open: u32::MAX,
             // Flows of datagrams begin at once, while the first one asks where the peer is.
-            held_datagrams: u8::MAX,
+            held_datagrams: 4096,
             ..config
         }
     }

@@ -108,7 +108,9 @@ impl Process {
         }
         // Whoever is not the stack's own thread may wait elsewhere.
         let waits = self.event_loop && (self.context == 0 || contexts::own_if_any() == Some(self.context));
-        if !waits || self.stack.wants_transmit() || self.sleepers.any() {
+        // Beside threads that sleep, only one that waits for events itself leaves it to its next wait.
+        let others_wait = self.sleepers.any() && !spin::loops();
+        if !waits || self.stack.wants_transmit() || others_wait {
             self.transmit();
         } else if !contexts::is_pending(self.context) {
             contexts::set_pending(self.context, true);
