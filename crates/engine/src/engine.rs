@@ -24,7 +24,8 @@ use crate::path_mtu;
 use crate::recovery::{Lateness, Recovery};
 use crate::resolution::Resolution;
 use crate::rtt::Rtt;
-use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
+use crate::sequence::Sequence;
+use crate::time::{Deadline, Instant, Micros, TICK_SHIFT, Tick, Ticks};
 use crate::transmit::{Answer, Sent};
 use crate::tuple::{Tuple, TupleHasher};
 use crate::udp::Udp;
@@ -100,9 +101,9 @@ impl<O> Turn<'_, O> {
         self.now.tick()
     }
 
-    /// The deadline `micros` from now, and never earlier.
-    pub(crate) const fn in_us(&self, micros: u64) -> Deadline {
-        Deadline::at(self.now.tick().after(ticks(micros)))
+    /// The deadline so long from now, and never earlier.
+    pub(crate) fn deadline_in(&self, time: impl Into<Ticks>) -> Deadline {
+        Deadline::at(self.now.tick().after(time.into()))
     }
 }
 
@@ -163,7 +164,7 @@ pub(crate) struct Challenges {
 impl Challenges {
     /// Whether one more may be sent now, if so many are allowed a second.
     pub(crate) fn allow(&mut self, now: Tick, per_s: u32, secret: &Secret) -> bool {
-        if now.since(self.since) >= ticks(1_000_000) {
+        if now.since(self.since) >= Ticks::from(Micros::new(1_000_000)) {
             // Between half of it and one and a half.
             let random = secret.challenge(now) % u64::from(per_s.max(1));
             *self = Self { since: now, left: (per_s / 2).saturating_add(random as u32) };
@@ -299,7 +300,7 @@ impl Engine {
             if flow.state != State::TimeWait {
                 return Err(Error::TupleInUse);
             }
-            sequence = Some(flow.send_next.wrapping_add(SEQUENCE_GAP));
+            sequence = Some(flow.send_next + SEQUENCE_GAP);
             self.shared.counters.time_wait_reuses += 1;
             self.vacate(old);
         }
@@ -339,7 +340,7 @@ impl Engine {
         .into_iter()
         .filter_map(|(timer, deadline)| Some((timer, deadline.tick()?)))
         .reduce(|first, other| if other.1.is_before(first.1) { other } else { first })?;
-        let left = if tick.is_before(now.tick()) { 0 } else { tick.since(now.tick()) };
+        let Ticks(left) = if tick.is_before(now.tick()) { Ticks::ZERO } else { tick.since(now.tick()) };
         Some((timer, Duration::from_micros(u64::from(left) << TICK_SHIFT)))
     }
 
@@ -416,7 +417,7 @@ impl Engine {
         let block = self.flows.at_mut(flow.0);
         block.flags.put(Flags::KEEP_ALIVE, keep_alive.is_some());
         if let Some(keep_alive) = keep_alive {
-            let whole = |duration: Duration| ticks(duration.as_micros() as u64).max(1);
+            let whole = |duration: Duration| Ticks::from(duration).max(Ticks::ONE);
             block.settings_mut().keep_alive = KeepAlive {
                 idle: whole(keep_alive.idle),
                 interval: whole(keep_alive.interval),
@@ -435,7 +436,7 @@ impl Engine {
     pub fn set_user_timeout(&mut self, flow: FlowId, timeout: Duration) {
         let block = self.flows.at_mut(flow.0);
         if !timeout.is_zero() || block.settings().is_some() {
-            block.settings_mut().user_timeout = ticks(timeout.as_micros() as u64);
+            block.settings_mut().user_timeout = Ticks::from(timeout);
         }
     }
 
@@ -671,7 +672,7 @@ impl Engine {
         let quick = self.shared.quick.front().map(|&(since, _)| since + Duration::from_micros(1));
         let timers = self.wheel.next().map(|tick| {
             // Ticks wrap; instants do not.
-            let ticks = tick.since(self.now.tick());
+            let Ticks(ticks) = tick.since(self.now.tick());
             let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
@@ -827,7 +828,7 @@ impl Engine {
             self.shared.forget(flow);
         }
         let flow = self.flows.at_mut(index);
-        let wait = ticks(self.shared.config.time_wait.as_micros() as u64).max(1);
+        let wait = Ticks::from(self.shared.config.time_wait).max(Ticks::ONE);
         flow.linger_at = Deadline::at(now.tick().after(wait));
         self.release_if_done(index, owner);
         self.settle(index);
@@ -932,7 +933,7 @@ pub(crate) const NO_LISTENER: u32 = u32::MAX;
 
 impl Shared {
     /// A control block in its first state.
-    pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
+    pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: Sequence) -> Flow {
         let mss = self.largest_segment(&tuple);
         let receive_shift = window_shift(&self.config);
         let route = self.config.route(&tuple);
@@ -956,21 +957,21 @@ impl Shared {
             send_next: iss,
             send_window: 0,
             send_window_max: 0,
-            window_sequence: 0,
+            window_sequence: Sequence::default(),
             una_offset: 0,
             promised: 0,
-            receive_next: 0,
-            receive_edge: 0,
+            receive_next: Sequence::default(),
+            receive_edge: Sequence::default(),
             held: 0,
-            acked_next: 0,
+            acked_next: Sequence::default(),
             receive_limit,
             received: 0,
             timestamp_recent: 0,
             timestamp_recent_at: now.tick(),
             timestamp_offset: self.secret.addresses(&tuple),
             rtt: Rtt::new(),
-            timed_sequence: 0,
-            timed_at_us: now.micros32(),
+            timed_sequence: Sequence::default(),
+            timed_at: now.moment(),
             congestion: Congestion::new(congestion, initial_window),
             mss,
             send_shift: 0,
@@ -983,7 +984,7 @@ impl Shared {
             retransmit_at: Deadline::NEVER,
             ack_at: Deadline::NEVER,
             linger_at: Deadline::NEVER,
-            sent_at_us: now.micros32(),
+            sent_at: now.moment(),
             link: Link::new(),
             listener: NO_LISTENER,
             extra: None,
@@ -1011,8 +1012,8 @@ impl Shared {
     }
 
     /// RFC 6528 section 3: a 4 µs clock plus a keyed hash of the tuple.
-    pub(crate) fn initial_sequence(&self, now: Instant, tuple: &Tuple) -> u32 {
-        (self.secret.tuple(tuple) as u32).wrapping_add((now.as_micros() >> 2) as u32)
+    pub(crate) fn initial_sequence(&self, now: Instant, tuple: &Tuple) -> Sequence {
+        Sequence::new(self.secret.tuple(tuple) as u32) + (now.as_micros() >> 2) as u32
     }
 
     /// Gives back what a flow held out of order.

@@ -84,18 +84,18 @@ impl Engine {
         };
         let received_fin =
             matches!(flow.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
-        let receive_next = flow.receive_next.wrapping_sub(u32::from(received_fin));
+        let receive_next = flow.receive_next - u32::from(received_fin);
         let timestamps = flow.flags.has(Flags::TIMESTAMPS);
         Some(Handover {
             local: flow.tuple.local(),
             remote: flow.tuple.remote(),
-            send_una: flow.send_una.wrapping_sub(u32::from(sent_fin == SentFin::Acknowledged)),
+            send_una: (flow.send_una - u32::from(sent_fin == SentFin::Acknowledged)).number(),
             sent: flow.flight() - u32::from(sent_fin == SentFin::Sent),
             unsent: flow.unsent(),
             send_window: flow.send_window,
             send_window_max: flow.send_window_max.max(flow.send_window),
-            window_sequence: flow.window_sequence,
-            receive_next,
+            window_sequence: flow.window_sequence.number(),
+            receive_next: receive_next.number(),
             receive_window: distance(receive_next, flow.receive_edge),
             mss: flow.mss + if timestamps { TIMESTAMPS_LEN } else { 0 },
             window_shift: scales(flow).then_some((flow.send_shift, flow.receive_shift)),

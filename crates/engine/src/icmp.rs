@@ -9,6 +9,7 @@ use crate::engine::{Engine, Verdict};
 use crate::flow::State;
 use crate::owner::{Failure, Owner};
 use crate::path_mtu;
+use crate::sequence::Sequence;
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::Tuple;
@@ -168,7 +169,7 @@ impl Engine {
         };
         let flow = self.flows.at_mut(index);
         // RFC 5927 section 4.1: only what is in flight can have met trouble.
-        if !path_mtu::is_plausible(sequence, flow.send_una, flow.send_next) {
+        if !path_mtu::is_plausible(Sequence::new(sequence), flow.send_una, flow.send_next) {
             self.shared.counters.drop_icmp += 1;
             return;
         }

@@ -10,6 +10,7 @@ use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 use crate::engine::{Engine, SEQUENCE_GAP, Shared, Verdict};
 use crate::flow::Flags;
 use crate::owner::{Act, FlowId, Owner};
+use crate::sequence::Sequence;
 use crate::time::Instant;
 use crate::transmit::Answer;
 use crate::tuple::{Address, Tuple};
@@ -25,6 +26,18 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
+    /// SEG.SEQ.
+    #[inline]
+    pub(crate) fn sequence(&self) -> Sequence {
+        Sequence::new(self.segment.sequence())
+    }
+
+    /// SEG.ACK.
+    #[inline]
+    pub(crate) fn acknowledgment(&self) -> Sequence {
+        Sequence::new(self.segment.acknowledgment())
+    }
+
     /// Sequence numbers that the segment takes: RFC 9293's SEG.LEN.
     #[inline]
     pub(crate) fn length(&self) -> u32 {
@@ -178,7 +191,7 @@ impl Engine {
     ) {
         let mut turn = self.turn(now, index, owner);
         let verdict = turn.segment_arrives(arrival);
-        let beyond = turn.flow.send_next.wrapping_add(SEQUENCE_GAP);
+        let beyond = turn.flow.send_next + SEQUENCE_GAP;
         if !turn.flow.flags.has(Flags::HALF_OPEN) && verdict != Verdict::GiveWay {
             turn.owner.acted(turn.id, Act::Arrived);
         }
@@ -194,7 +207,7 @@ impl Engine {
         &mut self,
         now: Instant,
         arrival: &Arrival<'_>,
-        iss: Option<u32>,
+        iss: Option<Sequence>,
         owner: &mut O,
     ) {
         let flags = arrival.segment.flags();
@@ -312,11 +325,10 @@ impl Shared {
 
     /// RFC 9293 section 3.10.7.1: the RST that answers a segment without a flow.
     pub(crate) fn answer_with_reset(&mut self, arrival: &Arrival<'_>) {
-        let segment = &arrival.segment;
-        let (sequence, acknowledgment, flags) = if segment.flags().contains(TcpFlags::ACK) {
-            (segment.acknowledgment(), 0, TcpFlags::RST)
+        let (sequence, acknowledgment, flags) = if arrival.segment.flags().contains(TcpFlags::ACK) {
+            (arrival.acknowledgment(), Sequence::default(), TcpFlags::RST)
         } else {
-            (0, segment.sequence().wrapping_add(arrival.length()), TcpFlags::RST | TcpFlags::ACK)
+            (Sequence::default(), arrival.sequence() + arrival.length(), TcpFlags::RST | TcpFlags::ACK)
         };
         self.counters.resets_sent += 1;
         self.answer(Answer::Tcp {

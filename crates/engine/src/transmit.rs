@@ -14,7 +14,7 @@ use crate::engine::{Shared, Turn, Verdict};
 use crate::fastopen::Opening;
 use crate::flow::{Flags, Flow, State};
 use crate::owner::{Act, FlowId, Owner};
-use crate::sequence::{before, distance, later};
+use crate::sequence::{Sequence, before, distance, later};
 use crate::time::{Deadline, Instant, Tick};
 use crate::tuple::{Ends, Tuple};
 use crate::udp::Held;
@@ -27,8 +27,8 @@ pub(crate) enum Answer {
     Tcp {
         next_hop: MacAddr,
         tuple: Tuple,
-        sequence: u32,
-        acknowledgment: u32,
+        sequence: Sequence,
+        acknowledgment: Sequence,
         flags: TcpFlags,
         window: u16,
         options: Options,
@@ -91,7 +91,7 @@ struct Full;
 
 /// One segment to write.
 struct Outgoing {
-    sequence: u32,
+    sequence: Sequence,
     flags: TcpFlags,
     options: Options,
     /// Bytes of the stream from `sequence` on.
@@ -202,7 +202,7 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         if flow.all_acknowledged() {
             flow.flags.set(Flags::TIMED);
-            flow.timed_at_us = self.now.micros32();
+            flow.timed_at = self.now.moment();
             if !flow.flags.has(Flags::HALF_OPEN) {
                 self.owner.acted(self.id, Act::Timed);
             }
@@ -210,11 +210,11 @@ impl<O: Owner> Turn<'_, O> {
             // Karn's algorithm (RFC 6298 section 3).
             flow.flags.clear(Flags::TIMED);
         }
-        flow.send_next = later(flow.send_next, flow.send_una.wrapping_add(1 + outgoing.length));
+        flow.send_next = later(flow.send_next, flow.send_una + (1 + outgoing.length));
         flow.acked_next = flow.receive_next;
         self.flow.flags.clear_all(&[Flags::SYN_WANTED, Flags::ACK_NOW, Flags::SEND_WANTED]);
         if !self.flow.retransmit_at.is_set() {
-            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+            self.flow.retransmit_at = self.deadline_in(self.flow.rtt.timeout(self.flow.backoff));
         }
         Ok(Sent::Done(Verdict::Keep))
     }
@@ -225,7 +225,7 @@ impl<O: Owner> Turn<'_, O> {
             && self.flow.flags.has(Flags::DETACHED)
             && !self.flow.linger_at.is_set()
         {
-            self.flow.linger_at = self.in_us(self.shared.config.fin_timeout.as_micros() as u64);
+            self.flow.linger_at = self.deadline_in(self.shared.config.fin_timeout);
         }
         if self.flow.flags.has(Flags::ACK_NOW)
             && self.flow.extra.as_ref().is_some_and(|extra| extra.has_sacks())
@@ -264,7 +264,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         if self.flow.flags.has(Flags::PROBE_WANTED) {
             // An old sequence number makes the peer answer with its window (RFC 9293 sections 3.8.4 and 3.8.6.1).
-            self.send_ack(self.flow.send_una.wrapping_sub(1), sink)?;
+            self.send_ack(self.flow.send_una - 1, sink)?;
             self.flow.flags.clear(Flags::PROBE_WANTED);
         }
         if self.flow.flags.has(Flags::ACK_NOW) {
@@ -295,12 +295,17 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// Sends `[sequence, sequence + length)` again; the last of it may be the FIN.
-    fn send_again<S: FrameSink>(&mut self, sequence: u32, length: u32, sink: &mut S) -> Result<(), Full> {
+    fn send_again<S: FrameSink>(
+        &mut self,
+        sequence: Sequence,
+        length: u32,
+        sink: &mut S,
+    ) -> Result<(), Full> {
         let promised = self.flow.promised - self.flow.offset(sequence);
         let data = u64::from(length).min(promised) as u32;
         self.send_data(sequence, data, data < length, sink)?;
         if self.flow.extra.is_some() {
-            self.repeats_probe(sequence, sequence.wrapping_add(length));
+            self.repeats_probe(sequence, sequence + length);
         }
         Ok(())
     }
@@ -318,7 +323,7 @@ impl<O: Owner> Turn<'_, O> {
         let repeated = new == 0 || flow.state.fin_was_sent();
         if repeated {
             let length = flow.flight().min(mss);
-            self.send_again(self.flow.send_next.wrapping_sub(length), length, sink)?;
+            self.send_again(self.flow.send_next - length, length, sink)?;
         } else {
             self.send_data(self.flow.send_next, new, false, sink)?;
         }
@@ -326,21 +331,21 @@ impl<O: Owner> Turn<'_, O> {
         let next = self.flow.send_next;
         self.flow.recovery_or_new(self.shared.config.bounds()).probed(next, repeated);
         self.flow.flags.clear_all(&[Flags::LOSS_PROBE_WANTED, Flags::LOSS_PROBE_TIMER]);
-        self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+        self.flow.retransmit_at = self.deadline_in(self.flow.rtt.timeout(self.flow.backoff));
         Ok(())
     }
 
     /// Sends data, for the first time (from SND.NXT) or again.
     fn send_data<S: FrameSink>(
         &mut self,
-        sequence: u32,
+        sequence: Sequence,
         length: u32,
         fin: bool,
         sink: &mut S,
     ) -> Result<(), Full> {
         let flow = &mut *self.flow;
         let new = sequence == flow.send_next;
-        let end = sequence.wrapping_add(length);
+        let end = sequence + length;
         let mut flags = TcpFlags::ACK;
         if length > 0 && flow.offset(end) == flow.promised {
             flags |= TcpFlags::PSH;
@@ -357,8 +362,8 @@ impl<O: Owner> Turn<'_, O> {
             }
         }
         self.send_segment(sequence, length, flags, ecn, sink)?;
-        let end = end.wrapping_add(u32::from(fin));
-        let now_us = self.now.micros32();
+        let end = end + u32::from(fin);
+        let now = self.now.moment();
         let timestamp = self.shared.clock(self.now.tick(), self.flow);
         self.shared.counters.tx_bytes += u64::from(length);
         let flow = &mut *self.flow;
@@ -371,11 +376,11 @@ impl<O: Owner> Turn<'_, O> {
             if !flow.flags.has(Flags::TIMED) && flow.state.is_synchronized() {
                 flow.flags.set(Flags::TIMED);
                 flow.timed_sequence = end;
-                flow.timed_at_us = now_us;
+                flow.timed_at = now;
                 self.owner.acted(self.id, Act::Timed);
             }
             if let Some(recovery) = flow.recovery_mut() {
-                recovery.sent_new(end, now_us, length);
+                recovery.sent_new(end, now, length);
             }
         } else {
             self.shared.counters.retransmits += 1;
@@ -383,11 +388,11 @@ impl<O: Owner> Turn<'_, O> {
             flow.flags.clear(Flags::TIMED);
             let una = flow.send_una;
             let bounds = self.shared.config.bounds();
-            flow.recovery_or_new(bounds).sent_again(una, sequence, end, now_us, timestamp);
+            flow.recovery_or_new(bounds).sent_again(una, sequence, end, now, timestamp);
             let extra = flow.extra.get_or_insert_default();
             extra.repeated = extra.repeated.saturating_add(1);
         }
-        flow.sent_at_us = now_us;
+        flow.sent_at = now;
         self.model_transmission(sequence, end, new);
         let flow = &mut *self.flow;
         if fin {
@@ -412,14 +417,14 @@ impl<O: Owner> Turn<'_, O> {
         Ok(())
     }
 
-    fn send_ack<S: FrameSink>(&mut self, sequence: u32, sink: &mut S) -> Result<(), Full> {
+    fn send_ack<S: FrameSink>(&mut self, sequence: Sequence, sink: &mut S) -> Result<(), Full> {
         self.send_segment(sequence, 0, TcpFlags::ACK, ip::Ecn::NotEct, sink)
     }
 
     /// Sends a segment that carries an acknowledgment.
     fn send_segment<S: FrameSink>(
         &mut self,
-        sequence: u32,
+        sequence: Sequence,
         length: u32,
         mut flags: TcpFlags,
         ecn: ip::Ecn,
@@ -461,7 +466,7 @@ impl<O: Owner> Turn<'_, O> {
             && let Some(extra) = &self.flow.extra
         {
             if let Some((left, right)) = extra.duplicate {
-                sacks.push(left, right);
+                sacks.push(left.number(), right.number());
             }
             if let Some(reassembly) = &extra.reassembly {
                 reassembly.report(&mut sacks);
@@ -488,8 +493,12 @@ impl<O: Owner> Turn<'_, O> {
         let header = Header {
             source_port: flow.tuple.local_port,
             destination_port: flow.tuple.remote_port,
-            sequence: outgoing.sequence,
-            acknowledgment: if outgoing.flags.contains(TcpFlags::ACK) { flow.receive_next } else { 0 },
+            sequence: outgoing.sequence.number(),
+            acknowledgment: if outgoing.flags.contains(TcpFlags::ACK) {
+                flow.receive_next.number()
+            } else {
+                0
+            },
             flags: outgoing.flags,
             window: outgoing.window,
             options: outgoing.options,
@@ -862,8 +871,8 @@ impl Shared {
                 let header = Header {
                     source_port: tuple.local_port,
                     destination_port: tuple.remote_port,
-                    sequence,
-                    acknowledgment,
+                    sequence: sequence.number(),
+                    acknowledgment: acknowledgment.number(),
                     flags,
                     window,
                     options,

@@ -171,7 +171,7 @@ impl Model {
             initial_window: window,
             mss: first.mss,
             has_rtt: false,
-            random: now_us ^ u64::from(first.start) << 32,
+            random: now_us ^ u64::from(first.start.number()) << 32,
             max_bandwidth: Maximum::default(),
             bandwidth: 0,
             short_bandwidth: INFINITE,
@@ -249,7 +249,7 @@ impl Model {
     /// Sections 5.2.2 and 4.1.2.2.
     pub(super) fn sent(&mut self, sent: &Transmission) {
         let now_us = sent.now.as_micros();
-        let bytes = sent.end.wrapping_sub(sent.start);
+        let bytes = sent.end.since(sent.start);
         if sent.in_flight <= bytes && self.delivery.is_limited() {
             // Section 5.4.1: `BBRHandleRestartFromIdle`.
             self.restarts = true;

@@ -14,7 +14,7 @@ const RATE: u64 = 10_000_000;
 /// What is on its way: when it is acknowledged, or found lost.
 #[derive(Clone, Copy)]
 struct Packet {
-    end: u32,
+    end: Sequence,
     sent_us: u64,
     at_us: u64,
     is_lost: bool,
@@ -27,8 +27,8 @@ struct Path {
     queue: u64,
     busy_until_us: u64,
     flying: VecDeque<Packet>,
-    next: u32,
-    una: u32,
+    next: Sequence,
+    una: Sequence,
     in_flight: u32,
     /// Every so many-th is lost besides.
     loses_each: u32,
@@ -53,8 +53,8 @@ impl Path {
             queue,
             busy_until_us: 0,
             flying: VecDeque::new(),
-            next: 0,
-            una: 0,
+            next: Sequence::default(),
+            una: Sequence::default(),
             in_flight: 0,
             loses_each: 0,
             count: 0,
@@ -74,7 +74,7 @@ impl Path {
     }
 
     fn send(&mut self) {
-        let (start, end) = (self.next, self.next.wrapping_add(MSS));
+        let (start, end) = (self.next, self.next + MSS);
         self.next = end;
         self.in_flight += MSS;
         bbr(&mut self.congestion).sent(&Transmission {
@@ -109,10 +109,14 @@ impl Path {
         self.in_flight -= MSS;
         if packet.is_lost {
             self.lost += u64::from(MSS);
-            let latest = Latest { end: packet.end, sent_at_us: packet.sent_us as u32, again: false };
+            let latest = Latest {
+                end: packet.end,
+                sent_at: Instant::from_micros(packet.sent_us).moment(),
+                again: false,
+            };
             bbr(&mut self.congestion).loss(0, MSS, Tick(0));
             bbr(&mut self.congestion).lost(
-                &Losses { bytes: MSS, ranges: 1, latest: Some(latest), again_after_us: None },
+                &Losses { bytes: MSS, ranges: 1, latest: Some(latest), again_after: None },
                 true,
                 now,
             );
@@ -395,13 +399,13 @@ fn no_input_makes_a_window_of_nothing_or_without_end() {
             now_us += u64::from(random() >> 8);
             let now = Instant::from_micros(now_us);
             let mss = random() % 9000 + 1;
-            let (start, una, bytes) = (random(), random(), random());
+            let (start, una, bytes) = (Sequence::new(random()), Sequence::new(random()), random());
             let mut bbr = congestion.bbr_mut().unwrap();
             match random() % 8 {
                 0 | 1 => bbr.sent(&Transmission {
                     now,
                     start,
-                    end: start.wrapping_add(bytes),
+                    end: start + bytes,
                     is_new: random() % 2 == 0,
                     in_flight: random(),
                     mss,
