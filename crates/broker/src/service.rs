@@ -1,17 +1,17 @@
 //! What every broker does, whatever carries the frames: one thread, one `poll` loop, one table of connections. What a client asked
 //! for is undone when its connection ends or its process dies, whichever is seen first.
 
+mod acceptor;
 mod admission;
 mod agent;
-mod door;
 mod guests;
 mod observers;
 mod ready;
 mod serving;
 
+pub use acceptor::{Sockets, raise_descriptor_limit};
 pub use admission::{Admission, Applicant, Event, Share};
 pub use agent::{Agent, Caller};
-pub use door::{Sockets, raise_descriptor_limit};
 pub use observers::{Peer, deliver, listen_at, listen_for, public_name};
 pub use ready::readable;
 pub use serving::{Broker, Serving, open_socket};
@@ -25,10 +25,10 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use zerocopy::IntoBytes;
 
-use self::door::{Door, Silent};
-use self::observers::Seen;
+use self::acceptor::{Acceptor, Silent};
+use self::observers::Observed;
 use self::ready::is_readable;
-use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, Token, Welcome, Wish, Word};
+use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, RequestMessage, Token, Welcome, Word};
 use crate::{Deferral, Interface, LeftFrames, Refusal, Route};
 
 /// How long a first program may take to join a broker that serves nobody yet.
@@ -157,7 +157,7 @@ pub trait Backing {
         &mut self,
         asker: Asker<'_>,
         stack: Option<u16>,
-        wish: Wish,
+        request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Asked<Self::Waiting, Self::Error>;
 
@@ -172,7 +172,7 @@ pub trait Backing {
 }
 
 /// What a connection has become.
-enum State<W> {
+enum Session<W> {
     Leash,
     /// `overfly run`: its program is served as long as this stands.
     Lease,
@@ -199,10 +199,10 @@ struct Connection<W> {
     /// Whose it is.
     peer: Option<Peer>,
     /// Once the process shows itself.
-    seen: Option<Seen>,
+    observed: Option<Observed>,
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
-    state: State<W>,
+    session: Session<W>,
     /// It has ended its connections itself.
     finished: bool,
     over: bool,
@@ -210,9 +210,9 @@ struct Connection<W> {
 
 impl<W> Connection<W> {
     fn stack(&self) -> Option<u16> {
-        match self.state {
-            State::Client { stack, .. } => stack,
-            State::Leash | State::Lease => None,
+        match self.session {
+            Session::Client { stack, .. } => stack,
+            Session::Leash | Session::Lease => None,
         }
     }
 
@@ -241,7 +241,7 @@ pub struct Service<B: Backing> {
     // Dropped in this order: who waits at the sockets to join finds nobody there only when the interface is free again.
     backing: B,
     connections: Vec<Connection<B::Waiting>>,
-    door: Door,
+    acceptor: Acceptor,
     counters: Arc<Mutex<Counters>>,
     term: Term,
     programs: Vec<Program>,
@@ -286,7 +286,7 @@ impl<B: Backing> Service<B> {
         Service {
             backing,
             connections: Vec::new(),
-            door: Door::new(sockets),
+            acceptor: Acceptor::new(sockets),
             counters: Arc::default(),
             term,
             programs: Vec::new(),
@@ -336,7 +336,7 @@ impl<B: Backing> Service<B> {
             }
             let heard: Vec<Silent> = {
                 let mut ready = silent.iter();
-                self.door.silent.extract_if(.., |_| ready.next() == Some(&true)).collect()
+                self.acceptor.silent.extract_if(.., |_| ready.next() == Some(&true)).collect()
             };
             for silent in heard {
                 self.greet(silent);
@@ -345,7 +345,7 @@ impl<B: Backing> Service<B> {
             let has_served = self.has_served();
             for index in (0..self.connections.len()).rev() {
                 // The last lease hears the end, when all is as it was before.
-                let stays = has_served && matches!(self.connections[index].state, State::Lease);
+                let stays = has_served && matches!(self.connections[index].session, Session::Lease);
                 if self.connections[index].over && !stays {
                     let connection = self.connections.swap_remove(index);
                     self.end(connection);
@@ -354,14 +354,14 @@ impl<B: Backing> Service<B> {
             if has_served {
                 return;
             }
-            let late = self.door.close_late();
+            let late = self.acceptor.close_late();
             if private.contains(&true) {
-                self.door.admit(false);
+                self.acceptor.admit(false);
             }
             if public.contains(&true) {
-                self.door.admit(true);
+                self.acceptor.admit(true);
             }
-            let (admitted, refused) = (self.door.admitted, self.door.refused);
+            let (admitted, refused) = (self.acceptor.admitted, self.acceptor.refused);
             self.count(|counters| {
                 counters.greetings_refused += late;
                 counters.undoing_failed += failed;
@@ -374,13 +374,13 @@ impl<B: Backing> Service<B> {
     /// first word, which connections have (each with its process's death), and what the backing watches.
     fn wait(&mut self, stop: Option<&OwnedFd>) -> [Vec<bool>; 6] {
         let pause = self.pause();
-        let open = self.door.is_open();
-        let Sockets { listener, public, .. } = &self.door.sockets;
+        let open = self.acceptor.is_open();
+        let Sockets { listener, public, .. } = &self.acceptor.sockets;
         let parts: [Vec<BorrowedFd<'_>>; 6] = [
             stop.iter().map(AsFd::as_fd).collect(),
             open.then(|| listener.as_fd()).into_iter().collect(),
             public.as_ref().filter(|_| open).map(AsFd::as_fd).into_iter().collect(),
-            self.door.silent.iter().map(|silent| silent.socket.as_fd()).collect(),
+            self.acceptor.silent.iter().map(|silent| silent.socket.as_fd()).collect(),
             // Two places for each connection, so that results are found by number.
             self.connections
                 .iter()
@@ -396,7 +396,7 @@ impl<B: Backing> Service<B> {
         if let Term::Endless = self.term {
             eprintln!("overfly: {line}");
         }
-        let leases = self.connections.iter().filter(|one| !one.over && matches!(one.state, State::Lease));
+        let leases = self.connections.iter().filter(|one| !one.over && matches!(one.session, Session::Lease));
         for lease in leases {
             // One that is stopped misses it.
             deliver(&lease.socket, News::new(line).as_bytes(), &[]);
@@ -412,10 +412,10 @@ impl<B: Backing> Service<B> {
             Term::Endless | Term::Last | Term::Standing => None,
         };
         let waits = |one: &Connection<B::Waiting>| {
-            matches!(one.state, State::Client { waiting: Some(_), .. }) && !one.over
+            matches!(one.session, Session::Client { waiting: Some(_), .. }) && !one.over
         };
         let waiting = self.connections.iter().any(waits).then_some(WAITING_PAUSE);
-        [self.door.pause(), self.backing.pause(), first, waiting].into_iter().flatten().min()
+        [self.acceptor.pause(), self.backing.pause(), first, waiting].into_iter().flatten().min()
     }
 
     /// It was told to stop: its clients hand over to the kernel what they have, and their programs go on without it.
@@ -425,7 +425,7 @@ impl<B: Backing> Service<B> {
         self.spread(
             "the broker ends: connections continue on the kernel's stack, and new ones are accelerated once there is another one",
         );
-        for one in self.connections.iter().filter(|one| matches!(one.state, State::Client { .. })) {
+        for one in self.connections.iter().filter(|one| matches!(one.session, Session::Client { .. })) {
             deliver(&one.socket, &Word::Farewell.to_bytes(), &[]);
         }
     }
@@ -437,7 +437,7 @@ impl<B: Backing> Service<B> {
 
     /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
     fn let_go_of_programs(&mut self) {
-        let ended = |one: &&Connection<B::Waiting>| one.over && matches!(one.state, State::Lease);
+        let ended = |one: &&Connection<B::Waiting>| one.over && matches!(one.session, Session::Lease);
         let ended = self.connections.iter().filter(ended).map(|its| (its.program, its.peer));
         let (numbers, peers): (Vec<u64>, Vec<Option<Peer>>) = ended.unzip();
         if numbers.is_empty() {
@@ -542,13 +542,13 @@ impl<B: Backing> Service<B> {
             }
         };
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
-        let wish = match connection.state {
-            State::Client { waiting: None, .. } => Request::parse(message),
+        let request = match connection.session {
+            Session::Client { waiting: None, .. } => RequestMessage::parse(message),
             // A leash and a lease say nothing more, and a client waits for its answer.
-            State::Leash | State::Lease | State::Client { .. } => None,
+            Session::Leash | Session::Lease | Session::Client { .. } => None,
         };
-        match wish {
-            Some(wish) => self.serve(index, wish, descriptors),
+        match request {
+            Some(request) => self.serve(index, request, descriptors),
             None => {
                 connection.over = true;
                 self.count(|counters| counters.messages_refused += 1);
@@ -556,23 +556,23 @@ impl<B: Backing> Service<B> {
         }
     }
 
-    fn serve(&mut self, index: usize, wish: Wish, descriptors: Vec<OwnedFd>) {
-        let share = match wish.kind {
+    fn serve(&mut self, index: usize, request: Request, descriptors: Vec<OwnedFd>) {
+        let share = match request.kind {
             Kind::OpenStack => self.has_share(self.connections[index].program),
             _ => Ok(()),
         };
         let Service { backing, connections, .. } = self;
         let connection = &mut connections[index];
         let stack = connection.stack();
-        let delivered = match wish.kind {
+        let delivered = match request.kind {
             Kind::Interface => {
                 let welcome = Welcome::new(&backing.interface());
                 deliver(&connection.socket, welcome.as_bytes(), &[])
             }
-            Kind::Show => match connection.peer.map(Seen::new) {
-                Some(Ok(seen)) => {
-                    let delivered = seen.deliver(&connection.socket, stack);
-                    connection.seen = Some(seen);
+            Kind::Show => match connection.peer.map(Observed::new) {
+                Some(Ok(observed)) => {
+                    let delivered = observed.deliver(&connection.socket, stack);
+                    connection.observed = Some(observed);
                     delivered
                 }
                 Some(Err(error)) => {
@@ -593,7 +593,7 @@ impl<B: Backing> Service<B> {
             Kind::OpenStack => {
                 match share.and_then(|()| backing.open_stack(connection.asker()).map_err(Into::into)) {
                     Ok((opened, delivered)) => {
-                        connection.state = State::Client { stack: Some(opened), waiting: None };
+                        connection.session = Session::Client { stack: Some(opened), waiting: None };
                         delivered
                     }
                     Err(denial) => {
@@ -605,10 +605,10 @@ impl<B: Backing> Service<B> {
                     }
                 }
             }
-            _ => match backing.ask(connection.asker(), stack, wish, descriptors) {
+            _ => match backing.ask(connection.asker(), stack, request, descriptors) {
                 Asked::Now(outcome) => return self.reply(index, outcome.map_err(Into::into)),
                 Asked::Later(begun) => {
-                    connection.state = State::Client { stack, waiting: Some(begun) };
+                    connection.session = Session::Client { stack, waiting: Some(begun) };
                     return;
                 }
             },
@@ -620,7 +620,7 @@ impl<B: Backing> Service<B> {
     /// Goes on with what a connection waits for.
     fn look_after(&mut self, index: usize) {
         let connection = &mut self.connections[index];
-        let State::Client { stack, waiting: waiting @ Some(_) } = &mut connection.state else { return };
+        let Session::Client { stack, waiting: waiting @ Some(_) } = &mut connection.session else { return };
         if connection.over {
             *waiting = None;
             return;
@@ -656,9 +656,9 @@ impl<B: Backing> Service<B> {
 
     /// Undoes everything that a connection asked for.
     fn end(&mut self, connection: Connection<B::Waiting>) {
-        let stack = match connection.state {
-            State::Client { stack: Some(stack), .. } => stack,
-            State::Lease => {
+        let stack = match connection.session {
+            Session::Client { stack: Some(stack), .. } => stack,
+            Session::Lease => {
                 // It waits to hear that others go on.
                 deliver(&connection.socket, Reply::yes(None).as_bytes(), &[]);
                 return;

@@ -65,7 +65,7 @@ enum Search {
 
 /// What to do about an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Claim {
+pub(crate) enum Belief {
     /// It says nothing new, or nothing that can be.
     Ignored,
     /// [`PathMtu::size`] has become smaller: what is outstanding is to be cut anew and sent again.
@@ -94,7 +94,7 @@ impl PathMtu {
 
     /// ICMP's Packet Too Big, or Fragmentation Needed, about a packet of `quoted` bytes (its header's total length); the next
     /// link takes `told` bytes, 0 if it does not say. [`is_plausible`] comes before.
-    pub(crate) fn too_big(&mut self, now: Tick, told: u16, quoted: u16) -> Claim {
+    pub(crate) fn too_big(&mut self, now: Tick, told: u16, quoted: u16) -> Belief {
         let told = if told == 0 && !self.is_ipv6 {
             // RFC 1191 section 5: an old router. The plateau below what was too large.
             below(quoted.min(self.size))
@@ -103,7 +103,7 @@ impl PathMtu {
         };
         if self.is_ipv6 && told < IPV6_MIN {
             // RFC 8201 section 4: no link takes so little.
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         let told = told.max(floor(self.is_ipv6));
         if let Search::Probing { size, refused, .. } = &mut self.search
@@ -113,18 +113,18 @@ impl PathMtu {
             *refused = true;
             self.limit = told;
             self.lost_probes = 0;
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         if told >= self.size {
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         if self.is_confirmed {
             // RFC 5927 section 7.2: the path took more before. Only if segments are in fact lost is it believed.
             self.search = Search::Claimed { size: told };
-            return Claim::Doubted;
+            return Belief::Doubted;
         }
         self.believe(now, told);
-        Claim::Believed
+        Belief::Believed
     }
 
     /// `una` moved there. `is_full` says that a packet of [`PathMtu::size`] is among what was acknowledged. True if the size has
@@ -270,9 +270,9 @@ impl<O: Owner> Turn<'_, O> {
         let size = self.packet_size();
         let path = self.path_or_new(size);
         match path.too_big(now, u16::try_from(told).unwrap_or(u16::MAX), size) {
-            Claim::Ignored => self.shared.counters.drop_icmp += 1,
-            Claim::Doubted => {}
-            Claim::Believed => self.follow_path(),
+            Belief::Ignored => self.shared.counters.drop_icmp += 1,
+            Belief::Doubted => {}
+            Belief::Believed => self.follow_path(),
         }
     }
 
@@ -454,7 +454,7 @@ mod tests {
     #[test]
     fn first_claim_is_believed_and_looked_at_again_after_ten_minutes() {
         let mut mtu = ipv4();
-        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Believed);
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Belief::Believed);
         assert_eq!(mtu.size(), 1400);
         mtu.acknowledged(at(1), true);
         assert_eq!(mtu.probe(NOW.after(Ticks(RAISE_AFTER.0 - 1))), None);
@@ -468,7 +468,7 @@ mod tests {
     fn claim_against_the_evidence_waits_for_a_timeout() {
         let mut mtu = ipv4();
         mtu.acknowledged(at(1), true);
-        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Doubted);
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Belief::Doubted);
         assert_eq!(mtu.size(), 1500);
         assert!(!mtu.timed_out(NOW, false, false));
         assert!(mtu.timed_out(NOW, true, false));
@@ -478,7 +478,7 @@ mod tests {
     #[test]
     fn progress_refutes_a_claim() {
         let mut mtu = PathMtu::new(false, 1500, true);
-        assert_eq!(mtu.too_big(NOW, 552, 1500), Claim::Doubted);
+        assert_eq!(mtu.too_big(NOW, 552, 1500), Belief::Doubted);
         assert!(!mtu.acknowledged(at(1), false));
         assert!(!mtu.acknowledged(at(2), true));
         assert!(!mtu.timed_out(NOW, true, false));
@@ -489,19 +489,19 @@ mod tests {
     fn claims_that_cannot_be_are_ignored() {
         let mut mtu = PathMtu::new(true, 1500, false);
         for told in [0, 68, 1279, 1500, 1501, u16::MAX] {
-            assert_eq!(mtu.too_big(NOW, told, 1500), Claim::Ignored);
+            assert_eq!(mtu.too_big(NOW, told, 1500), Belief::Ignored);
             assert_eq!(mtu.size(), 1500);
         }
-        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Believed);
-        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Ignored);
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Belief::Believed);
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Belief::Ignored);
     }
 
     #[test]
     fn ipv4_never_goes_below_its_minimum() {
         let mut mtu = ipv4();
-        assert_eq!(mtu.too_big(NOW, 68, 1500), Claim::Believed);
+        assert_eq!(mtu.too_big(NOW, 68, 1500), Belief::Believed);
         assert_eq!(mtu.size(), 552);
-        assert_eq!(mtu.too_big(NOW, 68, 552), Claim::Ignored);
+        assert_eq!(mtu.too_big(NOW, 68, 552), Belief::Ignored);
         for in_a_row in 1..20 {
             assert!(!mtu.timed_out(NOW, true, in_a_row >= 3));
         }
@@ -512,7 +512,7 @@ mod tests {
     fn routers_that_do_not_say_are_answered_with_plateaus() {
         let mut mtu = ipv4();
         let mut sizes = vec![];
-        while mtu.too_big(NOW, 0, mtu.size()) == Claim::Believed {
+        while mtu.too_big(NOW, 0, mtu.size()) == Belief::Believed {
             sizes.push(mtu.size());
         }
         assert_eq!(sizes, [1492, 1480, 1462, 1450, 1440, 1420, 1400, 1380, 1280, 1006, 576, 552]);
@@ -588,12 +588,12 @@ mod tests {
         let later = NOW.after(RAISE_AFTER);
         let size = mtu.probe(later).unwrap();
         mtu.probe_sent(size, at(9));
-        assert_eq!(mtu.too_big(later, 1340, size), Claim::Ignored);
+        assert_eq!(mtu.too_big(later, 1340, size), Belief::Ignored);
         assert_eq!((mtu.size(), mtu.probe(later)), (1300, None), "its data is still missing");
         mtu.probe_lost();
         assert_eq!(mtu.probe(later), Some(1340));
         mtu.probe_sent(1340, at(20));
-        assert_eq!(mtu.too_big(later, 1310, 1340), Claim::Ignored);
+        assert_eq!(mtu.too_big(later, 1310, 1340), Belief::Ignored);
         assert!(!mtu.acknowledged(at(20), true), "by a repetition");
         assert_eq!((mtu.size(), mtu.probe(later)), (1300, Some(1310)));
     }
@@ -613,7 +613,7 @@ mod tests {
     fn jumbo_and_loopback_sizes_are_reached() {
         for max in [9000, 9216, 65_535] {
             let mut mtu = PathMtu::new(true, max, false);
-            assert_eq!(mtu.too_big(NOW, 1280, max), Claim::Believed);
+            assert_eq!(mtu.too_big(NOW, 1280, max), Belief::Believed);
             mtu.acknowledged(at(1), true);
             search(&mut mtu, NOW.after(RAISE_AFTER), max);
             assert_eq!(mtu.size(), max);
