@@ -6,7 +6,9 @@ mod admission;
 mod agent;
 mod guests;
 mod observers;
+mod programs;
 mod ready;
+mod requests;
 mod serving;
 
 pub use acceptor::{Sockets, raise_descriptor_limit};
@@ -28,13 +30,11 @@ use zerocopy::IntoBytes;
 use self::acceptor::{Acceptor, Silent};
 use self::observers::Observed;
 use self::ready::is_readable;
-use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, RequestMessage, Token, Welcome, Word};
+use crate::message::{MESSAGE_LEN_MAX, News, Reply, Request, Token, Word};
 use crate::{Deferral, Interface, LeftFrames, Refusal, Route};
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
-/// Why a process out of the broker's sight gets nothing.
-const UNSEEN: &str = "a process that nobody sees";
 /// How long a broker that was told to end waits for its clients to hand over what they have.
 const PARTING: Duration = Duration::from_secs(20);
 
@@ -471,187 +471,8 @@ impl<B: Backing> Service<B> {
         }
     }
 
-    /// What a program gets that wants to be served.
-    ///
-    /// # Errors
-    /// Says why it is not.
-    fn judge(&mut self, socket: &OwnedFd, peer: Option<Peer>) -> Result<Option<(u32, Share)>, String> {
-        const NOT_OURS: &str =
-            "the programs of this interface are another user's, or run over another version of Overfly";
-        let Some(admission) = &mut self.admission else {
-            return if peer.is_some_and(Peer::may_join) { Ok(None) } else { Err(NOT_OURS.to_owned()) };
-        };
-        let process = peer.and_then(|peer| peer.handle(socket));
-        let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
-        let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
-        let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
-        let judged = match self.term {
-            Term::Parting(_) => Err("the broker was told to end, and takes no more programs".to_owned()),
-            _ => admission.judge(&applicant),
-        };
-        match judged {
-            Ok(share) => {
-                let share = share.map(|share| (applicant.user, share));
-                admission.note(Event::Begun(applicant));
-                Ok(share)
-            }
-            Err(reason) => {
-                admission.note(Event::Refused(applicant, reason.clone()));
-                Err(reason)
-            }
-        }
-    }
-
-    /// Whether a program has room for one more stack.
-    ///
-    /// # Errors
-    /// That it has not.
-    fn has_share(&self, program: u64) -> Result<(), Denial> {
-        let share_of = |number: u64| self.programs.iter().find(|its| its.number == number)?.share.as_ref();
-        let Some((user, share)) = share_of(program) else { return Ok(()) };
-        let same = |one: &&Connection<B::Waiting>| {
-            let its = share_of(one.program);
-            one.stack().is_some() && its.is_some_and(|(its, other)| its == user && other.rule == share.rule)
-        };
-        if self.connections.iter().filter(same).count() < usize::from(share.stacks) {
-            return Ok(());
-        }
-        Err(Denial::new(
-            Refusal::NoStack,
-            format!(
-                "this user's programs have the {} stacks that the broker's policy gives them: let fewer processes use the interface, or raise `stacks` there",
-                share.stacks
-            ),
-        ))
-    }
-
     fn count(&self, change: impl FnOnce(&mut Counters)) {
         change(&mut lock(&self.counters));
-    }
-
-    /// Reads one message of a connection and does what it says.
-    fn hear(&mut self, index: usize) {
-        let mut bytes = [0; MESSAGE_LEN_MAX];
-        let connection = &mut self.connections[index];
-        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
-            Ok((length, descriptors)) if length > 0 => (length, descriptors),
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            _ => {
-                connection.over = true;
-                return;
-            }
-        };
-        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
-        let request = match connection.session {
-            Session::Client { waiting: None, .. } => RequestMessage::parse(message),
-            // A leash and a lease say nothing more, and a client waits for its answer.
-            Session::Leash | Session::Lease | Session::Client { .. } => None,
-        };
-        match request {
-            Some(request) => self.serve(index, request, descriptors),
-            None => {
-                connection.over = true;
-                self.count(|counters| counters.messages_refused += 1);
-            }
-        }
-    }
-
-    fn serve(&mut self, index: usize, request: Request, descriptors: Vec<OwnedFd>) {
-        let share = match request.kind {
-            Kind::OpenStack => self.has_share(self.connections[index].program),
-            _ => Ok(()),
-        };
-        let Service { backing, connections, .. } = self;
-        let connection = &mut connections[index];
-        let stack = connection.stack();
-        let delivered = match request.kind {
-            Kind::Interface => {
-                let welcome = Welcome::new(&backing.interface());
-                deliver(&connection.socket, welcome.as_bytes(), &[])
-            }
-            Kind::Show => match connection.peer.map(Observed::new) {
-                Some(Ok(observed)) => {
-                    let delivered = observed.deliver(&connection.socket, stack);
-                    connection.observed = Some(observed);
-                    delivered
-                }
-                Some(Err(error)) => {
-                    return self.reply(index, Err(Denial::new(Refusal::Other, error.to_string())));
-                }
-                None => return self.reply(index, Err(Denial::new(Refusal::StackState, UNSEEN))),
-            },
-            Kind::Finish => {
-                connection.finished = true;
-                return self.reply(index, Ok(None));
-            }
-            Kind::OpenStack if let Some(stack) = stack => {
-                match backing.renew_stack(connection.asker(), stack) {
-                    Ok(delivered) => delivered,
-                    Err(error) => return self.reply(index, Err(error.into())),
-                }
-            }
-            Kind::OpenStack => {
-                match share.and_then(|()| backing.open_stack(connection.asker()).map_err(Into::into)) {
-                    Ok((opened, delivered)) => {
-                        connection.session = Session::Client { stack: Some(opened), waiting: None };
-                        delivered
-                    }
-                    Err(denial) => {
-                        if let Some(peer) = connection.peer {
-                            let (process, user, reason) = (peer.number(), peer.user, denial.reason.clone());
-                            self.note(Event::NoStack { process, user, reason });
-                        }
-                        return self.reply(index, Err(denial));
-                    }
-                }
-            }
-            _ => match backing.ask(connection.asker(), stack, request, descriptors) {
-                Asked::Now(outcome) => return self.reply(index, outcome.map_err(Into::into)),
-                Asked::Later(begun) => {
-                    connection.session = Session::Client { stack, waiting: Some(begun) };
-                    return;
-                }
-            },
-        };
-        self.count(|counters| counters.requests_granted += 1);
-        self.note_delivery(index, delivered);
-    }
-
-    /// Goes on with what a connection waits for.
-    fn look_after(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        let Session::Client { stack, waiting: waiting @ Some(_) } = &mut connection.session else { return };
-        if connection.over {
-            *waiting = None;
-            return;
-        }
-        let stack = *stack;
-        let Some(outcome) = waiting.as_mut().and_then(|begun| self.backing.go_on(stack, begun)) else {
-            return;
-        };
-        *waiting = None;
-        self.reply(index, outcome.map_err(Into::into));
-    }
-
-    fn reply(&mut self, index: usize, outcome: Outcome<Denial>) {
-        let granted = outcome.is_ok();
-        let reply = match outcome {
-            Ok(route) => Reply::yes(route),
-            Err(Denial { refusal, reason }) => Reply::no(refusal, &reason),
-        };
-        self.count(|counters| {
-            counters.requests_granted += u64::from(granted);
-            counters.requests_refused += u64::from(!granted);
-        });
-        let delivered = deliver(&self.connections[index].socket, reply.as_bytes(), &[]);
-        self.note_delivery(index, delivered);
-    }
-
-    fn note_delivery(&mut self, index: usize, delivered: bool) {
-        if !delivered {
-            self.connections[index].over = true;
-            self.count(|counters| counters.answers_undelivered += 1);
-        }
     }
 
     /// Undoes everything that a connection asked for.

@@ -3,12 +3,12 @@
 use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::congestion::{Ack, CongestionControl, Newest};
-use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Event, Owner};
 use crate::receive::Arrival;
 use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES, Recovery};
 use crate::sequence::{Sequence, at_or_before, before};
+use crate::shared::{Turn, Verdict};
 use crate::time::{Deadline, Micros};
 
 /// An acknowledgment that needs a closer look.

@@ -5,14 +5,11 @@
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
 
-use overfly_wire::tcp::{Flags as TcpFlags, Options};
-
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::flow::{Flags, Flow, State};
 use crate::owner::FlowId;
 use crate::sequence::distance;
 use crate::time::Instant;
-use crate::transmit::Answer;
 use crate::tuple::Tuple;
 
 /// How far our FIN has come.
@@ -127,26 +124,6 @@ impl Engine {
             self.forget(flow);
         }
         has_place
-    }
-}
-
-impl Shared {
-    /// What tells the flow's peer that it has ended, if there is anything to tell.
-    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
-        // A SYN-SENT flow just goes.
-        if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return None;
-        }
-        Some(Answer::Tcp {
-            next_hop: flow.next_hop,
-            tuple: flow.tuple,
-            sequence: flow.send_next,
-            acknowledgment: flow.receive_next,
-            flags: TcpFlags::RST | TcpFlags::ACK,
-            window: 0,
-            // RFC 7323 section 3.2: SHOULD.
-            options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
-        })
     }
 }
 

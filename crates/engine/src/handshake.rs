@@ -2,18 +2,20 @@
 
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Timestamps};
 
+use crate::answers::Answer;
 use crate::config::{Ecn, SynCookies};
 use crate::congestion::CongestionControl;
 use crate::cookies::{self, Offer};
-use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
+use crate::engine::Engine;
 use crate::fastopen::{Cookie, Validity};
 use crate::flow::{Flags, Flow, State};
 use crate::owner::{Act, Event, Failure, ListenerId, Owner};
 use crate::path_mtu;
 use crate::receive::Arrival;
 use crate::sequence::{Sequence, at_or_before, before, distance, later};
+use crate::shared::{NO_LISTENER, Shared, Turn, Verdict};
+use crate::sizes::window_shift;
 use crate::time::{Deadline, Instant};
-use crate::transmit::Answer;
 
 /// The least MSS that is believed: less would make every byte a segment.
 pub(crate) const MIN_MSS: u16 = 64;
@@ -292,7 +294,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.shared.learn_from_syn(self.now, flow, arrival);
         let config = &self.shared.config;
-        if flow.flags.has(Flags::NO_NEXT_HOP) || config.arp || config.loopback {
+        if flow.flags.has(Flags::NO_NEXT_HOP) || config.alone || config.loopback {
             // Where a kernel shares the link, it has said where the peer is; else whoever answers is there.
             flow.next_hop = arrival.next_hop;
         }

@@ -6,11 +6,12 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::congestion::{Bbr, Delivered, Newest, Transmission};
-use crate::engine::{Engine, Turn};
+use crate::engine::Engine;
 use crate::flow::{Flags, Flow};
 use crate::owner::{FlowId, Owner};
 use crate::recovery::{CongestionState, Losses, Recovery};
 use crate::sequence::Sequence;
+use crate::shared::Turn;
 use crate::time::Instant;
 
 /// Flows that wait for their turn, the earliest first. One that has gone may still stand here.

@@ -6,11 +6,11 @@
 //! box.
 
 use crate::congestion::CongestionControl;
-use crate::engine::Turn;
 use crate::flow::{Flags, Flow};
 use crate::handshake::{MIN_MSS, TIMESTAMPS_LEN};
 use crate::owner::Owner;
 use crate::sequence::{Sequence, at_or_before, before};
+use crate::shared::Turn;
 use crate::time::{Tick, Ticks};
 use crate::tuple::Tuple;
 

@@ -3,12 +3,12 @@
 use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::autotune::Autotune;
-use crate::engine::{NO_LISTENER, Turn, Verdict};
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
 use crate::owner::{Act, Event, Failure, Owner, REFUSED};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
 use crate::sequence::{Sequence, at_or_before, before, distance, later};
+use crate::shared::{NO_LISTENER, Turn, Verdict};
 use crate::time::{Deadline, Ticks, is_older};
 
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.

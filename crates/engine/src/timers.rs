@@ -1,10 +1,10 @@
 //! What happens when time has passed: retransmission, loss probes, the persist timer, keep-alive, and the last states.
 
 use crate::congestion::CongestionControl;
-use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Failure, Owner};
 use crate::recovery::{CongestionState, Recovery};
+use crate::shared::{Turn, Verdict};
 use crate::time::{Deadline, Micros, Tick, Ticks};
 
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.

@@ -63,7 +63,7 @@ impl Owner for Clients {
 fn server_with(end: End, site: Site) -> Shard<End> {
     // No kernel stands beside it: it refuses by itself.
     let config =
-        Config { arp: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
+        Config { alone: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
     let mut engine = Engine::new(config).unwrap();
     engine.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap();
     let stack = Stack { engine, wire: end, local: SERVER.into(), ports: Ports::none(), epoch_ns: 0 };
