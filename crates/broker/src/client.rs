@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::conversation::{greet, hear, hear_with_descriptors, is_silent, move_up, tell, tell_with};
 use crate::message::{
-    self, Kind, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart, Welcome, Wish, Word,
+    self, Kind, MemifPart, Reply, Request, RequestMessage, Role, ShownPart, StackPart, TapPart, Welcome, Word,
 };
 use crate::{Cluster, Error, Interface, Protocol, Route};
 
@@ -37,20 +37,20 @@ pub enum Sockets {
 }
 
 /// What a stack is given, or a part of it.
-enum Given {
+enum Grant {
     Queue(message::Part),
     Memif(overfly_link::memif::Address),
     Tap,
 }
 
-impl Given {
-    fn parse(bytes: &[u8]) -> Result<Given, Error> {
+impl Grant {
+    fn parse(bytes: &[u8]) -> Result<Grant, Error> {
         if TapPart::parse(bytes) {
-            return Ok(Given::Tap);
+            return Ok(Grant::Tap);
         }
         match MemifPart::parse(bytes) {
-            Some(address) => Ok(Given::Memif(address)),
-            None => StackPart::parse(bytes).map(Given::Queue),
+            Some(address) => Ok(Grant::Memif(address)),
+            None => StackPart::parse(bytes).map(Grant::Queue),
         }
     }
 }
@@ -73,7 +73,7 @@ pub struct Client {
     interface: Interface,
     cluster: Cluster,
     /// Came while an answer was waited for.
-    gifts: VecDeque<Gift>,
+    passed: VecDeque<PassedConnection>,
     /// The stack has new sockets that nobody has fetched.
     renewed: bool,
     /// The broker ends, or has ended.
@@ -91,7 +91,7 @@ pub enum Parting {
 
 /// A connection of the kernel's that a listener of this process is to accept.
 #[derive(Debug)]
-pub struct Gift {
+pub struct PassedConnection {
     /// Where the listener is, as it was said in [`Client::listen`].
     pub listener: SocketAddr,
     /// The peer.
@@ -126,8 +126,8 @@ impl Client {
     /// The client that a broker has welcomed.
     #[must_use]
     pub fn welcomed(Greeted(socket): Greeted, interface: Interface) -> Client {
-        let (cluster, gifts) = (Cluster::default(), VecDeque::new());
-        Client { socket, interface, cluster, gifts, renewed: false, parting: None }
+        let (cluster, passed) = (Cluster::default(), VecDeque::new());
+        Client { socket, interface, cluster, passed, renewed: false, parting: None }
     }
 
     /// The interface, as it was at the beginning or at the last [`Client::refresh_interface`].
@@ -141,7 +141,7 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`], [`Error::Protocol`].
     pub fn refresh_interface(&mut self) -> Result<&Interface, Error> {
-        self.say(&Wish::new(Kind::Interface))?;
+        self.say(&Request::new(Kind::Interface))?;
         self.interface = self.answer(Welcome::parse)?.0;
         Ok(&self.interface)
     }
@@ -151,14 +151,14 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`] if all are taken, [`Error::Gone`], [`Error::Protocol`].
     pub fn open_stack(&mut self) -> Result<Sockets, Error> {
-        self.say(&Wish::new(Kind::OpenStack))?;
+        self.say(&Request::new(Kind::OpenStack))?;
         let mut queues = Vec::new();
         let (mut pulses, mut long_frames) = (None, None);
         loop {
-            let part = match self.answer(Given::parse)? {
-                (Given::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
-                (Given::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
-                (Given::Queue(part), [Some(socket), Some(pool), array, packets, ..]) => {
+            let part = match self.answer(Grant::parse)? {
+                (Grant::Memif(address), [Some(socket), ..]) => return Ok(Sockets::Memif { socket, address }),
+                (Grant::Tap, [Some(queue), Some(channel), ..]) => return Ok(Sockets::Tap { queue, channel }),
+                (Grant::Queue(part), [Some(socket), Some(pool), array, packets, ..]) => {
                     pulses = pulses.or(array);
                     long_frames = long_frames.or(packets);
                     queues.push(QueueSockets { socket, pool });
@@ -197,7 +197,8 @@ impl Client {
     /// [`Error::Protocol`].
     pub fn listen(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
         let cluster = self.cluster;
-        self.ask(&Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) }).map(|_| ())
+        self.ask(&Request { protocol, v6only, local: address, cluster, ..Request::new(Kind::Listen) })
+            .map(|_| ())
     }
 
     /// As [`Client::listen`], for who is not the broker's user: `socket`, which is the kernel's at that address and with TCP
@@ -213,8 +214,8 @@ impl Client {
         v6only: bool,
     ) -> Result<(), Error> {
         let cluster = self.cluster;
-        let wish = Wish { protocol, v6only, local: address, cluster, ..Wish::new(Kind::Listen) };
-        self.ask_as(socket, &wish).map(|_| ())
+        let request = Request { protocol, v6only, local: address, cluster, ..Request::new(Kind::Listen) };
+        self.ask_as(socket, &request).map(|_| ())
     }
 
     /// No more of them. TCP connections that exist stay. Say the same as in [`Client::listen`].
@@ -222,7 +223,7 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`], [`Error::Protocol`].
     pub fn unlisten(&mut self, protocol: Protocol, address: SocketAddr, v6only: bool) -> Result<(), Error> {
-        self.ask(&Wish { protocol, v6only, local: address, ..Wish::new(Kind::Unlisten) }).map(|_| ())
+        self.ask(&Request { protocol, v6only, local: address, ..Request::new(Kind::Unlisten) }).map(|_| ())
     }
 
     /// Finds the way to `remote` and has the connection's frames come to this process's stack. Waits for up to a second if
@@ -250,7 +251,7 @@ impl Client {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<Route, Error> {
-        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
+        self.ask(&Request { protocol, local, remote, ..Request::new(Kind::Connect) })
     }
 
     /// As [`Client::connect_flow_from`], for who is not the broker's user: `socket`, which is bound to the local port in the
@@ -265,7 +266,7 @@ impl Client {
         local: SocketAddr,
         remote: SocketAddr,
     ) -> Result<Route, Error> {
-        self.ask_as(socket, &Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
+        self.ask_as(socket, &Request { protocol, local, remote, ..Request::new(Kind::Connect) })
     }
 
     /// The connection is over.
@@ -279,7 +280,7 @@ impl Client {
         remote: SocketAddr,
     ) -> Result<(), Error> {
         let local = anywhere(remote, local_port);
-        self.ask(&Wish { protocol, local, remote, ..Wish::new(Kind::Disconnect) }).map(|_| ())
+        self.ask(&Request { protocol, local, remote, ..Request::new(Kind::Disconnect) }).map(|_| ())
     }
 
     /// The process ends, and its connections have: of what the broker remembers of the stack no peer has to be told. Whoever
@@ -288,7 +289,7 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`], [`Error::Protocol`].
     pub fn finish(&mut self) -> Result<(), Error> {
-        self.ask(&Wish::new(Kind::Finish)).map(|_| ())
+        self.ask(&Request::new(Kind::Finish)).map(|_| ())
     }
 
     /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for up to a second if the next
@@ -297,7 +298,7 @@ impl Client {
     /// # Errors
     /// As [`Client::connect_flow`].
     pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
-        self.ask(&Wish { remote: SocketAddr::new(destination, 0), ..Wish::new(Kind::Route) })
+        self.ask(&Request { remote: SocketAddr::new(destination, 0), ..Request::new(Kind::Route) })
     }
 
     /// Has the kernel go on with a connection of this stack's: `socket`, a TCP socket in no connection, becomes it, and its
@@ -306,7 +307,7 @@ impl Client {
     /// # Errors
     /// [`Error::Refused`]: nothing has changed. [`Error::Gone`], [`Error::Protocol`].
     pub fn hand_over(&mut self, socket: BorrowedFd<'_>, connection: BorrowedFd<'_>) -> Result<(), Error> {
-        let request = Request::new(&Wish::new(Kind::HandOver));
+        let request = RequestMessage::new(&Request::new(Kind::HandOver));
         tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
         self.answer(Reply::parse).map(drop)
     }
@@ -316,7 +317,7 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`], [`Error::Protocol`].
     pub fn moves_pairs(&mut self) -> Result<bool, Error> {
-        match self.ask(&Wish::new(Kind::HandOverPair)) {
+        match self.ask(&Request::new(Kind::HandOverPair)) {
             Ok(_) => Ok(true),
             Err(Error::Refused { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -328,7 +329,7 @@ impl Client {
     /// # Errors
     /// As [`Client::hand_over`].
     pub fn hand_over_pair(&mut self, ends: &[PairEnd<'_>]) -> Result<(), Error> {
-        let request = Request::new(&Wish::new(Kind::HandOverPair));
+        let request = RequestMessage::new(&Request::new(Kind::HandOverPair));
         let descriptors: Vec<_> = ends.iter().flat_map(|end| [end.socket, end.file, end.holder]).collect();
         tell_with(self.socket.as_fd(), request.as_bytes(), &descriptors)?;
         self.answer(Reply::parse).map(drop)
@@ -345,7 +346,7 @@ impl Client {
         socket: BorrowedFd<'_>,
         connection: BorrowedFd<'_>,
     ) -> Result<(), Error> {
-        let request = Request::new(&Wish { local: listener, ..Wish::new(Kind::GiveAway) });
+        let request = RequestMessage::new(&Request { local: listener, ..Request::new(Kind::GiveAway) });
         tell_with(self.socket.as_fd(), request.as_bytes(), &[socket, connection])?;
         self.answer(Reply::parse).map(drop)
     }
@@ -360,17 +361,17 @@ impl Client {
         remote: SocketAddr,
         socket: BorrowedFd<'_>,
     ) -> Result<(), Error> {
-        let request = Request::new(&Wish { local: listener, remote, ..Wish::new(Kind::PassOn) });
+        let request = RequestMessage::new(&Request { local: listener, remote, ..Request::new(Kind::PassOn) });
         tell_with(self.socket.as_fd(), request.as_bytes(), &[socket])?;
         self.answer(Reply::parse).map(drop)
     }
 
     /// The next connection that another process gave to a listener of this one. Does not wait: [`Client::as_fd`] is readable
     /// when there may be one.
-    pub fn gift(&mut self) -> Option<Gift> {
-        while self.gifts.is_empty() {
+    pub fn passed_connection(&mut self) -> Option<PassedConnection> {
+        while self.passed.is_empty() {
             let heard = hear_with_descriptors(self.socket.as_fd(), RecvFlags::DONTWAIT, |bytes| {
-                unasked(bytes).ok_or(Error::Protocol("not a gift"))
+                unasked(bytes).ok_or(Error::Protocol("not a connection that was passed on"))
             });
             match heard {
                 Ok((message, [socket, ..])) => self.keep(message, socket),
@@ -382,24 +383,24 @@ impl Client {
                 }
             }
         }
-        self.gifts.pop_front()
+        self.passed.pop_front()
     }
 
     /// Whether something came before an answer that was waited for, and nobody has asked for it since: the connection will not be
     /// readable for it again.
     #[must_use]
     pub fn has_kept(&self) -> bool {
-        !self.gifts.is_empty() || self.renewed || self.parting.is_some()
+        !self.passed.is_empty() || self.renewed || self.parting.is_some()
     }
 
-    /// Whether the broker ends. As [`Client::gift`], which must have been asked before, this does not wait for the news.
+    /// Whether the broker ends. As [`Client::passed_connection`], which must have been asked before, this does not wait for the news.
     #[must_use]
     pub fn parting(&self) -> Option<Parting> {
         self.parting
     }
 
     /// The stack's new sockets, if the interface was gone and is there again; [`Client::interface`] is then as it is now. As
-    /// [`Client::gift`], which must have been asked before, this does not wait for the news.
+    /// [`Client::passed_connection`], which must have been asked before, this does not wait for the news.
     ///
     /// # Errors
     /// As [`Client::open_stack`].
@@ -412,10 +413,10 @@ impl Client {
 
     fn keep(&mut self, message: Unasked, socket: Option<OwnedFd>) {
         match (message, socket) {
-            (Unasked::Gift(listener, remote), Some(socket)) => {
-                self.gifts.push_back(Gift { listener, remote, socket });
+            (Unasked::Passed(listener, remote), Some(socket)) => {
+                self.passed.push_back(PassedConnection { listener, remote, socket });
             }
-            (Unasked::Gift(..), None) => {}
+            (Unasked::Passed(..), None) => {}
             (Unasked::Renewed, _) => self.renewed = true,
             (Unasked::Farewell, _) => self.parting = Some(Parting::Farewell),
         }
@@ -448,9 +449,9 @@ impl Client {
     /// # Errors
     /// [`Error::Gone`], [`Error::Protocol`], or what the kernel said.
     pub fn show(&mut self) -> Result<(OwnedFd, OwnedFd), Error> {
-        self.say(&Wish::new(Kind::Show))?;
+        self.say(&Request::new(Kind::Show))?;
         match self.answer(ShownPart::parse)? {
-            (Some(_), [Some(memory), Some(bell), ..]) => Ok((memory, bell)),
+            (Some(_), [Some(memory), Some(doorbell), ..]) => Ok((memory, doorbell)),
             _ => Err(Error::Protocol("a process without what it shows")),
         }
     }
@@ -461,24 +462,24 @@ impl Client {
         self.socket.as_fd()
     }
 
-    fn ask_as(&mut self, socket: BorrowedFd<'_>, wish: &Wish) -> Result<Route, Error> {
-        tell_with(self.socket.as_fd(), Request::new(wish).as_bytes(), &[socket])?;
+    fn ask_as(&mut self, socket: BorrowedFd<'_>, request: &Request) -> Result<Route, Error> {
+        tell_with(self.socket.as_fd(), RequestMessage::new(request).as_bytes(), &[socket])?;
         self.answer(Reply::parse).map(|(route, _)| route)
     }
 
-    fn ask(&mut self, wish: &Wish) -> Result<Route, Error> {
-        self.say(wish)?;
+    fn ask(&mut self, request: &Request) -> Result<Route, Error> {
+        self.say(request)?;
         self.answer(Reply::parse).map(|(route, _)| route)
     }
 
-    fn say(&mut self, wish: &Wish) -> Result<(), Error> {
-        tell(self.socket.as_fd(), Request::new(wish).as_bytes())
+    fn say(&mut self, request: &Request) -> Result<(), Error> {
+        tell(self.socket.as_fd(), RequestMessage::new(request).as_bytes())
     }
 }
 
 /// What a broker says without having been asked.
 enum Unasked {
-    Gift(SocketAddr, SocketAddr),
+    Passed(SocketAddr, SocketAddr),
     Renewed,
     Farewell,
 }
@@ -488,7 +489,9 @@ fn unasked(bytes: &[u8]) -> Option<Unasked> {
         Some(Word::Renewed) => Some(Unasked::Renewed),
         Some(Word::Farewell) => Some(Unasked::Farewell),
         Some(Word::Leash) => None,
-        None => message::Gift::parse(bytes).map(|(listener, remote)| Unasked::Gift(listener, remote)),
+        None => {
+            message::PassedMessage::parse(bytes).map(|(listener, remote)| Unasked::Passed(listener, remote))
+        }
     }
 }
 

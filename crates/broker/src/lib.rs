@@ -24,7 +24,7 @@ mod peer;
 pub mod service;
 pub mod watch;
 
-pub use client::{Client, Gift, Greeted, PairEnd, Parting, Sockets, anywhere};
+pub use client::{Client, Greeted, PairEnd, Parting, PassedConnection, Sockets, anywhere};
 pub use error::Error;
 pub use lease::{Heard, Holder, Lease};
 pub use leash::Leash;

@@ -15,7 +15,7 @@
 //! | [`Kind::PassOn`] | local, remote | that another stack's listener at `local` accepts the kernel's connection from `remote` |
 //! | [`Kind::Finish`] | | nothing: the process ends, and has ended its connections |
 //!
-//! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`Request`] is answered by one [`Reply`],
+//! A client says [`Hello`] and hears [`Welcome`] or [`Reply`]. From then on each [`RequestMessage`] is answered by one [`Reply`],
 //! except that [`Kind::Interface`] is answered by a [`Welcome`] and [`Kind::OpenStack`] by one [`StackPart`] for each queue,
 //! which carries two descriptors (socket, pool) as `SCM_RIGHTS`, the first one also an array (pulses) and, where there is one, a
 //! packet socket ([`overfly_link::packet`]), or by a [`MemifPart`] or a [`TapPart`]; a [`Reply`] instead
@@ -24,7 +24,7 @@
 //! [`Kind::HandOver`] and [`Kind::GiveAway`] carry two themselves: the socket that is to become the connection, and the file
 //! that describes it ([`Connection`](crate::connection::Connection)); [`Kind::HandOverPair`] three for each end that there
 //! still is (the third is a socket that has the end's port in the kernel), or none to ask whether that can be; [`Kind::PassOn`]
-//! the connection's socket. Whoever is to accept one hears [`Gift`] with its socket, unasked, between a request and its answer
+//! the connection's socket. Whoever is to accept one hears [`PassedMessage`] with its socket, unasked, between a request and its answer
 //! too. So do [`Word::Renewed`], to who has a stack: [`Kind::OpenStack`] then gets it the stack's new sockets; and
 //! [`Word::Farewell`]: whoever hears it hands over what it has, and closes the conversation. [`Kind::Show`] is answered by a
 //! [`ShownPart`] with two descriptors (memory, eventfd). An observer says [`Hello`] at the broker's public name and hears a
@@ -177,9 +177,9 @@ impl Kind {
 /// An address that does not matter.
 pub const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// What a [`Request`] says, in this process's terms.
+/// What a [`RequestMessage`] says, in this process's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct Request {
     /// What is asked for.
     pub kind: Kind,
     /// TCP where it does not matter.
@@ -194,11 +194,11 @@ pub struct Wish {
     pub cluster: Cluster,
 }
 
-impl Wish {
+impl Request {
     /// One about nothing in particular.
     #[must_use]
-    pub fn new(kind: Kind) -> Wish {
-        Wish {
+    pub fn new(kind: Kind) -> Request {
+        Request {
             kind,
             protocol: Protocol::Tcp,
             v6only: false,
@@ -212,7 +212,7 @@ impl Wish {
 /// Every later message of a client.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Request {
+pub struct RequestMessage {
     kind: U16,
     protocol: u8,
     v6only: u8,
@@ -224,28 +224,28 @@ pub struct Request {
     cluster_limit: U32,
 }
 
-impl Request {
+impl RequestMessage {
     /// How to say it.
     #[must_use]
-    pub fn new(wish: &Wish) -> Request {
-        Request {
-            kind: U16::new(wish.kind as u16),
-            protocol: wish.protocol as u8,
-            v6only: u8::from(wish.v6only),
-            local_port: U16::new(wish.local.port()),
-            remote_port: U16::new(wish.remote.port()),
-            local_address: to_bytes(wish.local.ip()),
-            remote_address: to_bytes(wish.remote.ip()),
-            cluster_name: wish.cluster.name,
-            cluster_limit: U32::new(wish.cluster.limit),
+    pub fn new(request: &Request) -> RequestMessage {
+        RequestMessage {
+            kind: U16::new(request.kind as u16),
+            protocol: request.protocol as u8,
+            v6only: u8::from(request.v6only),
+            local_port: U16::new(request.local.port()),
+            remote_port: U16::new(request.remote.port()),
+            local_address: to_bytes(request.local.ip()),
+            remote_address: to_bytes(request.remote.ip()),
+            cluster_name: request.cluster.name,
+            cluster_limit: U32::new(request.cluster.limit),
         }
     }
 
     /// What it says, or `None` if this is no request.
     #[must_use]
-    pub fn parse(bytes: &[u8]) -> Option<Wish> {
-        let request = Request::read_from_bytes(bytes).ok()?;
-        Some(Wish {
+    pub fn parse(bytes: &[u8]) -> Option<Request> {
+        let request = RequestMessage::read_from_bytes(bytes).ok()?;
+        Some(Request {
             kind: (Kind::ALL.into_iter()).find(|&kind| kind as u16 == request.kind.get())?,
             protocol: ([Protocol::Tcp, Protocol::Udp].into_iter())
                 .find(|&protocol| protocol as u8 == request.protocol)?,
@@ -275,7 +275,7 @@ pub(crate) fn from_bytes(bytes: [u8; 16]) -> IpAddr {
 /// Says which of the broker's messages this is. `stack.rs` has 3, 5 and 8.
 const REPLY: u16 = 1;
 const WELCOME: u16 = 2;
-const GIFT: u16 = 4;
+const PASSED: u16 = 4;
 const SHOWN_PART: u16 = 6;
 const JOINED: u16 = 7;
 const LEFT_PART: u16 = 10;
@@ -284,7 +284,7 @@ const NEWS: u16 = 11;
 /// A connection for a listener of the client's; its socket comes beside it.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Gift {
+pub struct PassedMessage {
     message: U16,
     port: U16,
     remote_port: U16,
@@ -292,12 +292,12 @@ pub struct Gift {
     remote_address: [u8; 16],
 }
 
-impl Gift {
+impl PassedMessage {
     /// The listener is the one at `listener`, the peer `remote`.
     #[must_use]
-    pub fn new(listener: SocketAddr, remote: SocketAddr) -> Gift {
-        Gift {
-            message: U16::new(GIFT),
+    pub fn new(listener: SocketAddr, remote: SocketAddr) -> PassedMessage {
+        PassedMessage {
+            message: U16::new(PASSED),
             port: U16::new(listener.port()),
             remote_port: U16::new(remote.port()),
             address: to_bytes(listener.ip()),
@@ -308,9 +308,10 @@ impl Gift {
     /// Where the listener is, and the peer; `None` if this is another message.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-        let gift = Gift::read_from_bytes(bytes).ok().filter(|gift| gift.message.get() == GIFT)?;
+        let passed =
+            PassedMessage::read_from_bytes(bytes).ok().filter(|passed| passed.message.get() == PASSED)?;
         let end = |address, port: U16| SocketAddr::new(from_bytes(address), port.get());
-        Some((end(gift.address, gift.port), end(gift.remote_address, gift.remote_port)))
+        Some((end(passed.address, passed.port), end(passed.remote_address, passed.remote_port)))
     }
 }
 /// Longer than the name of any Unix socket.

@@ -139,7 +139,7 @@ pub fn look(interface: &str) -> Result<Look, Error> {
                 continue;
             }
         };
-        let [Some(memory), Some(bell), ..] = descriptors else {
+        let [Some(memory), Some(doorbell), ..] = descriptors else {
             return Err(Error::Protocol("a process without what it shows"));
         };
         if speaker != 0 && speaker != part.user {
@@ -149,7 +149,7 @@ pub fn look(interface: &str) -> Result<Look, Error> {
             process: part.process,
             user: part.user,
             stack: part.stack,
-            view: View::open(&memory, bell)?,
+            view: View::open(&memory, doorbell)?,
         });
     }
 }

@@ -1,17 +1,19 @@
 //! What every broker does, whatever carries the frames: one thread, one `poll` loop, one table of connections. What a client asked
 //! for is undone when its connection ends or its process dies, whichever is seen first.
 
+mod acceptor;
 mod admission;
 mod agent;
-mod door;
 mod guests;
 mod observers;
+mod programs;
 mod ready;
+mod requests;
 mod serving;
 
+pub use acceptor::{Sockets, raise_descriptor_limit};
 pub use admission::{Admission, Applicant, Event, Share};
 pub use agent::{Agent, Caller};
-pub use door::{Sockets, raise_descriptor_limit};
 pub use observers::{Peer, deliver, listen_at, listen_for, public_name};
 pub use ready::readable;
 pub use serving::{Broker, Serving, open_socket};
@@ -25,16 +27,14 @@ use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use zerocopy::IntoBytes;
 
-use self::door::{Door, Silent};
-use self::observers::Seen;
+use self::acceptor::{Acceptor, Silent};
+use self::observers::Observed;
 use self::ready::is_readable;
-use crate::message::{Kind, MESSAGE_LEN_MAX, News, Reply, Request, Token, Welcome, Wish, Word};
+use crate::message::{MESSAGE_LEN_MAX, News, Reply, Request, Token, Word};
 use crate::{Deferral, Interface, LeftFrames, Refusal, Route};
 
 /// How long a first program may take to join a broker that serves nobody yet.
 const FIRST: Duration = Duration::from_secs(5);
-/// Why a process out of the broker's sight gets nothing.
-const UNSEEN: &str = "a process that nobody sees";
 /// How long a broker that was told to end waits for its clients to hand over what they have.
 const PARTING: Duration = Duration::from_secs(20);
 
@@ -157,7 +157,7 @@ pub trait Backing {
         &mut self,
         asker: Asker<'_>,
         stack: Option<u16>,
-        wish: Wish,
+        request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Asked<Self::Waiting, Self::Error>;
 
@@ -172,7 +172,7 @@ pub trait Backing {
 }
 
 /// What a connection has become.
-enum State<W> {
+enum Session<W> {
     Leash,
     /// `overfly run`: its program is served as long as this stands.
     Lease,
@@ -199,10 +199,10 @@ struct Connection<W> {
     /// Whose it is.
     peer: Option<Peer>,
     /// Once the process shows itself.
-    seen: Option<Seen>,
+    observed: Option<Observed>,
     /// Readable when the process that connected has died; `None` if it had died already or is out of sight.
     process: Option<OwnedFd>,
-    state: State<W>,
+    session: Session<W>,
     /// It has ended its connections itself.
     finished: bool,
     over: bool,
@@ -210,9 +210,9 @@ struct Connection<W> {
 
 impl<W> Connection<W> {
     fn stack(&self) -> Option<u16> {
-        match self.state {
-            State::Client { stack, .. } => stack,
-            State::Leash | State::Lease => None,
+        match self.session {
+            Session::Client { stack, .. } => stack,
+            Session::Leash | Session::Lease => None,
         }
     }
 
@@ -241,7 +241,7 @@ pub struct Service<B: Backing> {
     // Dropped in this order: who waits at the sockets to join finds nobody there only when the interface is free again.
     backing: B,
     connections: Vec<Connection<B::Waiting>>,
-    door: Door,
+    acceptor: Acceptor,
     counters: Arc<Mutex<Counters>>,
     term: Term,
     programs: Vec<Program>,
@@ -286,7 +286,7 @@ impl<B: Backing> Service<B> {
         Service {
             backing,
             connections: Vec::new(),
-            door: Door::new(sockets),
+            acceptor: Acceptor::new(sockets),
             counters: Arc::default(),
             term,
             programs: Vec::new(),
@@ -336,7 +336,7 @@ impl<B: Backing> Service<B> {
             }
             let heard: Vec<Silent> = {
                 let mut ready = silent.iter();
-                self.door.silent.extract_if(.., |_| ready.next() == Some(&true)).collect()
+                self.acceptor.silent.extract_if(.., |_| ready.next() == Some(&true)).collect()
             };
             for silent in heard {
                 self.greet(silent);
@@ -345,7 +345,7 @@ impl<B: Backing> Service<B> {
             let has_served = self.has_served();
             for index in (0..self.connections.len()).rev() {
                 // The last lease hears the end, when all is as it was before.
-                let stays = has_served && matches!(self.connections[index].state, State::Lease);
+                let stays = has_served && matches!(self.connections[index].session, Session::Lease);
                 if self.connections[index].over && !stays {
                     let connection = self.connections.swap_remove(index);
                     self.end(connection);
@@ -354,14 +354,14 @@ impl<B: Backing> Service<B> {
             if has_served {
                 return;
             }
-            let late = self.door.close_late();
+            let late = self.acceptor.close_late();
             if private.contains(&true) {
-                self.door.admit(false);
+                self.acceptor.admit(false);
             }
             if public.contains(&true) {
-                self.door.admit(true);
+                self.acceptor.admit(true);
             }
-            let (admitted, refused) = (self.door.admitted, self.door.refused);
+            let (admitted, refused) = (self.acceptor.admitted, self.acceptor.refused);
             self.count(|counters| {
                 counters.greetings_refused += late;
                 counters.undoing_failed += failed;
@@ -374,13 +374,13 @@ impl<B: Backing> Service<B> {
     /// first word, which connections have (each with its process's death), and what the backing watches.
     fn wait(&mut self, stop: Option<&OwnedFd>) -> [Vec<bool>; 6] {
         let pause = self.pause();
-        let open = self.door.is_open();
-        let Sockets { listener, public, .. } = &self.door.sockets;
+        let open = self.acceptor.is_open();
+        let Sockets { listener, public, .. } = &self.acceptor.sockets;
         let parts: [Vec<BorrowedFd<'_>>; 6] = [
             stop.iter().map(AsFd::as_fd).collect(),
             open.then(|| listener.as_fd()).into_iter().collect(),
             public.as_ref().filter(|_| open).map(AsFd::as_fd).into_iter().collect(),
-            self.door.silent.iter().map(|silent| silent.socket.as_fd()).collect(),
+            self.acceptor.silent.iter().map(|silent| silent.socket.as_fd()).collect(),
             // Two places for each connection, so that results are found by number.
             self.connections
                 .iter()
@@ -396,7 +396,7 @@ impl<B: Backing> Service<B> {
         if let Term::Endless = self.term {
             eprintln!("overfly: {line}");
         }
-        let leases = self.connections.iter().filter(|one| !one.over && matches!(one.state, State::Lease));
+        let leases = self.connections.iter().filter(|one| !one.over && matches!(one.session, Session::Lease));
         for lease in leases {
             // One that is stopped misses it.
             deliver(&lease.socket, News::new(line).as_bytes(), &[]);
@@ -412,10 +412,10 @@ impl<B: Backing> Service<B> {
             Term::Endless | Term::Last | Term::Standing => None,
         };
         let waits = |one: &Connection<B::Waiting>| {
-            matches!(one.state, State::Client { waiting: Some(_), .. }) && !one.over
+            matches!(one.session, Session::Client { waiting: Some(_), .. }) && !one.over
         };
         let waiting = self.connections.iter().any(waits).then_some(WAITING_PAUSE);
-        [self.door.pause(), self.backing.pause(), first, waiting].into_iter().flatten().min()
+        [self.acceptor.pause(), self.backing.pause(), first, waiting].into_iter().flatten().min()
     }
 
     /// It was told to stop: its clients hand over to the kernel what they have, and their programs go on without it.
@@ -425,7 +425,7 @@ impl<B: Backing> Service<B> {
         self.spread(
             "the broker ends: connections continue on the kernel's stack, and new ones are accelerated once there is another one",
         );
-        for one in self.connections.iter().filter(|one| matches!(one.state, State::Client { .. })) {
+        for one in self.connections.iter().filter(|one| matches!(one.session, Session::Client { .. })) {
             deliver(&one.socket, &Word::Farewell.to_bytes(), &[]);
         }
     }
@@ -437,7 +437,7 @@ impl<B: Backing> Service<B> {
 
     /// Whose lease is over has its processes' connections closed: the leashed ones are killed by the kernel.
     fn let_go_of_programs(&mut self) {
-        let ended = |one: &&Connection<B::Waiting>| one.over && matches!(one.state, State::Lease);
+        let ended = |one: &&Connection<B::Waiting>| one.over && matches!(one.session, Session::Lease);
         let ended = self.connections.iter().filter(ended).map(|its| (its.program, its.peer));
         let (numbers, peers): (Vec<u64>, Vec<Option<Peer>>) = ended.unzip();
         if numbers.is_empty() {
@@ -471,194 +471,15 @@ impl<B: Backing> Service<B> {
         }
     }
 
-    /// What a program gets that wants to be served.
-    ///
-    /// # Errors
-    /// Says why it is not.
-    fn judge(&mut self, socket: &OwnedFd, peer: Option<Peer>) -> Result<Option<(u32, Share)>, String> {
-        const NOT_OURS: &str =
-            "the programs of this interface are another user's, or run over another version of Overfly";
-        let Some(admission) = &mut self.admission else {
-            return if peer.is_some_and(Peer::may_join) { Ok(None) } else { Err(NOT_OURS.to_owned()) };
-        };
-        let process = peer.and_then(|peer| peer.handle(socket));
-        let alive = || process.as_ref().is_some_and(|process| !is_readable(process));
-        let applicant = peer.and_then(|peer| Applicant::of(socket, peer, alive));
-        let applicant = applicant.ok_or("the process that asks is out of the broker's sight")?;
-        let judged = match self.term {
-            Term::Parting(_) => Err("the broker was told to end, and takes no more programs".to_owned()),
-            _ => admission.judge(&applicant),
-        };
-        match judged {
-            Ok(share) => {
-                let share = share.map(|share| (applicant.user, share));
-                admission.note(Event::Begun(applicant));
-                Ok(share)
-            }
-            Err(reason) => {
-                admission.note(Event::Refused(applicant, reason.clone()));
-                Err(reason)
-            }
-        }
-    }
-
-    /// Whether a program has room for one more stack.
-    ///
-    /// # Errors
-    /// That it has not.
-    fn has_share(&self, program: u64) -> Result<(), Denial> {
-        let share_of = |number: u64| self.programs.iter().find(|its| its.number == number)?.share.as_ref();
-        let Some((user, share)) = share_of(program) else { return Ok(()) };
-        let same = |one: &&Connection<B::Waiting>| {
-            let its = share_of(one.program);
-            one.stack().is_some() && its.is_some_and(|(its, other)| its == user && other.rule == share.rule)
-        };
-        if self.connections.iter().filter(same).count() < usize::from(share.stacks) {
-            return Ok(());
-        }
-        Err(Denial::new(
-            Refusal::NoStack,
-            format!(
-                "this user's programs have the {} stacks that the broker's policy gives them: let fewer processes use the interface, or raise `stacks` there",
-                share.stacks
-            ),
-        ))
-    }
-
     fn count(&self, change: impl FnOnce(&mut Counters)) {
         change(&mut lock(&self.counters));
     }
 
-    /// Reads one message of a connection and does what it says.
-    fn hear(&mut self, index: usize) {
-        let mut bytes = [0; MESSAGE_LEN_MAX];
-        let connection = &mut self.connections[index];
-        let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
-            Ok((length, descriptors)) if length > 0 => (length, descriptors),
-            Err(Errno::AGAIN | Errno::INTR) => return,
-            _ => {
-                connection.over = true;
-                return;
-            }
-        };
-        let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
-        let wish = match connection.state {
-            State::Client { waiting: None, .. } => Request::parse(message),
-            // A leash and a lease say nothing more, and a client waits for its answer.
-            State::Leash | State::Lease | State::Client { .. } => None,
-        };
-        match wish {
-            Some(wish) => self.serve(index, wish, descriptors),
-            None => {
-                connection.over = true;
-                self.count(|counters| counters.messages_refused += 1);
-            }
-        }
-    }
-
-    fn serve(&mut self, index: usize, wish: Wish, descriptors: Vec<OwnedFd>) {
-        let share = match wish.kind {
-            Kind::OpenStack => self.has_share(self.connections[index].program),
-            _ => Ok(()),
-        };
-        let Service { backing, connections, .. } = self;
-        let connection = &mut connections[index];
-        let stack = connection.stack();
-        let delivered = match wish.kind {
-            Kind::Interface => {
-                let welcome = Welcome::new(&backing.interface());
-                deliver(&connection.socket, welcome.as_bytes(), &[])
-            }
-            Kind::Show => match connection.peer.map(Seen::new) {
-                Some(Ok(seen)) => {
-                    let delivered = seen.deliver(&connection.socket, stack);
-                    connection.seen = Some(seen);
-                    delivered
-                }
-                Some(Err(error)) => {
-                    return self.reply(index, Err(Denial::new(Refusal::Other, error.to_string())));
-                }
-                None => return self.reply(index, Err(Denial::new(Refusal::StackState, UNSEEN))),
-            },
-            Kind::Finish => {
-                connection.finished = true;
-                return self.reply(index, Ok(None));
-            }
-            Kind::OpenStack if let Some(stack) = stack => {
-                match backing.renew_stack(connection.asker(), stack) {
-                    Ok(delivered) => delivered,
-                    Err(error) => return self.reply(index, Err(error.into())),
-                }
-            }
-            Kind::OpenStack => {
-                match share.and_then(|()| backing.open_stack(connection.asker()).map_err(Into::into)) {
-                    Ok((opened, delivered)) => {
-                        connection.state = State::Client { stack: Some(opened), waiting: None };
-                        delivered
-                    }
-                    Err(denial) => {
-                        if let Some(peer) = connection.peer {
-                            let (process, user, reason) = (peer.number(), peer.user, denial.reason.clone());
-                            self.note(Event::NoStack { process, user, reason });
-                        }
-                        return self.reply(index, Err(denial));
-                    }
-                }
-            }
-            _ => match backing.ask(connection.asker(), stack, wish, descriptors) {
-                Asked::Now(outcome) => return self.reply(index, outcome.map_err(Into::into)),
-                Asked::Later(begun) => {
-                    connection.state = State::Client { stack, waiting: Some(begun) };
-                    return;
-                }
-            },
-        };
-        self.count(|counters| counters.requests_granted += 1);
-        self.note_delivery(index, delivered);
-    }
-
-    /// Goes on with what a connection waits for.
-    fn look_after(&mut self, index: usize) {
-        let connection = &mut self.connections[index];
-        let State::Client { stack, waiting: waiting @ Some(_) } = &mut connection.state else { return };
-        if connection.over {
-            *waiting = None;
-            return;
-        }
-        let stack = *stack;
-        let Some(outcome) = waiting.as_mut().and_then(|begun| self.backing.go_on(stack, begun)) else {
-            return;
-        };
-        *waiting = None;
-        self.reply(index, outcome.map_err(Into::into));
-    }
-
-    fn reply(&mut self, index: usize, outcome: Outcome<Denial>) {
-        let granted = outcome.is_ok();
-        let reply = match outcome {
-            Ok(route) => Reply::yes(route),
-            Err(Denial { refusal, reason }) => Reply::no(refusal, &reason),
-        };
-        self.count(|counters| {
-            counters.requests_granted += u64::from(granted);
-            counters.requests_refused += u64::from(!granted);
-        });
-        let delivered = deliver(&self.connections[index].socket, reply.as_bytes(), &[]);
-        self.note_delivery(index, delivered);
-    }
-
-    fn note_delivery(&mut self, index: usize, delivered: bool) {
-        if !delivered {
-            self.connections[index].over = true;
-            self.count(|counters| counters.answers_undelivered += 1);
-        }
-    }
-
     /// Undoes everything that a connection asked for.
     fn end(&mut self, connection: Connection<B::Waiting>) {
-        let stack = match connection.state {
-            State::Client { stack: Some(stack), .. } => stack,
-            State::Lease => {
+        let stack = match connection.session {
+            Session::Client { stack: Some(stack), .. } => stack,
+            Session::Lease => {
                 // It waits to hear that others go on.
                 deliver(&connection.socket, Reply::yes(None).as_bytes(), &[]);
                 return;

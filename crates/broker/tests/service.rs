@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use overfly_broker::message::{Kind, MemifPart, Wish};
+use overfly_broker::message::{Kind, MemifPart, Request};
 use overfly_broker::service::{Asked, Asker, Backing, Broker, Denial, Outcome, deliver};
 use overfly_broker::{Client, Deferral, Error, Interface, LeftFrames, Protocol, Refusal, Route, Sockets};
 use overfly_wire::MacAddr;
@@ -18,7 +18,7 @@ const LOOKS: u32 = 3;
 
 /// What a backing was told.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum Call {
     Opened(u16),
     Renewed(u16),
     Asked(Option<u16>, Kind),
@@ -28,13 +28,13 @@ enum Told {
 
 /// Has two stacks, and notes what it is told.
 struct Two {
-    told: Sender<Told>,
+    told: Sender<Call>,
     open: Vec<u16>,
     socket: UnixDatagram,
 }
 
 impl Two {
-    fn say(&self, told: Told) {
+    fn say(&self, told: Call) {
         let _ = self.told.send(told);
     }
 
@@ -88,24 +88,30 @@ impl Backing for Two {
         let stack = (0..2).find(|stack| !self.open.contains(stack));
         let stack = stack.ok_or_else(|| denied(Refusal::NoStack, "both are taken"))?;
         self.open.push(stack);
-        self.say(Told::Opened(stack));
+        self.say(Call::Opened(stack));
         Ok((stack, self.give(asker.socket)))
     }
 
     fn renew_stack(&mut self, asker: Asker<'_>, stack: u16) -> Result<bool, Denial> {
-        self.say(Told::Renewed(stack));
+        self.say(Call::Renewed(stack));
         Ok(self.give(asker.socket))
     }
 
     fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>, finished: bool) -> u64 {
         self.open.retain(|&open| open != stack);
-        self.say(Told::Closed(stack, finished, process.is_some()));
+        self.say(Call::Closed(stack, finished, process.is_some()));
         u64::from(stack)
     }
 
-    fn ask(&mut self, _: Asker<'_>, stack: Option<u16>, wish: Wish, _: Vec<OwnedFd>) -> Asked<u32, Denial> {
-        self.say(Told::Asked(stack, wish.kind));
-        match wish.kind {
+    fn ask(
+        &mut self,
+        _: Asker<'_>,
+        stack: Option<u16>,
+        request: Request,
+        _: Vec<OwnedFd>,
+    ) -> Asked<u32, Denial> {
+        self.say(Call::Asked(stack, request.kind));
+        match request.kind {
             Kind::Route => Asked::Later(LOOKS),
             Kind::Listen => Asked::Now(Err(denied(Refusal::ListenerTaken, "not here"))),
             _ => Asked::Now(Ok(None)),
@@ -125,7 +131,7 @@ impl Backing for Two {
     }
 }
 
-fn start() -> (Broker, Receiver<Told>) {
+fn start() -> (Broker, Receiver<Call>) {
     let (told, heard) = channel();
     let socket = UnixDatagram::unbound().expect("a socket");
     (Broker::start(Two { told, open: Vec::new(), socket }, None).expect("a broker"), heard)
@@ -148,22 +154,22 @@ fn stacks_are_the_backing_s_and_come_back_to_it() {
     assert_eq!(clients[0].interface().name, "two");
     for (stack, client) in (0..2).zip(&mut clients) {
         assert!(matches!(client.open_stack(), Ok(Sockets::Memif { .. })));
-        assert_eq!(heard(), Told::Opened(stack));
+        assert_eq!(heard(), Call::Opened(stack));
     }
     assert_eq!(refusal(clients[2].open_stack()), (Refusal::NoStack, "both are taken".to_owned()));
     // Who has one is given it once more.
     assert!(clients[1].open_stack().is_ok());
-    assert_eq!(heard(), Told::Renewed(1));
+    assert_eq!(heard(), Call::Renewed(1));
     // One says that its connections are over, the other one only goes.
     clients[0].finish().expect("the broker hears it");
     drop(clients.remove(0));
-    assert_eq!(heard(), Told::Closed(0, true, true));
+    assert_eq!(heard(), Call::Closed(0, true, true));
     assert!(clients[1].open_stack().is_ok(), "there is one again");
-    assert_eq!(heard(), Told::Opened(0));
+    assert_eq!(heard(), Call::Opened(0));
     drop(clients.remove(0));
-    assert_eq!(heard(), Told::Closed(1, false, true));
+    assert_eq!(heard(), Call::Closed(1, false, true));
     drop(clients);
-    assert_eq!(heard(), Told::Closed(0, false, true));
+    assert_eq!(heard(), Call::Closed(0, false, true));
     // Its counters are written at the end of a turn: the next turn has ended when somebody new is heard.
     drop(Client::connect(broker.environment()).expect("a client"));
     let counters = broker.counters();
@@ -182,7 +188,7 @@ fn an_answer_comes_when_the_backing_has_it() {
     );
     let route = client.route(IpAddr::from([10, 2, 2, 3])).expect("a way");
     assert_eq!(route.next_hop, MacAddr([4; 6]));
-    let all: Vec<Told> = told.try_iter().collect();
-    let asked = |kind| Told::Asked(Some(0), kind);
-    assert_eq!(all, [Told::Opened(0), asked(Kind::Listen), asked(Kind::Route)]);
+    let all: Vec<Call> = told.try_iter().collect();
+    let asked = |kind| Call::Asked(Some(0), kind);
+    assert_eq!(all, [Call::Opened(0), asked(Kind::Listen), asked(Kind::Route)]);
 }

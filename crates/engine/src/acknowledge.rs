@@ -1,21 +1,21 @@
 //! What an acknowledgment means for what was sent: windows, losses and their repair.
 
-use overfly_wire::tcp::{Flags as TcpFlags, Segment};
+use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::congestion::{Ack, CongestionControl, Newest};
-use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Event, Owner};
 use crate::receive::Arrival;
 use crate::recovery::{CongestionState, Delivered, Losses, RANGE_BYTES, Recovery};
-use crate::sequence::{at_or_before, before};
-use crate::time::Deadline;
+use crate::sequence::{Sequence, at_or_before, before};
+use crate::shared::{Turn, Verdict};
+use crate::time::{Deadline, Micros};
 
 /// An acknowledgment that needs a closer look.
 #[derive(Clone, Copy)]
 struct News {
     /// SND.UNA before it.
-    una: u32,
+    una: Sequence,
     /// FlightSize before it (RFC 5681 section 2).
     flight: u32,
     /// It is a duplicate as RFC 5681 section 2 has it.
@@ -30,7 +30,7 @@ impl<O: Owner> Turn<'_, O> {
     /// The acknowledgment and the window of a segment. A verdict, if the flow does not go on.
     pub(crate) fn acknowledge(&mut self, arrival: &Arrival<'_>) -> Option<Verdict> {
         let segment = &arrival.segment;
-        let acknowledgment = segment.acknowledgment();
+        let acknowledgment = arrival.acknowledgment();
         // The answer to a SYN with data: its window is not scaled (RFC 7323 section 2.2), its ECE agrees to ECN (RFC 3168
         // section 6.1.1).
         let answer = segment.flags().contains(TcpFlags::SYN);
@@ -53,11 +53,11 @@ impl<O: Owner> Turn<'_, O> {
 
         let before_una = flow.send_una;
         let flight = flow.flight();
-        let mut sample_us = 0;
+        let mut sample = Micros::ZERO;
         let mut fin_acknowledged = flow.state == State::FinWait2;
         if advance {
-            let acked = acknowledgment.wrapping_sub(flow.send_una);
-            fin_acknowledged = flow.state.fin_was_sent() && acknowledgment == flow.data_end().wrapping_add(1);
+            let acked = acknowledgment.since(flow.send_una);
+            fin_acknowledged = flow.state.fin_was_sent() && acknowledgment == flow.data_end() + 1;
             let data = acked - u32::from(fin_acknowledged);
             flow.una_offset += u64::from(data);
             flow.send_una = acknowledgment;
@@ -70,8 +70,8 @@ impl<O: Owner> Turn<'_, O> {
             }
             if flow.flags.has(Flags::TIMED) && at_or_before(flow.timed_sequence, acknowledgment) {
                 flow.flags.clear(Flags::TIMED);
-                sample_us = self.now.micros32().wrapping_sub(flow.timed_at_us).max(1);
-                flow.rtt.sample(sample_us);
+                sample = self.now.moment().since(flow.timed_at).max(Micros::new(1));
+                flow.rtt.sample(sample);
                 self.owner.acted(self.id, Act::Measured);
             }
             self.owner.acted(self.id, Act::Acked { bytes: data, fin: fin_acknowledged });
@@ -82,21 +82,21 @@ impl<O: Owner> Turn<'_, O> {
         }
         let mut look_again = None;
         if troubled || (duplicate && !self.flow.flags.has(Flags::SACK)) {
-            let news = News { una: before_una, flight, duplicate, echo, sampled: sample_us > 0 };
+            let news = News { una: before_una, flight, duplicate, echo, sampled: sample > Micros::ZERO };
             look_again = self.repair(arrival, news);
         } else if advance {
-            let acked = acknowledgment.wrapping_sub(before_una);
+            let acked = acknowledgment.since(before_una);
             if self.flow.congestion.bbr().is_some() {
                 self.model_delivery(acked, Newest::InOrder);
             } else {
-                let ack = self.ack(acked, flight, sample_us);
+                let ack = self.ack(acked, flight, sample);
                 self.flow.congestion.acknowledged(&ack);
             }
         }
         if advance {
             self.restart_retransmission();
             if self.flow.extra.is_some() {
-                self.trust_path(acknowledgment.wrapping_sub(before_una));
+                self.trust_path(acknowledgment.since(before_una));
             }
         }
         if look_again.is_some() {
@@ -105,25 +105,25 @@ impl<O: Owner> Turn<'_, O> {
             // RFC 8985 section 7.2: no probe while there are holes; the retransmission timer if so.
             self.start_retransmission();
         }
-        self.update_window(segment, window, advance);
+        self.update_window(arrival, window, advance);
         if fin_acknowledged { self.fin_acknowledged() } else { None }
     }
 
     /// What congestion control wants to know of an acknowledgment.
-    fn ack(&self, acked: u32, flight: u32, sample_us: u32) -> Ack {
+    fn ack(&self, acked: u32, flight: u32, sample: Micros) -> Ack {
         Ack {
             acked,
             flight,
             mss: u32::from(self.flow.mss),
             now: self.tick(),
-            rtt_us: self.flow.rtt.smoothed_us(),
-            sample_us,
+            rtt_us: self.flow.rtt.smoothed().number(),
+            sample_us: sample.number(),
         }
     }
 
     /// An acknowledgment while something is wrong, or that says so.
-    /// Returns after how many microseconds to look for losses again.
-    fn repair(&mut self, arrival: &Arrival<'_>, news: News) -> Option<u32> {
+    /// Returns after what time to look for losses again.
+    fn repair(&mut self, arrival: &Arrival<'_>, news: News) -> Option<Micros> {
         self.begin_board(news.una);
         let una = self.flow.send_una;
         let recovery = self.flow.recovery()?;
@@ -148,12 +148,12 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.flow.flags.set(Flags::SEND_WANTED);
         self.shared.sack_ranges -= self.flow.trim();
-        losses.again_after_us
+        losses.again_after
     }
 
     /// Makes the scoreboard if there is none. It begins at `una`, where SND.UNA was: what the acknowledgment in hand covers must
     /// leave it as it came.
-    fn begin_board(&mut self, una: u32) {
+    fn begin_board(&mut self, una: Sequence) {
         if self.flow.recovery().is_none() {
             let new_una = core::mem::replace(&mut self.flow.send_una, una);
             self.flow.recovery_or_new(self.shared.config.bounds());
@@ -163,21 +163,21 @@ impl<O: Owner> Turn<'_, O> {
 
     /// RFC 8985 section 6.2, steps 1 to 3: what the acknowledgment says has arrived.
     fn take_delivered(&mut self, arrival: &Arrival<'_>, news: News) -> Option<Delivered> {
-        let now_us = self.now.micros32();
-        let (min_rtt, mss) = (self.flow.rtt.least_us(), u32::from(self.flow.mss));
+        let now = self.now.moment();
+        let (min_rtt, mss) = (self.flow.rtt.least(), u32::from(self.flow.mss));
         let (una, next, flight) = (self.flow.send_una, self.flow.send_next, self.flow.flight());
         let has_sack = self.flow.flags.has(Flags::SACK);
         let recovery = self.flow.recovery_mut()?;
-        let mut delivered = recovery.acknowledged(news.una, una, now_us, min_rtt);
+        let mut delivered = recovery.acknowledged(news.una, una, now, min_rtt);
         if has_sack {
             let budget = self.shared.config.scoreboard_budget / RANGE_BYTES;
             recovery.allow(budget.saturating_sub(self.shared.sack_ranges));
-            let sacked = recovery.sacks(arrival.options.sack.as_slice(), una, next, now_us, min_rtt);
+            let sacked = recovery.sacks(arrival.options.sack.as_slice(), una, next, now, min_rtt);
             delivered = Delivered {
                 bytes: delivered.bytes + sacked.bytes,
                 duplicate: sacked.duplicate,
                 // What is acknowledged cumulatively measures the path; a SACK may be a lie.
-                rtt_us: delivered.rtt_us,
+                rtt: delivered.rtt,
             };
         } else if news.duplicate {
             delivered.bytes += recovery.duplicate_without_sack(flight, mss);
@@ -185,10 +185,10 @@ impl<O: Owner> Turn<'_, O> {
         self.shared.sack_ranges -= recovery.counted();
         self.shared.sack_ranges += recovery.count();
         self.shared.counters.duplicates_reported += u64::from(delivered.duplicate);
-        if let Some(rtt_us) = delivered.rtt_us
+        if let Some(rtt) = delivered.rtt
             && !news.sampled
         {
-            self.flow.rtt.sample(rtt_us);
+            self.flow.rtt.sample(rtt);
         }
         Some(delivered)
     }
@@ -212,20 +212,17 @@ impl<O: Owner> Turn<'_, O> {
 
     /// Which segments are lost: by RACK, or by the rules of a peer without SACK.
     fn find_losses(&mut self, news: News) -> Option<Losses> {
-        let now_us = self.now.micros32();
-        let (min_rtt, smoothed) = (self.flow.rtt.least_us(), self.flow.rtt.smoothed_us());
+        let (now, rtt) = (self.now.moment(), self.flow.rtt);
         let (una, mss) = (self.flow.send_una, u32::from(self.flow.mss));
         let has_sack = self.flow.flags.has(Flags::SACK);
         let recovery = self.flow.recovery_mut()?;
         let mut losses = if has_sack {
-            recovery.detect(una, now_us, min_rtt, smoothed, mss)
+            recovery.detect(una, now, &rtt, mss)
         } else {
             // RFC 6582 section 3.2 step 3: a partial acknowledgment points at the next hole.
             let partial =
                 recovery.state() == CongestionState::Recovery && news.una != una && !recovery.may_end(una);
-            let third = news.duplicate
-                && recovery.duplicates_mean_loss(mss)
-                && recovery.is_new_loss(una.wrapping_sub(1));
+            let third = news.duplicate && recovery.duplicates_mean_loss(mss) && recovery.is_new_loss(una - 1);
             let bytes = if partial || third { recovery.lose_first(una, mss) } else { 0 };
             Losses { bytes, ranges: u32::from(bytes > 0), ..Losses::default() }
         };
@@ -292,15 +289,14 @@ impl<O: Owner> Turn<'_, O> {
 
     /// RFC 8985 section 6.3: segments that were a little late have had their time.
     pub(crate) fn reordering_timeout(&mut self) {
-        let now_us = self.now.micros32();
+        let (now, rtt) = (self.now.moment(), self.flow.rtt);
         let (una, mss) = (self.flow.send_una, u32::from(self.flow.mss));
-        let (least, smoothed) = (self.flow.rtt.least_us(), self.flow.rtt.smoothed_us());
         let Some(recovery) = self.flow.recovery_mut() else {
             // The reduction was undone meanwhile.
             self.watch(None);
             return;
         };
-        let losses = recovery.detect(una, now_us, least, smoothed, mss);
+        let losses = recovery.detect(una, now, &rtt, mss);
         let begins = losses.bytes > 0 && recovery.state() < CongestionState::Recovery;
         self.shared.counters.lost_bytes += u64::from(losses.bytes);
         if begins {
@@ -314,16 +310,16 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.model_losses(&losses);
         self.flow.flags.set(Flags::SEND_WANTED);
-        self.watch(losses.again_after_us);
+        self.watch(losses.again_after);
     }
 
     /// Sets the timer that looks for losses again, or the retransmission timer.
-    fn watch(&mut self, after_us: Option<u32>) {
-        match after_us {
-            Some(after_us) => {
+    fn watch(&mut self, after: Option<Micros>) {
+        match after {
+            Some(after) => {
                 self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
                 self.flow.flags.set(Flags::REORDERING_TIMER);
-                self.flow.retransmit_at = self.in_us(u64::from(after_us));
+                self.flow.retransmit_at = self.deadline_in(after);
             }
             None if !self.flow.retransmit_at.is_set() && !self.flow.all_acknowledged() => {
                 self.start_retransmission();
@@ -333,28 +329,28 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// How the window follows an acknowledgment that delivered so many bytes.
-    fn govern(&mut self, delivered: u32, una: u32, flight: u32, was_reducing: bool) {
+    fn govern(&mut self, delivered: u32, una: Sequence, flight: u32, was_reducing: bool) {
         let mss = u32::from(self.flow.mss);
         let threshold = self.flow.congestion.threshold();
         let new_flight = self.flow.flight();
-        let acked = self.flow.send_una.wrapping_sub(una);
+        let acked = self.flow.send_una.since(una);
         let Some(recovery) = self.flow.recovery_mut() else { return };
         if recovery.is_reducing() {
             let window = recovery.proportional_window(delivered, recovery.pipe(new_flight), threshold, mss);
             self.flow.congestion.set_window(window.max(mss));
         } else if acked > 0 && !was_reducing {
-            let ack = self.ack(acked, flight, 0);
+            let ack = self.ack(acked, flight, Micros::ZERO);
             self.flow.congestion.acknowledged(&ack);
         }
     }
 
     /// RFC 9293 section 3.10.7.4: only newer segments move the window, and as in Linux, one at the same place that opens it.
-    fn update_window(&mut self, segment: &Segment<'_>, window: u32, advance: bool) {
-        let flow = &mut *self.flow;
+    fn update_window(&mut self, arrival: &Arrival<'_>, window: u32, advance: bool) {
+        let (flow, sequence) = (&mut *self.flow, arrival.sequence());
         let newer = advance
-            || before(flow.window_sequence, segment.sequence())
-            || (flow.window_sequence == segment.sequence() && window > flow.send_window)
-            || (flow.window_sequence == segment.sequence() && segment.acknowledgment() == flow.send_una);
+            || before(flow.window_sequence, sequence)
+            || (flow.window_sequence == sequence && window > flow.send_window)
+            || (flow.window_sequence == sequence && arrival.acknowledgment() == flow.send_una);
         if !newer {
             return;
         }
@@ -363,7 +359,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         flow.send_window = window;
         flow.send_window_max = flow.send_window_max.max(window);
-        flow.window_sequence = segment.sequence();
+        flow.window_sequence = sequence;
         if window > 0 && flow.flags.take(Flags::PERSIST) {
             flow.backoff = 0;
             flow.flags.set(Flags::SEND_WANTED);
@@ -388,7 +384,7 @@ impl<O: Owner> Turn<'_, O> {
             State::FinWait1 => {
                 self.flow.state = State::FinWait2;
                 if self.flow.flags.has(Flags::DETACHED) {
-                    self.flow.linger_at = self.in_us(self.shared.config.fin_timeout.as_micros() as u64);
+                    self.flow.linger_at = self.deadline_in(self.shared.config.fin_timeout);
                 }
                 None
             }

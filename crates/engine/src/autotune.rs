@@ -4,8 +4,8 @@
 //! A flow begins with a small window. Once in a round trip the bytes consumed in it are looked at: if the window leaves the
 //! sender less than twice as much, it grows. Data that arrives and is not consumed never makes it grow.
 
-use crate::sequence::at_or_before;
-use crate::time::{Instant, TICK_SHIFT};
+use crate::sequence::{Sequence, at_or_before};
+use crate::time::{Instant, Micros, TICK_SHIFT, Ticks};
 
 /// One flow's receive window. Times are the low 32 bits of microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(crate) struct Autotune {
     consumed: u32,
     round_at: u32,
     /// The right edge that was first offered at `mark_at`: nothing beyond an edge comes back within a round trip of its offer.
-    mark: u32,
+    mark: Sequence,
     /// 0: there is no mark.
     mark_at: u32,
 }
@@ -29,9 +29,10 @@ const _: () = assert!(size_of::<Autotune>() <= 24, "a control block holds it");
 const COARSE_US: u32 = 2 << TICK_SHIFT;
 
 impl Autotune {
-    /// `window` bytes to begin with; `rtt_us` is what the handshake measured, or 0.
-    pub(crate) fn new(now: Instant, window: u32, rtt_us: u32) -> Self {
-        Self { window, rtt_us, consumed: 0, round_at: now.as_micros() as u32, mark: 0, mark_at: 0 }
+    /// `window` bytes to begin with; `rtt` is what the handshake measured, or 0.
+    pub(crate) fn new(now: Instant, window: u32, rtt: Micros) -> Self {
+        let round_at = now.as_micros() as u32;
+        Self { window, rtt_us: rtt.number(), consumed: 0, round_at, mark: Sequence::default(), mark_at: 0 }
     }
 
     /// Bytes that an owner may hold.
@@ -46,7 +47,7 @@ impl Autotune {
 
     /// A data segment echoed a timestamp that was sent `ticks` before. The peer may have waited before it sent, so that this is
     /// a mean, not the least.
-    pub(crate) fn echoed(&mut self, ticks: u32) {
+    pub(crate) fn echoed(&mut self, Ticks(ticks): Ticks) {
         let sample = ticks.clamp(1, 60_000) << TICK_SHIFT;
         if self.rtt_us == 0 {
             self.rtt_us = sample;
@@ -56,7 +57,7 @@ impl Autotune {
     }
 
     /// An acknowledgment offers `edge`, RCV.NXT + RCV.WND, for the first time.
-    pub(crate) fn offered(&mut self, now: Instant, edge: u32) {
+    pub(crate) fn offered(&mut self, now: Instant, edge: Sequence) {
         if self.mark_at == 0 {
             self.mark = edge;
             self.mark_at = (now.as_micros() as u32).max(1);
@@ -64,7 +65,7 @@ impl Autotune {
     }
 
     /// RCV.NXT moved to `next`. A window of data takes a round trip if the sender fills it, and longer if not: the least counts.
-    pub(crate) fn received(&mut self, now: Instant, next: u32) {
+    pub(crate) fn received(&mut self, now: Instant, next: Sequence) {
         if self.mark_at == 0 || !at_or_before(self.mark, next) {
             return;
         }
@@ -130,7 +131,7 @@ mod tests {
 
     impl Transfer {
         fn new(rtt_us: u64, rate: f64, timestamps: bool) -> Self {
-            let autotune = Autotune::new(Instant::from_micros(0), INITIAL, 0);
+            let autotune = Autotune::new(Instant::from_micros(0), INITIAL, Micros::ZERO);
             Self {
                 autotune,
                 now_us: 0,
@@ -174,9 +175,9 @@ mod tests {
             let held = self.received - self.taken;
             if arrived {
                 if self.timestamps {
-                    self.autotune.echoed((self.rtt_us >> TICK_SHIFT) as u32);
+                    self.autotune.echoed(Ticks((self.rtt_us >> TICK_SHIFT) as u32));
                 }
-                self.autotune.received(now, self.received as u32);
+                self.autotune.received(now, Sequence::new(self.received as u32));
             }
             let taking = take.min(held);
             if taking > 0 {
@@ -186,7 +187,7 @@ mod tests {
             let edge = self.taken + u64::from(self.autotune.window());
             if edge > self.offered {
                 self.offered = edge;
-                self.autotune.offered(now, edge as u32);
+                self.autotune.offered(now, Sequence::new(edge as u32));
             }
             self.to_sender.push_back((self.now_us + self.rtt_us / 2, self.received, edge));
         }
@@ -255,37 +256,44 @@ mod tests {
 
     #[test]
     fn window_of_data_measures_what_timestamps_cannot() {
-        let mut autotune = Autotune::new(Instant::from_micros(0), INITIAL, 0);
-        autotune.echoed(0);
+        let mut autotune = Autotune::new(Instant::from_micros(0), INITIAL, Micros::ZERO);
+        autotune.echoed(Ticks(0));
         assert_eq!(autotune.rtt_us(), 1 << TICK_SHIFT);
         for window in 1..10 {
-            autotune.offered(Instant::from_micros(u64::from(window) * 80), window * INITIAL);
-            autotune.offered(Instant::from_micros(u64::from(window) * 80 + 5), window * INITIAL + 5);
-            autotune.received(Instant::from_micros(u64::from(window) * 80 + 40), window * INITIAL - 1);
-            autotune.received(Instant::from_micros(u64::from(window) * 80 + 80), window * INITIAL);
-            autotune.echoed(0);
+            autotune.offered(Instant::from_micros(u64::from(window) * 80), Sequence::new(window * INITIAL));
+            autotune.offered(
+                Instant::from_micros(u64::from(window) * 80 + 5),
+                Sequence::new(window * INITIAL + 5),
+            );
+            autotune.received(
+                Instant::from_micros(u64::from(window) * 80 + 40),
+                Sequence::new(window * INITIAL - 1),
+            );
+            autotune
+                .received(Instant::from_micros(u64::from(window) * 80 + 80), Sequence::new(window * INITIAL));
+            autotune.echoed(Ticks(0));
         }
         assert_eq!(autotune.rtt_us(), 80);
     }
 
     #[test]
     fn longer_path_is_noticed() {
-        let mut autotune = Autotune::new(Instant::from_micros(0), INITIAL, 10_000);
+        let mut autotune = Autotune::new(Instant::from_micros(0), INITIAL, Micros::new(10_000));
         for _ in 0..50 {
-            autotune.echoed(98);
+            autotune.echoed(Ticks(98));
         }
         assert!((90_000..=101_000).contains(&autotune.rtt_us()));
     }
 
     #[test]
     fn absurd_input_is_harmless() {
-        let mut autotune = Autotune::new(Instant::from_micros(u64::MAX), INITIAL, u32::MAX);
+        let mut autotune = Autotune::new(Instant::from_micros(u64::MAX), INITIAL, Micros::new(u32::MAX));
         for micros in [0, u64::MAX, 1, 1 << 33, u64::MAX / 3] {
             let now = Instant::from_micros(micros);
-            autotune.echoed(u32::MAX);
-            autotune.offered(now, u32::MAX / 2);
-            autotune.received(now, 5);
-            autotune.received(now, u32::MAX / 2);
+            autotune.echoed(Ticks(u32::MAX));
+            autotune.offered(now, Sequence::new(u32::MAX / 2));
+            autotune.received(now, Sequence::new(5));
+            autotune.received(now, Sequence::new(u32::MAX / 2));
             autotune.consumed(now, u32::MAX, MAX);
             autotune.consumed(now, u32::MAX, MAX);
             assert!((INITIAL..=MAX).contains(&autotune.window()));

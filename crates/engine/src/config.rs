@@ -15,19 +15,19 @@ use crate::tuple::Tuple;
 pub struct Config {
     /// The interface's hardware address: the source of every frame.
     pub mac: MacAddr,
-    /// The interface's own address: answers ARP and ping where [`Config::arp`] is set.
+    /// The interface's own address: answers ARP and ping where [`Config::alone`] is set.
     pub address: Ipv4Addr,
     /// Length in bits of the prefix that is reached without the gateway. 0 to 32.
     pub prefix_len: u8,
     /// The next hop for everything outside the prefix.
     pub gateway: Option<Ipv4Addr>,
-    /// The interface's own IPv6 address, if it has one: answers neighbour discovery and ping where [`Config::arp`] is set.
+    /// The interface's own IPv6 address, if it has one: answers neighbour discovery and ping where [`Config::alone`] is set.
     pub address6: Option<Ipv6Addr>,
     /// Length in bits of its prefix. 0 to 128.
     pub prefix6_len: u8,
     /// The next hop for every IPv6 destination outside the prefix.
     pub gateway6: Option<Ipv6Addr>,
-    /// More addresses of ours: answered for as [`Config::address`] where [`Config::arp`] is set, so that one engine can be a
+    /// More addresses of ours: answered for as [`Config::address`] where [`Config::alone`] is set, so that one engine can be a
     /// thousand clients, or servers. No other host's address may be in them. At most 64.
     pub own_prefixes: Vec<Prefix>,
     /// Largest IP packet in bytes. 576 to 65535; IPv6 needs 1280.
@@ -38,8 +38,9 @@ pub struct Config {
     /// most, 0 if it does not. At most 65,435; the link's frames ([`FrameSink::long_frame`](overfly_wire::FrameSink::long_frame))
     /// must have room for them and for 114 bytes of headers.
     pub segment_offload: u32,
-    /// No kernel shares the link: answer and ask ARP and neighbour discovery, answer ping.
-    pub arp: bool,
+    /// No kernel shares the link: the engine itself answers and asks ARP and neighbour discovery, answers ping, and refuses what comes to
+    /// ports at which nobody is.
+    pub alone: bool,
     /// The peers are on this host: they may have our own address, too.
     pub loopback: bool,
     /// Accept a TCP checksum that holds only the pseudo-header's sum, as a Linux peer leaves it for a device to complete
@@ -138,7 +139,7 @@ pub struct Config {
     pub black_hole_timeouts: u8,
     /// Challenge ACKs a second at most (RFC 5961 section 7).
     pub challenge_acks_per_s: u32,
-    /// Port unreachable messages a second at most (RFC 1812 section 4.3.2.8), where [`Config::arp`] is set.
+    /// Port unreachable messages a second at most (RFC 1812 section 4.3.2.8), where [`Config::alone`] is set.
     pub port_unreachables_per_s: u32,
     /// UDP datagrams that wait for one neighbour's hardware address at most (RFC 1122 section 2.3.2.2).
     pub held_datagrams: u16,
@@ -244,7 +245,7 @@ impl Config {
             mtu: 1500,
             checksum_offload: false,
             segment_offload: 0,
-            arp: false,
+            alone: false,
             loopback: false,
             partial_checksums: false,
             hop_limit: 64,

@@ -1,7 +1,6 @@
 //! The engine: what its caller calls.
 
-use core::hash::Hasher;
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 use std::collections::VecDeque;
 
@@ -9,11 +8,10 @@ use overfly_wire::{FrameSink, MacAddr};
 use siphasher::sip::SipHasher13;
 
 use crate::config::{Config, ConfigError};
-use crate::congestion::{Congestion, CongestionControl, initial_window};
 use crate::cookies::Cookies;
 use crate::counters::Counters;
-use crate::fastopen::{ClientCookies, Opening, ServerCookies};
-use crate::flow::{CHALLENGE_TICKS, Flags, Flow, Info, KeepAlive, State, Timer};
+use crate::fastopen::{ClientCookies, ServerCookies};
+use crate::flow::{Flags, Flow, Info, State, Timer};
 use crate::flows::Flows;
 use crate::handover::Departed;
 use crate::listener::Listeners;
@@ -21,14 +19,14 @@ use crate::neighbor::Neighbors;
 use crate::owner::{Error, Event, Failure, FlowId, ListenerId, Owner};
 use crate::paced::Paced;
 use crate::path_mtu;
-use crate::recovery::{Lateness, Recovery};
 use crate::resolution::Resolution;
-use crate::rtt::Rtt;
-use crate::time::{Deadline, Instant, TICK_SHIFT, Tick, ticks};
-use crate::transmit::{Answer, Sent};
+use crate::secrets::{Challenges, Secret};
+use crate::shared::{SEQUENCE_GAP, Shared, Turn, Verdict};
+use crate::time::{Deadline, Instant, TICK_SHIFT, Ticks};
+use crate::transmit::Sent;
 use crate::tuple::{Tuple, TupleHasher};
 use crate::udp::Udp;
-use crate::wheel::{Link, Wheel};
+use crate::wheel::Wheel;
 
 /// What a program's turn takes that serves many connections, and far less than a delayed acknowledgment.
 const READ_WAIT: Duration = Duration::from_micros(500);
@@ -55,136 +53,6 @@ pub struct Engine {
     pub(crate) udp: Udp,
     /// The time last told.
     pub(crate) now: Instant,
-}
-
-/// What the processing of one flow needs besides the flow.
-pub(crate) struct Shared {
-    pub(crate) config: Config,
-    pub(crate) counters: Counters,
-    pub(crate) listeners: Listeners,
-    pub(crate) neighbors: Neighbors,
-    pub(crate) resolution: Resolution,
-    /// Answers that belong to no flow.
-    pub(crate) answers: VecDeque<Answer>,
-    /// Flows whose data came at a time and is acknowledged as soon as it has passed, unless an answer takes the acknowledgment
-    /// along ([`Turn::schedule_ack`]). One that has gone, or acknowledged since, may still stand here.
-    pub(crate) quick: VecDeque<(Instant, u32)>,
-    /// Those of them whose data no program had read by then: acknowledged at that time, whatever happens.
-    pub(crate) unread: VecDeque<(Instant, u32)>,
-    pub(crate) paced: Paced,
-    pub(crate) reassembly_bytes: usize,
-    /// Ranges of all flows' scoreboards.
-    pub(crate) sack_ranges: usize,
-    pub(crate) time_wait: u32,
-    pub(crate) challenges: Challenges,
-    pub(crate) departed: Departed,
-    pub(crate) secret: Secret,
-    pub(crate) cookies: Cookies,
-    /// The Fast Open cookies that we give.
-    pub(crate) fast_open: ServerCookies,
-    /// Those that we were given.
-    pub(crate) servers: ClientCookies,
-}
-
-/// One flow's turn: what its processing needs.
-pub(crate) struct Turn<'a, O> {
-    pub(crate) now: Instant,
-    pub(crate) id: FlowId,
-    pub(crate) flow: &'a mut Flow,
-    pub(crate) shared: &'a mut Shared,
-    pub(crate) owner: &'a mut O,
-}
-
-impl<O> Turn<'_, O> {
-    pub(crate) const fn tick(&self) -> Tick {
-        self.now.tick()
-    }
-
-    /// The deadline `micros` from now, and never earlier.
-    pub(crate) const fn in_us(&self, micros: u64) -> Deadline {
-        Deadline::at(self.now.tick().after(ticks(micros)))
-    }
-}
-
-/// What peers must not guess, made from [`Config::hash_key`].
-pub(crate) struct Secret(SipHasher13);
-
-impl Secret {
-    /// The hash of `words` for one purpose.
-    fn hash(&self, purpose: u8, words: impl Fn(&mut SipHasher13)) -> u64 {
-        let mut hasher = self.0;
-        hasher.write_u8(purpose);
-        words(&mut hasher);
-        hasher.finish()
-    }
-
-    /// RFC 6528 section 3's F().
-    pub(crate) fn tuple(&self, tuple: &Tuple) -> u64 {
-        self.hash(1, |hasher| {
-            hash_address(hasher, tuple.local.ip());
-            hash_address(hasher, tuple.remote.ip());
-            hasher.write_u16(tuple.local_port);
-            hasher.write_u16(tuple.remote_port);
-        })
-    }
-
-    /// RFC 7323 section 5.4's offset: the same for all connections between two addresses.
-    pub(crate) fn addresses(&self, tuple: &Tuple) -> u32 {
-        self.hash(2, |hasher| {
-            hash_address(hasher, tuple.local.ip());
-            hash_address(hasher, tuple.remote.ip());
-        }) as u32
-    }
-
-    fn challenge(&self, now: Tick) -> u64 {
-        self.hash(4, |hasher| hasher.write_u32(now.0))
-    }
-
-    fn word(&self, index: u64) -> u64 {
-        self.hash(3, |hasher| hasher.write_u64(index))
-    }
-}
-
-fn hash_address(hasher: &mut SipHasher13, address: IpAddr) {
-    match address {
-        IpAddr::V4(address) => hasher.write(&address.octets()),
-        IpAddr::V6(address) => hasher.write(&address.octets()),
-    }
-}
-
-/// RFC 5961 section 7: challenge ACKs are rate limited. The limit differs from second to second, so that a stranger cannot
-/// count on it to learn whose connections are challenged (CVE-2016-5696).
-#[derive(Default)]
-pub(crate) struct Challenges {
-    since: Tick,
-    left: u32,
-}
-
-impl Challenges {
-    /// Whether one more may be sent now, if so many are allowed a second.
-    pub(crate) fn allow(&mut self, now: Tick, per_s: u32, secret: &Secret) -> bool {
-        if now.since(self.since) >= ticks(1_000_000) {
-            // Between half of it and one and a half.
-            let random = secret.challenge(now) % u64::from(per_s.max(1));
-            *self = Self { since: now, left: (per_s / 2).saturating_add(random as u32) };
-        }
-        let allowed = self.left > 0;
-        self.left = self.left.saturating_sub(1);
-        allowed
-    }
-}
-
-/// What becomes of a flow after a segment or a timer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Verdict {
-    /// It goes on.
-    Keep,
-    /// It is over; the failure, if any, is reported.
-    End(Option<Failure>),
-    /// It enters TIME-WAIT, or starts it anew.
-    TimeWait,
-    /// It was in TIME-WAIT and gives way to the SYN that arrived.
-    GiveWay,
 }
 
 impl Engine {
@@ -273,7 +141,7 @@ impl Engine {
 
     /// Opens a connection (RFC 9293 section 3.10.1). [`Event::Connected`] or [`Event::Failed`] follows.
     ///
-    /// `local` may be any address whose packets reach this engine: where [`Config::arp`] is set, one of the interface's or of
+    /// `local` may be any address whose packets reach this engine: where [`Config::alone`] is set, one of the interface's or of
     /// [`Config::own_prefixes`]. The next hop need not be known there: the engine asks for it, for all flows at once, and the
     /// SYN waits. Nobody who answers [`Config::neighbor_solicitations`] questions, a second apart, is [`Failure::Unreachable`].
     ///
@@ -299,7 +167,7 @@ impl Engine {
             if flow.state != State::TimeWait {
                 return Err(Error::TupleInUse);
             }
-            sequence = Some(flow.send_next.wrapping_add(SEQUENCE_GAP));
+            sequence = Some(flow.send_next + SEQUENCE_GAP);
             self.shared.counters.time_wait_reuses += 1;
             self.vacate(old);
         }
@@ -307,7 +175,7 @@ impl Engine {
             return Err(Error::NoFlows);
         }
         let next_hop = self.shared.neighbors.find(&self.shared.config, remote.ip());
-        if next_hop.is_none() && !self.shared.config.arp {
+        if next_hop.is_none() && !self.shared.config.alone {
             return Err(Error::NoNeighbor);
         }
         let iss = sequence.unwrap_or_else(|| self.shared.initial_sequence(now, &tuple));
@@ -339,7 +207,7 @@ impl Engine {
         .into_iter()
         .filter_map(|(timer, deadline)| Some((timer, deadline.tick()?)))
         .reduce(|first, other| if other.1.is_before(first.1) { other } else { first })?;
-        let left = if tick.is_before(now.tick()) { 0 } else { tick.since(now.tick()) };
+        let Ticks(left) = if tick.is_before(now.tick()) { Ticks::ZERO } else { tick.since(now.tick()) };
         Some((timer, Duration::from_micros(u64::from(left) << TICK_SHIFT)))
     }
 
@@ -390,176 +258,6 @@ impl Engine {
         block.flags.set(Flags::DETACHED);
         block.flags.set(Flags::RESET_WANTED);
         self.enqueue(flow.0);
-    }
-
-    /// Turns Nagle's algorithm (RFC 9293 section 3.7.4) off or on, in Minshall's form: a small segment waits while another is in
-    /// flight. Off, and off again, also lets go what [`Engine::set_cork`] holds back (TCP_NAGLE_PUSH in Linux's
-    /// net/ipv4/tcp.c); what is promised later waits as before.
-    pub fn set_no_delay(&mut self, flow: FlowId, on: bool) {
-        let block = self.flows.at_mut(flow.0);
-        block.flags.put(Flags::NO_DELAY, on);
-        if on && block.state.is_synchronized() && block.unsent() > 0 {
-            block.flags.set(Flags::FORCE);
-        }
-        self.enqueue(flow.0);
-    }
-
-    /// Holds partial segments back until this is turned off, or the flow is shut down.
-    pub fn set_cork(&mut self, flow: FlowId, on: bool) {
-        self.flows.at_mut(flow.0).flags.put(Flags::CORK, on);
-        self.enqueue(flow.0);
-    }
-
-    /// Probes a peer that was silent for `idle`, then every `interval`; `probes` without an answer end the flow (RFC 9293
-    /// section 3.8.4). `None` turns that off.
-    pub fn set_keep_alive(&mut self, now: Instant, flow: FlowId, keep_alive: Option<crate::KeepAlive>) {
-        let block = self.flows.at_mut(flow.0);
-        block.flags.put(Flags::KEEP_ALIVE, keep_alive.is_some());
-        if let Some(keep_alive) = keep_alive {
-            let whole = |duration: Duration| ticks(duration.as_micros() as u64).max(1);
-            block.settings_mut().keep_alive = KeepAlive {
-                idle: whole(keep_alive.idle),
-                interval: whole(keep_alive.interval),
-                probes: keep_alive.probes.max(1),
-            };
-        }
-        if matches!(block.state, State::Established | State::CloseWait) {
-            block.restart_keep_alive(now.tick());
-            self.settle(flow.0);
-        }
-    }
-
-    /// The flow fails when data stays unacknowledged, or the peer's window closed, for so long (TCP_USER_TIMEOUT, RFC 5482
-    /// section 3's local half);
-    /// [`Duration::ZERO`] leaves it to `data_retries`.
-    pub fn set_user_timeout(&mut self, flow: FlowId, timeout: Duration) {
-        let block = self.flows.at_mut(flow.0);
-        if !timeout.is_zero() || block.settings().is_some() {
-            block.settings_mut().user_timeout = ticks(timeout.as_micros() as u64);
-        }
-    }
-
-    /// The SYN of a flow just opened may carry what was promised before the next [`Engine::transmit`] (RFC 7413 section 4.2.1;
-    /// MSG_FASTOPEN, TCP_FASTOPEN_CONNECT), if the server gave a cookie before; else it asks for one.
-    pub fn set_fast_open(&mut self, flow: FlowId) {
-        let client = self.shared.config.fast_open_client;
-        let block = self.flows.at_mut(flow.0);
-        if client && block.state == State::SynSent && block.all_acknowledged() {
-            block.flags.set(Flags::FAST_OPEN);
-        }
-    }
-
-    /// Whether a connection with [`Engine::set_fast_open`] would carry data in its SYN: the server gave a cookie, and nothing
-    /// went wrong since.
-    pub fn may_open_fast(&mut self, now: Instant, local: IpAddr, remote: SocketAddr) -> bool {
-        let client = self.shared.config.fast_open_client;
-        let without = self.shared.config.fast_open_client_without_cookie;
-        client
-            && match self.shared.servers.opening(now, local, remote) {
-                Opening::Data { .. } => true,
-                Opening::Request => without,
-                Opening::Plain => false,
-            }
-    }
-
-    /// A listener takes data in a SYN with a cookie of ours (RFC 7413 section 4.2.2; TCP_FASTOPEN), from `max` connections at
-    /// a time whose handshake is not done; from none if `max` is 0. In place of [`Config::fast_open_server`] and
-    /// [`Config::max_fast_open`].
-    pub fn set_listener_fast_open(&mut self, listener: ListenerId, max: u32) {
-        self.shared.listeners.set_fast_open(listener, max);
-    }
-
-    /// Gives Fast Open cookies by the `primary` key, and takes those of the `backup` too (TCP_FASTOPEN_KEY; RFC 7413 section
-    /// 4.1.2, item 4). In place of [`Config::hash_key`].
-    pub fn set_fast_open_keys(&mut self, primary: [u8; 16], backup: Option<[u8; 16]>) {
-        self.shared.fast_open = ServerCookies::new(primary, backup);
-    }
-
-    /// Acknowledges every segment at once, or waits for company from now on (TCP_QUICKACK).
-    pub fn set_quick_ack(&mut self, flow: FlowId, on: bool) {
-        let block = self.flows.at_mut(flow.0);
-        block.flags.put(Flags::QUICK_ACK, on);
-        if block.state.is_synchronized() {
-            block.flags.put(Flags::PINGPONG, !on);
-        }
-        if on && block.ack_at.is_set() {
-            block.flags.set(Flags::ACK_NOW);
-            self.enqueue(flow.0);
-        }
-    }
-
-    /// The owner holds `bytes` at most for this flow: its receive window from now on, without auto-tuning (SO_RCVBUF).
-    /// Within 1,024 bytes and [`Config::receive_window`]; at least a 32,767th of the latter, which window scaling can tell.
-    pub fn set_receive_window(&mut self, flow: FlowId, bytes: u32) {
-        let block = self.flows.at_mut(flow.0);
-        let limit = block.largest_window(self.shared.config.receive_window);
-        block.receive_limit = bytes.max(least_window(block.receive_shift)).clamp(1024, limit);
-        block.flags.set(Flags::FIXED_WINDOW);
-        if let Some(extra) = &mut block.extra {
-            extra.tuning = None;
-            self.shared.sack_ranges -= block.trim();
-        }
-    }
-
-    /// The largest payload of a segment to the peer from now on (TCP_MAXSEG). Never more than the path takes. Set before the
-    /// first [`Engine::transmit`] of an active open, the SYN says so too, and options are deducted once they are agreed on;
-    /// later they must be deducted already.
-    pub fn set_max_segment(&mut self, flow: FlowId, bytes: u16) {
-        let block = self.flows.at_mut(flow.0);
-        block.mss = block.mss.min(bytes.max(crate::handshake::MIN_MSS));
-        path_mtu::hold_to_segment(block);
-    }
-
-    /// Segments of the listener's connections carry so many bytes at most from now on, and its answers to SYNs say so
-    /// (TCP_MAXSEG). Options are not deducted.
-    pub fn set_listener_max_segment(&mut self, listener: ListenerId, bytes: u16) {
-        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
-            inherited.max_segment = bytes.max(crate::handshake::MIN_MSS);
-        }
-    }
-
-    /// The traffic class of the flow's packets (IP_TOS, IPV6_TCLASS; RFC 2474). Its lowest two bits are the engine's (RFC 3168
-    /// section 5).
-    pub fn set_traffic_class(&mut self, flow: FlowId, class: u8) {
-        self.flows.at_mut(flow.0).traffic_class = class & !0b11;
-    }
-
-    /// The traffic class of the listener's connections from now on, their SYN and ACK included.
-    pub fn set_listener_traffic_class(&mut self, listener: ListenerId, class: u8) {
-        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
-            inherited.traffic_class = class & !0b11;
-        }
-    }
-
-    /// How many hops the flow's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
-    pub fn set_hop_limit(&mut self, flow: FlowId, hops: u8) {
-        self.flows.at_mut(flow.0).hop_limit = hops.max(1);
-    }
-
-    /// How many hops packets of the listener's connections may go from now on, their SYN and ACK included.
-    pub fn set_listener_hop_limit(&mut self, listener: ListenerId, hops: u8) {
-        if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
-            inherited.hop_limit = hops.max(1);
-        }
-    }
-
-    /// Which algorithm governs the flow's congestion window (TCP_CONGESTION). It starts anew with the present window.
-    pub fn set_congestion(&mut self, flow: FlowId, algorithm: crate::Algorithm) {
-        let block = self.flows.at_mut(flow.0);
-        block.congestion = Congestion::new(algorithm, block.congestion.window());
-    }
-
-    /// What governs the flow's congestion window.
-    #[must_use]
-    pub fn congestion(&self, flow: FlowId) -> crate::Algorithm {
-        self.flows.at(flow.0).congestion.algorithm()
-    }
-
-    /// The flow's congestion window is `bytes` now, a segment at least: what it begins with, where that is not
-    /// [`Config::initial_window`]'s. Before the first data is sent.
-    pub fn set_congestion_window(&mut self, flow: FlowId, bytes: u32) {
-        let block = self.flows.at_mut(flow.0);
-        block.congestion.set_window(bytes.max(u32::from(block.mss)));
     }
 
     /// Bytes promised and not yet acknowledged.
@@ -671,7 +369,7 @@ impl Engine {
         let quick = self.shared.quick.front().map(|&(since, _)| since + Duration::from_micros(1));
         let timers = self.wheel.next().map(|tick| {
             // Ticks wrap; instants do not.
-            let ticks = tick.since(self.now.tick());
+            let Ticks(ticks) = tick.since(self.now.tick());
             let ticks = if ticks > u32::MAX / 2 { 0 } else { ticks };
             Instant::from_micros(((self.now.as_micros() >> TICK_SHIFT) + u64::from(ticks)) << TICK_SHIFT)
         });
@@ -827,7 +525,7 @@ impl Engine {
             self.shared.forget(flow);
         }
         let flow = self.flows.at_mut(index);
-        let wait = ticks(self.shared.config.time_wait.as_micros() as u64).max(1);
+        let wait = Ticks::from(self.shared.config.time_wait).max(Ticks::ONE);
         flow.linger_at = Deadline::at(now.tick().after(wait));
         self.release_if_done(index, owner);
         self.settle(index);
@@ -922,138 +620,4 @@ impl Engine {
         self.shared.forget(flow);
         self.shared.release_from_resolution(index, flow);
     }
-}
-
-/// How far a reused tuple's sequence numbers start beyond its last ones (as Linux).
-pub(crate) const SEQUENCE_GAP: u32 = 65_537;
-
-/// A flow without a listener.
-pub(crate) const NO_LISTENER: u32 = u32::MAX;
-
-impl Shared {
-    /// A control block in its first state.
-    pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: u32) -> Flow {
-        let mss = self.largest_segment(&tuple);
-        let receive_shift = window_shift(&self.config);
-        let route = self.config.route(&tuple);
-        let initial_receive_window = match route.map_or(0, |route| route.initial_receive_window) {
-            0 => self.config.initial_receive_window,
-            segments => segments.saturating_mul(u32::from(mss)).max(1024),
-        };
-        let receive_limit =
-            initial_receive_window.max(least_window(receive_shift)).min(self.config.receive_window);
-        let mut flags = Flags::default();
-        flags.put(Flags::QUICK_ACK, route.is_some_and(|route| route.quick_ack));
-        let congestion = route.and_then(|route| route.congestion).unwrap_or(self.config.congestion);
-        let initial_window = self.initial_window(&tuple, u32::from(mss));
-        Flow {
-            tuple,
-            next_hop: MacAddr::BROADCAST,
-            state: State::Closed,
-            retries: 0,
-            flags,
-            send_una: iss,
-            send_next: iss,
-            send_window: 0,
-            send_window_max: 0,
-            window_sequence: 0,
-            una_offset: 0,
-            promised: 0,
-            receive_next: 0,
-            receive_edge: 0,
-            held: 0,
-            acked_next: 0,
-            receive_limit,
-            received: 0,
-            timestamp_recent: 0,
-            timestamp_recent_at: now.tick(),
-            timestamp_offset: self.secret.addresses(&tuple),
-            rtt: Rtt::new(),
-            timed_sequence: 0,
-            timed_at_us: now.micros32(),
-            congestion: Congestion::new(congestion, initial_window),
-            mss,
-            send_shift: 0,
-            receive_shift,
-            traffic_class: 0,
-            hop_limit: self.config.hop_limit_to(tuple.remote().ip()),
-            backoff: 0,
-            lateness: Lateness::new(),
-            challenged: ((now.tick().0 / CHALLENGE_TICKS) as u8).wrapping_sub(1),
-            retransmit_at: Deadline::NEVER,
-            ack_at: Deadline::NEVER,
-            linger_at: Deadline::NEVER,
-            sent_at_us: now.micros32(),
-            link: Link::new(),
-            listener: NO_LISTENER,
-            extra: None,
-        }
-    }
-
-    /// Payload of the largest segment without options that the link and the route take to a destination of the tuple's family: what we
-    /// say in the MSS option (RFC 6691 section 2, RFC 9293 section 3.7.1).
-    pub(crate) fn largest_segment(&self, tuple: &Tuple) -> u16 {
-        let (headers, least) = if tuple.is_v4() { (40, 68) } else { (60, 1280) };
-        let mtu = match self.config.route(tuple).map_or(0, |route| route.mtu) {
-            0 => self.config.mtu,
-            mtu => mtu.clamp(least, self.config.mtu),
-        };
-        mtu - headers
-    }
-
-    pub(crate) fn initial_window(&self, tuple: &Tuple, mss: u32) -> u32 {
-        let segments = self.config.route(tuple).map_or(0, |route| route.initial_window);
-        match (segments, self.config.initial_window) {
-            (0, 0) => initial_window(mss),
-            (0, bytes) => bytes.max(mss),
-            (segments, _) => segments.saturating_mul(mss),
-        }
-    }
-
-    /// RFC 6528 section 3: a 4 µs clock plus a keyed hash of the tuple.
-    pub(crate) fn initial_sequence(&self, now: Instant, tuple: &Tuple) -> u32 {
-        (self.secret.tuple(tuple) as u32).wrapping_add((now.as_micros() >> 2) as u32)
-    }
-
-    /// Gives back what a flow held out of order.
-    pub(crate) fn forget_reassembly(&mut self, flow: &mut Flow) {
-        if let Some(reassembly) = flow.extra.as_mut().and_then(|extra| extra.reassembly.take()) {
-            self.reassembly_bytes -= reassembly.cost();
-        }
-    }
-
-    /// Gives back what a flow held that will neither send nor receive data again.
-    pub(crate) fn forget(&mut self, flow: &mut Flow) {
-        self.forget_reassembly(flow);
-        self.sack_ranges -= flow.recovery().map_or(0, Recovery::counted);
-        flow.extra = None;
-        flow.congestion.forget();
-    }
-
-    /// Queues an answer that belongs to no flow.
-    pub(crate) fn answer(&mut self, answer: Answer) {
-        if self.answers.len() < self.config.max_answers as usize {
-            self.answers.push_back(answer);
-        } else {
-            self.counters.drop_control_queue += 1;
-        }
-    }
-}
-
-/// The least window that can be told, with half of it taken, by a shift (RFC 7323 section 2.3).
-fn least_window(shift: u8) -> u32 {
-    2 << shift
-}
-
-/// The shift that we offer: the least that lets 16 bits tell the receive window (RFC 7323 section 2.2), or what the configuration
-/// says. At least 1: a flow with 0 is one that does not scale, or whose peer does not, and the option is not sent.
-pub(crate) fn window_shift(config: &Config) -> u8 {
-    if !config.window_scaling {
-        return 0;
-    }
-    let mut shift = config.window_scale.max(1);
-    while config.receive_window >> shift > 0xffff {
-        shift += 1;
-    }
-    shift
 }

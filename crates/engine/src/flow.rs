@@ -8,8 +8,8 @@ use crate::path_mtu::PathMtu;
 use crate::reassembly::Reassembly;
 use crate::recovery::{Bounds, CongestionState, Lateness, Recovery};
 use crate::rtt::Rtt;
-use crate::sequence::{distance, later};
-use crate::time::{Deadline, Tick};
+use crate::sequence::{Sequence, distance, later};
+use crate::time::{Deadline, Moment, Tick, Ticks};
 use crate::tuple::Tuple;
 use crate::udp::Unreachable;
 use crate::wheel::Link;
@@ -87,7 +87,7 @@ flags! {
     CORK = 8;
     /// Both sides sent the timestamps option.
     TIMESTAMPS = 9;
-    /// `timed_sequence` and `timed_at_us` measure a round trip.
+    /// `timed_sequence` and `timed_at` measure a round trip.
     TIMED = 10;
     /// The retransmission timer runs as the persist timer.
     PERSIST = 11;
@@ -195,28 +195,28 @@ pub(crate) struct Flow {
     pub(crate) flags: Flags,
 
     /// SND.UNA: the oldest unacknowledged sequence number.
-    pub(crate) send_una: u32,
+    pub(crate) send_una: Sequence,
     /// SND.NXT: the next to send. It never goes back: what is sent again stands in [`Recovery`].
-    pub(crate) send_next: u32,
+    pub(crate) send_next: Sequence,
     /// SND.WND, scaled.
     pub(crate) send_window: u32,
     /// The largest SND.WND seen (sender's silly-window avoidance, RFC 9293 section 3.8.6.2.1).
     pub(crate) send_window_max: u32,
     /// SND.WL1: the sequence number of the segment that last moved the window.
-    pub(crate) window_sequence: u32,
+    pub(crate) window_sequence: Sequence,
     /// Offset in the sent stream of SND.UNA (of the first byte while the SYN is unacknowledged).
     pub(crate) una_offset: u64,
     /// Bytes that the owner has promised since the beginning. At least `una_offset`.
     pub(crate) promised: u64,
 
     /// RCV.NXT.
-    pub(crate) receive_next: u32,
+    pub(crate) receive_next: Sequence,
     /// RCV.NXT + RCV.WND as last advertised: never moves left.
-    pub(crate) receive_edge: u32,
+    pub(crate) receive_edge: Sequence,
     /// Bytes delivered to the owner and not yet consumed.
     pub(crate) held: u32,
     /// RCV.NXT when an acknowledgment was last sent.
-    pub(crate) acked_next: u32,
+    pub(crate) acked_next: Sequence,
     /// Bytes that the owner may hold: the receive window.
     pub(crate) receive_limit: u32,
     /// Payload bytes received in order (modulo 2^32).
@@ -229,9 +229,8 @@ pub(crate) struct Flow {
     pub(crate) timestamp_offset: u32,
 
     pub(crate) rtt: Rtt,
-    pub(crate) timed_sequence: u32,
-    /// Microseconds, wrapping.
-    pub(crate) timed_at_us: u32,
+    pub(crate) timed_sequence: Sequence,
+    pub(crate) timed_at: Moment,
     pub(crate) congestion: Congestion,
 
     /// Largest payload of a segment to the peer, options deducted.
@@ -254,8 +253,8 @@ pub(crate) struct Flow {
     pub(crate) ack_at: Deadline,
     /// TIME-WAIT, FIN-WAIT-2 or keep-alive.
     pub(crate) linger_at: Deadline,
-    /// When data was last sent, in microseconds (wrapping): RACK, and the restart after idle (RFC 5681 section 4.1).
-    pub(crate) sent_at_us: u32,
+    /// When data was last sent: RACK, and the restart after idle (RFC 5681 section 4.1).
+    pub(crate) sent_at: Moment,
     pub(crate) link: Link,
     /// The listener of a passive open.
     pub(crate) listener: u32,
@@ -280,7 +279,7 @@ pub(crate) struct Extra {
     /// How fast the owner consumes.
     pub(crate) tuning: Option<Autotune>,
     /// A duplicate that the next acknowledgment reports (RFC 2883).
-    pub(crate) duplicate: Option<(u32, u32)>,
+    pub(crate) duplicate: Option<(Sequence, Sequence)>,
     /// What ICMP said last since something was acknowledged (Linux's sk_err_soft).
     pub(crate) soft_error: Option<Unreachable>,
     /// Segments sent again since the beginning.
@@ -293,17 +292,17 @@ pub(crate) struct Extra {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Settings {
     pub(crate) keep_alive: KeepAlive,
-    /// TCP_USER_TIMEOUT in ticks; 0 is off (RFC 5482 section 3's local half).
-    pub(crate) user_timeout: u32,
+    /// TCP_USER_TIMEOUT; 0 is off (RFC 5482 section 3's local half).
+    pub(crate) user_timeout: Ticks,
     /// When the oldest data that is not acknowledged yet was first sent, or the window closed.
     pub(crate) unanswered_since: Deadline,
 }
 
-/// Keep-alive in ticks (RFC 9293 section 3.8.4).
+/// Keep-alive (RFC 9293 section 3.8.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct KeepAlive {
-    pub(crate) idle: u32,
-    pub(crate) interval: u32,
+    pub(crate) idle: Ticks,
+    pub(crate) interval: Ticks,
     pub(crate) probes: u8,
 }
 
@@ -313,9 +312,9 @@ impl Flow {
     pub(crate) fn touch(&self) -> u32 {
         self.una_offset as u32
             ^ u32::from(self.tuple.local_port)
-            ^ self.receive_next
+            ^ self.receive_next.number()
             ^ self.congestion.window()
-            ^ self.sent_at_us
+            ^ self.sent_at.number()
             ^ u32::from(self.traffic_class)
     }
 
@@ -329,12 +328,12 @@ impl Flow {
 
     /// The scoreboard, made if there is none yet.
     pub(crate) fn recovery_or_new(&mut self, bounds: Bounds) -> &mut Recovery {
-        let (una, next, sent_at_us) = (self.send_una, self.send_next, self.sent_at_us);
+        let (una, next, sent_at) = (self.send_una, self.send_next, self.sent_at);
         let (reordering_seen, lateness) = (self.flags.has(Flags::REORDERING_SEEN), self.lateness);
         self.extra
             .get_or_insert_default()
             .recovery
-            .get_or_insert_with(|| Recovery::new(una, next, sent_at_us, reordering_seen, lateness, bounds))
+            .get_or_insert_with(|| Recovery::new(una, next, sent_at, reordering_seen, lateness, bounds))
     }
 
     pub(crate) fn settings(&self) -> Option<&Settings> {
@@ -364,8 +363,8 @@ impl Flow {
 
     /// The sequence number after the last promised byte: the FIN's, once it was sent. Not once that was acknowledged.
     #[inline]
-    pub(crate) fn data_end(&self) -> u32 {
-        self.first_data().wrapping_add((self.promised - self.una_offset) as u32)
+    pub(crate) fn data_end(&self) -> Sequence {
+        self.first_data() + (self.promised - self.una_offset) as u32
     }
 
     /// Bytes that were promised and never sent. Far more than sequence numbers can tell apart may be promised at once.
@@ -376,9 +375,9 @@ impl Flow {
 
     /// SND.UNA, or the byte after an unacknowledged SYN.
     #[inline]
-    pub(crate) fn first_data(&self) -> u32 {
+    pub(crate) fn first_data(&self) -> Sequence {
         if matches!(self.state, State::SynSent | State::SynReceived) {
-            self.send_una.wrapping_add(1)
+            self.send_una + 1
         } else {
             self.send_una
         }
@@ -386,14 +385,14 @@ impl Flow {
 
     /// The offset in the sent stream of `sequence`.
     #[inline]
-    pub(crate) fn offset(&self, sequence: u32) -> u64 {
-        self.una_offset + u64::from(sequence.wrapping_sub(self.first_data()))
+    pub(crate) fn offset(&self, sequence: Sequence) -> u64 {
+        self.una_offset + u64::from(sequence.since(self.first_data()))
     }
 
     /// FlightSize (RFC 5681 section 2): sent and not cumulatively acknowledged.
     #[inline]
     pub(crate) fn flight(&self) -> u32 {
-        self.send_next.wrapping_sub(self.send_una)
+        self.send_next.since(self.send_una)
     }
 
     /// Bytes that are in the network (RFC 6675's pipe).
@@ -466,8 +465,8 @@ impl Flow {
 
     /// The right edge of the receive window as it could be advertised.
     #[inline]
-    pub(crate) fn possible_edge(&self) -> u32 {
-        self.receive_next.wrapping_add(self.receive_limit.saturating_sub(self.held))
+    pub(crate) fn possible_edge(&self) -> Sequence {
+        self.receive_next + self.receive_limit.saturating_sub(self.held)
     }
 
     /// The window could open by so much that the peer should hear of it unasked (RFC 9293 section 3.8.6.2.2).
@@ -484,9 +483,9 @@ impl Flow {
     pub(crate) fn restart_keep_alive(&mut self, now: Tick) {
         let idle = match self.settings() {
             Some(settings) if self.flags.has(Flags::KEEP_ALIVE) => settings.keep_alive.idle,
-            _ => 0,
+            _ => Ticks::ZERO,
         };
-        self.linger_at = if idle > 0 { Deadline::at(now.after(idle)) } else { Deadline::NEVER };
+        self.linger_at = if idle > Ticks::ZERO { Deadline::at(now.after(idle)) } else { Deadline::NEVER };
     }
 
     /// The earliest of the deadlines.
@@ -609,16 +608,16 @@ impl Flow {
             congestion_state: recovery.map_or(CongestionState::Open, Recovery::state),
             retries: self.retries,
             backoff: self.backoff,
-            rtt_us: self.rtt.smoothed_us(),
-            rtt_variation_us: self.rtt.variation_us(),
-            min_rtt_us: self.rtt.least_us(),
-            rto_us: self.rtt.timeout_us(self.backoff),
+            rtt_us: self.rtt.smoothed().number(),
+            rtt_variation_us: self.rtt.variation().number(),
+            min_rtt_us: self.rtt.least().number(),
+            rto_us: self.rtt.timeout(self.backoff).number().into(),
             congestion_window: self.congestion.window(),
             bbr: self.congestion.bbr().and_then(Bbr::info),
             slow_start_threshold: self.congestion.threshold(),
             mss: self.mss,
             send_window: self.send_window,
-            receive_window: self.receive_edge.wrapping_sub(self.receive_next),
+            receive_window: self.receive_edge.since(self.receive_next),
             unacknowledged: self.promised - self.una_offset,
             acknowledged: self.una_offset,
             received: self.received,
@@ -656,7 +655,7 @@ mod tests {
             offset_of!(Flow, tuple) + offset_of!(Tuple, local_port),
             offset_of!(Flow, receive_next),
             offset_of!(Flow, congestion),
-            offset_of!(Flow, sent_at_us),
+            offset_of!(Flow, sent_at),
             offset_of!(Flow, traffic_class),
         ];
         println!("{} bytes, touched at {touched:?}", size_of::<Flow>());

@@ -5,14 +5,11 @@
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
 
-use overfly_wire::tcp::{Flags as TcpFlags, Options};
-
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::flow::{Flags, Flow, State};
 use crate::owner::FlowId;
 use crate::sequence::distance;
 use crate::time::Instant;
-use crate::transmit::Answer;
 use crate::tuple::Tuple;
 
 /// How far our FIN has come.
@@ -84,18 +81,18 @@ impl Engine {
         };
         let received_fin =
             matches!(flow.state, State::CloseWait | State::Closing | State::LastAck | State::TimeWait);
-        let receive_next = flow.receive_next.wrapping_sub(u32::from(received_fin));
+        let receive_next = flow.receive_next - u32::from(received_fin);
         let timestamps = flow.flags.has(Flags::TIMESTAMPS);
         Some(Handover {
             local: flow.tuple.local(),
             remote: flow.tuple.remote(),
-            send_una: flow.send_una.wrapping_sub(u32::from(sent_fin == SentFin::Acknowledged)),
+            send_una: (flow.send_una - u32::from(sent_fin == SentFin::Acknowledged)).number(),
             sent: flow.flight() - u32::from(sent_fin == SentFin::Sent),
             unsent: flow.unsent(),
             send_window: flow.send_window,
             send_window_max: flow.send_window_max.max(flow.send_window),
-            window_sequence: flow.window_sequence,
-            receive_next,
+            window_sequence: flow.window_sequence.number(),
+            receive_next: receive_next.number(),
             receive_window: distance(receive_next, flow.receive_edge),
             mss: flow.mss + if timestamps { TIMESTAMPS_LEN } else { 0 },
             window_shift: scales(flow).then_some((flow.send_shift, flow.receive_shift)),
@@ -127,26 +124,6 @@ impl Engine {
             self.forget(flow);
         }
         has_place
-    }
-}
-
-impl Shared {
-    /// What tells the flow's peer that it has ended, if there is anything to tell.
-    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
-        // A SYN-SENT flow just goes.
-        if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
-            return None;
-        }
-        Some(Answer::Tcp {
-            next_hop: flow.next_hop,
-            tuple: flow.tuple,
-            sequence: flow.send_next,
-            acknowledgment: flow.receive_next,
-            flags: TcpFlags::RST | TcpFlags::ACK,
-            window: 0,
-            // RFC 7323 section 3.2: SHOULD.
-            options: Options { timestamps: self.timestamps(now.tick(), flow), ..Options::NONE },
-        })
     }
 }
 

@@ -2,18 +2,20 @@
 
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Timestamps};
 
+use crate::answers::Answer;
 use crate::config::{Ecn, SynCookies};
 use crate::congestion::CongestionControl;
 use crate::cookies::{self, Offer};
-use crate::engine::{Engine, NO_LISTENER, Shared, Turn, Verdict, window_shift};
+use crate::engine::Engine;
 use crate::fastopen::{Cookie, Validity};
 use crate::flow::{Flags, Flow, State};
 use crate::owner::{Act, Event, Failure, ListenerId, Owner};
 use crate::path_mtu;
 use crate::receive::Arrival;
-use crate::sequence::{at_or_before, before, distance, later};
+use crate::sequence::{Sequence, at_or_before, before, distance, later};
+use crate::shared::{NO_LISTENER, Shared, Turn, Verdict};
+use crate::sizes::window_shift;
 use crate::time::{Deadline, Instant};
-use crate::transmit::Answer;
 
 /// The least MSS that is believed: less would make every byte a segment.
 pub(crate) const MIN_MSS: u16 = 64;
@@ -30,7 +32,7 @@ impl Engine {
         now: Instant,
         arrival: &Arrival<'_>,
         listener: u32,
-        iss: Option<u32>,
+        iss: Option<Sequence>,
         owner: &mut O,
     ) {
         if self.shared.listeners.accept_queue_is_full(listener) {
@@ -147,8 +149,8 @@ impl Shared {
         let (tuple, options) = (arrival.tuple, arrival.options);
         let default = if tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
         let mss = options.mss.unwrap_or(default);
-        let syn = arrival.segment.sequence();
-        let cookie = self.cookies.make(now, tuple.local(), tuple.remote(), syn, mss);
+        let syn = arrival.sequence();
+        let cookie = self.cookies.make(now, tuple.local(), tuple.remote(), syn.number(), mss);
         let asked = arrival.segment.flags().contains(TcpFlags::ECE | TcpFlags::CWR);
         let mut flags = TcpFlags::SYN | TcpFlags::ACK;
         let most = self.listeners.inherited(listener).max_segment;
@@ -174,8 +176,8 @@ impl Shared {
         self.answer(Answer::Tcp {
             next_hop: arrival.next_hop,
             tuple,
-            sequence: cookie,
-            acknowledgment: syn.wrapping_add(1),
+            sequence: Sequence::new(cookie),
+            acknowledgment: syn + 1,
             flags,
             window: self.config.initial_receive_window.min(0xffff) as u16,
             options: answer,
@@ -184,10 +186,10 @@ impl Shared {
 
     /// The control block of a handshake whose third segment this is, if its acknowledgment is a cookie of ours.
     fn flow_from_cookie(&mut self, now: Instant, arrival: &Arrival<'_>, listener: u32) -> Option<Flow> {
-        let (tuple, segment) = (arrival.tuple, &arrival.segment);
-        let (sequence, acknowledgment) = (segment.sequence(), segment.acknowledgment());
-        let mss = self.cookies.check(now, tuple.local(), tuple.remote(), sequence, acknowledgment)?;
-        let mut flow = self.new_flow(now, tuple, acknowledgment.wrapping_sub(1));
+        let (tuple, sequence, acknowledgment) = (arrival.tuple, arrival.sequence(), arrival.acknowledgment());
+        let numbers = (sequence.number(), acknowledgment.number());
+        let mss = self.cookies.check(now, tuple.local(), tuple.remote(), numbers.0, numbers.1)?;
+        let mut flow = self.new_flow(now, tuple, acknowledgment - 1);
         self.inherit(&mut flow, listener);
         flow.state = State::SynReceived;
         flow.next_hop = arrival.next_hop;
@@ -195,7 +197,7 @@ impl Shared {
         flow.send_next = acknowledgment;
         flow.receive_next = sequence;
         flow.acked_next = sequence;
-        flow.receive_edge = sequence.wrapping_add(flow.receive_limit.min(0xffff));
+        flow.receive_edge = sequence + flow.receive_limit.min(0xffff);
         flow.window_sequence = sequence;
         let mut mss = mss.min(flow.mss);
         let mut offer = Offer::default();
@@ -216,10 +218,10 @@ impl Shared {
     /// Takes the options and the initial sequence number of a SYN (RFC 9293 section 3.7.1, RFC 7323, RFC 2018, RFC 3168).
     fn learn_from_syn(&self, now: Instant, flow: &mut Flow, arrival: &Arrival<'_>) {
         let (segment, options) = (&arrival.segment, arrival.options);
-        flow.receive_next = segment.sequence().wrapping_add(1);
+        flow.receive_next = arrival.sequence() + 1;
         flow.acked_next = flow.receive_next;
         // The SYN's answer offers an unscaled window (RFC 7323 section 2.2).
-        flow.receive_edge = flow.receive_next.wrapping_add(flow.receive_limit.min(0xffff));
+        flow.receive_edge = flow.receive_next + flow.receive_limit.min(0xffff);
         let default = if flow.tuple.is_v4() { DEFAULT_MSS } else { DEFAULT_MSS_V6 };
         // What the link takes, or the owner wants.
         let mut mss = options.mss.unwrap_or(default).max(MIN_MSS).min(flow.mss);
@@ -251,7 +253,7 @@ impl Shared {
         );
         flow.send_window = u32::from(segment.window());
         flow.send_window_max = flow.send_window;
-        flow.window_sequence = segment.sequence();
+        flow.window_sequence = arrival.sequence();
         flow.congestion.set_window(self.initial_window(&flow.tuple, u32::from(mss)));
     }
 }
@@ -263,13 +265,10 @@ impl<O: Owner> Turn<'_, O> {
         let flags = segment.flags();
         let has_ack = flags.contains(TcpFlags::ACK);
         let flow = &mut *self.flow;
-        let acknowledgment = segment.acknowledgment();
+        let acknowledgment = arrival.acknowledgment();
         let acceptable =
             before(flow.send_una, acknowledgment) && at_or_before(acknowledgment, flow.send_next);
-        if has_ack
-            && !acceptable
-            && !(flow.all_acknowledged() && acknowledgment == flow.send_una.wrapping_add(1))
-        {
+        if has_ack && !acceptable && !(flow.all_acknowledged() && acknowledgment == flow.send_una + 1) {
             self.shared.counters.drop_bad_ack += 1;
             if !flags.contains(TcpFlags::RST) {
                 self.shared.answer_with_reset(arrival);
@@ -295,7 +294,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         self.shared.learn_from_syn(self.now, flow, arrival);
         let config = &self.shared.config;
-        if flow.flags.has(Flags::NO_NEXT_HOP) || config.arp || config.loopback {
+        if flow.flags.has(Flags::NO_NEXT_HOP) || config.alone || config.loopback {
             // Where a kernel shares the link, it has said where the peer is; else whoever answers is there.
             flow.next_hop = arrival.next_hop;
         }
@@ -335,7 +334,7 @@ impl<O: Owner> Turn<'_, O> {
         if self.flow.all_acknowledged() {
             return;
         }
-        if before(self.flow.send_una, arrival.segment.acknowledgment()) {
+        if before(self.flow.send_una, arrival.acknowledgment()) {
             self.shared.servers.worked(client, server);
             self.flow.extra.get_or_insert_default().syn_data = true;
             // Never a verdict: no FIN was sent.
@@ -377,9 +376,9 @@ impl<O: Owner> Turn<'_, O> {
         let tick = self.tick();
         let flow = &mut *self.flow;
         flow.state = State::Established;
-        flow.send_una = flow.send_una.wrapping_add(1);
+        flow.send_una += 1;
         if flow.flags.take(Flags::TIMED) {
-            flow.rtt.sample(self.now.micros32().wrapping_sub(flow.timed_at_us));
+            flow.rtt.sample(self.now.moment().since(flow.timed_at));
             if flow.listener == NO_LISTENER {
                 self.owner.acted(self.id, Act::Measured);
             }

@@ -5,12 +5,14 @@ use core::net::{Ipv6Addr, SocketAddr};
 use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::{MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
-use crate::engine::{Engine, Verdict};
+use crate::answers::Answer;
+use crate::engine::Engine;
 use crate::flow::State;
 use crate::owner::{Failure, Owner};
 use crate::path_mtu;
+use crate::sequence::Sequence;
+use crate::shared::Verdict;
 use crate::time::Instant;
-use crate::transmit::Answer;
 use crate::tuple::Tuple;
 use crate::udp::Unreachable;
 
@@ -35,7 +37,7 @@ impl Engine {
             Ok(message) if self.datagram_error_v4(now, &Packet::V4(*packet), &message, owner) => {}
             Ok(icmpv4::Message::Echo(echo)) => {
                 // RFC 1122 section 3.2.2.6 would have it whole: what the link does not take at once gets no answer.
-                if self.shared.config.arp
+                if self.shared.config.alone
                     && echo.kind == icmpv4::Kind::Request
                     && echo.data.len() + ipv4::HEADER_LEN + icmpv4::HEADER_LEN
                         <= self.shared.config.mtu.into()
@@ -90,7 +92,7 @@ impl Engine {
             Ok(message) => message,
             Err(why) => return self.drop_icmp(why),
         };
-        let alone = self.shared.config.arp;
+        let alone = self.shared.config.alone;
         // RFC 4861 section 7.1: neighbour discovery that crossed a router is not genuine.
         let from_link = packet.hop_limit() == icmpv6::NEIGHBOR_HOP_LIMIT;
         match message {
@@ -168,7 +170,7 @@ impl Engine {
         };
         let flow = self.flows.at_mut(index);
         // RFC 5927 section 4.1: only what is in flight can have met trouble.
-        if !path_mtu::is_plausible(sequence, flow.send_una, flow.send_next) {
+        if !path_mtu::is_plausible(Sequence::new(sequence), flow.send_una, flow.send_next) {
             self.shared.counters.drop_icmp += 1;
             return;
         }

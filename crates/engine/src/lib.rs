@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod acknowledge;
+mod answers;
 mod autotune;
 mod config;
 mod congestion;
@@ -16,9 +17,11 @@ mod flow;
 mod flows;
 mod handover;
 mod handshake;
+mod headers;
 mod icmp;
 mod listener;
 mod neighbor;
+mod next_segment;
 mod owner;
 mod paced;
 mod path_mtu;
@@ -28,8 +31,13 @@ mod receive;
 mod recovery;
 mod resolution;
 mod rtt;
+mod secrets;
 mod segment;
 mod sequence;
+mod settings;
+mod shared;
+mod sizes;
+mod syn;
 mod time;
 mod timers;
 mod transmit;

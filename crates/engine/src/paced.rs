@@ -6,10 +6,12 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::congestion::{Bbr, Delivered, Newest, Transmission};
-use crate::engine::{Engine, Turn};
+use crate::engine::Engine;
 use crate::flow::{Flags, Flow};
 use crate::owner::{FlowId, Owner};
 use crate::recovery::{CongestionState, Losses, Recovery};
+use crate::sequence::Sequence;
+use crate::shared::Turn;
 use crate::time::Instant;
 
 /// Flows that wait for their turn, the earliest first. One that has gone may still stand here.
@@ -101,7 +103,7 @@ impl<O: Owner> Turn<'_, O> {
 
     /// `[start, end)` was sent: a flow with BBR takes note.
     #[inline]
-    pub(crate) fn model_transmission(&mut self, start: u32, end: u32, is_new: bool) {
+    pub(crate) fn model_transmission(&mut self, start: Sequence, end: Sequence, is_new: bool) {
         if self.flow.congestion.bbr().is_some() {
             self.tell_transmission(start, end, is_new);
         }
@@ -109,7 +111,7 @@ impl<O: Owner> Turn<'_, O> {
 
     // What only flows with BBR do is kept out of the way of all others.
     #[cold]
-    fn tell_transmission(&mut self, start: u32, end: u32, is_new: bool) {
+    fn tell_transmission(&mut self, start: Sequence, end: Sequence, is_new: bool) {
         let flow = &mut *self.flow;
         let sent = Transmission {
             now: self.now,
@@ -118,7 +120,7 @@ impl<O: Owner> Turn<'_, O> {
             is_new,
             in_flight: flow.pipe(),
             mss: flow.mss.into(),
-            rtt_us: flow.rtt.smoothed_us(),
+            rtt_us: flow.rtt.smoothed().number(),
         };
         if let Some(mut bbr) = flow.congestion.bbr_mut() {
             bbr.sent(&sent);
@@ -136,7 +138,7 @@ impl<O: Owner> Turn<'_, O> {
             newest,
             in_flight: flow.pipe(),
             mss: flow.mss.into(),
-            least_rtt_us: flow.rtt.least_us(),
+            least_rtt_us: flow.rtt.least().number(),
             is_drained: flow.is_drained(),
             is_recovering: flow.recovery().map(Recovery::state) >= Some(CongestionState::Recovery),
             has_sack: flow.flags.has(Flags::SACK),

@@ -6,12 +6,12 @@
 //! box.
 
 use crate::congestion::CongestionControl;
-use crate::engine::Turn;
 use crate::flow::{Flags, Flow};
 use crate::handshake::{MIN_MSS, TIMESTAMPS_LEN};
 use crate::owner::Owner;
-use crate::sequence::{at_or_before, before};
-use crate::time::{Tick, ticks};
+use crate::sequence::{Sequence, at_or_before, before};
+use crate::shared::Turn;
+use crate::time::{Tick, Ticks};
 use crate::tuple::Tuple;
 
 /// RFC 8200 section 5: every IPv6 link takes packets of this size.
@@ -30,7 +30,7 @@ const SIZES: [u16; 20] = [
 /// RFC 8899 section 5.1.2: MAX_PROBES, after which a size is held to be too large.
 const MAX_PROBES: u8 = 3;
 /// RFC 8899 section 5.1.1: PMTU_RAISE_TIMER, also RFC 1191 section 6.3 and RFC 8201 section 4.
-const RAISE_TICKS: u32 = ticks(600_000_000);
+const RAISE_AFTER: Ticks = Ticks::from_micros(600_000_000);
 
 /// What a flow knows of its path. Sizes are those of IP packets in bytes, headers included.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ enum Search {
     /// Larger sizes are tried (RFC 8899 section 5.2: Search).
     On,
     /// A probe is on its way: its size, and the sequence number after it. `refused`: a router has said that it was too large.
-    Probing { size: u16, end: u32, refused: bool },
+    Probing { size: u16, end: Sequence, refused: bool },
     /// Nothing larger fits, until then (Search Complete).
     Complete { raise_at: Tick },
     /// ICMP claims that the path takes no more than this, although it took `size` before. The next timeout decides.
@@ -65,7 +65,7 @@ enum Search {
 
 /// What to do about an ICMP message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Claim {
+pub(crate) enum Belief {
     /// It says nothing new, or nothing that can be.
     Ignored,
     /// [`PathMtu::size`] has become smaller: what is outstanding is to be cut anew and sent again.
@@ -76,7 +76,7 @@ pub(crate) enum Claim {
 
 /// Whether an ICMP error may be about a segment of this flow: it quotes a sequence number that is outstanding (RFC 5927 section
 /// 4.1). `next` is the highest SND.NXT has been.
-pub(crate) const fn is_plausible(quoted: u32, una: u32, next: u32) -> bool {
+pub(crate) const fn is_plausible(quoted: Sequence, una: Sequence, next: Sequence) -> bool {
     at_or_before(una, quoted) && before(quoted, next)
 }
 
@@ -94,7 +94,7 @@ impl PathMtu {
 
     /// ICMP's Packet Too Big, or Fragmentation Needed, about a packet of `quoted` bytes (its header's total length); the next
     /// link takes `told` bytes, 0 if it does not say. [`is_plausible`] comes before.
-    pub(crate) fn too_big(&mut self, now: Tick, told: u16, quoted: u16) -> Claim {
+    pub(crate) fn too_big(&mut self, now: Tick, told: u16, quoted: u16) -> Belief {
         let told = if told == 0 && !self.is_ipv6 {
             // RFC 1191 section 5: an old router. The plateau below what was too large.
             below(quoted.min(self.size))
@@ -103,7 +103,7 @@ impl PathMtu {
         };
         if self.is_ipv6 && told < IPV6_MIN {
             // RFC 8201 section 4: no link takes so little.
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         let told = told.max(floor(self.is_ipv6));
         if let Search::Probing { size, refused, .. } = &mut self.search
@@ -113,23 +113,23 @@ impl PathMtu {
             *refused = true;
             self.limit = told;
             self.lost_probes = 0;
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         if told >= self.size {
-            return Claim::Ignored;
+            return Belief::Ignored;
         }
         if self.is_confirmed {
             // RFC 5927 section 7.2: the path took more before. Only if segments are in fact lost is it believed.
             self.search = Search::Claimed { size: told };
-            return Claim::Doubted;
+            return Belief::Doubted;
         }
         self.believe(now, told);
-        Claim::Believed
+        Belief::Believed
     }
 
     /// `una` moved there. `is_full` says that a packet of [`PathMtu::size`] is among what was acknowledged. True if the size has
     /// become larger.
-    pub(crate) fn acknowledged(&mut self, una: u32, is_full: bool) -> bool {
+    pub(crate) fn acknowledged(&mut self, una: Sequence, is_full: bool) -> bool {
         if is_full {
             self.is_confirmed = true;
             if let Search::Claimed { .. } = self.search {
@@ -205,12 +205,12 @@ impl PathMtu {
     }
 
     /// A probe of `size` bytes is on its way; `end` is the sequence number after it.
-    pub(crate) fn probe_sent(&mut self, size: u16, end: u32) {
+    pub(crate) fn probe_sent(&mut self, size: u16, end: Sequence) {
         self.search = Search::Probing { size, end, refused: false };
     }
 
     /// The size of the probe that is on its way, and the sequence number after it.
-    pub(crate) fn probing(&self) -> Option<(u16, u32)> {
+    pub(crate) fn probing(&self) -> Option<(u16, Sequence)> {
         match self.search {
             Search::Probing { size, end, .. } => Some((size, end)),
             _ => None,
@@ -250,7 +250,7 @@ impl PathMtu {
     }
 
     fn complete(&mut self, now: Tick) {
-        self.search = Search::Complete { raise_at: now.after(RAISE_TICKS) };
+        self.search = Search::Complete { raise_at: now.after(RAISE_AFTER) };
     }
 }
 
@@ -270,9 +270,9 @@ impl<O: Owner> Turn<'_, O> {
         let size = self.packet_size();
         let path = self.path_or_new(size);
         match path.too_big(now, u16::try_from(told).unwrap_or(u16::MAX), size) {
-            Claim::Ignored => self.shared.counters.drop_icmp += 1,
-            Claim::Doubted => {}
-            Claim::Believed => self.follow_path(),
+            Belief::Ignored => self.shared.counters.drop_icmp += 1,
+            Belief::Doubted => {}
+            Belief::Believed => self.follow_path(),
         }
     }
 
@@ -330,7 +330,7 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// `[sequence, end)` is sent again: if the probe is of it, its acknowledgment will say nothing of the probe.
-    pub(crate) fn repeats_probe(&mut self, sequence: u32, end: u32) {
+    pub(crate) fn repeats_probe(&mut self, sequence: Sequence, end: Sequence) {
         let Some((began, probe_end)) = self.probe() else { return };
         if before(sequence, probe_end)
             && before(began, end)
@@ -341,10 +341,10 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// The sequence numbers of the probe that is on its way: its first byte, and after its last.
-    fn probe(&self) -> Option<(u32, u32)> {
+    fn probe(&self) -> Option<(Sequence, Sequence)> {
         let (size, end) = self.flow.extra.as_ref()?.path.as_ref()?.probing()?;
         let payload = segment_of(size, &self.flow.tuple, self.flow.flags);
-        Some((end.wrapping_sub(payload.into()), end))
+        Some((end - u32::from(payload), end))
     }
 
     /// Whether what is lost is the probe alone: then the path takes no more than before, and is not congested (RFC 8899 section
@@ -412,6 +412,10 @@ fn segment_of(packet: u16, tuple: &Tuple, flags: Flags) -> u16 {
 mod tests {
     use super::*;
 
+    fn at(number: u32) -> Sequence {
+        Sequence::new(number)
+    }
+
     const NOW: Tick = Tick(u32::MAX - 1000);
 
     fn ipv4() -> PathMtu {
@@ -424,12 +428,12 @@ mod tests {
         while let Some(size) = mtu.probe(now) {
             assert!(size > mtu.size() && size <= mtu.max);
             probes += 1;
-            mtu.probe_sent(size, 5000);
+            mtu.probe_sent(size, at(5000));
             assert_eq!(mtu.probe(now), None);
-            assert_eq!(mtu.probing(), Some((size, 5000)));
+            assert_eq!(mtu.probing(), Some((size, at(5000))));
             if size <= path {
-                assert!(!mtu.acknowledged(4999, true));
-                assert!(mtu.acknowledged(5000, true));
+                assert!(!mtu.acknowledged(at(4999), true));
+                assert!(mtu.acknowledged(at(5000), true));
                 assert_eq!(mtu.size(), size);
             } else {
                 mtu.probe_lost();
@@ -441,20 +445,20 @@ mod tests {
 
     #[test]
     fn only_what_is_outstanding_may_be_quoted() {
-        assert!(is_plausible(100, 100, 200) && is_plausible(199, 100, 200));
-        assert!(!is_plausible(99, 100, 200) && !is_plausible(200, 100, 200));
-        assert!(!is_plausible(100, 100, 100));
-        assert!(is_plausible(5, u32::MAX - 5, 10));
+        assert!(is_plausible(at(100), at(100), at(200)) && is_plausible(at(199), at(100), at(200)));
+        assert!(!is_plausible(at(99), at(100), at(200)) && !is_plausible(at(200), at(100), at(200)));
+        assert!(!is_plausible(at(100), at(100), at(100)));
+        assert!(is_plausible(at(5), at(u32::MAX - 5), at(10)));
     }
 
     #[test]
     fn first_claim_is_believed_and_looked_at_again_after_ten_minutes() {
         let mut mtu = ipv4();
-        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Believed);
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Belief::Believed);
         assert_eq!(mtu.size(), 1400);
-        mtu.acknowledged(1, true);
-        assert_eq!(mtu.probe(NOW.after(RAISE_TICKS - 1)), None);
-        let later = NOW.after(RAISE_TICKS);
+        mtu.acknowledged(at(1), true);
+        assert_eq!(mtu.probe(NOW.after(Ticks(RAISE_AFTER.0 - 1))), None);
+        let later = NOW.after(RAISE_AFTER);
         assert_eq!(mtu.probe(later), Some(1420));
         search(&mut mtu, later, 1500);
         assert_eq!(mtu.size(), 1500);
@@ -463,8 +467,8 @@ mod tests {
     #[test]
     fn claim_against_the_evidence_waits_for_a_timeout() {
         let mut mtu = ipv4();
-        mtu.acknowledged(1, true);
-        assert_eq!(mtu.too_big(NOW, 1400, 1500), Claim::Doubted);
+        mtu.acknowledged(at(1), true);
+        assert_eq!(mtu.too_big(NOW, 1400, 1500), Belief::Doubted);
         assert_eq!(mtu.size(), 1500);
         assert!(!mtu.timed_out(NOW, false, false));
         assert!(mtu.timed_out(NOW, true, false));
@@ -474,9 +478,9 @@ mod tests {
     #[test]
     fn progress_refutes_a_claim() {
         let mut mtu = PathMtu::new(false, 1500, true);
-        assert_eq!(mtu.too_big(NOW, 552, 1500), Claim::Doubted);
-        assert!(!mtu.acknowledged(1, false));
-        assert!(!mtu.acknowledged(2, true));
+        assert_eq!(mtu.too_big(NOW, 552, 1500), Belief::Doubted);
+        assert!(!mtu.acknowledged(at(1), false));
+        assert!(!mtu.acknowledged(at(2), true));
         assert!(!mtu.timed_out(NOW, true, false));
         assert_eq!(mtu.size(), 1500);
     }
@@ -485,19 +489,19 @@ mod tests {
     fn claims_that_cannot_be_are_ignored() {
         let mut mtu = PathMtu::new(true, 1500, false);
         for told in [0, 68, 1279, 1500, 1501, u16::MAX] {
-            assert_eq!(mtu.too_big(NOW, told, 1500), Claim::Ignored);
+            assert_eq!(mtu.too_big(NOW, told, 1500), Belief::Ignored);
             assert_eq!(mtu.size(), 1500);
         }
-        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Believed);
-        assert_eq!(mtu.too_big(NOW, 1280, 1500), Claim::Ignored);
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Belief::Believed);
+        assert_eq!(mtu.too_big(NOW, 1280, 1500), Belief::Ignored);
     }
 
     #[test]
     fn ipv4_never_goes_below_its_minimum() {
         let mut mtu = ipv4();
-        assert_eq!(mtu.too_big(NOW, 68, 1500), Claim::Believed);
+        assert_eq!(mtu.too_big(NOW, 68, 1500), Belief::Believed);
         assert_eq!(mtu.size(), 552);
-        assert_eq!(mtu.too_big(NOW, 68, 552), Claim::Ignored);
+        assert_eq!(mtu.too_big(NOW, 68, 552), Belief::Ignored);
         for in_a_row in 1..20 {
             assert!(!mtu.timed_out(NOW, true, in_a_row >= 3));
         }
@@ -508,7 +512,7 @@ mod tests {
     fn routers_that_do_not_say_are_answered_with_plateaus() {
         let mut mtu = ipv4();
         let mut sizes = vec![];
-        while mtu.too_big(NOW, 0, mtu.size()) == Claim::Believed {
+        while mtu.too_big(NOW, 0, mtu.size()) == Belief::Believed {
             sizes.push(mtu.size());
         }
         assert_eq!(sizes, [1492, 1480, 1462, 1450, 1440, 1420, 1400, 1380, 1280, 1006, 576, 552]);
@@ -531,11 +535,11 @@ mod tests {
             assert_eq!(mtu.size(), base);
             // Nothing is probed until the base is known to arrive.
             assert_eq!(mtu.probe(NOW), None);
-            mtu.acknowledged(1, true);
+            mtu.acknowledged(at(1), true);
             let probes = search(&mut mtu, NOW, path);
             assert_eq!(mtu.size(), found);
             assert!(probes <= 11, "{probes}");
-            assert_eq!(mtu.probe(NOW.after(RAISE_TICKS - 1)), None);
+            assert_eq!(mtu.probe(NOW.after(Ticks(RAISE_AFTER.0 - 1))), None);
         }
     }
 
@@ -549,7 +553,7 @@ mod tests {
             }
         }
         assert_eq!(sizes, [1006, 552]);
-        mtu.acknowledged(1, true);
+        mtu.acknowledged(at(1), true);
         search(&mut mtu, NOW, 576);
         assert_eq!(mtu.size(), 576);
     }
@@ -559,38 +563,38 @@ mod tests {
         let mut mtu = PathMtu::new(false, 1500, true);
         mtu.too_big(NOW, 1400, 1500);
         mtu.timed_out(NOW, true, false);
-        mtu.acknowledged(1, true);
-        let later = NOW.after(RAISE_TICKS);
+        mtu.acknowledged(at(1), true);
+        let later = NOW.after(RAISE_AFTER);
         for _ in 0..2 {
             assert_eq!(mtu.probe(later), Some(1420));
-            mtu.probe_sent(1420, 9);
+            mtu.probe_sent(1420, at(9));
             mtu.probe_lost();
         }
         // A timeout in between says nothing of the probe.
-        mtu.probe_sent(1420, 9);
+        mtu.probe_sent(1420, at(9));
         mtu.timed_out(later, false, false);
         assert_eq!(mtu.probe(later), Some(1420));
-        mtu.probe_sent(1420, 9);
+        mtu.probe_sent(1420, at(9));
         mtu.probe_lost();
         assert_eq!(mtu.probe(later), None);
-        assert_eq!(mtu.probe(later.after(RAISE_TICKS)), Some(1420));
+        assert_eq!(mtu.probe(later.after(RAISE_AFTER)), Some(1420));
     }
 
     #[test]
     fn message_about_a_probe_ends_the_probe_only() {
         let mut mtu = ipv4();
         mtu.too_big(NOW, 1300, 1500);
-        mtu.acknowledged(1, true);
-        let later = NOW.after(RAISE_TICKS);
+        mtu.acknowledged(at(1), true);
+        let later = NOW.after(RAISE_AFTER);
         let size = mtu.probe(later).unwrap();
-        mtu.probe_sent(size, 9);
-        assert_eq!(mtu.too_big(later, 1340, size), Claim::Ignored);
+        mtu.probe_sent(size, at(9));
+        assert_eq!(mtu.too_big(later, 1340, size), Belief::Ignored);
         assert_eq!((mtu.size(), mtu.probe(later)), (1300, None), "its data is still missing");
         mtu.probe_lost();
         assert_eq!(mtu.probe(later), Some(1340));
-        mtu.probe_sent(1340, 20);
-        assert_eq!(mtu.too_big(later, 1310, 1340), Claim::Ignored);
-        assert!(!mtu.acknowledged(20, true), "by a repetition");
+        mtu.probe_sent(1340, at(20));
+        assert_eq!(mtu.too_big(later, 1310, 1340), Belief::Ignored);
+        assert!(!mtu.acknowledged(at(20), true), "by a repetition");
         assert_eq!((mtu.size(), mtu.probe(later)), (1300, Some(1310)));
     }
 
@@ -609,9 +613,9 @@ mod tests {
     fn jumbo_and_loopback_sizes_are_reached() {
         for max in [9000, 9216, 65_535] {
             let mut mtu = PathMtu::new(true, max, false);
-            assert_eq!(mtu.too_big(NOW, 1280, max), Claim::Believed);
-            mtu.acknowledged(1, true);
-            search(&mut mtu, NOW.after(RAISE_TICKS), max);
+            assert_eq!(mtu.too_big(NOW, 1280, max), Belief::Believed);
+            mtu.acknowledged(at(1), true);
+            search(&mut mtu, NOW.after(RAISE_AFTER), max);
             assert_eq!(mtu.size(), max);
         }
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use overfly_wire::tcp::Sacks;
 
 use crate::flow::Extra;
-use crate::sequence::{at_or_before, before, distance, later};
+use crate::sequence::{Sequence, at_or_before, before, distance, earlier, later};
 
 /// The out-of-order data of one flow.
 #[derive(Debug, Default)]
@@ -19,14 +19,14 @@ pub(crate) struct Reassembly {
     /// Grows with each insertion.
     stamp: u32,
     /// The sequence number of a FIN that arrived early.
-    fin: Option<u32>,
+    fin: Option<Sequence>,
 }
 
 /// Contiguous data.
 #[derive(Debug)]
 struct Block {
-    sequence: u32,
-    end: u32,
+    sequence: Sequence,
+    end: Sequence,
     pieces: VecDeque<Box<[u8]>>,
     /// When it last grew.
     stamp: u32,
@@ -54,9 +54,15 @@ pub(crate) enum Held {
 impl Reassembly {
     /// Holds what is new of `data`: of bytes that arrive twice the first copy stays. `room` is what the budget still allows,
     /// `most_blocks` bounds the cost of an insertion.
-    pub(crate) fn insert(&mut self, sequence: u32, data: &[u8], room: usize, most_blocks: usize) -> Held {
+    pub(crate) fn insert(
+        &mut self,
+        sequence: Sequence,
+        data: &[u8],
+        room: usize,
+        most_blocks: usize,
+    ) -> Held {
         self.stamp += 1;
-        let end = sequence.wrapping_add(data.len() as u32);
+        let end = sequence + data.len() as u32;
         let before_cost = self.cost();
         let mut from = sequence;
         let mut position = self.blocks.partition_point(|block| before(block.end, sequence));
@@ -117,10 +123,9 @@ impl Reassembly {
     }
 
     /// The first bytes of `[sequence, end)` that are held already, as RFC 2883 section 4.2 reports them.
-    pub(crate) fn overlap(&self, sequence: u32, end: u32) -> Option<(u32, u32)> {
+    pub(crate) fn overlap(&self, sequence: Sequence, end: Sequence) -> Option<(Sequence, Sequence)> {
         let block = self.blocks.iter().find(|block| before(sequence, block.end))?;
-        before(block.sequence, end)
-            .then(|| (later(sequence, block.sequence), if before(block.end, end) { block.end } else { end }))
+        before(block.sequence, end).then(|| (later(sequence, block.sequence), earlier(block.end, end)))
     }
 
     /// Makes the block at `position` one with the next if they touch.
@@ -135,19 +140,19 @@ impl Reassembly {
         }
     }
 
-    pub(crate) fn set_fin(&mut self, sequence: u32) {
+    pub(crate) fn set_fin(&mut self, sequence: Sequence) {
         self.fin = Some(sequence);
     }
 
     /// Takes the first piece if it continues the stream at `next`, with the number of its bytes that have arrived another way.
-    pub(crate) fn take(&mut self, next: u32) -> Option<(Box<[u8]>, usize)> {
+    pub(crate) fn take(&mut self, next: Sequence) -> Option<(Box<[u8]>, usize)> {
         let first = self.blocks.first_mut()?;
         if before(next, first.sequence) {
             return None;
         }
         let data = first.pieces.pop_front()?;
         let known = (distance(first.sequence, next) as usize).min(data.len());
-        first.sequence = first.sequence.wrapping_add(data.len() as u32);
+        first.sequence += data.len() as u32;
         if first.pieces.is_empty() {
             self.blocks.remove(0);
         }
@@ -162,14 +167,14 @@ impl Reassembly {
             let next =
                 self.blocks.iter().filter(|block| block.stamp < newer_than).max_by_key(|block| block.stamp);
             let Some(block) = next else { return };
-            if !sacks.push(block.sequence, block.end) {
+            if !sacks.push(block.sequence.number(), block.end.number()) {
                 return;
             }
             newer_than = block.stamp;
         }
     }
 
-    pub(crate) fn fin_is_at(&self, next: u32) -> bool {
+    pub(crate) fn fin_is_at(&self, next: Sequence) -> bool {
         self.fin == Some(next)
     }
 
@@ -221,7 +226,7 @@ mod tests {
     #[test]
     fn holds_each_byte_once() {
         for seed in 1..500_u32 {
-            let base = u32::MAX - 300;
+            let base = Sequence::new(u32::MAX - 300);
             let stream: Vec<u8> = (0..1000_u32).map(|i| (i * 31 + seed) as u8).collect();
             let mut random = random(seed);
             let mut reassembly = Reassembly::default();
@@ -230,15 +235,16 @@ mod tests {
                 let from = random(990) as usize;
                 let to = (from + 1 + random(120) as usize).min(1000);
                 let fresh = here[from..to].iter().filter(|h| !**h).count();
-                let held =
-                    reassembly.insert(base.wrapping_add(from as u32), &stream[from..to], usize::MAX, 1000);
+                let held = reassembly.insert(base + from as u32, &stream[from..to], usize::MAX, 1000);
                 assert_eq!(matches!(held, Held::Added { .. }), fresh > 0, "seed {seed}: {held:?}");
                 here[from..to].fill(true);
                 let mut sacks = Sacks::EMPTY;
                 reassembly.report(&mut sacks);
                 let newest = sacks.as_slice()[0];
-                let (left, right) =
-                    (newest.0.wrapping_sub(base) as usize, newest.1.wrapping_sub(base) as usize);
+                let (left, right) = (
+                    Sequence::new(newest.0).since(base) as usize,
+                    Sequence::new(newest.1).since(base) as usize,
+                );
                 assert!(left <= from && to <= right, "seed {seed}: {from}..{to} is not in {left}..{right}");
                 for block in reassembly.blocks.windows(2) {
                     assert!(before(block[0].end, block[1].sequence), "seed {seed}: blocks touch");
@@ -248,11 +254,11 @@ mod tests {
             let mut next = 0;
             while next < 1000 {
                 if !here[next] {
-                    assert!(reassembly.take(base.wrapping_add(next as u32)).is_none(), "seed {seed}");
+                    assert!(reassembly.take(base + next as u32).is_none(), "seed {seed}");
                     next += 1;
                     continue;
                 }
-                let (data, known) = reassembly.take(base.wrapping_add(next as u32)).expect("a piece");
+                let (data, known) = reassembly.take(base + next as u32).expect("a piece");
                 assert_eq!(&data[known..], &stream[next..next + data.len() - known], "seed {seed}");
                 next += data.len() - known;
             }
@@ -275,7 +281,7 @@ mod tests {
             let largest = [1, 20, 1448][seed as usize % 3];
             for _ in 0..300 {
                 let data = vec![0; 1 + random(largest) as usize];
-                reassembly.insert(random(40 * largest), &data, usize::MAX, 256);
+                reassembly.insert(Sequence::new(random(40 * largest)), &data, usize::MAX, 256);
                 let queues: usize = reassembly
                     .blocks
                     .iter()
@@ -293,13 +299,20 @@ mod tests {
     #[test]
     fn room_bounds_what_is_held() {
         let mut reassembly = Reassembly::default();
-        assert_eq!(reassembly.insert(10, &[1; 10], 100, 8), Held::Refused);
+        assert_eq!(reassembly.insert(Sequence::new(10), &[1; 10], 100, 8), Held::Refused);
         assert_eq!((reassembly.bytes(), reassembly.cost()), (0, 0));
-        assert_eq!(reassembly.insert(10, &[1; 10], 4000, 8), Held::Added { before: 0 });
+        assert_eq!(reassembly.insert(Sequence::new(10), &[1; 10], 4000, 8), Held::Added { before: 0 });
         let cost = reassembly.cost();
-        assert_eq!(reassembly.insert(12, &[2; 3], 4000, 8), Held::Known);
-        assert_eq!(reassembly.insert(20, &[2; 3], PIECE_COST + 2, 8), Held::Refused);
-        assert_eq!(reassembly.insert(20, &[2; 3], PIECE_COST + 3, 8), Held::Added { before: cost });
-        assert_eq!(reassembly.insert(30, &[2; 3], 4000, 1), Held::Refused, "one block at most");
+        assert_eq!(reassembly.insert(Sequence::new(12), &[2; 3], 4000, 8), Held::Known);
+        assert_eq!(reassembly.insert(Sequence::new(20), &[2; 3], PIECE_COST + 2, 8), Held::Refused);
+        assert_eq!(
+            reassembly.insert(Sequence::new(20), &[2; 3], PIECE_COST + 3, 8),
+            Held::Added { before: cost }
+        );
+        assert_eq!(
+            reassembly.insert(Sequence::new(30), &[2; 3], 4000, 1),
+            Held::Refused,
+            "one block at most"
+        );
     }
 }

@@ -7,11 +7,13 @@ use overfly_wire::ip::{Ecn, Packet};
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 
-use crate::engine::{Engine, SEQUENCE_GAP, Shared, Verdict};
+use crate::answers::Answer;
+use crate::engine::Engine;
 use crate::flow::Flags;
 use crate::owner::{Act, FlowId, Owner};
+use crate::sequence::Sequence;
+use crate::shared::{SEQUENCE_GAP, Shared, Verdict};
 use crate::time::Instant;
-use crate::transmit::Answer;
 use crate::tuple::{Address, Tuple};
 
 /// A TCP segment with what surrounds it.
@@ -25,6 +27,18 @@ pub(crate) struct Arrival<'a> {
 }
 
 impl Arrival<'_> {
+    /// SEG.SEQ.
+    #[inline]
+    pub(crate) fn sequence(&self) -> Sequence {
+        Sequence::new(self.segment.sequence())
+    }
+
+    /// SEG.ACK.
+    #[inline]
+    pub(crate) fn acknowledgment(&self) -> Sequence {
+        Sequence::new(self.segment.acknowledgment())
+    }
+
     /// Sequence numbers that the segment takes: RFC 9293's SEG.LEN.
     #[inline]
     pub(crate) fn length(&self) -> u32 {
@@ -84,7 +98,7 @@ impl Engine {
                 Ok(packet) => self.receive_ip(now, link.source, to_group, &Packet::V6(packet), bytes, owner),
                 Err(_) => self.shared.counters.drop_malformed += 1,
             },
-            ethernet::ETHERTYPE_ARP if self.shared.config.arp => self.receive_arp(bytes),
+            ethernet::ETHERTYPE_ARP if self.shared.config.alone => self.receive_arp(bytes),
             _ => self.shared.counters.drop_ethertype += 1,
         }
     }
@@ -178,7 +192,7 @@ impl Engine {
     ) {
         let mut turn = self.turn(now, index, owner);
         let verdict = turn.segment_arrives(arrival);
-        let beyond = turn.flow.send_next.wrapping_add(SEQUENCE_GAP);
+        let beyond = turn.flow.send_next + SEQUENCE_GAP;
         if !turn.flow.flags.has(Flags::HALF_OPEN) && verdict != Verdict::GiveWay {
             turn.owner.acted(turn.id, Act::Arrived);
         }
@@ -194,7 +208,7 @@ impl Engine {
         &mut self,
         now: Instant,
         arrival: &Arrival<'_>,
-        iss: Option<u32>,
+        iss: Option<Sequence>,
         owner: &mut O,
     ) {
         let flags = arrival.segment.flags();
@@ -227,7 +241,8 @@ impl Engine {
                 self.shared.counters.drop_no_flow += 1;
                 // Beside a kernel, a SYN for no listener was steered here just before its listener closed: sent again, it
                 // finds another stack's listener, or the kernel, which knows whether to refuse.
-                if self.shared.config.arp || !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::ACK) {
+                if self.shared.config.alone || !flags.contains(TcpFlags::SYN) || flags.contains(TcpFlags::ACK)
+                {
                     self.shared.answer_with_reset(arrival);
                 }
             }
@@ -307,26 +322,6 @@ impl Shared {
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
         let is_ours = || self.config.is_own(local) || self.listeners.has_exact(tuple.local());
         let is_another = local != remote || self.config.loopback;
-        is_one(local) && is_one(remote) && is_another && (!self.config.arp || is_ours())
-    }
-
-    /// RFC 9293 section 3.10.7.1: the RST that answers a segment without a flow.
-    pub(crate) fn answer_with_reset(&mut self, arrival: &Arrival<'_>) {
-        let segment = &arrival.segment;
-        let (sequence, acknowledgment, flags) = if segment.flags().contains(TcpFlags::ACK) {
-            (segment.acknowledgment(), 0, TcpFlags::RST)
-        } else {
-            (0, segment.sequence().wrapping_add(arrival.length()), TcpFlags::RST | TcpFlags::ACK)
-        };
-        self.counters.resets_sent += 1;
-        self.answer(Answer::Tcp {
-            next_hop: arrival.next_hop,
-            tuple: arrival.tuple,
-            sequence,
-            acknowledgment,
-            flags,
-            window: 0,
-            options: Options::NONE,
-        });
+        is_one(local) && is_one(remote) && is_another && (!self.config.alone || is_ours())
     }
 }

@@ -16,7 +16,9 @@ use overfly_wire::tcp::Sacks;
 pub(crate) use found::{Delivered, Latest, Losses};
 pub(crate) use lateness::Lateness;
 
-use crate::sequence::{at_or_before, before, distance, later};
+use crate::rtt::Rtt;
+use crate::sequence::{Sequence, at_or_before, before, distance, earlier, later};
+use crate::time::{Micros, Moment, is_older};
 
 /// What a scoreboard holds at most (see [`crate::Config`]).
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +39,9 @@ const DUPLICATE_THRESHOLD: u32 = 3;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
     /// The sequence number after the last byte; the run begins where the one before ends.
-    end: u32,
-    /// When it was last sent, in microseconds (wrapping).
-    sent_at_us: u32,
+    end: Sequence,
+    /// When it was last sent.
+    sent_at: Moment,
     fate: Fate,
     /// It was sent more than once.
     again: bool,
@@ -75,12 +77,12 @@ pub enum CongestionState {
 /// A tail loss probe that was sent (RFC 8985 section 7).
 #[derive(Clone, Copy, Debug)]
 struct Probe {
-    end: u32,
+    end: Sequence,
     /// It repeated data: a DSACK for it says that nothing was lost.
     repeated: bool,
 }
 
-/// Sizes in bytes, times in microseconds.
+/// Sizes in bytes.
 #[derive(Debug)]
 pub(crate) struct Recovery {
     bounds: Bounds,
@@ -91,23 +93,23 @@ pub(crate) struct Recovery {
     allowed: usize,
     state: CongestionState,
     /// RFC 6582's recover, RFC 6675's RecoveryPoint: SND.NXT when the window was reduced.
-    recover: u32,
+    recover: Sequence,
     sacked: u32,
     lost: u32,
     /// Bytes presumed to have arrived: a peer without SACK sent that many duplicates.
     presumed: u32,
-    highest_sacked: u32,
+    highest_sacked: Sequence,
 
     // RFC 8985 section 5.2.
-    rack_sent_at_us: u32,
-    rack_end: u32,
-    rack_rtt_us: u32,
+    rack_sent_at: Moment,
+    rack_end: Sequence,
+    rack_rtt: Micros,
     rack_valid: bool,
     rack_again: bool,
     rack_advanced: bool,
     reordering_seen: bool,
     lateness: Lateness,
-    dsack_round: Option<u32>,
+    dsack_round: Option<Sequence>,
 
     // RFC 6937 section 3.
     delivered: u32,
@@ -115,29 +117,29 @@ pub(crate) struct Recovery {
     flight_at_loss: u32,
 
     /// What was repeated because of a loss, and no duplicate of it was reported yet (RFC 3708 section 2).
-    repeated: Vec<(u32, u32)>,
+    repeated: Vec<(Sequence, Sequence)>,
     /// More was repeated than `repeated` holds.
     repeated_more: bool,
     /// The timestamp of the first repetition (RFC 3522).
     first_repetition: Option<u32>,
     /// SND.NXT when recovery ended: once something beyond it is acknowledged, no duplicate from before it can arrive any more.
-    ended_at: Option<u32>,
+    ended_at: Option<Sequence>,
     probe: Option<Probe>,
 }
 
 impl Recovery {
-    /// All of `[una, next)` is on its way, last sent at `sent_at_us`.
+    /// All of `[una, next)` is on its way, last sent at `sent_at`.
     pub(crate) fn new(
-        una: u32,
-        next: u32,
-        sent_at_us: u32,
+        una: Sequence,
+        next: Sequence,
+        sent_at: Moment,
         reordering_seen: bool,
         lateness: Lateness,
         bounds: Bounds,
     ) -> Self {
         let mut runs = VecDeque::new();
         if una != next {
-            runs.push_back(Run { end: next, sent_at_us, fate: Fate::Flying, again: false });
+            runs.push_back(Run { end: next, sent_at, fate: Fate::Flying, again: false });
         }
         Self {
             bounds,
@@ -150,9 +152,9 @@ impl Recovery {
             lost: 0,
             presumed: 0,
             highest_sacked: una,
-            rack_sent_at_us: 0,
+            rack_sent_at: Moment::default(),
             rack_end: una,
-            rack_rtt_us: 0,
+            rack_rtt: Micros::ZERO,
             rack_valid: false,
             rack_again: false,
             rack_advanced: false,
@@ -187,19 +189,19 @@ impl Recovery {
     }
 
     /// New bytes up to `next` were sent.
-    pub(crate) fn sent_new(&mut self, next: u32, now_us: u32, bytes: u32) {
+    pub(crate) fn sent_new(&mut self, next: Sequence, now: Moment, bytes: u32) {
         self.sent = self.sent.saturating_add(bytes);
         let full = self.runs.len() >= usize::from(self.bounds.runs);
         if let Some(last) = self.runs.back_mut()
             && last.fate == Fate::Flying
             && !last.again
-            && (last.sent_at_us == now_us || full)
+            && (last.sent_at == now || full)
         {
             last.end = next;
-            last.sent_at_us = now_us;
+            last.sent_at = now;
             return;
         }
-        self.runs.push_back(Run { end: next, sent_at_us: now_us, fate: Fate::Flying, again: false });
+        self.runs.push_back(Run { end: next, sent_at: now, fate: Fate::Flying, again: false });
     }
 
     /// Bytes that are in the network (RFC 6675 section 4's pipe), of `flight` bytes between SND.UNA and SND.NXT.
@@ -216,7 +218,7 @@ impl Recovery {
     }
 
     /// Bytes from `una` on that were sent again and are on their way.
-    pub(crate) fn repeating(&self, una: u32) -> u32 {
+    pub(crate) fn repeating(&self, una: Sequence) -> u32 {
         let mut start = una;
         let mut bytes = 0;
         for run in &self.runs {
@@ -234,12 +236,18 @@ impl Recovery {
 
     /// The most recently sent of what has arrived (RFC 8985 section 5.2's RACK.segment), if it has since this was last asked.
     pub(crate) fn take_latest(&mut self) -> Option<Latest> {
-        let Self { rack_end: end, rack_sent_at_us: sent_at_us, rack_again: again, .. } = *self;
-        core::mem::take(&mut self.rack_advanced).then_some(Latest { end, sent_at_us, again })
+        let Self { rack_end: end, rack_sent_at: sent_at, rack_again: again, .. } = *self;
+        core::mem::take(&mut self.rack_advanced).then_some(Latest { end, sent_at, again })
     }
 
     /// Everything below `una` has arrived; `from` is where SND.UNA was.
-    pub(crate) fn acknowledged(&mut self, from: u32, una: u32, now_us: u32, min_rtt_us: u32) -> Delivered {
+    pub(crate) fn acknowledged(
+        &mut self,
+        from: Sequence,
+        una: Sequence,
+        now: Moment,
+        min_rtt: Micros,
+    ) -> Delivered {
         if self.ended_at.is_some_and(|end| before(end, from)) {
             self.forget_repetitions();
         }
@@ -247,7 +255,7 @@ impl Recovery {
         let mut repeated = false;
         let mut start = from;
         while let Some(&run) = self.runs.front() {
-            let end = if before(una, run.end) { una } else { run.end };
+            let end = earlier(una, run.end);
             let bytes = distance(start, end);
             match run.fate {
                 Fate::Flying => {}
@@ -258,7 +266,7 @@ impl Recovery {
                 delivered.bytes += bytes;
                 repeated |= run.again;
                 if run.fate == Fate::Flying || !run.again {
-                    self.arrived(&run, end, now_us, min_rtt_us, &mut delivered);
+                    self.arrived(&run, end, now, min_rtt, &mut delivered);
                 }
                 if !run.again && before(end, self.highest_sacked) {
                     // RFC 8985 section 6.2 step 3: it came after what was sent later.
@@ -273,7 +281,7 @@ impl Recovery {
         }
         if repeated {
             // Karn's algorithm (RFC 6298 section 3): what waited behind a hole says nothing about the path.
-            delivered.rtt_us = None;
+            delivered.rtt = None;
         }
         // Duplicates without SACK stood for segments beyond SND.UNA; those below it are counted now.
         let presumed = self.presumed.min(delivered.bytes);
@@ -284,25 +292,25 @@ impl Recovery {
     }
 
     /// RFC 8985 section 6.2 step 2: the most recently sent segment that was delivered.
-    fn arrived(&mut self, run: &Run, end: u32, now_us: u32, min_rtt_us: u32, delivered: &mut Delivered) {
-        let rtt = now_us.wrapping_sub(run.sent_at_us);
+    fn arrived(&mut self, run: &Run, end: Sequence, now: Moment, min_rtt: Micros, delivered: &mut Delivered) {
+        let rtt = now.since(run.sent_at);
         if run.again {
             // It may have been the first copy that arrived.
-            if rtt < min_rtt_us {
+            if rtt < min_rtt {
                 return;
             }
         } else {
-            delivered.rtt_us = Some(rtt.max(1));
+            delivered.rtt = Some(rtt.max(Micros::new(1)));
         }
         let newer = !self.rack_valid
-            || before(self.rack_sent_at_us, run.sent_at_us)
-            || (self.rack_sent_at_us == run.sent_at_us && before(self.rack_end, end));
+            || self.rack_sent_at.is_before(run.sent_at)
+            || (self.rack_sent_at == run.sent_at && before(self.rack_end, end));
         if newer {
             self.rack_valid = true;
-            self.rack_sent_at_us = run.sent_at_us;
+            self.rack_sent_at = run.sent_at;
             self.rack_end = end;
             (self.rack_again, self.rack_advanced) = (run.again, true);
-            self.rack_rtt_us = rtt;
+            self.rack_rtt = rtt;
         }
     }
 
@@ -311,22 +319,23 @@ impl Recovery {
     pub(crate) fn sacks(
         &mut self,
         blocks: &[(u32, u32)],
-        una: u32,
-        next: u32,
-        now_us: u32,
-        min_rtt_us: u32,
+        una: Sequence,
+        next: Sequence,
+        now: Moment,
+        min_rtt: Micros,
     ) -> Delivered {
         let mut delivered = Delivered::default();
         // Ascending: the blocks of one acknowledgment say nothing of the order in which they arrived.
-        let mut valid = [(0, 0); Sacks::CAPACITY];
+        let mut valid = [(Sequence::default(), Sequence::default()); Sacks::CAPACITY];
         let mut count = 0;
-        for (index, &(left, right)) in blocks.iter().take(valid.len()).enumerate() {
+        let block = |&(left, right): &(u32, u32)| (Sequence::new(left), Sequence::new(right));
+        for (index, (left, right)) in blocks.iter().map(block).take(valid.len()).enumerate() {
             if !before(left, right) {
                 continue;
             }
             let duplicate = index == 0
                 && (at_or_before(right, una)
-                    || blocks.get(1).is_some_and(|&(outer_left, outer_right)| {
+                    || blocks.get(1).map(block).is_some_and(|(outer_left, outer_right)| {
                         at_or_before(outer_left, left) && at_or_before(right, outer_right)
                     }));
             if duplicate {
@@ -343,12 +352,12 @@ impl Recovery {
         }
         valid[..count].sort_unstable_by_key(|&(left, _)| distance(una, left));
         for &(left, right) in &valid[..count] {
-            self.sack(left, right, una, now_us, min_rtt_us, &mut delivered);
+            self.sack(left, right, una, now, min_rtt, &mut delivered);
         }
         delivered
     }
 
-    fn duplicate(&mut self, left: u32, right: u32, una: u32, next: u32) {
+    fn duplicate(&mut self, left: Sequence, right: Sequence, una: Sequence, next: Sequence) {
         if self.probe.is_some_and(|probe| probe.repeated && probe.end == right) {
             // RFC 8985 section 7.4.1: the probe was not needed.
             self.probe = None;
@@ -362,8 +371,8 @@ impl Recovery {
     }
 
     /// Takes `[left, right)` from what was repeated. What was not repeated was doubled by the network (RFC 3708 section 2).
-    fn told_twice(&mut self, left: u32, right: u32) {
-        let overlaps = |&(start, end): &(u32, u32)| before(left, end) && before(start, right);
+    fn told_twice(&mut self, left: Sequence, right: Sequence) {
+        let overlaps = |&(start, end): &(Sequence, Sequence)| before(left, end) && before(start, right);
         let Some(index) = self.repeated.iter().position(overlaps) else { return };
         let (start, end) = self.repeated.remove(index);
         if before(start, left) {
@@ -383,11 +392,11 @@ impl Recovery {
 
     fn sack(
         &mut self,
-        left: u32,
-        right: u32,
-        una: u32,
-        now_us: u32,
-        min_rtt_us: u32,
+        left: Sequence,
+        right: Sequence,
+        una: Sequence,
+        now: Moment,
+        min_rtt: Micros,
         delivered: &mut Delivered,
     ) {
         let mut start = una;
@@ -397,7 +406,7 @@ impl Recovery {
                 return;
             }
             let from = later(start, left);
-            let to = if before(right, run.end) { right } else { run.end };
+            let to = earlier(right, run.end);
             if !before(from, to) || run.fate == Fate::Sacked {
                 start = run.end;
                 index += 1;
@@ -418,7 +427,7 @@ impl Recovery {
             self.sacked += bytes;
             delivered.bytes += bytes;
             if run.fate == Fate::Flying || !run.again {
-                self.arrived(&run, to, now_us, min_rtt_us, delivered);
+                self.arrived(&run, to, now, min_rtt, delivered);
             }
             if !run.again && before(to, self.highest_sacked) {
                 self.reordering_seen = true;
@@ -463,12 +472,12 @@ impl Recovery {
     }
 
     /// Takes the first segment as lost (NewReno: RFC 6582 section 3.2).
-    pub(crate) fn lose_first(&mut self, una: u32, mss: u32) -> u32 {
+    pub(crate) fn lose_first(&mut self, una: Sequence, mss: u32) -> u32 {
         let Some(&run) = self.runs.front() else { return 0 };
         if run.fate != Fate::Flying {
             return 0;
         }
-        let end = una.wrapping_add(distance(una, run.end).min(mss));
+        let end = una + distance(una, run.end).min(mss);
         self.split(0, una, end);
         self.runs[0].fate = Fate::Lost;
         let bytes = distance(una, end);
@@ -478,7 +487,7 @@ impl Recovery {
     }
 
     /// Cuts the run at `index`, which begins at `start`, at `end`.
-    fn split(&mut self, index: usize, start: u32, end: u32) {
+    fn split(&mut self, index: usize, start: Sequence, end: Sequence) {
         let run = self.runs[index];
         debug_assert!(before(start, end) && at_or_before(end, run.end));
         if end != run.end {
@@ -487,31 +496,24 @@ impl Recovery {
     }
 
     /// RFC 8985 section 6.2 step 4: how long a segment may be late.
-    fn reordering_window_us(&self, min_rtt_us: u32, smoothed_us: u32, mss: u32) -> u32 {
+    fn reordering_window(&self, rtt: &Rtt, mss: u32) -> Micros {
         if !self.reordering_seen
             && (self.state == CongestionState::Recovery
                 || self.state == CongestionState::Loss
                 || self.sacked >= DUPLICATE_THRESHOLD * mss)
         {
-            return 0;
+            return Micros::ZERO;
         }
-        (self.lateness.quarters() * (min_rtt_us / 4)).min(smoothed_us)
+        Micros::new(self.lateness.quarters() * (rtt.least().number() / 4)).min(rtt.smoothed())
     }
 
     /// RFC 8985 section 6.2 step 5: segments sent long enough before one that was delivered are lost.
-    pub(crate) fn detect(
-        &mut self,
-        una: u32,
-        now_us: u32,
-        min_rtt_us: u32,
-        smoothed_us: u32,
-        mss: u32,
-    ) -> Losses {
+    pub(crate) fn detect(&mut self, una: Sequence, now: Moment, rtt: &Rtt, mss: u32) -> Losses {
         let mut losses = Losses::default();
         if !self.rack_valid {
             return losses;
         }
-        let window = self.reordering_window_us(min_rtt_us, smoothed_us, mss);
+        let window = self.reordering_window(rtt, mss);
         let mut start = una;
         let mut last_lost = None;
         for run in &mut self.runs {
@@ -520,22 +522,22 @@ impl Recovery {
             if run.fate != Fate::Flying {
                 continue;
             }
-            let sent_before = before(run.sent_at_us, self.rack_sent_at_us)
-                || (run.sent_at_us == self.rack_sent_at_us && at_or_before(run.end, self.rack_end));
+            let sent_before = run.sent_at.is_before(self.rack_sent_at)
+                || (run.sent_at == self.rack_sent_at && at_or_before(run.end, self.rack_end));
             if !sent_before {
                 continue;
             }
-            let age = now_us.wrapping_sub(run.sent_at_us);
-            let allowed = self.rack_rtt_us.saturating_add(window);
+            let age = now.since(run.sent_at);
+            let allowed = self.rack_rtt.saturating_add(window);
             if age >= allowed {
                 run.fate = Fate::Lost;
                 losses.bytes += distance(began, run.end);
                 losses.ranges += u32::from(last_lost != Some(began));
-                losses.latest = Some(Latest { end: run.end, sent_at_us: run.sent_at_us, again: run.again });
+                losses.latest = Some(Latest { end: run.end, sent_at: run.sent_at, again: run.again });
                 last_lost = Some(run.end);
             } else {
-                let left = allowed - age;
-                losses.again_after_us = Some(losses.again_after_us.map_or(left, |other| other.max(left)));
+                let left = allowed.saturating_sub(age);
+                losses.again_after = Some(losses.again_after.map_or(left, |other| other.max(left)));
             }
         }
         self.lost += losses.bytes;
@@ -545,7 +547,7 @@ impl Recovery {
     /// A retransmission timeout: everything that was not SACKed is taken as lost (RFC 6675 section 5.1). A receiver that
     /// SACKed the first byte and never acknowledged it, or does not get on though all that it misses was sent again, has
     /// dropped what it said (RFC 2018 section 8). `first`: of this byte.
-    pub(crate) fn timed_out(&mut self, una: u32, next: u32, first: bool) {
+    pub(crate) fn timed_out(&mut self, una: Sequence, next: Sequence, first: bool) {
         if !first || self.runs.front().is_some_and(|run| run.fate == Fate::Sacked) {
             for run in &mut self.runs {
                 run.fate = Fate::Flying;
@@ -572,7 +574,7 @@ impl Recovery {
 
     /// The path takes smaller packets only: what was larger must be sent again (RFC 1191 section 6.4), and is not a sign of
     /// congestion.
-    pub(crate) fn lose_all_flying(&mut self, una: u32) {
+    pub(crate) fn lose_all_flying(&mut self, una: Sequence) {
         let mut start = una;
         for run in &mut self.runs {
             if run.fate == Fate::Flying {
@@ -584,7 +586,7 @@ impl Recovery {
     }
 
     /// The lost bytes, if they are one range: the first, and after the last.
-    pub(crate) fn only_loss(&self, una: u32) -> Option<(u32, u32)> {
+    pub(crate) fn only_loss(&self, una: Sequence) -> Option<(Sequence, Sequence)> {
         let mut start = una;
         for run in &self.runs {
             if run.fate == Fate::Lost {
@@ -596,12 +598,12 @@ impl Recovery {
     }
 
     /// The first lost bytes, at most `mss` of them: (sequence number, length).
-    pub(crate) fn next_lost(&self, una: u32, mss: u32) -> Option<(u32, u32)> {
+    pub(crate) fn next_lost(&self, una: Sequence, mss: u32) -> Option<(Sequence, u32)> {
         if self.lost == 0 {
             return None;
         }
         let mut start = una;
-        let mut found: Option<(u32, u32)> = None;
+        let mut found: Option<(Sequence, u32)> = None;
         for run in &self.runs {
             match (&mut found, run.fate) {
                 (None, Fate::Lost) => found = Some((start, distance(start, run.end))),
@@ -618,7 +620,14 @@ impl Recovery {
     }
 
     /// `[sequence, end)` was sent again; `timestamp` is the TSval that it carried.
-    pub(crate) fn sent_again(&mut self, una: u32, sequence: u32, end: u32, now_us: u32, timestamp: u32) {
+    pub(crate) fn sent_again(
+        &mut self,
+        una: Sequence,
+        sequence: Sequence,
+        end: Sequence,
+        now: Moment,
+        timestamp: u32,
+    ) {
         let bytes = distance(sequence, end);
         self.sent = self.sent.saturating_add(bytes);
         if self.state >= CongestionState::Recovery {
@@ -642,7 +651,7 @@ impl Recovery {
                 index += 1;
                 continue;
             }
-            let (from, to) = (later(start, sequence), if before(end, run.end) { end } else { run.end });
+            let (from, to) = (later(start, sequence), earlier(end, run.end));
             if from != start {
                 self.split(index, start, from);
                 index += 1;
@@ -655,13 +664,13 @@ impl Recovery {
             if run.fate != Fate::Sacked {
                 run.fate = Fate::Flying;
                 run.again = true;
-                run.sent_at_us = now_us;
+                run.sent_at = now;
             }
             start = to;
             index += 1;
             if index >= 2 && self.runs[index - 2].fate == Fate::Flying && {
                 let (a, b) = (self.runs[index - 2], self.runs[index - 1]);
-                (a.again, a.sent_at_us, a.fate) == (b.again, b.sent_at_us, b.fate)
+                (a.again, a.sent_at, a.fate) == (b.again, b.sent_at, b.fate)
             } {
                 self.runs[index - 2].end = to;
                 self.runs.remove(index - 1);
@@ -671,7 +680,7 @@ impl Recovery {
     }
 
     /// The window is being reduced because of a loss or a mark; `next` is SND.NXT.
-    pub(crate) fn enter(&mut self, state: CongestionState, flight: u32, next: u32) {
+    pub(crate) fn enter(&mut self, state: CongestionState, flight: u32, next: Sequence) {
         self.state = state;
         self.recover = next;
         self.delivered = 0;
@@ -688,7 +697,7 @@ impl Recovery {
     }
 
     /// Losses of this window have been answered.
-    pub(crate) fn may_end(&self, una: u32) -> bool {
+    pub(crate) fn may_end(&self, una: Sequence) -> bool {
         if self.state == CongestionState::Reduced {
             // RFC 3168 section 6.1.2: until CWR has arrived, which went with what was sent after, the peer goes on echoing.
             return before(self.recover, una);
@@ -697,7 +706,7 @@ impl Recovery {
     }
 
     /// RFC 6582 section 3.2 step 1: not again for losses of the same window.
-    pub(crate) fn is_new_loss(&self, una: u32) -> bool {
+    pub(crate) fn is_new_loss(&self, una: Sequence) -> bool {
         self.state < CongestionState::Reduced || at_or_before(self.recover, una)
     }
 
@@ -725,7 +734,7 @@ impl Recovery {
 
     /// RFC 3522 section 3.2 step 5: the acknowledgment echoes a timestamp from before the first repetition.
     pub(crate) fn echo_shows_spurious(&self, echo: u32) -> bool {
-        self.first_repetition.is_some_and(|first| before(echo, first))
+        self.first_repetition.is_some_and(|first| is_older(echo, first))
     }
 
     /// The reduction was wrong: what is not SACKed is on its way, not lost.
@@ -771,7 +780,7 @@ impl Recovery {
     }
 
     /// Nothing in here says more than SND.UNA and SND.NXT do.
-    pub(crate) fn is_idle(&self, una: u32, next: u32) -> bool {
+    pub(crate) fn is_idle(&self, una: Sequence, next: Sequence) -> bool {
         self.first_repetition.is_none()
             && self.probe.is_none()
             && (una == next
@@ -782,7 +791,7 @@ impl Recovery {
     }
 
     /// RFC 8985 section 7.3: a probe went out, and `end` is SND.NXT after it.
-    pub(crate) fn probed(&mut self, end: u32, repeated: bool) {
+    pub(crate) fn probed(&mut self, end: Sequence, repeated: bool) {
         self.probe = Some(Probe { end, repeated });
     }
 
@@ -792,7 +801,7 @@ impl Recovery {
 
     /// RFC 8985 section 7.4.2: whether an acknowledgment shows that the probe repaired a loss. `bare`: without data, SACK or
     /// a new window.
-    pub(crate) fn probe_repaired(&mut self, acknowledgment: u32, duplicate: bool, bare: bool) -> bool {
+    pub(crate) fn probe_repaired(&mut self, acknowledgment: Sequence, duplicate: bool, bare: bool) -> bool {
         let Some(probe) = self.probe else { return false };
         if before(acknowledgment, probe.end) {
             return false;

@@ -1,5 +1,5 @@
 //! Next hops whose hardware addresses are being asked for (RFC 826, RFC 4861 section 7.2), and what waits for them: SYNs and
-//! datagrams. Only where no kernel shares the link ([`crate::Config::arp`]).
+//! datagrams. Only where no kernel shares the link ([`crate::Config::alone`]).
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -7,12 +7,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use overfly_wire::{MacAddr, arp};
 
-use crate::engine::{Engine, Shared, Verdict};
+use crate::answers::Answer;
+use crate::engine::Engine;
 use crate::flow::{Flags, Flow};
 use crate::neighbor::next_hop;
 use crate::owner::{Failure, Owner};
+use crate::shared::{Shared, Verdict};
 use crate::time::Instant;
-use crate::transmit::Answer;
 use crate::udp::{Held, Unreachable};
 
 /// How long each question waits for its answer (RFC 4861 section 10's RETRANS_TIMER; RFC 1122 section 2.3.2.1 allows one a

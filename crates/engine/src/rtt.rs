@@ -1,5 +1,7 @@
 //! Round-trip time and retransmission timeout (RFC 6298).
 
+use crate::time::Micros;
+
 /// The estimator of one flow; times in microseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rtt {
@@ -27,8 +29,8 @@ impl Rtt {
     }
 
     /// RFC 6298 sections 2.2 and 2.3.
-    pub(crate) fn sample(&mut self, rtt_us: u32) {
-        let rtt = rtt_us.clamp(1, MAX_RTO);
+    pub(crate) fn sample(&mut self, measured: Micros) {
+        let rtt = measured.number().clamp(1, MAX_RTO);
         if self.smoothed == 0 {
             self.smoothed = rtt;
             self.variation = rtt / 2;
@@ -48,26 +50,26 @@ impl Rtt {
     }
 
     /// The timeout after `backoff` doublings (RFC 6298 section 5.5).
-    pub(crate) fn timeout_us(&self, backoff: u8) -> u64 {
+    pub(crate) fn timeout(&self, backoff: u8) -> Micros {
         let timeout = if self.smoothed == 0 {
             self.variation
         } else {
             (self.smoothed + (4 * self.variation).max(MIN_VARIATION)).min(MAX_RTO)
         };
-        (u64::from(timeout) << backoff.min(10)).min(u64::from(MAX_RTO))
+        Micros::new((u64::from(timeout) << backoff.min(10)).min(u64::from(MAX_RTO)) as u32)
     }
 
-    pub(crate) const fn smoothed_us(&self) -> u32 {
-        self.smoothed
+    pub(crate) const fn smoothed(&self) -> Micros {
+        Micros::new(self.smoothed)
     }
 
     /// Zero without a sample.
-    pub(crate) const fn variation_us(&self) -> u32 {
-        if self.smoothed == 0 { 0 } else { self.variation }
+    pub(crate) const fn variation(&self) -> Micros {
+        Micros::new(if self.smoothed == 0 { 0 } else { self.variation })
     }
 
-    pub(crate) const fn least_us(&self) -> u32 {
-        self.least
+    pub(crate) const fn least(&self) -> Micros {
+        Micros::new(self.least)
     }
 }
 
@@ -78,36 +80,36 @@ mod tests {
     #[test]
     fn first_sample_sets_three_times_the_rtt() {
         let mut rtt = Rtt::new();
-        assert_eq!(rtt.timeout_us(0), 1_000_000);
-        rtt.sample(100_000);
-        assert_eq!(rtt.timeout_us(0), 300_000);
-        assert_eq!(rtt.smoothed_us(), 100_000);
+        assert_eq!(rtt.timeout(0), Micros::new(1_000_000));
+        rtt.sample(Micros::new(100_000));
+        assert_eq!(rtt.timeout(0), Micros::new(300_000));
+        assert_eq!(rtt.smoothed(), Micros::new(100_000));
     }
 
     #[test]
     fn timeout_doubles_up_to_a_minute() {
         let mut rtt = Rtt::new();
-        rtt.sample(50);
-        assert_eq!(rtt.timeout_us(0), 200_050);
-        assert_eq!(rtt.timeout_us(1), 400_100);
-        assert_eq!(rtt.timeout_us(200), 60_000_000);
+        rtt.sample(Micros::new(50));
+        assert_eq!(rtt.timeout(0), Micros::new(200_050));
+        assert_eq!(rtt.timeout(1), Micros::new(400_100));
+        assert_eq!(rtt.timeout(200), Micros::new(60_000_000));
     }
 
     #[test]
     fn the_least_timeout_is_a_round_trip_and_a_fifth_of_a_second() {
         let mut rtt = Rtt::new();
         for _ in 0..100 {
-            rtt.sample(80_000);
+            rtt.sample(Micros::new(80_000));
         }
-        assert_eq!(rtt.timeout_us(0), 280_000, "a delayed acknowledgment comes before it");
+        assert_eq!(rtt.timeout(0), Micros::new(280_000), "a delayed acknowledgment comes before it");
     }
 
     #[test]
     fn absurd_samples_stay_in_range() {
         let mut rtt = Rtt::new();
-        rtt.sample(u32::MAX);
-        rtt.sample(0);
-        rtt.sample(u32::MAX);
-        assert!(rtt.timeout_us(0) <= 60_000_000);
+        rtt.sample(Micros::new(u32::MAX));
+        rtt.sample(Micros::new(0));
+        rtt.sample(Micros::new(u32::MAX));
+        assert!(rtt.timeout(0) <= Micros::new(60_000_000));
     }
 }

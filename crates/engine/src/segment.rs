@@ -3,22 +3,22 @@
 use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::autotune::Autotune;
-use crate::engine::{NO_LISTENER, Turn, Verdict};
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
 use crate::owner::{Act, Event, Failure, Owner, REFUSED};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
-use crate::sequence::{at_or_before, before, distance, later};
-use crate::time::{Deadline, ticks};
+use crate::sequence::{Sequence, at_or_before, before, distance, later};
+use crate::shared::{NO_LISTENER, Turn, Verdict};
+use crate::time::{Deadline, Ticks, is_older};
 
 /// RFC 7323 section 5.5: older than this, TS.Recent says nothing.
-const TIMESTAMP_VALID_TICKS: u32 = ticks(24 * 24 * 3_600_000_000);
+const TIMESTAMP_VALID: Ticks = Ticks::from_micros(24 * 24 * 3_600_000_000);
 
 /// Segments of a connection's beginning that are acknowledged at once (TCP_MAX_QUICKACKS in Linux's include/net/tcp.h).
 const QUICK_SEGMENTS: u32 = 16;
 
 /// An echo that is younger than this was read lately.
-const ECHO_FRESH_TICKS: u32 = ticks(16_000_000);
+const ECHO_FRESH: Ticks = Ticks::from_micros(16_000_000);
 
 impl<O: Owner> Turn<'_, O> {
     /// One segment for a flow.
@@ -41,11 +41,11 @@ impl<O: Owner> Turn<'_, O> {
             flags.contains(TcpFlags::SYN) && !flags.intersects(TcpFlags::ACK | TcpFlags::RST | TcpFlags::FIN);
         let newer = match arrival.options.timestamps {
             Some(timestamps) if flow.flags.has(Flags::TIMESTAMPS) => {
-                before(flow.timestamp_recent, timestamps.value)
+                is_older(flow.timestamp_recent, timestamps.value)
                     || (timestamps.value == flow.timestamp_recent
-                        && before(flow.receive_next, arrival.segment.sequence()))
+                        && before(flow.receive_next, arrival.sequence()))
             }
-            _ => before(flow.receive_next, arrival.segment.sequence()),
+            _ => before(flow.receive_next, arrival.sequence()),
         };
         is_syn && newer && self.shared.listeners.find(arrival.tuple.local()).is_some()
     }
@@ -54,9 +54,9 @@ impl<O: Owner> Turn<'_, O> {
     fn synchronized(&mut self, arrival: &Arrival<'_>) -> Verdict {
         let segment = &arrival.segment;
         let flags = segment.flags();
-        let sequence = segment.sequence();
+        let sequence = arrival.sequence();
         let length = arrival.length();
-        let end = sequence.wrapping_add(length);
+        let end = sequence + length;
         let tick = self.tick();
         let flow = &mut *self.flow;
 
@@ -72,8 +72,8 @@ impl<O: Owner> Turn<'_, O> {
         if let Some(timestamps) = arrival.options.timestamps
             && flow.flags.has(Flags::TIMESTAMPS)
             && !flags.contains(TcpFlags::RST)
-            && before(timestamps.value, flow.timestamp_recent)
-            && tick.since(flow.timestamp_recent_at) < TIMESTAMP_VALID_TICKS
+            && is_older(timestamps.value, flow.timestamp_recent)
+            && tick.since(flow.timestamp_recent_at) < TIMESTAMP_VALID
         {
             self.shared.counters.drop_paws += 1;
             self.report_old(sequence, end);
@@ -139,7 +139,7 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.drop_bad_ack += 1;
             return Verdict::Keep;
         }
-        let acknowledgment = segment.acknowledgment();
+        let acknowledgment = arrival.acknowledgment();
         if flow.state == State::SynReceived {
             if !before(flow.send_una, acknowledgment) || before(flow.send_next, acknowledgment) {
                 self.shared.counters.drop_bad_ack += 1;
@@ -153,7 +153,7 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         if before(flow.send_next, acknowledgment)
             // RFC 5961 section 5.2: too old to be of this connection's recent past.
-            || before(acknowledgment, flow.send_una.wrapping_sub(flow.send_window_max))
+            || before(acknowledgment, flow.send_una - flow.send_window_max)
         {
             self.shared.counters.drop_bad_ack += 1;
             self.challenge();
@@ -162,7 +162,7 @@ impl<O: Owner> Turn<'_, O> {
         if let Some(timestamps) = arrival.options.timestamps
             && flow.flags.has(Flags::TIMESTAMPS)
             && at_or_before(sequence, flow.acked_next)
-            && !before(timestamps.value, flow.timestamp_recent)
+            && !is_older(timestamps.value, flow.timestamp_recent)
         {
             // RFC 7323 section 4.3: only a segment that covers the last ACK sent moves TS.Recent.
             flow.timestamp_recent = timestamps.value;
@@ -206,13 +206,13 @@ impl<O: Owner> Turn<'_, O> {
         }
         let clock = self.shared.clock(self.now.tick(), self.flow);
         let flow = &mut *self.flow;
-        let acknowledgment = arrival.segment.acknowledgment();
+        let acknowledgment = arrival.acknowledgment();
         let is_fresh = arrival
             .options
             .timestamps
-            .is_some_and(|timestamps| clock.wrapping_sub(timestamps.echo) < ECHO_FRESH_TICKS);
+            .is_some_and(|timestamps| Ticks(clock.wrapping_sub(timestamps.echo)) < ECHO_FRESH);
         let knows_us = at_or_before(acknowledgment, flow.send_next)
-            && !before(acknowledgment, flow.send_una.wrapping_sub(flow.send_window_max));
+            && !before(acknowledgment, flow.send_una - flow.send_window_max);
         if is_fresh && knows_us && arrival.segment.flags().contains(TcpFlags::ACK) {
             flow.next_hop = arrival.next_hop;
         }
@@ -221,7 +221,7 @@ impl<O: Owner> Turn<'_, O> {
     /// The SYN and ACK of a peer that opened at the same time (RFC 9293 section 3.5, figure 7): the handshake is done. Both sent
     /// it, so that neither needs another, but for one that asks again because ours was lost.
     fn both_opened(&mut self, arrival: &Arrival<'_>) -> Verdict {
-        let acknowledgment = arrival.segment.acknowledgment();
+        let acknowledgment = arrival.acknowledgment();
         let flow = &*self.flow;
         if !before(flow.send_una, acknowledgment) || before(flow.send_next, acknowledgment) {
             self.shared.counters.drop_bad_ack += 1;
@@ -247,11 +247,11 @@ impl<O: Owner> Turn<'_, O> {
     /// The text and the FIN that the answer to our SYN brings behind its own SYN (RFC 9293 section 3.10.7.3).
     #[cold]
     pub(crate) fn text_of_answer(&mut self, arrival: &Arrival<'_>) -> Verdict {
-        self.text(arrival, arrival.segment.sequence().wrapping_add(1))
+        self.text(arrival, arrival.sequence() + 1)
     }
 
     /// The text and the FIN of an acceptable segment, from `sequence` on.
-    fn text(&mut self, arrival: &Arrival<'_>, mut sequence: u32) -> Verdict {
+    fn text(&mut self, arrival: &Arrival<'_>, mut sequence: Sequence) -> Verdict {
         let segment = &arrival.segment;
         let mut data = segment.payload();
         let mut fin = segment.flags().contains(TcpFlags::FIN);
@@ -270,7 +270,7 @@ impl<O: Owner> Turn<'_, O> {
             // The peer has waited for an acknowledgment in vain (tcp_enter_quickack_mode() in tcp_data_queue()).
             flow.flags.clear(Flags::PINGPONG);
             let bytes = known.min(data.len());
-            let end = sequence.wrapping_add(bytes as u32);
+            let end = sequence + bytes as u32;
             self.report_duplicate(sequence, end);
             self.owner.acted(self.id, Act::Duplicate { bytes: bytes as u32, part: known < data.len() });
             if known >= data.len() + usize::from(fin) {
@@ -327,7 +327,7 @@ impl<O: Owner> Turn<'_, O> {
         }
         let consumed = consumed.min(data.len());
         let flow = &mut *self.flow;
-        flow.receive_next = flow.receive_next.wrapping_add(data.len() as u32);
+        flow.receive_next += data.len() as u32;
         flow.received = flow.received.wrapping_add(data.len() as u32);
         flow.held += (data.len() - consumed) as u32;
         self.shared.counters.rx_bytes += data.len() as u64;
@@ -346,7 +346,7 @@ impl<O: Owner> Turn<'_, O> {
             && let Some(timestamps) = arrival.options.timestamps
             && timestamps.echo != 0
         {
-            tuning.echoed(clock.wrapping_sub(timestamps.echo));
+            tuning.echoed(Ticks(clock.wrapping_sub(timestamps.echo)));
         }
     }
 
@@ -357,12 +357,9 @@ impl<O: Owner> Turn<'_, O> {
             return;
         }
         let largest = flow.largest_window(self.shared.config.receive_window);
-        let (next, window, rtt_us) = (flow.receive_next, flow.receive_limit, flow.rtt.smoothed_us());
-        let tuning = flow
-            .extra
-            .get_or_insert_default()
-            .tuning
-            .get_or_insert_with(|| Autotune::new(now, window, rtt_us));
+        let (next, window, rtt) = (flow.receive_next, flow.receive_limit, flow.rtt.smoothed());
+        let tuning =
+            flow.extra.get_or_insert_default().tuning.get_or_insert_with(|| Autotune::new(now, window, rtt));
         tuning.received(now, next);
         if tuning.consumed(now, consumed, largest) {
             flow.receive_limit = tuning.window();
@@ -370,14 +367,14 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// As [`Turn::report_duplicate`], for what was dropped unread: a duplicate only if it was delivered before.
-    fn report_old(&mut self, left: u32, right: u32) {
+    fn report_old(&mut self, left: Sequence, right: Sequence) {
         if at_or_before(right, self.flow.receive_next) {
             self.report_duplicate(left, right);
         }
     }
 
     /// RFC 2883 section 4: the next acknowledgment says what arrived twice.
-    fn report_duplicate(&mut self, left: u32, right: u32) {
+    fn report_duplicate(&mut self, left: Sequence, right: Sequence) {
         let reports = self.flow.flags.has(Flags::SACK) && self.shared.config.duplicate_sack;
         if reports && before(left, right) && self.flow.state.is_synchronized() {
             self.flow.extra.get_or_insert_default().duplicate = Some((left, right));
@@ -385,10 +382,10 @@ impl<O: Owner> Turn<'_, O> {
     }
 
     /// Holds an out-of-order segment, and asks for what is missing with a duplicate ACK (RFC 5681 section 4.2).
-    fn hold(&mut self, sequence: u32, data: &[u8], fin: bool) {
+    fn hold(&mut self, sequence: Sequence, data: &[u8], fin: bool) {
         self.flow.flags.set(Flags::ACK_NOW);
         let room = self.shared.config.reassembly_budget.saturating_sub(self.shared.reassembly_bytes);
-        let end = sequence.wrapping_add(data.len() as u32);
+        let end = sequence + data.len() as u32;
         let reassembly =
             self.flow.extra.get_or_insert_default().reassembly.get_or_insert_with(Reassembly::default);
         let most_blocks = self.shared.config.max_reassembly_blocks.into();
@@ -455,7 +452,7 @@ impl<O: Owner> Turn<'_, O> {
     /// the owner has not answered when it comes back: tcp_incr_quickack() and tcp_cleanup_rbuf() of Linux.
     fn schedule_ack(&mut self, push: bool) {
         let flow = &mut *self.flow;
-        let waiting = flow.receive_next.wrapping_sub(flow.acked_next);
+        let waiting = flow.receive_next.since(flow.acked_next);
         let mss = u32::from(flow.mss);
         let stretch = u32::from(self.shared.config.ack_stretch);
         let several = waiting >= 2 * mss;
@@ -465,9 +462,9 @@ impl<O: Owner> Turn<'_, O> {
             return;
         }
         let at = if several {
-            self.now.tick().after(1)
+            self.now.tick().after(Ticks::ONE)
         } else {
-            self.now.tick().after(ticks(self.shared.config.delayed_ack.as_micros() as u64).max(1))
+            self.now.tick().after(Ticks::from(self.shared.config.delayed_ack).max(Ticks::ONE))
         };
         if !flow.flags.has(Flags::PINGPONG)
             && !flow.ack_at.is_set()
@@ -484,7 +481,7 @@ impl<O: Owner> Turn<'_, O> {
     /// The peer's FIN is next in order.
     fn remote_closed(&mut self) -> Verdict {
         let flow = &mut *self.flow;
-        flow.receive_next = flow.receive_next.wrapping_add(1);
+        flow.receive_next += 1;
         flow.receive_edge = later(flow.receive_edge, flow.receive_next);
         flow.flags.set(Flags::ACK_NOW);
         if !flow.flags.has(Flags::DETACHED) {

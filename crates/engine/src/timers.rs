@@ -1,16 +1,16 @@
 //! What happens when time has passed: retransmission, loss probes, the persist timer, keep-alive, and the last states.
 
 use crate::congestion::CongestionControl;
-use crate::engine::{Turn, Verdict};
 use crate::flow::{Flags, State};
 use crate::owner::{Act, Failure, Owner};
 use crate::recovery::{CongestionState, Recovery};
-use crate::time::{Deadline, Tick, ticks};
+use crate::shared::{Turn, Verdict};
+use crate::time::{Deadline, Micros, Tick, Ticks};
 
 /// RFC 8985 section 7.2's WCDelAckT: how long a peer may delay the acknowledgment of a single segment.
-const WORST_DELAYED_ACK_US: u64 = 200_000;
+const WORST_DELAYED_ACK: Micros = Micros::new(200_000);
 /// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
-const PROBE_SLACK_US: u64 = 8_000;
+const PROBE_SLACK: Micros = Micros::new(8_000);
 
 impl<O: Owner> Turn<'_, O> {
     /// Runs the timers of the flow that are due.
@@ -48,9 +48,9 @@ impl<O: Owner> Turn<'_, O> {
     /// RFC 5681 section 4.1: a flow that was silent for a timeout begins again slowly.
     #[inline]
     pub(crate) fn restart_after_idle(&mut self) {
-        let idle_us = self.now.micros32().wrapping_sub(self.flow.sent_at_us);
+        let idle = self.now.moment().since(self.flow.sent_at);
         if self.flow.all_acknowledged()
-            && u64::from(idle_us) > self.flow.rtt.timeout_us(0)
+            && idle > self.flow.rtt.timeout(0)
             && self.shared.config.slow_start_after_idle
         {
             let initial = self.shared.initial_window(&self.flow.tuple, u32::from(self.flow.mss));
@@ -64,8 +64,8 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         if !flow.retransmit_at.is_set() && flow.flight() == 0 && flow.unsent() > 0 && !flow.waits_for_turn() {
             flow.flags.set(Flags::PERSIST);
-            let timeout = flow.rtt.timeout_us(flow.backoff);
-            self.flow.retransmit_at = self.in_us(timeout);
+            let timeout = flow.rtt.timeout(flow.backoff);
+            self.flow.retransmit_at = self.deadline_in(timeout);
         }
     }
 
@@ -81,12 +81,12 @@ impl<O: Owner> Turn<'_, O> {
             State::SynReceived => config.syn_ack_retries,
             _ => config.data_retries,
         };
-        let ran = ticks(flow.rtt.timeout_us(flow.backoff));
+        let ran = Ticks::from(flow.rtt.timeout(flow.backoff));
         let user_timeout =
             flow.extra.as_mut().and_then(|extra| extra.settings.as_mut()).and_then(|settings| {
-                let began = settings.unanswered_since.tick().unwrap_or(Tick(tick.0.wrapping_sub(ran)));
+                let began = settings.unanswered_since.tick().unwrap_or(tick.ago(ran));
                 settings.unanswered_since = Deadline::at(began);
-                (settings.user_timeout > 0).then_some(began.after(settings.user_timeout))
+                (settings.user_timeout > Ticks::ZERO).then_some(began.after(settings.user_timeout))
             });
         let over = match user_timeout {
             Some(end) => !tick.is_before(end),
@@ -119,7 +119,7 @@ impl<O: Owner> Turn<'_, O> {
             } else {
                 flow.flags.set(Flags::FORCE);
             }
-            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+            self.flow.retransmit_at = self.deadline_in(self.flow.rtt.timeout(self.flow.backoff));
         } else {
             self.shared.counters.timeouts += 1;
             let first = flow.retries == 1;
@@ -179,18 +179,18 @@ impl<O: Owner> Turn<'_, O> {
     pub(crate) fn start_retransmission(&mut self) {
         if !self.start_probe() {
             self.flow.flags.clear(Flags::LOSS_PROBE_TIMER);
-            self.flow.retransmit_at = self.in_us(self.flow.rtt.timeout_us(self.flow.backoff));
+            self.flow.retransmit_at = self.deadline_in(self.flow.rtt.timeout(self.flow.backoff));
         }
     }
 
     /// RFC 8985 section 7.2: starts the probe timer anew. False if none may run.
     pub(crate) fn start_probe(&mut self) -> bool {
         let flow = &*self.flow;
-        let smoothed = flow.rtt.smoothed_us();
+        let smoothed = flow.rtt.smoothed();
         if !self.shared.config.loss_probes
             || !flow.flags.has(Flags::SACK)
             || flow.backoff > 0
-            || smoothed == 0
+            || smoothed == Micros::ZERO
         {
             return false;
         }
@@ -198,14 +198,14 @@ impl<O: Owner> Turn<'_, O> {
             recovery.state() == CongestionState::Open && !recovery.is_probing() && recovery.sacked() == 0
         });
         let single = flow.flight() <= u32::from(flow.mss);
-        let slack = if single { WORST_DELAYED_ACK_US } else { PROBE_SLACK_US };
+        let slack = if single { WORST_DELAYED_ACK } else { PROBE_SLACK };
         // Not later than the retransmission timer, in whose place it then runs.
-        let probe = (2 * u64::from(smoothed) + slack).min(flow.rtt.timeout_us(0));
+        let probe = smoothed.saturating_add(smoothed).saturating_add(slack).min(flow.rtt.timeout(0));
         if !calm {
             return false;
         }
         self.flow.flags.set(Flags::LOSS_PROBE_TIMER);
-        self.flow.retransmit_at = self.in_us(probe);
+        self.flow.retransmit_at = self.deadline_in(probe);
         true
     }
 }

@@ -19,12 +19,15 @@ use overfly_wire::ip::Packet;
 use overfly_wire::udp::{HEADER_LEN, Header};
 use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
+use crate::answers::Answer;
 use crate::config::Config;
-use crate::engine::{Challenges, Engine, Shared};
+use crate::engine::Engine;
 use crate::flows::Table;
+use crate::headers::{Path, headers_len};
 use crate::owner::{Error, Owner};
+use crate::secrets::Challenges;
+use crate::shared::Shared;
 use crate::time::Instant;
-use crate::transmit::{Answer, Path, headers_len};
 use crate::tuple::{Address, Tuple, TupleHasher};
 
 pub use errors::{Report, Unreachable};
@@ -71,7 +74,7 @@ pub enum SendError {
     /// The path takes IP packets of so many bytes only, headers included, and the engine does not fragment.
     TooBig(u16),
     /// The next hop's hardware address is unknown: tell the engine with `set_neighbor`. Where the engine asks for itself
-    /// ([`Config::arp`]): too many others are being asked for.
+    /// ([`Config::alone`]): too many others are being asked for.
     NoNeighbor,
     /// One end is an IPv4 address and the other an IPv6 address.
     Family,
@@ -523,7 +526,7 @@ impl Engine {
 
     /// Sends a datagram to `destination`, or to where the socket is connected, from `source`, or the socket's address, or
     /// the interface's where that is a wildcard. It is in the sink when this returns, unless its next hop must be asked for
-    /// first ([`Config::arp`]): then it waits, [`Config::held_datagrams`] of them for each neighbour, the oldest dropped.
+    /// first ([`Config::alone`]): then it waits, [`Config::held_datagrams`] of them for each neighbour, the oldest dropped.
     ///
     /// # Errors
     /// [`SendError`]; nothing was sent.
@@ -579,7 +582,7 @@ impl Engine {
                 self.shared.counters.tx_frames += 1;
                 self.shared.counters.tx_datagrams += 1;
             }
-            None if self.shared.config.arp => {
+            None if self.shared.config.alone => {
                 let next_hop = MacAddr::BROADCAST;
                 let held = Held { socket, next_hop, tuple, payload: payload.into(), marks };
                 if !self.shared.hold_datagram(now, held) {
@@ -680,7 +683,7 @@ impl Engine {
     fn refuse(&mut self, next_hop: MacAddr, tuple: &Tuple, packet: &[u8]) {
         let config = &self.shared.config;
         let (local, remote) = (tuple.local.ip(), tuple.remote.ip());
-        if !config.arp || !config.is_own(local) {
+        if !config.alone || !config.is_own(local) {
             return;
         }
         let (limit, tick) = (config.port_unreachables_per_s, self.now().tick());

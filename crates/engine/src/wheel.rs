@@ -7,7 +7,7 @@
 //! Buckets rather than lists through the control blocks: who stands behind whom is known without a look at either, so that the
 //! memory of many flows that fire together is asked for at once, not of each when the one before it has come.
 
-use crate::time::Tick;
+use crate::time::{Tick, Ticks};
 
 const NOT_LINKED: u16 = u16::MAX;
 
@@ -106,7 +106,11 @@ impl Wheel {
     #[inline]
     pub(crate) fn schedule(&mut self, links: &mut impl Links, index: u32, at: Tick) {
         self.cancel(links, index);
-        let delay = if at.is_before(self.now.after(1)) { 1 } else { at.since(self.now).min(HORIZON) };
+        let delay = if at.is_before(self.now.after(Ticks::ONE)) {
+            Ticks::ONE
+        } else {
+            at.since(self.now).min(Ticks(HORIZON))
+        };
         let at = self.now.after(delay);
         // The level is the highest in which now and the deadline differ: a slot then never wraps past its cascade.
         let differing = at.0 ^ self.now.0;
@@ -188,7 +192,7 @@ impl Wheel {
         let boundary = Tick(self.now.0 | (SLOTS as u32 - 1));
         let next = match first_from(&self.occupied[0], (self.now.0 as usize + 1) & (SLOTS - 1)) {
             Some(slot) if self.now.0 & 0xff != 0xff => Tick((self.now.0 & !0xff) | slot as u32),
-            _ => boundary.after(1),
+            _ => boundary.after(Ticks::ONE),
         };
         self.now = if now.is_before(next) { now } else { next };
         if self.now.0 & 0xff == 0 {
@@ -300,7 +304,7 @@ mod tests {
                 assert_eq!(next.is_none(), earliest.is_none(), "seed {seed}");
                 if let (Some(next), Some(earliest)) = (next, earliest) {
                     assert!(
-                        next.since(Tick(now)) <= earliest,
+                        next.since(Tick(now)) <= Ticks(earliest),
                         "seed {seed}: wakes at {next:?}, due in {earliest} from {now}"
                     );
                 }

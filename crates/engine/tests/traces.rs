@@ -227,7 +227,7 @@ fn a_closed_port_refuses_what_a_listener_drops() {
 fn beside_a_kernel_a_syn_for_no_listener_is_not_refused() {
     // A reload of nginx: the SYN was steered to the worker that has just closed its listener.
     let mut config = config(SERVER);
-    config.arp = false;
+    config.alone = false;
     let mut s = Script::with(config);
     s.inject(SYN, 0, 0, 0, 65_535);
     s.expect(&[]);
@@ -1022,7 +1022,7 @@ fn a_connection_that_only_receives_follows_a_peer_that_read_its_timestamps() {
 #[test]
 fn beside_a_kernel_an_active_open_keeps_the_next_hop_that_it_was_given() {
     let mut config = config(SERVER);
-    config.arp = false;
+    config.alone = false;
     let mut s = Script::with(config);
     s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 2]));
     s.host.connect(s.now, s.local, s.peer);

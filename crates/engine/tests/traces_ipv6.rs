@@ -350,7 +350,7 @@ fn a_solicitation_for_somebody_else_is_not_answered() {
 
 #[test]
 fn beside_a_kernel_nothing_is_answered() {
-    let mut s = Script::six_with(Config { arp: false, ..config(SERVER) });
+    let mut s = Script::six_with(Config { alone: false, ..config(SERVER) });
     solicit(&mut s, CLIENT6, SERVER6, 255);
     ping(&mut s, 4);
     assert_eq!(s.frames().len(), 0);

@@ -75,7 +75,7 @@ struct Host {
 impl Host {
     /// Alone on its link.
     fn new() -> Self {
-        Self::with(|config| config.arp = true)
+        Self::with(|config| config.alone = true)
     }
 
     fn beside_kernel() -> Self {
@@ -442,7 +442,7 @@ fn damaged_frames_do_no_harm() {
     let mut numbers = overfly_testing::Random(seed);
     let mut random = |bound: usize| numbers.index(bound);
     let mut host = Host::with(|config| {
-        config.arp = true;
+        config.alone = true;
         config.partial_checksums = true;
     });
     let mut given = 0;
@@ -514,7 +514,7 @@ fn nobody_at_the_port_is_said_where_no_kernel_would_say_it() {
 fn nobody_at_the_port_is_not_said_to_groups_nor_without_end() {
     let [us, peer, _] = FAMILIES[0];
     let mut host = Host::with(|config| {
-        config.arp = true;
+        config.alone = true;
         config.port_unreachables_per_s = 10;
     });
     let question = datagram(at(peer, 4000), at(us, 9), b"x");
@@ -639,7 +639,7 @@ fn a_path_takes_less_for_ten_minutes() {
 #[test]
 fn so_many_paths_are_remembered() {
     let mut host = Host::with(|config| {
-        config.arp = true;
+        config.alone = true;
         config.max_paths = 2;
     });
     let socket = host.open(at("10.0.0.1", 7), None);
@@ -795,7 +795,7 @@ fn a_neighbour_is_asked_three_times_a_second_apart() {
 #[test]
 fn so_many_neighbours_are_asked_for_at_once() {
     let mut host = Host::with(|config| {
-        config.arp = true;
+        config.alone = true;
         config.max_unresolved = 4;
         config.held_datagrams = 0;
     });
@@ -812,7 +812,7 @@ fn so_many_neighbours_are_asked_for_at_once() {
 #[test]
 fn a_datagram_goes_by_the_gateway_where_its_destination_is_not_on_the_link() {
     let mut host = Host::with(|config| {
-        config.arp = true;
+        config.alone = true;
         config.gateway = Some(Ipv4Addr::new(10, 0, 0, 254));
     });
     let socket = host.open(at("10.0.0.1", 7), None);

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use overfly_link::memif::{Address, Connection, Listener, MemifLink, Settings, State, connect};
+use overfly_link::memif::{Address, Connection, LinkState, Listener, MemifLink, Settings, connect};
 use overfly_wire::FrameSink;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::time::Timespec;
@@ -75,10 +75,10 @@ fn sleep(link: &mut MemifLink) {
 
 fn echo(mut link: MemifLink) {
     let mut waiting: Vec<Vec<u8>> = Vec::new();
-    while link.state() == State::Up {
+    while link.state() == LinkState::Up {
         let count = link.receive(64, |frame| waiting.push(frame.to_vec()));
         for frame in waiting.drain(..) {
-            while link.state() == State::Up && !send(&mut link, &frame) {
+            while link.state() == LinkState::Up && !send(&mut link, &frame) {
                 std::thread::yield_now();
                 link.check_peer();
             }
@@ -101,7 +101,7 @@ fn send(link: &mut MemifLink, frame: &[u8]) -> bool {
 fn exchange(link: &mut MemifLink, frames: u64) -> u64 {
     let length = |number: u64| if number.is_multiple_of(1000) { 60_000 } else { 60 + number as usize % 1400 };
     let (mut sent, mut received) = (0, 0);
-    while received < frames && link.state() == State::Up {
+    while received < frames && link.state() == LinkState::Up {
         while sent < frames && sent - received < 256 {
             let Some(buffer) = link.frame() else { break };
             buffer[..8].copy_from_slice(&sent.to_le_bytes());
@@ -151,7 +151,7 @@ fn kill_9_of_a_client_is_noticed_and_the_next_one_is_served() {
         assert_eq!(exchange(&mut link, 1000), 1000);
         other.kill();
         exchange(&mut link, u64::MAX);
-        assert_eq!(link.state(), State::PeerGone);
+        assert_eq!(link.state(), LinkState::PeerGone);
     }
 }
 
@@ -164,6 +164,6 @@ fn kill_9_of_a_server_is_noticed_and_the_next_one_is_found() {
         assert_eq!(exchange(&mut link, 1000), 1000);
         other.kill();
         exchange(&mut link, u64::MAX);
-        assert_eq!(link.state(), State::PeerGone);
+        assert_eq!(link.state(), LinkState::PeerGone);
     }
 }

@@ -263,7 +263,7 @@ impl Edge {
 
 /// Where a search ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Answer {
+pub struct Bounds {
     /// The largest load that holds; `None`: not even the smallest one does.
     pub holds: Option<Edge>,
     /// The next load above it that was tried and fails; `None`: the largest one holds.
@@ -275,7 +275,7 @@ impl Search {
     ///
     /// # Errors
     /// Those of `probe`.
-    pub fn run(&self, mut probe: impl FnMut(u64) -> Result<bool, Error>) -> Result<Answer, Error> {
+    pub fn run(&self, mut probe: impl FnMut(u64) -> Result<bool, Error>) -> Result<Bounds, Error> {
         let mut seen = BTreeMap::new();
         while let Some(load) = self.next(&seen) {
             let held = probe(load)?;
@@ -284,7 +284,7 @@ impl Search {
             edge.held += u32::from(held);
         }
         let (holds, fails) = bracket(&seen);
-        Ok(Answer { holds, fails })
+        Ok(Bounds { holds, fails })
     }
 
     /// The load to run next; `None` when the edge is known.

@@ -599,7 +599,7 @@ fn a_pipeline() {
 }
 
 /// Status and content.
-type Seen = (u16, Vec<u8>);
+type Heard = (u16, Vec<u8>);
 
 /// Counts up: `/0`, `/1`, … and remembers what came back.
 #[derive(Debug, Clone, Default)]
@@ -607,7 +607,7 @@ struct CountingUp {
     next: u64,
     delay: Duration,
     stop_at: Option<u64>,
-    seen: Arc<Mutex<Vec<Seen>>>,
+    seen: Arc<Mutex<Vec<Heard>>>,
 }
 
 impl Workload for CountingUp {
@@ -653,7 +653,7 @@ fn a_script_makes_requests_and_sees_responses() {
     assert_eq!((report.succeeded, report.failed_total), (100, 0), "{report}");
     let mut seen = workload.seen.lock().unwrap().clone();
     seen.sort_by_key(|(_, body)| (body.len(), body.clone()));
-    let expected: Vec<Seen> = (0..100).map(|k| (200, format!("/{k}").into_bytes())).collect();
+    let expected: Vec<Heard> = (0..100).map(|k| (200, format!("/{k}").into_bytes())).collect();
     assert_eq!(seen, expected);
 }
 

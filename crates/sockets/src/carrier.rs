@@ -3,7 +3,7 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use overfly_broker::Sockets;
-use overfly_link::memif::{Keeper, Loopback, STACKS_MAX, Station};
+use overfly_link::memif::{Loopback, MemifPort, PROCESS_STACKS_MAX, Registry};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
 use overfly_link::{Each, Gone, Link};
@@ -21,7 +21,7 @@ pub(crate) const SEGMENT_OFFLOAD: u32 = 65_435;
 #[derive(Debug)]
 pub(crate) enum Carrier {
     Xdp(XdpLink),
-    Memif(Station),
+    Memif(MemifPort),
     Tap(Box<TapPort>),
     Loopback(Box<Loopback>),
     /// None, as long as there is no broker.
@@ -86,11 +86,11 @@ impl Carrier {
         match sockets {
             Sockets::Xdp(sockets) => open_xdp(sockets).map(Carrier::Xdp),
             Sockets::Memif { socket, address } => {
-                let station = Station::join(socket, &address, KEEPER).map_err(|error| error.to_string())?;
-                Ok(Carrier::Memif(station))
+                let port = MemifPort::join(socket, &address, REGISTRY).map_err(|error| error.to_string())?;
+                Ok(Carrier::Memif(port))
             }
             Sockets::Tap { queue, channel } => {
-                let port = TapPort::join(queue, channel, KEEPER).map_err(|error| error.to_string())?;
+                let port = TapPort::join(queue, channel, REGISTRY).map_err(|error| error.to_string())?;
                 Ok(Carrier::Tap(Box::new(port)))
             }
         }
@@ -125,8 +125,8 @@ impl Carrier {
 
     /// One that carries connections within the host, for the stack of a context; `own` is its hardware address.
     pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<Carrier, String> {
-        const { assert!(CONTEXTS <= STACKS_MAX as usize) };
-        let loopback = Loopback::new(own, context as u8, KEEPER).map_err(|error| error.to_string())?;
+        const { assert!(CONTEXTS <= PROCESS_STACKS_MAX as usize) };
+        let loopback = Loopback::new(own, context as u8, REGISTRY).map_err(|error| error.to_string())?;
         Ok(Carrier::Loopback(Box::new(loopback)))
     }
 
@@ -162,8 +162,8 @@ impl Carrier {
     pub(crate) fn report(&self) -> String {
         match self {
             Carrier::Xdp(link) => format!("{:?} {:?}", link.counters(), link.long_frame_counters()),
-            Carrier::Memif(station) => {
-                format!("{:?} {:?}", station.hub().link_counters(), station.hub().counters())
+            Carrier::Memif(port) => {
+                format!("{:?} {:?}", port.hub().link_counters(), port.hub().counters())
             }
             Carrier::Tap(port) => format!("{:?}", port.counters()),
             Carrier::Loopback(loopback) => {
@@ -189,7 +189,7 @@ fn open_xdp(mut sockets: StackSockets) -> Result<XdpLink, String> {
     })
 }
 
-const KEEPER: Keeper = Keeper { adopt: make_internal, release };
+const REGISTRY: Registry = Registry { adopt: make_internal, release };
 
 /// It is about to be closed.
 fn release(descriptor: BorrowedFd<'_>) {

@@ -29,7 +29,7 @@ use crate::napi::ReceivingThreads;
 use crate::netlink::{Link, Netlink};
 use crate::orphans::{Orphans, Records};
 pub use crate::program::Counters;
-use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpPlace};
+use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpMode};
 use crate::repair::{Repair, Right, Room};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
@@ -99,7 +99,7 @@ impl Default for Options {
 
 /// A stack's place.
 #[derive(Debug)]
-enum Place {
+enum Slot {
     /// Nobody's, since then.
     Free(Option<Instant>),
     /// Somebody's: the sockets, one for each queue.
@@ -136,7 +136,7 @@ pub struct Attachment {
     // the pools.
     pub(crate) receiving: Option<ReceivingThreads>,
     _attached: Attached,
-    stacks: Vec<Place>,
+    stacks: Vec<Slot>,
     pools: Vec<Pool>,
     program: Program,
     interface: Interface,
@@ -210,7 +210,7 @@ impl Attachment {
         let mut key = [0; 8];
         getrandom(&mut key, GetRandomFlags::empty()).map_err(|errno| Error::system("getrandom", errno))?;
         let key = u64::from_ne_bytes(key);
-        let mut program = Program::load(queues, options.flows.max(1), key, shape.place, long_packets)?;
+        let mut program = Program::load(queues, options.flows.max(1), key, shape.mode, long_packets)?;
         program.set_mac(mac)?;
         if !options.judge_senders {
             program.trust_senders()?;
@@ -227,7 +227,7 @@ impl Attachment {
             }
             errno => Error::system("attaching the XDP program", errno),
         })?;
-        let copies = options.force_copy || shape.place == XdpPlace::Generic;
+        let copies = options.force_copy || shape.mode == XdpMode::Generic;
         let mode = if copies { Mode::Copy } else { Mode::Best };
         let pools = (0..queues)
             .map(|queue| Pool::create(link.index, queue, layout, mode, options.huge_pages, long_packets))
@@ -270,7 +270,7 @@ impl Attachment {
             user: None,
             busy_poll: busy_poll.then(BusyPoll::default),
             min_free_frames: options.min_free_frames,
-            stacks: (0..options.stacks).map(|_| Place::Free(None)).collect(),
+            stacks: (0..options.stacks).map(|_| Slot::Free(None)).collect(),
             firewall: options.heed_firewall.then(|| Firewall::open(link.index, interface)).transpose()?,
             groups: Groups::default(),
             turn: 0,
@@ -313,7 +313,7 @@ impl Attachment {
     /// ([`overfly_link::xdp::XdpLink::share_processor`]). Returns whether it is so; where the device is no veth, or the kernel
     /// older than 6.17, nothing changes.
     pub fn receive_on(&mut self, cpus: &[usize]) -> bool {
-        let is_driven = self.interface.partial_checksums && self.shape.place == XdpPlace::Driver;
+        let is_driven = self.interface.partial_checksums && self.shape.mode == XdpMode::Driver;
         if is_driven && !cpus.is_empty() && self.receiving.is_none() {
             self.receiving = ReceivingThreads::start(self.interface.index, cpus).ok();
             self.receiving_cpus = cpus.to_vec();
@@ -374,7 +374,7 @@ impl Attachment {
     /// Stacks that are open.
     #[must_use]
     pub fn open_stacks(&self) -> usize {
-        self.stacks.iter().filter(|place| matches!(place, Place::Open(_))).count()
+        self.stacks.iter().filter(|place| matches!(place, Slot::Open(_))).count()
     }
 
     /// What the XDP program has done with frames.
@@ -434,7 +434,7 @@ impl Attachment {
         for (queue, socket) in (0_u32..).zip(&kept) {
             result = result.and(self.program.set_socket(stack, queue, Some(socket.as_fd())));
         }
-        self.stacks[usize::from(stack)] = Place::Open(kept);
+        self.stacks[usize::from(stack)] = Slot::Open(kept);
         if let Err(error) = result {
             self.remove_stack(stack)?;
             return Err(error);
@@ -453,7 +453,7 @@ impl Attachment {
     /// Makes sure that no other user's process has the pools, or could have kept them.
     fn give_pools_to(&mut self, user: u32) -> Result<(), Error> {
         if self.user.is_some_and(|its| its != user) {
-            let taken = self.stacks.iter().any(|place| !matches!(place, Place::Free(_)));
+            let taken = self.stacks.iter().any(|place| !matches!(place, Slot::Free(_)));
             if let Some(user) = self.user.filter(|_| taken) {
                 return Err(Error::OtherUser { user });
             }
@@ -479,7 +479,7 @@ impl Attachment {
         (0_u16..)
             .zip(&self.stacks)
             .filter_map(|(stack, place)| match place {
-                Place::Free(freed) => Some((stack, *freed)),
+                Slot::Free(freed) => Some((stack, *freed)),
                 _ => None,
             })
             .min_by_key(|(_, freed)| *freed)
@@ -493,8 +493,8 @@ impl Attachment {
     /// [`Error::UnknownStack`], or what the kernel said.
     pub fn detach_stack(&mut self, stack: u16) -> Result<(), Error> {
         let place = self.stacks.get_mut(usize::from(stack)).ok_or(Error::UnknownStack(stack))?;
-        match std::mem::replace(place, Place::Free(None)) {
-            Place::Open(sockets) => *place = Place::Detached(sockets),
+        match std::mem::replace(place, Slot::Free(None)) {
+            Slot::Open(sockets) => *place = Slot::Detached(sockets),
             other => {
                 *place = other;
                 return Err(Error::UnknownStack(stack));
@@ -548,8 +548,8 @@ impl Attachment {
     pub fn remove_stack(&mut self, stack: u16) -> Result<(), Error> {
         self.packet_sockets.remove(&stack);
         let mut result = match self.stacks.get(usize::from(stack)) {
-            Some(Place::Open(_)) => self.detach_stack(stack),
-            Some(Place::Detached(_)) => Ok(()),
+            Some(Slot::Open(_)) => self.detach_stack(stack),
+            Some(Slot::Detached(_)) => Ok(()),
             _ => return Err(Error::UnknownStack(stack)),
         };
         // A core may be at a frame for this stack right now. The barrier is a synchronize_rcu (kernel/sched/membarrier.c);
@@ -557,9 +557,8 @@ impl Attachment {
         if membarrier(MembarrierCommand::Global).is_err() {
             std::thread::sleep(Duration::from_millis(20));
         }
-        let place =
-            std::mem::replace(&mut self.stacks[usize::from(stack)], Place::Free(Some(Instant::now())));
-        if let Place::Detached(sockets) | Place::Open(sockets) = place {
+        let place = std::mem::replace(&mut self.stacks[usize::from(stack)], Slot::Free(Some(Instant::now())));
+        if let Slot::Detached(sockets) | Slot::Open(sockets) = place {
             for (pool, socket) in self.pools.iter().zip(&sockets) {
                 match pool.reclaim(stack, socket.as_fd()) {
                     Ok(frames) => {
@@ -575,7 +574,7 @@ impl Attachment {
 
     fn check_open(&self, stack: u16) -> Result<(), Error> {
         match self.stacks.get(usize::from(stack)) {
-            Some(Place::Open(_)) => Ok(()),
+            Some(Slot::Open(_)) => Ok(()),
             _ => Err(Error::UnknownStack(stack)),
         }
     }
@@ -848,10 +847,10 @@ impl Attachment {
         let mut open = Vec::new();
         for (stack, place) in (0_u16..).zip(&mut self.stacks) {
             match place {
-                Place::Open(_) => open.push(stack),
+                Slot::Open(_) => open.push(stack),
                 // Its frames went with the old memory.
-                Place::Detached(sockets) => sockets.clear(),
-                Place::Free(_) => {}
+                Slot::Detached(sockets) => sockets.clear(),
+                Slot::Free(_) => {}
             }
         }
         for stack in open {
@@ -862,7 +861,7 @@ impl Attachment {
                 self.program.set_socket(stack, queue, Some(socket.as_fd()))?;
                 sockets.push(socket);
             }
-            self.stacks[usize::from(stack)] = Place::Open(sockets);
+            self.stacks[usize::from(stack)] = Slot::Open(sockets);
         }
         self.pools = pools;
         self._attached = attached;
@@ -886,7 +885,7 @@ impl Attachment {
 
     /// The sockets of a stack that is open, once more.
     pub(crate) fn sockets_of(&mut self, stack: u16) -> Result<StackSockets, Error> {
-        let Some(Place::Open(sockets)) = self.stacks.get(usize::from(stack)) else {
+        let Some(Slot::Open(sockets)) = self.stacks.get(usize::from(stack)) else {
             return Err(Error::UnknownStack(stack));
         };
         let duplicate =
@@ -1052,7 +1051,7 @@ impl Attachment {
         let in_turn = (0..all).filter_map(|next| self.groups.accepting(place, self.turn.wrapping_add(next)));
         let waiting = in_turn.into_iter().find(|&stack| self.program.is_waiting(stack));
         if let Some(stack) = waiting {
-            self.program.note_gift(stack);
+            self.program.note_passed(stack);
             return waiting;
         }
         if !cannot_wait && self.groups.accepts(giver, place) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_broker::Protocol;
-use overfly_broker::message::{Kind, Wish};
+use overfly_broker::message::{Kind, Request};
 use overfly_broker::service::Peer;
 use rustix::fs::fstat;
 use rustix::io::Errno;
@@ -61,36 +61,36 @@ impl Claims {
         self.interface
     }
 
-    /// Checks that `socket`, which a client sent with its wish, is the kernel's socket at the wish's local address. To listen to
+    /// Checks that `socket`, which a client sent with its request, is the kernel's socket at the request's local address. To listen to
     /// TCP it listens there. To listen to UDP it is whom the kernel would give datagrams to, at each of `addresses` (the
     /// interface's) that it is meant for. To connect it is bound, in no connection, and the client's own; whether the connection
     /// is free is asked when both its ends are known ([`Claims::is_free`]).
     pub(crate) fn check(
         &mut self,
         socket: Option<&OwnedFd>,
-        wish: &Wish,
+        request: &Request,
         addresses: &[(IpAddr, u8)],
         client: Option<Peer>,
     ) -> Result<(), Error> {
         let holds = socket.is_some_and(|socket| {
             let socket = socket.as_fd();
-            let held = match wish.kind {
-                Kind::Listen => self.listens(socket, wish, addresses),
-                _ => self.may_connect(socket, wish, client),
+            let held = match request.kind {
+                Kind::Listen => self.listens(socket, request, addresses),
+                _ => self.may_connect(socket, request, client),
             };
             held.unwrap_or(false)
         });
-        if holds { Ok(()) } else { Err(Error::NotHeld(wish.local)) }
+        if holds { Ok(()) } else { Err(Error::NotHeld(request.local)) }
     }
 
     fn listens(
         &mut self,
         socket: BorrowedFd<'_>,
-        wish: &Wish,
+        request: &Request,
         addresses: &[(IpAddr, u8)],
     ) -> Result<bool, Errno> {
-        let Some(bound) = self.address(socket, wish.protocol, wish.local)? else { return Ok(false) };
-        if wish.protocol == Protocol::Tcp {
+        let Some(bound) = self.address(socket, request.protocol, request.local)? else { return Ok(false) };
+        if request.protocol == Protocol::Tcp {
             return sockopt::socket_acceptconn(socket);
         }
         if peer(socket)?.is_some() || !is_bound(socket)? {
@@ -99,9 +99,9 @@ impl Claims {
         // Several sockets may have one address, of several users even (SO_REUSEADDR): the kernel chooses one.
         let each = addresses.iter().map(|&(address, _)| at(address, bound));
         let mut checked: Vec<SocketAddr> =
-            each.filter(|&local| covers(wish.local, wish.v6only, local)).collect();
-        if !wish.local.ip().to_canonical().is_unspecified() {
-            checked.push(at(wish.local.ip().to_canonical(), bound));
+            each.filter(|&local| covers(request.local, request.v6only, local)).collect();
+        if !request.local.ip().to_canonical().is_unspecified() {
+            checked.push(at(request.local.ip().to_canonical(), bound));
         }
         for local in checked {
             if !self.is_the_kernels_choice(socket, local, nowhere(local))? {
@@ -111,11 +111,16 @@ impl Claims {
         Ok(true)
     }
 
-    fn may_connect(&self, socket: BorrowedFd<'_>, wish: &Wish, client: Option<Peer>) -> Result<bool, Errno> {
-        let at_address = self.address(socket, wish.protocol, wish.local)?.is_some();
-        let apart = match wish.protocol {
+    fn may_connect(
+        &self,
+        socket: BorrowedFd<'_>,
+        request: &Request,
+        client: Option<Peer>,
+    ) -> Result<bool, Errno> {
+        let at_address = self.address(socket, request.protocol, request.local)?.is_some();
+        let apart = match request.protocol {
             Protocol::Tcp => state(socket)? == STATE_CLOSE,
-            Protocol::Udp => peer(socket)?.is_none_or(|peer| peer == wish.remote),
+            Protocol::Udp => peer(socket)?.is_none_or(|peer| peer == request.remote),
         };
         Ok(at_address && apart && is_bound(socket)? && is_own(socket, client)?)
     }
@@ -210,7 +215,7 @@ impl Claims {
     }
 
     /// Checks that a connection which one listener's process gives to another's is one that the listener could have accepted.
-    pub(crate) fn check_gift(
+    pub(crate) fn check_passed(
         &self,
         socket: BorrowedFd<'_>,
         listener: SocketAddr,
@@ -324,8 +329,8 @@ mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream, UdpSocket};
 
-    fn wish(kind: Kind, protocol: Protocol, local: &str, port: u16) -> Wish {
-        Wish { protocol, local: SocketAddr::new(local.parse().unwrap(), port), ..Wish::new(kind) }
+    fn request(kind: Kind, protocol: Protocol, local: &str, port: u16) -> Request {
+        Request { protocol, local: SocketAddr::new(local.parse().unwrap(), port), ..Request::new(kind) }
     }
 
     fn this_process() -> Option<Peer> {
@@ -337,7 +342,7 @@ mod tests {
         let mut claims = Claims::open(0).unwrap();
         let own = [(IpAddr::V4(Ipv4Addr::LOCALHOST), 8)];
         let mut may = |socket: &OwnedFd, kind, protocol, local: &str, port| {
-            claims.check(Some(socket), &wish(kind, protocol, local, port), &own, this_process()).is_ok()
+            claims.check(Some(socket), &request(kind, protocol, local, port), &own, this_process()).is_ok()
         };
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -370,10 +375,10 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!may(&reset, Kind::Connect, Protocol::Tcp, "127.0.0.1", port), "it is nobody's port");
-        let nobody = wish(Kind::Listen, Protocol::Tcp, "127.0.0.1", port);
+        let nobody = request(Kind::Listen, Protocol::Tcp, "127.0.0.1", port);
         assert!(claims.check(None, &nobody, &own, this_process()).is_err());
         claims.namespace += 1;
-        let there = wish(Kind::Connect, Protocol::Tcp, "127.0.0.1", held);
+        let there = request(Kind::Connect, Protocol::Tcp, "127.0.0.1", held);
         assert!(claims.check(Some(&socket), &there, &own, this_process()).is_err(), "another namespace");
     }
 

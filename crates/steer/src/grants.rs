@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use overfly_broker::Protocol;
-use overfly_broker::message::Wish;
+use overfly_broker::message::Request;
 use rustix::io::Errno;
 
 use crate::socket_table::{SocketTable, There};
@@ -19,15 +19,15 @@ const MISSES: u32 = 2;
 #[derive(Debug)]
 struct Grant {
     stack: u16,
-    wish: Wish,
+    request: Request,
     shown: There,
     /// Looks in a row that did not find it. A list that is read while sockets come and go may leave one out.
     misses: u32,
 }
 
 impl Grant {
-    fn is_of(&self, stack: u16, wish: &Wish) -> bool {
-        let (own, other) = (&self.wish, wish);
+    fn is_of(&self, stack: u16, request: &Request) -> bool {
+        let (own, other) = (&self.request, request);
         self.stack == stack
             && (own.protocol, own.local, own.v6only) == (other.protocol, other.local, other.v6only)
     }
@@ -46,18 +46,18 @@ impl Grants {
     }
 
     /// A stack listens as it wished, since it showed this socket.
-    pub(crate) fn add(&mut self, stack: u16, wish: Wish, shown: There) {
+    pub(crate) fn add(&mut self, stack: u16, request: Request, shown: There) {
         if self.grants.is_empty() {
             self.next = Instant::now() + PAUSE;
         }
-        if !self.grants.iter().any(|one| one.is_of(stack, &wish) && one.shown == shown) {
-            self.grants.push(Grant { stack, wish, shown, misses: 0 });
+        if !self.grants.iter().any(|one| one.is_of(stack, &request) && one.shown == shown) {
+            self.grants.push(Grant { stack, request, shown, misses: 0 });
         }
     }
 
     /// A stack gives a place up.
-    pub(crate) fn remove(&mut self, stack: u16, wish: &Wish) {
-        self.grants.retain(|one| !one.is_of(stack, wish));
+    pub(crate) fn remove(&mut self, stack: u16, request: &Request) {
+        self.grants.retain(|one| !one.is_of(stack, request));
     }
 
     /// A stack is no more.
@@ -74,13 +74,13 @@ impl Grants {
     ///
     /// # Errors
     /// What the kernel said: nothing is known then.
-    pub(crate) fn look(&mut self, table: &mut SocketTable) -> Result<Vec<(u16, Wish)>, Errno> {
+    pub(crate) fn look(&mut self, table: &mut SocketTable) -> Result<Vec<(u16, Request)>, Errno> {
         if self.due().is_none_or(|due| Instant::now() < due) {
             return Ok(Vec::new());
         }
         self.next = Instant::now() + PAUSE;
         for protocol in [Protocol::Tcp, Protocol::Udp] {
-            let mut its = self.grants.iter_mut().filter(|one| one.wish.protocol == protocol).peekable();
+            let mut its = self.grants.iter_mut().filter(|one| one.request.protocol == protocol).peekable();
             if its.peek().is_none() || !table.answers(protocol) {
                 continue;
             }
@@ -90,8 +90,8 @@ impl Grants {
             }
         }
         let gone: Vec<Grant> = self.grants.extract_if(.., |one| one.misses >= MISSES).collect();
-        let mut places: Vec<(u16, Wish)> = gone.into_iter().map(|one| (one.stack, one.wish)).collect();
-        places.retain(|(stack, wish)| !self.grants.iter().any(|one| one.is_of(*stack, wish)));
+        let mut places: Vec<(u16, Request)> = gone.into_iter().map(|one| (one.stack, one.request)).collect();
+        places.retain(|(stack, request)| !self.grants.iter().any(|one| one.is_of(*stack, request)));
         Ok(places)
     }
 }

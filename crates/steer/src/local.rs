@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use overfly_broker::message::{Kind, MemifPart, TapPart, Wish};
+use overfly_broker::message::{Kind, MemifPart, Request, TapPart};
 use overfly_broker::service::{
     Asked, Asker, Backing, Broker, Outcome, Serving, deliver, listen_at, listen_for, public_name,
 };
@@ -141,9 +141,9 @@ impl Wire {
 
     /// Has frames come to the stack, or no more. Over memif each client is connected to one stack, and what it sends there is
     /// that stack's.
-    fn steer(&self, stack: u16, wish: &Wish) -> Result<(), Error> {
+    fn steer(&self, stack: u16, request: &Request) -> Result<(), Error> {
         let Wire::Tap { switch, .. } = self else { return Ok(()) };
-        let &Wish { kind, protocol, v6only, local, remote, cluster } = wish;
+        let &Request { kind, protocol, v6only, local, remote, cluster } = request;
         match kind {
             Kind::Listen => switch.listen(stack, protocol, local, v6only, cluster)?,
             Kind::Unlisten => switch.unlisten(stack, protocol, local, v6only),
@@ -171,10 +171,10 @@ struct Local {
 
 impl Local {
     /// Frames are the stack's from now on, or no more, and the way to where it connects.
-    fn steer(&self, stack: Option<u16>, mut wish: Wish) -> Outcome<Error> {
-        let route = match wish.kind {
+    fn steer(&self, stack: Option<u16>, mut request: Request) -> Outcome<Error> {
+        let route = match request.kind {
             Kind::Connect | Kind::Route => {
-                let destination = wish.remote.ip();
+                let destination = request.remote.ip();
                 Some(self.route(destination).ok_or(Error::RouteElsewhere { destination })?)
             }
             _ => None,
@@ -182,11 +182,11 @@ impl Local {
         let stack = stack.ok_or_else(|| Error::Options("open a stack first".to_owned()))?;
         // A connection's local address is the only one that there is.
         if let (Kind::Connect | Kind::Disconnect, Some(&(address, _))) =
-            (wish.kind, self.interface.addresses.first())
+            (request.kind, self.interface.addresses.first())
         {
-            wish.local.set_ip(address);
+            request.local.set_ip(address);
         }
-        self.wire.steer(stack, &wish)?;
+        self.wire.steer(stack, &request)?;
         Ok(route)
     }
 
@@ -259,10 +259,10 @@ impl Backing for Local {
         &mut self,
         asker: Asker<'_>,
         stack: Option<u16>,
-        wish: Wish,
+        request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Asked<Move, Error> {
-        match wish.kind {
+        match request.kind {
             Kind::HandOverPair => {
                 let all = || asker.may_do_all();
                 match Within::begin(descriptors, &mut self.claims, asker.peer, all, self.room) {
@@ -272,7 +272,7 @@ impl Backing for Local {
                 }
             }
             Kind::HandOver | Kind::GiveAway | Kind::PassOn => Asked::Now(Err(Error::NoKernelsAddress)),
-            _ => Asked::Now(self.steer(stack, wish)),
+            _ => Asked::Now(self.steer(stack, request)),
         }
     }
 

@@ -12,7 +12,7 @@ use overfly_wire::ethernet;
 use crate::error::Error;
 use crate::features::{XdpFeatures, xdp_features};
 use crate::netlink::{Link, Netlink};
-use crate::program::XdpPlace;
+use crate::program::XdpMode;
 
 /// What may arrive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ const GENERIC_SINCE: (u32, u32) = (6, 15);
 /// How an interface is attached to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
-    pub(crate) place: XdpPlace,
+    pub(crate) mode: XdpMode,
     /// Packets of several descriptors, or why there are none.
     pub(crate) long_packets: Result<(), String>,
     /// What a peer sends together arrives so, or why it does not.
@@ -59,13 +59,13 @@ impl Shape {
 
     fn choose(link: &Link, offload: ReceiveOffload, force_copy: bool, device: &Device) -> Shape {
         let segments = device.segments(link, offload);
-        let place = if segments.is_ok() { XdpPlace::Generic } else { XdpPlace::Driver };
+        let mode = if segments.is_ok() { XdpMode::Generic } else { XdpMode::Driver };
         let buffers = device.buffers(link, offload, force_copy || segments.is_ok());
         let sent = *buffers.as_ref().unwrap_or(&1) as usize * FRAME_LEN;
         let longest = if buffers.is_ok() { sent } else { RECEIVED_FRAME_LEN_MAX } - ethernet::HEADER_LEN;
         let mtu = (link.mtu as usize).min(longest);
         Shape {
-            place,
+            mode,
             segments,
             long_packets: buffers.map(drop),
             frame_buffers: (mtu + ethernet::HEADER_LEN).div_ceil(FRAME_LEN) as u32,
@@ -217,8 +217,8 @@ mod tests {
         ] {
             assert_eq!(sizes(&choose(mtu, Packets)), expected);
             assert_eq!(sizes(&choose(mtu, Segments)), expected);
-            assert_eq!(choose(mtu, Packets).place, XdpPlace::Driver);
-            assert_eq!(choose(mtu, Segments).place, XdpPlace::Generic);
+            assert_eq!(choose(mtu, Packets).mode, XdpMode::Driver);
+            assert_eq!(choose(mtu, Segments).mode, XdpMode::Generic);
         }
         assert_eq!(sizes(&choose(9000, Off)), (1778, 1, false));
         assert_eq!(sizes(&choose(1500, Off)), (1500, 1, false));
@@ -236,15 +236,15 @@ mod tests {
             for offload in [Packets, Segments] {
                 let shape = Shape::choose(&veth_link, offload, false, &device);
                 assert_eq!(sizes(&shape), (1778, 1, false));
-                assert_eq!(shape.place, XdpPlace::Driver);
+                assert_eq!(shape.mode, XdpMode::Driver);
                 assert!(shape.long_packets.unwrap_err().contains(reason), "{reason}");
             }
         }
         let old = Shape::choose(&veth_link, Segments, false, &Device { generic: false, ..veth() });
-        assert_eq!((sizes(&old), old.place), ((9000, 5, true), XdpPlace::Driver));
+        assert_eq!((sizes(&old), old.mode), ((9000, 5, true), XdpMode::Driver));
         assert!(old.segments.unwrap_err().contains("6.15"));
         let other = Shape::choose(&link(None, 1500), Segments, false, &veth());
-        assert_eq!(other.place, XdpPlace::Driver);
+        assert_eq!(other.mode, XdpMode::Driver);
         assert!(other.segments.unwrap_err().contains("no veth"));
     }
 

@@ -28,7 +28,7 @@ const BPF_XDP: u32 = 37;
 /// Where a program is attached: there or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum XdpPlace {
+pub(crate) enum XdpMode {
     /// `XDP_FLAGS_SKB_MODE`: behind the driver, where the kernel's own stack begins.
     Generic = 2,
     /// `XDP_FLAGS_DRV_MODE`.
@@ -248,7 +248,7 @@ unsafe impl Pod for Route {}
 pub(crate) struct Program {
     /// Its name in its object.
     name: &'static str,
-    place: XdpPlace,
+    mode: XdpMode,
     queues: u32,
     config: Array<MapData, Config>,
     counters: PerCpuArray<MapData, Counters>,
@@ -271,7 +271,7 @@ pub(crate) struct Program {
     /// In which the stacks show that they look at their rings.
     pulses: Map,
     /// How often each stack had looked when it was last given a connection.
-    gifts: [u64; STACKS_MAX as usize],
+    passed: [u64; STACKS_MAX as usize],
     installed: BTreeMap<Place, Group>,
     /// What the map of that name holds.
     settings: Config,
@@ -288,15 +288,15 @@ impl Program {
         queues: u32,
         flows: u32,
         hash_key: u64,
-        place: XdpPlace,
+        mode: XdpMode,
         long_packets: bool,
     ) -> Result<Program, Error> {
         let name = if long_packets { "overfly_steer_long" } else { "overfly_steer" };
         let verified = |datagrams| Program::verified(name, queues, flows, hash_key, datagrams);
-        let mut ebpf = match place {
-            XdpPlace::Driver => verified(Datagrams::Alone)?,
+        let mut ebpf = match mode {
+            XdpMode::Driver => verified(Datagrams::Alone)?,
             // The kernel's reason counts where it is not the looking that it minds.
-            XdpPlace::Generic => verified(Datagrams::ToldApart).or_else(|_| verified(Datagrams::Unknown))?,
+            XdpMode::Generic => verified(Datagrams::ToldApart).or_else(|_| verified(Datagrams::Unknown))?,
         };
         fn take<M: TryFrom<Map>>(ebpf: &mut Ebpf, name: &str) -> Result<M, Error>
         where
@@ -315,7 +315,7 @@ impl Program {
         let records_max = flows as usize;
         Ok(Program {
             name,
-            place,
+            mode,
             queues,
             config: take(&mut ebpf, "config")?,
             counters: take(&mut ebpf, "counters")?,
@@ -335,7 +335,7 @@ impl Program {
                 take(&mut ebpf, "firewall_refused")?,
             ),
             pulses: take(&mut ebpf, "pulses")?,
-            gifts: [0; STACKS_MAX as usize],
+            passed: [0; STACKS_MAX as usize],
             installed: BTreeMap::new(),
             settings: Config {
                 connections: 0,
@@ -394,7 +394,7 @@ impl Program {
     pub(crate) fn attach(&self, interface: u32) -> Result<Result<Attached, Errno>, Error> {
         let xdp = self.xdp()?;
         let program = xdp.fd().map_err(|error| Error::Program(error.to_string()))?;
-        Ok(link_create(program.as_fd(), interface, self.place))
+        Ok(link_create(program.as_fd(), interface, self.mode))
     }
 
     /// A descriptor of the array in which stacks show that they look at their rings.
@@ -427,12 +427,12 @@ impl Program {
     /// Whether a thread of the stack's waits to accept, and was given no connection since it began to.
     pub(crate) fn is_waiting(&self, stack: u16) -> bool {
         let [looks, _, _, _, waits, ..] = self.pulse(stack);
-        looks != 0 && waits == looks && self.gifts[usize::from(stack % STACKS_MAX)] != looks
+        looks != 0 && waits == looks && self.passed[usize::from(stack % STACKS_MAX)] != looks
     }
 
     /// It is given one.
-    pub(crate) fn note_gift(&mut self, stack: u16) {
-        self.gifts[usize::from(stack % STACKS_MAX)] = self.pulse(stack)[0];
+    pub(crate) fn note_passed(&mut self, stack: u16) {
+        self.passed[usize::from(stack % STACKS_MAX)] = self.pulse(stack)[0];
     }
 
     /// Nobody has looked at the place's rings, nor holds anything for connections.
@@ -739,8 +739,8 @@ impl Drop for Attached {
 }
 
 /// `BPF_LINK_CREATE`: program, interface, attach type, flags (include/uapi/linux/bpf.h, `union bpf_attr`, link_create).
-fn link_create(program: BorrowedFd<'_>, interface: u32, place: XdpPlace) -> Result<Attached, Errno> {
-    let descriptor = bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, place as u32])?;
+fn link_create(program: BorrowedFd<'_>, interface: u32, mode: XdpMode) -> Result<Attached, Errno> {
+    let descriptor = bpf(BPF_LINK_CREATE, &[program.as_raw_fd() as u32, interface, BPF_XDP, mode as u32])?;
     // SAFETY: a new descriptor that nobody else knows.
     Ok(Attached(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
@@ -910,7 +910,7 @@ mod tests {
 
     impl Bench {
         fn new() -> Bench {
-            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0, XdpPlace::Driver, false)
+            let mut program = Program::load(1, 1024, 0x1234_5678_9abc_def0, XdpMode::Driver, false)
                 .expect("these tests load XDP programs: run them as root");
             for stack in 0..4 {
                 program.admit(stack).unwrap();

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use overfly_broker::message::{Gift, Kind, Part, StackPart, Wish, Word};
+use overfly_broker::message::{Kind, Part, PassedMessage, Request, StackPart, Word};
 use overfly_broker::service::{Asked, Asker, Backing, Outcome, deliver};
 use overfly_broker::{Deferral, Interface, LeftFrames};
 use overfly_link::xdp::StackSockets;
@@ -28,16 +28,16 @@ use crate::repair::Room;
 
 /// How long a connection that one listener gave away waits for another to come, as long as somebody listens in the kernel: a server's
 /// new process may still be starting.
-const GIFT_WAIT: Duration = Duration::from_secs(60);
+const PASSED_WAIT: Duration = Duration::from_secs(60);
 /// How long it is tried often.
-const GIFT_HASTE: Duration = Duration::from_secs(2);
+const PASSED_HASTE: Duration = Duration::from_secs(2);
 /// How often it is tried.
-const GIFT_PAUSE: Duration = Duration::from_millis(5);
+const PASSED_PAUSE: Duration = Duration::from_millis(5);
 /// And afterwards: a server that has stopped to accept for a while.
-const GIFT_LONG_PAUSE: Duration = Duration::from_millis(100);
+const PASSED_LONG_PAUSE: Duration = Duration::from_millis(100);
 /// Connections of one stack, and of all, that wait to be accepted by another.
-const GIFTS_OF_ONE_MAX: usize = 1024;
-const GIFTS_MAX: usize = 4096;
+const PASSED_OF_ONE_MAX: usize = 1024;
+const PASSED_MAX: usize = 4096;
 /// How often the kernel is made to look whether gateways are still there, and the program's neighbours are compared with its own.
 const GATEWAYS_PAUSE: Duration = Duration::from_secs(30);
 /// A process that has closed its connection to the broker and dies is dead by then.
@@ -52,13 +52,13 @@ pub struct Waiting(Step);
 enum Step {
     /// A next hop is to answer, until then; `provoke`: the kernel has not been made to ask for it yet. `held` shows that the client
     /// has the local port.
-    NextHop { wish: Wish, until: Instant, provoke: bool, held: Option<Arc<OwnedFd>> },
+    NextHop { request: Request, until: Instant, provoke: bool, held: Option<Arc<OwnedFd>> },
     /// The kernel is to have a connection; then another stack accepts it, if that was asked for.
-    Move(Move, Option<Given>),
+    Move(Move, Option<Passed>),
 }
 
 /// A connection of the kernel's on its way from one stack's listener to another's.
-struct Given {
+struct Passed {
     /// The stack that gave it away.
     from: u16,
     listener: SocketAddr,
@@ -68,10 +68,10 @@ struct Given {
     until: Instant,
 }
 
-impl Given {
-    fn new(from: u16, listener: SocketAddr, remote: SocketAddr, socket: &OwnedFd) -> Result<Given, Error> {
+impl Passed {
+    fn new(from: u16, listener: SocketAddr, remote: SocketAddr, socket: &OwnedFd) -> Result<Passed, Error> {
         let socket = fcntl_dupfd_cloexec(socket, 3).map_err(|errno| Error::system("dup", errno))?;
-        Ok(Given { from, listener, remote, socket, until: Instant::now() + GIFT_WAIT })
+        Ok(Passed { from, listener, remote, socket, until: Instant::now() + PASSED_WAIT })
     }
 
     /// Nobody comes for it: its peer hears of it when the broker's descriptor, the last one, is closed (SO_LINGER, socket(7)).
@@ -81,7 +81,7 @@ impl Given {
 
     /// False if the client does not read.
     fn send(&self, client: &OwnedFd) -> bool {
-        deliver(client, Gift::new(self.listener, self.remote).as_bytes(), &[self.socket.as_fd()])
+        deliver(client, PassedMessage::new(self.listener, self.remote).as_bytes(), &[self.socket.as_fd()])
     }
 }
 
@@ -121,7 +121,7 @@ pub struct Steering {
     /// Tells the peers of killed processes.
     teller: Teller<Orphans>,
     /// Connections that somebody is to accept.
-    gifts: Vec<Given>,
+    passed: Vec<Passed>,
     /// What users have not been told yet, and what they were told last.
     news: Vec<String>,
     said: String,
@@ -155,7 +155,7 @@ impl Steering {
             held: HashMap::new(),
             lingering: Vec::new(),
             teller: Teller::new(orphans::asking(attachment.records()?)),
-            gifts: Vec::new(),
+            passed: Vec::new(),
             news: Vec::new(),
             said: String::new(),
             attachment: Arc::new(Mutex::new(attachment)),
@@ -173,14 +173,14 @@ impl Steering {
     fn check_claim(
         &mut self,
         asker: Asker<'_>,
-        wish: &Wish,
+        request: &Request,
         socket: Option<&OwnedFd>,
     ) -> Result<bool, Error> {
         if let Some(peer) = asker.peer.filter(|_| self.rules.is_some()) {
-            self.groups.check(peer.process, wish)?;
+            self.groups.check(peer.process, request)?;
         }
         let addresses = lock(&self.attachment).interface().addresses.clone();
-        match self.claims.check(socket, wish, &addresses, asker.peer) {
+        match self.claims.check(socket, request, &addresses, asker.peer) {
             Ok(()) => Ok(true),
             Err(_) if asker.may_do_all() => Ok(false),
             Err(error) => Err(error),
@@ -192,21 +192,21 @@ impl Steering {
         &mut self,
         asker: Asker<'_>,
         stack: u16,
-        wish: Wish,
+        request: Request,
         socket: Option<&OwnedFd>,
     ) -> Result<(), Error> {
-        let shown = self.check_claim(asker, &wish, socket)?;
+        let shown = self.check_claim(asker, &request, socket)?;
         let shown = socket.filter(|_| shown).map(|socket| identity(socket.as_fd())).transpose();
         let shown = shown.map_err(|errno| Error::system("SO_COOKIE", errno))?;
-        let Wish { protocol, local, v6only, cluster, .. } = wish;
+        let Request { protocol, local, v6only, cluster, .. } = request;
         if let Some(shown) = shown.filter(|_| self.rules.is_some())
             && let Some(group) = self.claims.control_group(protocol, shown)?
         {
-            self.groups.check_socket(stack, group, &wish)?;
+            self.groups.check_socket(stack, group, &request)?;
         }
         lock(&self.attachment).listen_in(stack, protocol, local, v6only, cluster)?;
         if let Some(shown) = shown {
-            self.grants.add(stack, wish, shown);
+            self.grants.add(stack, request, shown);
         }
         Ok(())
     }
@@ -215,8 +215,9 @@ impl Steering {
     fn look_at_grants(&mut self) -> u64 {
         let Ok(gone) = self.grants.look(self.claims.table()) else { return 1 };
         let mut attachment = lock(&self.attachment);
-        let unlisten =
-            |(stack, wish): (u16, Wish)| attachment.unlisten(stack, wish.protocol, wish.local, wish.v6only);
+        let unlisten = |(stack, request): (u16, Request)| {
+            attachment.unlisten(stack, request.protocol, request.local, request.v6only)
+        };
         gone.into_iter().map(unlisten).filter(Result::is_err).count() as u64
     }
 
@@ -292,7 +293,7 @@ impl Steering {
         &self,
         asker: Asker<'_>,
         stack: u16,
-        wish: &Wish,
+        request: &Request,
         descriptors: Vec<OwnedFd>,
     ) -> Result<Waiting, Error> {
         let [socket, file] = <[OwnedFd; 2]>::try_from(descriptors)
@@ -300,34 +301,34 @@ impl Steering {
         let parcel = parcel(file)?;
         let (local, remote) = (parcel.connection.local(), parcel.connection.remote());
         self.claims.check_backing(socket.as_fd(), local, asker.peer)?;
-        let gift = match wish.kind {
+        let passed = match request.kind {
             Kind::GiveAway => {
-                self.check_gifts(stack)?;
-                if lock(&self.attachment).accepts_alone(wish.local, stack) {
+                self.check_passed(stack)?;
+                if lock(&self.attachment).accepts_alone(request.local, stack) {
                     // Those that wait, wait for other connections.
                     return Err(Error::Options("nobody else accepts there".to_owned()));
                 }
-                Some(Given::new(stack, wish.local, remote, &socket)?)
+                Some(Passed::new(stack, request.local, remote, &socket)?)
             }
             _ => None,
         };
         let steered = lock(&self.attachment).hand_over(stack, socket, parcel, self.room)?;
-        Ok(Waiting(Step::Move(Move::Steered(Box::new(steered)), gift)))
+        Ok(Waiting(Step::Move(Move::Steered(Box::new(steered)), passed)))
     }
 
     /// Grants [`Kind::PassOn`].
-    fn pass_on(&mut self, stack: u16, wish: &Wish, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
+    fn pass_on(&mut self, stack: u16, request: &Request, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let [socket] = <[OwnedFd; 1]>::try_from(descriptors)
             .map_err(|_| Error::Options("a connection to be passed on is one socket".to_owned()))?;
-        self.claims.check_gift(socket.as_fd(), wish.local, wish.remote)?;
-        self.check_gifts(stack)?;
-        self.gifts.push(Given::new(stack, wish.local, wish.remote, &socket)?);
+        self.claims.check_passed(socket.as_fd(), request.local, request.remote)?;
+        self.check_passed(stack)?;
+        self.passed.push(Passed::new(stack, request.local, request.remote, &socket)?);
         Ok(())
     }
 
-    fn check_gifts(&self, stack: u16) -> Result<(), Error> {
-        let own = self.gifts.iter().filter(|gift| gift.from == stack).count();
-        if own < GIFTS_OF_ONE_MAX && self.gifts.len() < GIFTS_MAX {
+    fn check_passed(&self, stack: u16) -> Result<(), Error> {
+        let own = self.passed.iter().filter(|passed| passed.from == stack).count();
+        if own < PASSED_OF_ONE_MAX && self.passed.len() < PASSED_MAX {
             Ok(())
         } else {
             Err(Error::Options("too many connections wait for another listener".to_owned()))
@@ -425,15 +426,15 @@ impl Backing for Steering {
 
     fn pause(&self) -> Option<Duration> {
         let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
-        let haste_until = self.gifts.iter().map(|gift| gift.until).max();
-        let gifts = haste_until.map(|until| {
-            let waited = GIFT_WAIT.saturating_sub(until.saturating_duration_since(Instant::now()));
-            if waited < GIFT_HASTE { GIFT_PAUSE } else { GIFT_LONG_PAUSE }
+        let haste_until = self.passed.iter().map(|passed| passed.until).max();
+        let passed = haste_until.map(|until| {
+            let waited = PASSED_WAIT.saturating_sub(until.saturating_duration_since(Instant::now()));
+            if waited < PASSED_HASTE { PASSED_PAUSE } else { PASSED_LONG_PAUSE }
         });
         let due =
             [Some(self.gateways_at), self.ways_at, self.rules_due, self.grants.due()].into_iter().flatten();
         let due = due.map(|at| at.saturating_duration_since(Instant::now()));
-        linger.into_iter().chain(gifts).chain(due).min()
+        linger.into_iter().chain(passed).chain(due).min()
     }
 
     fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error> {
@@ -472,10 +473,10 @@ impl Backing for Steering {
         &mut self,
         asker: Asker<'_>,
         stack: Option<u16>,
-        wish: Wish,
+        request: Request,
         descriptors: Vec<OwnedFd>,
     ) -> Asked<Waiting, Error> {
-        let Wish { kind, protocol, v6only, local, remote, .. } = wish;
+        let Request { kind, protocol, v6only, local, remote, .. } = request;
         // The kernel knows whether the addresses are the host's.
         if kind == Kind::HandOverPair {
             let all = || asker.may_do_all();
@@ -489,29 +490,31 @@ impl Backing for Steering {
             return Asked::Now(Err(Error::Options("open a stack first".to_owned())));
         };
         let outcome = match kind {
-            Kind::Listen => self.listen(asker, stack, wish, descriptors.first()),
+            Kind::Listen => self.listen(asker, stack, request, descriptors.first()),
             Kind::Unlisten => {
-                self.grants.remove(stack, &wish);
+                self.grants.remove(stack, &request);
                 lock(&self.attachment).unlisten(stack, protocol, local, v6only)
             }
             Kind::Disconnect => lock(&self.attachment).disconnect_flow(stack, protocol, local, remote),
-            Kind::PassOn => self.pass_on(stack, &wish, descriptors),
-            Kind::HandOver | Kind::GiveAway => match self.begin_move(asker, stack, &wish, descriptors) {
+            Kind::PassOn => self.pass_on(stack, &request, descriptors),
+            Kind::HandOver | Kind::GiveAway => match self.begin_move(asker, stack, &request, descriptors) {
                 Ok(begun) => return Asked::Later(begun),
                 Err(error) => Err(error),
             },
             Kind::Connect | Kind::Route => {
                 let held = match kind {
-                    Kind::Connect => self.check_claim(asker, &wish, descriptors.first()).and_then(|shown| {
-                        let shown = descriptors.first().filter(|_| shown);
-                        shown.map(|socket| self.hold(socket)).transpose()
-                    }),
+                    Kind::Connect => {
+                        self.check_claim(asker, &request, descriptors.first()).and_then(|shown| {
+                            let shown = descriptors.first().filter(|_| shown);
+                            shown.map(|socket| self.hold(socket)).transpose()
+                        })
+                    }
                     _ => Ok(None),
                 };
                 match held {
                     Ok(held) => {
                         let until = Instant::now() + NEIGHBOR_WAIT;
-                        return Asked::Later(Waiting(Step::NextHop { wish, until, provoke: true, held }));
+                        return Asked::Later(Waiting(Step::NextHop { request, until, provoke: true, held }));
                     }
                     Err(error) => Err(error),
                 }
@@ -524,15 +527,15 @@ impl Backing for Steering {
     fn go_on(&mut self, stack: Option<u16>, waiting: &mut Waiting) -> Option<Outcome<Error>> {
         let mut attachment = lock(&self.attachment);
         match &mut waiting.0 {
-            Step::Move(moving, gift) => {
+            Step::Move(moving, passed) => {
                 let outcome = moving.go_on(Some(&mut attachment))?;
                 if outcome.is_ok() {
-                    self.gifts.extend(gift.take());
+                    self.passed.extend(passed.take());
                 }
                 Some(outcome.map(|()| None))
             }
-            Step::NextHop { wish, until, provoke, held } => {
-                let remote = wish.remote;
+            Step::NextHop { request, until, provoke, held } => {
+                let remote = request.remote;
                 let route = match attachment.try_route(remote.ip(), std::mem::take(provoke)) {
                     Ok(Ok(route)) => route,
                     Ok(Err(next_hop)) if *until <= Instant::now() => {
@@ -541,18 +544,25 @@ impl Backing for Steering {
                     Ok(Err(_)) => return None,
                     Err(error) => return Some(Err(error)),
                 };
-                let Some(stack) = stack.filter(|_| wish.kind == Kind::Connect) else {
+                let Some(stack) = stack.filter(|_| request.kind == Kind::Connect) else {
                     let may = stack.map_or(Ok(()), |stack| attachment.may_send(stack, remote.ip()));
                     return Some(may.map(|()| Some(route)));
                 };
-                let own = wish.local.ip().to_canonical();
+                let own = request.local.ip().to_canonical();
                 let from = if own.is_unspecified() { route.source } else { own };
-                let local = SocketAddr::new(from, wish.local.port());
-                let free = held
-                    .as_ref()
-                    .map_or(Ok(()), |held| self.claims.is_free(held.as_fd(), wish.protocol, local, remote));
+                let local = SocketAddr::new(from, request.local.port());
+                let free = held.as_ref().map_or(Ok(()), |held| {
+                    self.claims.is_free(held.as_fd(), request.protocol, local, remote)
+                });
                 let flow = free.and_then(|()| {
-                    attachment.register_flow(stack, wish.protocol, wish.local, remote, route, held.take())
+                    attachment.register_flow(
+                        stack,
+                        request.protocol,
+                        request.local,
+                        remote,
+                        route,
+                        held.take(),
+                    )
                 });
                 Some(flow.map(Some))
             }
@@ -560,7 +570,7 @@ impl Backing for Steering {
     }
 
     fn tell(&mut self, clients: &mut dyn Iterator<Item = (u16, &OwnedFd)>) {
-        if self.gifts.is_empty() && !self.renewed {
+        if self.passed.is_empty() && !self.renewed {
             return;
         }
         let (clients, now) = (clients.collect::<HashMap<_, _>>(), Instant::now());
@@ -574,18 +584,18 @@ impl Backing for Steering {
         let table = self.claims.table();
         // They are many connections of few listeners.
         let mut listened = HashMap::new();
-        self.gifts.retain(|gift| {
-            let cannot_wait = gift.until.saturating_duration_since(now) < GIFT_HASTE;
-            let heir = attachment.next_listener(gift.listener, gift.from, cannot_wait);
+        self.passed.retain(|passed| {
+            let cannot_wait = passed.until.saturating_duration_since(now) < PASSED_HASTE;
+            let heir = attachment.next_listener(passed.listener, passed.from, cannot_wait);
             let heir = heir.and_then(|heir| clients.get(&heir));
-            if heir.is_some_and(|heir| gift.send(heir)) {
+            if heir.is_some_and(|heir| passed.send(heir)) {
                 return false;
             }
             let mut is_listened_at =
                 |at| *listened.entry(at).or_insert_with(|| table.is_listened_at(at, interface));
-            let may_come = now < gift.until && is_listened_at(gift.listener);
+            let may_come = now < passed.until && is_listened_at(passed.listener);
             if !may_come {
-                gift.reset();
+                passed.reset();
             }
             may_come
         });

@@ -461,7 +461,7 @@ mod tests {
 
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-    use overfly_link::memif::Keeper;
+    use overfly_link::memif::Registry;
     use overfly_link::tap::TapPort;
     use overfly_wire::checksum::Sum;
     use overfly_wire::icmpv6::NeighborSolicitation;
@@ -732,12 +732,12 @@ mod tests {
 
     /// A stack's end, attached to the switch and listening at port 80 + its number.
     fn attach(switch: &Switch, stack: u16) -> TapPort {
-        const KEEPER: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| () };
+        const REGISTRY: Registry = Registry { adopt: |descriptor| descriptor, release: |_| () };
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
         switch.attach(stack, MemifLink::offer(&ours).unwrap());
         switch.listen(stack, Protocol::Tcp, local(80 + stack), false, Cluster::default()).unwrap();
-        TapPort::join(ours, &theirs, KEEPER).unwrap()
+        TapPort::join(ours, &theirs, REGISTRY).unwrap()
     }
 
     fn receive_all(end: &mut TapPort) -> usize {

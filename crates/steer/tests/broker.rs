@@ -514,7 +514,7 @@ fn client_mac(broker: &Broker) -> MacAddr {
 
 #[test]
 fn nonsense_is_counted_and_harms_nobody() {
-    use overfly_broker::message::{Hello, Kind, Request, Role as Purpose, Token, Wish};
+    use overfly_broker::message::{Hello, Kind, Request, RequestMessage, Role as Purpose, Token};
     use rustix::io::IoSliceMut;
     use rustix::net::{
         AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
@@ -565,10 +565,10 @@ fn nonsense_is_counted_and_harms_nobody() {
     assert!(Client::connect(&wrong).is_err());
     assert!(Leash::connect(&wrong).is_err());
     // With the secret, but then nonsense.
-    let listen = Wish { local: HTTP.into(), ..Wish::new(Kind::Listen) };
+    let listen = Request { local: HTTP.into(), ..Request::new(Kind::Listen) };
     let mut open = Vec::new();
     for purpose in [Purpose::Client, Purpose::Leash] {
-        for bytes in [&[0xff; 20][..], &[1; 3], Request::new(&listen).as_bytes(), &[3; 500]] {
+        for bytes in [&[0xff; 20][..], &[1; 3], RequestMessage::new(&listen).as_bytes(), &[3; 500]] {
             let mut socket = dial();
             say(&socket, Hello::new(purpose, token).as_bytes());
             if purpose == Purpose::Leash {
@@ -586,7 +586,7 @@ fn nonsense_is_counted_and_harms_nobody() {
     let deaf = dial();
     say(&deaf, Hello::new(Purpose::Client, token).as_bytes());
     for _ in 0..5000 {
-        let request = Request::new(&Wish::new(Kind::Interface));
+        let request = RequestMessage::new(&Request::new(Kind::Interface));
         if send(&deaf, request.as_bytes(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_err() {
             std::thread::sleep(Duration::from_micros(100));
         }

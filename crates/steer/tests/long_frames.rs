@@ -76,9 +76,9 @@ fn write(
 }
 
 /// Payloads that were promised, each cut in two.
-struct Keeper(Vec<(Vec<u8>, usize)>);
+struct Payloads(Vec<(Vec<u8>, usize)>);
 
-impl Promises for Keeper {
+impl Promises for Payloads {
     fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
         let (payload, cut) = &self.0[promised.flow];
         payload.split_at(*cut)
@@ -132,15 +132,15 @@ fn send(
     flow: u16,
     offset: u32,
     payload: usize,
-    kept: &mut Keeper,
+    payloads: &mut Payloads,
     random: &mut Random,
 ) {
     let wanted = HEADERS + payload;
     let is_full = if payload > SEGMENT { link.long_frame(wanted).is_none() } else { link.frame().is_none() };
     if is_full {
         // What is promised makes room only here.
-        link.redeem(kept);
-        kept.0.clear();
+        link.redeem(payloads);
+        payloads.0.clear();
         link.flush();
     }
     if payload > SEGMENT {
@@ -148,8 +148,8 @@ fn send(
         let length = write(frame, macs, flow, offset, payload, true);
         let left = Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
         if random.below(2) == 0 {
-            let promise = Promised { flow: kept.0.len(), offset: 0, length: payload };
-            kept.0.push((frame[HEADERS..length].to_vec(), random.below(payload as u64 + 1) as usize));
+            let promise = Promised { flow: payloads.0.len(), offset: 0, length: payload };
+            payloads.0.push((frame[HEADERS..length].to_vec(), random.below(payload as u64 + 1) as usize));
             frame[HEADERS..].fill(0xee);
             link.commit_promised(left, promise);
         } else {
@@ -174,7 +174,7 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
     let watcher = watch(&lab);
     let macs = [lab.client.mac(), attachment.interface().mac];
     let mut random = Random::seeded();
-    let mut kept = Keeper(Vec::new());
+    let mut payloads = Payloads(Vec::new());
     let mut sent: BTreeMap<u16, u32> = BTreeMap::new();
     let mut arrived: BTreeMap<u16, u32> = BTreeMap::new();
     let mut buffer = vec![0; 70_000];
@@ -203,17 +203,17 @@ fn frames_of_both_ways_arrive_whole_and_in_their_flows_order() {
             1 => 2 * SEGMENT + random.below(9_000) as usize,
             _ => random.below(SEGMENT as u64 + 1) as usize,
         };
-        send(&mut link, macs, flow, *offset, payload, &mut kept, &mut random);
+        send(&mut link, macs, flow, *offset, payload, &mut payloads, &mut random);
         *offset += payload as u32;
         if random.below(20) == 0 {
-            link.redeem(&kept);
-            kept.0.clear();
+            link.redeem(&payloads);
+            payloads.0.clear();
             link.flush();
             link.retry();
             take(&mut arrived);
         }
     }
-    link.redeem(&kept);
+    link.redeem(&payloads);
     let end = Instant::now() + PATIENCE;
     while arrived.iter().ne(sent.iter()) {
         link.retry();

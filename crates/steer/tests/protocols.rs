@@ -22,7 +22,7 @@ const ENDS: [(IpAddr, IpAddr); 2] =
 
 /// What a test wants to know of a TCP or UDP frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Seen {
+struct Arrived {
     protocol: u8,
     from: SocketAddr,
     to: SocketAddr,
@@ -42,10 +42,10 @@ fn addresses(packet: &[u8]) -> (u8, IpAddr, IpAddr, usize) {
     }
 }
 
-fn parse(frame: &[u8]) -> Seen {
+fn parse(frame: &[u8]) -> Arrived {
     let (protocol, from, to, header_len) = addresses(&frame[14..]);
     let transport = &frame[14 + header_len..];
-    Seen {
+    Arrived {
         protocol,
         from: SocketAddr::new(from, u16::from_be_bytes(bytes(transport, 0))),
         to: SocketAddr::new(to, u16::from_be_bytes(bytes(transport, 2))),

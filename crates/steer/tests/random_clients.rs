@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use overfly_broker::connection::Connection;
-use overfly_broker::message::{Hello, Kind, Request, Role, Token, Wish};
+use overfly_broker::message::{Hello, Kind, Request, RequestMessage, Role, Token};
 use overfly_broker::{Client, Cluster, observer};
 use overfly_lab::{Broker, CLIENT, INTERFACE, Lab, SERVER};
 use overfly_link::messages;
@@ -64,14 +64,14 @@ fn descriptor(random: &mut Random) -> OwnedFd {
     }
 }
 
-fn wish(random: &mut Random) -> Wish {
-    Wish {
+fn request(random: &mut Random) -> Request {
+    Request {
         protocol: random.one_of(&[Protocol::Tcp, Protocol::Udp]),
         v6only: random.index(2) == 1,
         local: address(random),
         remote: address(random),
         cluster: Cluster::new(random.one_of(&["", "a"]), random.index(3) as u32),
-        ..Wish::new(random.one_of(&Kind::ALL))
+        ..Request::new(random.one_of(&Kind::ALL))
     }
 }
 
@@ -96,7 +96,7 @@ fn attack(random: &mut Random, clients: &mut [OwnedFd], names: [&str; 2], token:
         random.one_of(&[Role::Client, Role::Client, Role::Client, Role::Leash, Role::Observer, Role::Return]);
     let secret = random.one_of(&[token, token, token, observer::PUBLIC]);
     let hello = Hello::new(role, secret);
-    let request = Request::new(&wish(random));
+    let request = RequestMessage::new(&request(random));
     let mut bytes = if random.index(4) == 0 { hello.as_bytes() } else { request.as_bytes() }.to_vec();
     if random.index(16) == 0 {
         let at = random.index(bytes.len());

@@ -98,7 +98,7 @@ fn an_interface_that_comes_back_is_accelerated_again() {
         }
         lab.join(1);
         wait_until("the broker tells its client", || {
-            assert!(client.gift().is_none());
+            assert!(client.passed_connection().is_none());
             match client.renewal() {
                 Some(sockets) => {
                     link.renew(sockets.unwrap().into_xdp().unwrap()).unwrap();

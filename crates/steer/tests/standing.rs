@@ -143,9 +143,11 @@ fn its_clients_hear_farewell_and_come_back_to_the_next_one_with_the_same_secret(
     assert!(lease.may_return() && environment.starts_with(&format!("{}{INTERFACE}:", observer::PREFIX)));
     let mut client = lab.server.within(|| Client::connect(&environment).unwrap());
     let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
-    assert!(client.gift().is_none() && client.parting().is_none());
+    assert!(client.passed_connection().is_none() && client.parting().is_none());
     broker.tell_to_stop();
-    wait_until("it says farewell", || client.gift().is_none() && client.parting() == Some(Parting::Farewell));
+    wait_until("it says farewell", || {
+        client.passed_connection().is_none() && client.parting() == Some(Parting::Farewell)
+    });
     // It grants still what is asked for, and takes nobody any more.
     client.refresh_interface().unwrap();
     let error = lab.server.within(|| Client::connect(&environment).unwrap_err());

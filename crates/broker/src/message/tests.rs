@@ -24,20 +24,20 @@ fn what_is_said_is_heard() {
         for protocol in [Protocol::Tcp, Protocol::Udp] {
             for (local, remote) in [(addresses[0], addresses[1]), (addresses[1], addresses[0])] {
                 let cluster = Cluster::new("web", 3);
-                let wish = Wish { kind, protocol, v6only: local.is_ipv6(), local, remote, cluster };
-                assert_eq!(Request::parse(Request::new(&wish).as_bytes()), Some(wish));
+                let request = Request { kind, protocol, v6only: local.is_ipv6(), local, remote, cluster };
+                assert_eq!(RequestMessage::parse(RequestMessage::new(&request).as_bytes()), Some(request));
             }
         }
     }
-    let mapped = Wish { local: "[::ffff:1.2.3.4]:5".parse().unwrap(), ..Wish::new(Kind::Listen) };
-    assert_eq!(Request::parse(Request::new(&mapped).as_bytes()).unwrap().local, addresses[0]);
+    let mapped = Request { local: "[::ffff:1.2.3.4]:5".parse().unwrap(), ..Request::new(Kind::Listen) };
+    assert_eq!(RequestMessage::parse(RequestMessage::new(&mapped).as_bytes()).unwrap().local, addresses[0]);
     assert_eq!(Welcome::parse(Welcome::new(&interface()).as_bytes()), Ok(interface()));
     let route = Route { source: "2001:db8::9".parse().unwrap(), next_hop: MacAddr([6, 5, 4, 3, 2, 1]) };
     assert_eq!(Reply::parse(Reply::yes(Some(route)).as_bytes()), Ok(route));
     let [here, there] = addresses;
-    assert_eq!(Gift::parse(Gift::new(here, there).as_bytes()), Some((here, there)));
-    assert_eq!(Gift::parse(Reply::yes(None).as_bytes()), None);
-    assert_eq!(Word::parse(Gift::new(here, there).as_bytes()), None);
+    assert_eq!(PassedMessage::parse(PassedMessage::new(here, there).as_bytes()), Some((here, there)));
+    assert_eq!(PassedMessage::parse(Reply::yes(None).as_bytes()), None);
+    assert_eq!(Word::parse(PassedMessage::new(here, there).as_bytes()), None);
     let returned = Hello::new(Role::Return, TOKEN);
     assert!(Hello::parse_any(returned.as_bytes()).is_some_and(|heard| heard == (Role::Return, TOKEN)));
     assert!(Hello::parse_any(&returned.as_bytes()[1..]).is_none());
@@ -127,7 +127,7 @@ fn bad_messages_are_refused() {
         let length = random() as usize % MESSAGE_LEN_MAX;
         let message = &bytes[..length];
         assert_eq!(Hello::parse(message, TOKEN), None);
-        let _ = Request::parse(message);
+        let _ = RequestMessage::parse(message);
         let _ = Reply::parse(message);
         let _ = Welcome::parse(message);
         let _ = StackPart::parse(message);

@@ -17,8 +17,8 @@ use rustix::net::{
 };
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use super::acceptor::raise_descriptor_limit;
 use super::admission::Applicant;
-use super::door::raise_descriptor_limit;
 use super::observers::Peer;
 use super::ready::is_readable;
 use crate::{Error, peer_process};

@@ -6,10 +6,10 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::rand::{GetRandomFlags, getrandom};
 use zerocopy::IntoBytes;
 
+use super::acceptor::{Silent, turn_away};
 use super::admission::Share;
-use super::door::{Silent, turn_away};
 use super::observers::{self, Peer, deliver};
-use super::{Backing, Connection, Program, Service, State, Term, receive};
+use super::{Backing, Connection, Program, Service, Session, Term, receive};
 use crate::message::{Hello, Joined, MESSAGE_LEN_MAX, Reply, Role, Token, Welcome, Word};
 use crate::{Refusal, observer};
 
@@ -57,7 +57,7 @@ impl<B: Backing> Service<B> {
             }
             Guest::Observer => {
                 let processes = self.connections.iter().filter(|process| !process.over);
-                let processes = processes.filter_map(|one| Some((one.seen.as_ref()?, one.stack())));
+                let processes = processes.filter_map(|one| Some((one.observed.as_ref()?, one.stack())));
                 let delivered = observers::tell_all(&socket, peer, processes, self.backing.left());
                 return self.count(|counters| counters.answers_undelivered += u64::from(!delivered));
             }
@@ -75,21 +75,21 @@ impl<B: Backing> Service<B> {
             }
         };
         if let Some(peer) = peer {
-            self.door.knows(peer.user);
+            self.acceptor.knows(peer.user);
         }
         let own = self.connections.iter();
         let own = own.filter(|one| one.peer.map(|its| its.user) == peer.map(|its| its.user)).count();
-        if !self.door.has_room(self.connections.len(), own, peer.is_some_and(Peer::may_join)) {
+        if !self.acceptor.has_room(self.connections.len(), own, peer.is_some_and(Peer::may_join)) {
             turn_away(&socket);
             return self.count(|counters| counters.greetings_refused += 1);
         }
         let process = peer.and_then(|peer| peer.handle(&socket));
-        let (state, delivered) = match role {
-            Role::Leash => (State::Leash, tie(&mut socket)),
-            Role::Program => (State::Lease, self.join(program, brought, share, &socket)),
+        let (session, delivered) = match role {
+            Role::Leash => (Session::Leash, tie(&mut socket)),
+            Role::Program => (Session::Lease, self.join(program, brought, share, &socket)),
             _ => {
                 let welcome = Welcome::new(&self.backing.interface());
-                (State::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
+                (Session::Client { stack: None, waiting: None }, deliver(&socket, welcome.as_bytes(), &[]))
             }
         };
         let over = !delivered;
@@ -97,9 +97,9 @@ impl<B: Backing> Service<B> {
             socket,
             program,
             peer,
-            seen: None,
+            observed: None,
             process,
-            state,
+            session,
             finished: false,
             over,
         });
@@ -142,7 +142,7 @@ impl<B: Backing> Service<B> {
             self.term = Term::Last;
         }
         let before = self.backing.shares().flatten();
-        let joined = Joined::new(&self.door.sockets.name, token, &self.in_force, before);
+        let joined = Joined::new(&self.acceptor.sockets.name, token, &self.in_force, before);
         deliver(socket, joined.as_bytes(), &[])
     }
 
@@ -151,7 +151,7 @@ impl<B: Backing> Service<B> {
     fn tie_to_lease(&self, program: u64, socket: &OwnedFd) -> bool {
         let mut leases = self.connections.iter();
         let lease =
-            leases.find(|one| one.program == program && !one.over && matches!(one.state, State::Lease));
+            leases.find(|one| one.program == program && !one.over && matches!(one.session, Session::Lease));
         let Some((lease, [ours, theirs])) = lease.zip(leash()) else { return false };
         deliver(&lease.socket, &Word::Leash.to_bytes(), &[ours.as_fd()])
             && deliver(socket, Reply::yes(None).as_bytes(), &[theirs.as_fd()])

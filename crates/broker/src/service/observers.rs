@@ -136,24 +136,24 @@ struct Status {
 }
 
 /// A process, as observers are told of it.
-pub(crate) struct Seen {
+pub(crate) struct Observed {
     peer: Peer,
     memory: OwnedFd,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
-impl Seen {
+impl Observed {
     /// Makes what a process shows itself in.
-    pub(crate) fn new(peer: Peer) -> Result<Seen, Error> {
-        let (memory, bell) = watch::create()?;
-        Ok(Seen { peer, memory, bell })
+    pub(crate) fn new(peer: Peer) -> Result<Observed, Error> {
+        let (memory, doorbell) = watch::create()?;
+        Ok(Observed { peer, memory, doorbell })
     }
 
     /// Hands it to the process, or to who looks at it. False if that one does not read.
     pub(crate) fn deliver(&self, socket: &OwnedFd, stack: Option<u16>) -> bool {
         let process = self.peer.number();
         let part = ShownPart::new(&Shown { process, user: self.peer.user, stack });
-        deliver(socket, part.as_bytes(), &[self.memory.as_fd(), self.bell.as_fd()])
+        deliver(socket, part.as_bytes(), &[self.memory.as_fd(), self.doorbell.as_fd()])
     }
 }
 
@@ -162,12 +162,12 @@ impl Seen {
 pub(crate) fn tell_all<'a>(
     socket: &OwnedFd,
     observer: Option<Peer>,
-    mut processes: impl Iterator<Item = (&'a Seen, Option<u16>)>,
+    mut processes: impl Iterator<Item = (&'a Observed, Option<u16>)>,
     left: Option<LeftFrames>,
 ) -> bool {
     let Some(observer) = observer else { return false };
     let left = left.filter(|_| observer.user == 0 || observer.may_join());
-    processes.all(|(seen, stack)| !observer.may_see(seen.peer) || seen.deliver(socket, stack))
+    processes.all(|(observed, stack)| !observer.may_see(observed.peer) || observed.deliver(socket, stack))
         && left.is_none_or(|left| deliver(socket, LeftPart::new(&left).as_bytes(), &[]))
         && deliver(socket, Reply::yes(None).as_bytes(), &[])
 }

@@ -9,7 +9,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::getpid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
-use super::door::Sockets;
+use super::acceptor::Sockets;
 use super::observers::listen_at;
 use super::{Backing, Counters, Service, lock};
 use crate::message::Token;

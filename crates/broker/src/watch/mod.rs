@@ -96,9 +96,9 @@ pub fn create() -> Result<(OwnedFd, OwnedFd), Error> {
     ftruncate(&memory, (LENGTH * 8) as u64).map_err(|errno| system("ftruncate of a memfd", errno))?;
     fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|errno| system("sealing of a memfd", errno))?;
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+    let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         .map_err(|errno| system("eventfd", errno))?;
-    Ok((memory, bell))
+    Ok((memory, doorbell))
 }
 
 /// Microseconds of the monotonic clock, which processes of one machine share.
@@ -118,10 +118,10 @@ mod tests {
     use super::*;
 
     fn pair() -> (Show, View) {
-        let (memory, bell) = create().unwrap();
+        let (memory, doorbell) = create().unwrap();
         let also = |descriptor: &OwnedFd| fcntl_dupfd_cloexec(descriptor, 3).unwrap();
-        let view = View::open(&memory, also(&bell)).unwrap();
-        (Show::open(&memory, bell).unwrap(), view)
+        let view = View::open(&memory, also(&doorbell)).unwrap();
+        (Show::open(&memory, doorbell).unwrap(), view)
     }
 
     #[test]
@@ -199,8 +199,8 @@ mod tests {
 
     #[test]
     fn memory_that_could_shrink_is_not_looked_at() {
-        let (_, bell) = create().unwrap();
-        let also = || fcntl_dupfd_cloexec(&bell, 3).unwrap();
+        let (_, doorbell) = create().unwrap();
+        let also = || fcntl_dupfd_cloexec(&doorbell, 3).unwrap();
         let sized = |length: usize| {
             let memory = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
             ftruncate(&memory, length as u64).unwrap();
@@ -218,18 +218,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_is_an_eventfd_and_nobody_waits_for_it() {
+    fn a_doorbell_is_an_eventfd_and_nobody_waits_for_it() {
         let (memory, _) = create().unwrap();
         let (_end, pipe) = rustix::pipe::pipe().unwrap();
         assert!(View::open(&memory, pipe).is_err());
         // Full, and made so that a write waits until somebody reads.
-        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
-        let view = View::open(&memory, fcntl_dupfd_cloexec(&bell, 3).unwrap()).unwrap();
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        rustix::io::write(&doorbell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        let view = View::open(&memory, fcntl_dupfd_cloexec(&doorbell, 3).unwrap()).unwrap();
         assert!(view.table(Duration::from_millis(1)).is_none());
         drop(view.capture(96).unwrap());
         // The threads that wait go on.
-        rustix::io::read(&bell, &mut [0_u8; 8]).unwrap();
+        rustix::io::read(&doorbell, &mut [0_u8; 8]).unwrap();
     }
 
     /// Numbers that a hostile process would write: extremes, neighbours of every limit, anything.

@@ -13,7 +13,7 @@ use crate::Error;
 /// A process shows itself.
 pub struct Show {
     pub(super) area: Area,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
     /// Words written to the ring of frames.
     pub(super) written: u64,
     pub(super) dropped: u64,
@@ -24,19 +24,19 @@ impl Show {
     ///
     /// # Errors
     /// [`Error::Protocol`] if it is something else, or what the kernel said.
-    pub fn open(memory: &OwnedFd, bell: OwnedFd) -> Result<Show, Error> {
-        Ok(Show { area: Area::open(memory)?, bell, written: 0, dropped: 0 })
+    pub fn open(memory: &OwnedFd, doorbell: OwnedFd) -> Result<Show, Error> {
+        Ok(Show { area: Area::open(memory)?, doorbell, written: 0, dropped: 0 })
     }
 
     /// Readable when an observer wants an answer.
     #[must_use]
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
     }
 
-    /// Makes the bell quiet again.
+    /// Makes the doorbell quiet again.
     pub fn hush(&self) {
-        let _ = rustix::io::read(&self.bell, &mut [0_u8; 8]);
+        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
     }
 
     /// What the counters are called from now on: names without newlines, as many as [`Show::count`] gives values.

@@ -15,7 +15,7 @@ use crate::Error;
 /// Somebody looks at a process.
 pub struct View {
     pub(super) area: Area,
-    bell: OwnedFd,
+    doorbell: OwnedFd,
 }
 
 /// The sockets of a process.
@@ -32,11 +32,11 @@ impl View {
     ///
     /// # Errors
     /// [`Error::Protocol`] if it is something else, or what the kernel said.
-    pub fn open(memory: &OwnedFd, bell: OwnedFd) -> Result<View, Error> {
-        if !is_eventfd(&bell) {
-            return Err(Error::Protocol("a bell that is none"));
+    pub fn open(memory: &OwnedFd, doorbell: OwnedFd) -> Result<View, Error> {
+        if !is_eventfd(&doorbell) {
+            return Err(Error::Protocol("a doorbell that is none"));
         }
-        Ok(View { area: Area::open(memory)?, bell })
+        Ok(View { area: Area::open(memory)?, doorbell })
     }
 
     /// When the process showed its counters last, in microseconds of the monotonic clock.
@@ -94,9 +94,9 @@ impl View {
     /// Wakes the process if it sleeps.
     pub(super) fn ring(&self) {
         // The process can fill it, and can make it one that waits for room: then the thread waits, not the caller.
-        let Ok(bell) = self.bell.try_clone() else { return };
-        let ring = move || _ = rustix::io::write(&bell, &1_u64.to_ne_bytes());
-        let _ = std::thread::Builder::new().name("bell".to_owned()).spawn(ring);
+        let Ok(doorbell) = self.doorbell.try_clone() else { return };
+        let ring = move || _ = rustix::io::write(&doorbell, &1_u64.to_ne_bytes());
+        let _ = std::thread::Builder::new().name("doorbell".to_owned()).spawn(ring);
     }
 }
 

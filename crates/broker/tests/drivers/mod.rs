@@ -5,7 +5,8 @@
 
 use overfly_broker::connection::{Connection, Parcel};
 use overfly_broker::message::{
-    Gift, Hello, Joined, MemifPart, Reply, Request, Role, ShownPart, StackPart, TapPart, Token, Welcome,
+    Hello, Joined, MemifPart, PassedMessage, Reply, RequestMessage, Role, ShownPart, StackPart, TapPart,
+    Token, Welcome,
 };
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use rustix::io::pwrite;
@@ -22,12 +23,13 @@ pub fn broker_messages(bytes: &[u8]) {
         *to ^= from;
     }
     assert_eq!(Hello::parse(&greeting, TOKEN), hello(&greeting));
-    let length = Request::new(&overfly_broker::message::Wish::new(overfly_broker::message::Kind::Interface))
-        .as_bytes()
-        .len();
+    let length =
+        RequestMessage::new(&overfly_broker::message::Request::new(overfly_broker::message::Kind::Interface))
+            .as_bytes()
+            .len();
     for at in [bytes, bytes.get(..length).unwrap_or_default()] {
-        if let Some(wish) = Request::parse(at) {
-            assert_eq!(Request::parse(Request::new(&wish).as_bytes()), Some(wish));
+        if let Some(request) = RequestMessage::parse(at) {
+            assert_eq!(RequestMessage::parse(RequestMessage::new(&request).as_bytes()), Some(request));
         }
     }
     let _ = Reply::parse(bytes);
@@ -37,7 +39,7 @@ pub fn broker_messages(bytes: &[u8]) {
     let _ = TapPart::parse(bytes);
     let _ = ShownPart::parse(bytes);
     let _ = Joined::parse(bytes);
-    let _ = Gift::parse(bytes);
+    let _ = PassedMessage::parse(bytes);
     parcel(bytes);
 }
 

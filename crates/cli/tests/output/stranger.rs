@@ -92,8 +92,8 @@ fn is_readable(descriptor: impl AsFd) -> bool {
 }
 
 fn serve(door: &OwnedFd, over: &AtomicBool, process: u32, manner: Manner) {
-    let (memory, bell) = watch::create().unwrap();
-    let mut show = Show::open(&memory, rustix::io::fcntl_dupfd_cloexec(&bell, 3).unwrap()).unwrap();
+    let (memory, doorbell) = watch::create().unwrap();
+    let mut show = Show::open(&memory, rustix::io::fcntl_dupfd_cloexec(&doorbell, 3).unwrap()).unwrap();
     let kernel = format!("kernel.{ATTACK}");
     let dropped = format!("engine.drop_{ATTACK}");
     let long = "x".repeat(5000);
@@ -118,7 +118,7 @@ fn serve(door: &OwnedFd, over: &AtomicBool, process: u32, manner: Manner) {
         let _ = messages::receive(&observer, &mut [0; 1024], RecvFlags::empty());
         let part = ShownPart::new(&Shown { process, user: 0, stack: Some(3) });
         let show_one = || {
-            let descriptors = [memory.as_fd(), bell.as_fd()];
+            let descriptors = [memory.as_fd(), doorbell.as_fd()];
             messages::send(&observer, part.as_bytes(), &descriptors, SendFlags::empty()).is_ok()
         };
         while show_one() && manner == Manner::Endless && !over.load(Ordering::Relaxed) {}

@@ -16,13 +16,14 @@ use pacer::time_ns;
 
 use super::{Ack, CongestionControl, MAX_WINDOW};
 use crate::recovery::Losses;
+use crate::sequence::Sequence;
 use crate::time::{Instant, Tick};
 
 /// What an acknowledgment delivered, and what is so after it. Sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delivered {
     pub(crate) now: Instant,
-    pub(crate) una: u32,
+    pub(crate) una: Sequence,
     /// Newly delivered.
     pub(crate) bytes: u32,
     pub(crate) newest: Newest,
@@ -42,8 +43,8 @@ pub(crate) struct Delivered {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transmission {
     pub(crate) now: Instant,
-    pub(crate) start: u32,
-    pub(crate) end: u32,
+    pub(crate) start: Sequence,
+    pub(crate) end: Sequence,
     pub(crate) is_new: bool,
     /// In flight with it.
     pub(crate) in_flight: u32,

@@ -1,11 +1,14 @@
 //! What acknowledgments and timers show of what was in flight.
 
+use crate::sequence::Sequence;
+use crate::time::{Micros, Moment};
+
 /// The most recently sent of some bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Latest {
-    pub(crate) end: u32,
+    pub(crate) end: Sequence,
     /// Where they were sent once, before the scoreboard was made: not earlier than they were.
-    pub(crate) sent_at_us: u32,
+    pub(crate) sent_at: Moment,
     /// They were sent more than once.
     pub(crate) again: bool,
 }
@@ -18,7 +21,7 @@ pub(crate) struct Delivered {
     /// A duplicate was reported (RFC 2883).
     pub(crate) duplicate: bool,
     /// A round trip that the newly delivered bytes measured.
-    pub(crate) rtt_us: Option<u32>,
+    pub(crate) rtt: Option<Micros>,
 }
 
 /// What RACK found.
@@ -30,6 +33,6 @@ pub(crate) struct Losses {
     pub(crate) ranges: u32,
     /// The last of them.
     pub(crate) latest: Option<Latest>,
-    /// Look again after so many microseconds.
-    pub(crate) again_after_us: Option<u32>,
+    /// When to look again.
+    pub(crate) again_after: Option<Micros>,
 }

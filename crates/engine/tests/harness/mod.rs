@@ -390,7 +390,7 @@ pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub fn config(address: Ipv4Addr) -> Config {
     let last = address.octets()[3];
     let mut config = Config::new(MacAddr([2, 0, 0, 0, 0, last]), address, 16);
-    config.arp = true;
+    config.alone = true;
     config.max_flows = 4096;
     config.hash_key = [last; 16];
     config

@@ -350,11 +350,11 @@ fn an_eventfd_that_the_peer_fills_stops_nobody() {
     assert!(server.counters().interrupts > 10_000, "{server:?}");
 }
 
-/// All that a station was given in vain is closed again, and its keeper is told.
+/// All that a station was given in vain is closed again, and its registry is told.
 #[test]
 fn handshakes_that_come_to_nothing_leave_no_descriptor() {
     static KEPT: AtomicI64 = AtomicI64::new(0);
-    let keeper = Keeper {
+    let registry = Registry {
         adopt: |descriptor| {
             KEPT.fetch_add(1, Ordering::Relaxed);
             descriptor
@@ -365,7 +365,7 @@ fn handshakes_that_come_to_nothing_leave_no_descriptor() {
     };
     let address = any_address();
     let listener = Listener::bind(&address, Settings::default()).unwrap();
-    let mut station = Station::join(duplicate(listener.socket()).unwrap(), &address, keeper).unwrap();
+    let mut station = MemifPort::join(duplicate(listener.socket()).unwrap(), &address, registry).unwrap();
     station.set_accepting(true);
     let before = KEPT.load(Ordering::Relaxed);
     for round in 0..20 {
@@ -427,9 +427,9 @@ fn silent_connections_lock_nobody_out() {
 /// The same within the host.
 #[test]
 fn silent_visitors_lock_nobody_out() {
-    const KEEPER: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| {} };
-    let mut server = Loopback::new([2, 0, 0, 0, 9, 1], 0, KEEPER).unwrap();
-    let mut client = Loopback::new([2, 0, 0, 0, 9, 2], 0, KEEPER).unwrap();
+    const REGISTRY: Registry = Registry { adopt: |descriptor| descriptor, release: |_| {} };
+    let mut server = Loopback::new([2, 0, 0, 0, 9, 1], 0, REGISTRY).unwrap();
+    let mut client = Loopback::new([2, 0, 0, 0, 9, 2], 0, REGISTRY).unwrap();
     let [_, _, a, b] = std::process::id().to_be_bytes();
     let place = SocketAddr::new(Ipv4Addr::new(127, 98, a, b).into(), 1);
     server.listen(place, true).unwrap();
@@ -482,7 +482,7 @@ fn who_wakes_for_nothing_is_cut_off() {
         rustix::io::write(&eventfd, &1_u64.to_ne_bytes()).unwrap();
         server.arm();
         server.receive(1, |_| ());
-        server.state() == State::Up
+        server.state() == LinkState::Up
     };
     // Frames now and then show that it means well.
     for turn in 0..150_000 {
@@ -494,7 +494,7 @@ fn who_wakes_for_nothing_is_cut_off() {
     }
     let more = (0..100_000).take_while(|_| wake(&mut server)).count();
     assert!(more < 100_000, "a processor is this peer's for nothing");
-    assert!(matches!(server.state(), State::PeerBroken(_)), "{server:?}");
+    assert!(matches!(server.state(), LinkState::PeerBroken(_)), "{server:?}");
 }
 
 /// Chains of empty entries, offered again as soon as they are taken.

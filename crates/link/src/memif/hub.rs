@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
 
-use super::{Counters, FRAME_LEN_MAX, MemifLink, State};
+use super::{Counters, FRAME_LEN_MAX, LinkState, MemifLink};
 use crate::counters::counters;
 use crate::finish;
 
@@ -167,7 +167,7 @@ impl Hub {
             });
             behind[index].frames += received as u64;
             count += received;
-            gone |= link.state() != State::Up;
+            gone |= link.state() != LinkState::Up;
             if count == budget {
                 self.first = index + 1;
                 break;
@@ -248,7 +248,7 @@ impl Hub {
         let mut places = Vec::with_capacity(before);
         let mut next = 0;
         for link in links.iter() {
-            let stays = link.state() == State::Up;
+            let stays = link.state() == LinkState::Up;
             places.push(stays.then_some(next));
             next += usize::from(stays);
         }
@@ -264,9 +264,9 @@ impl Hub {
         });
         links.retain(|link| {
             match link.state() {
-                State::Up => return true,
-                State::PeerGone => counters.peers_gone += 1,
-                State::PeerBroken(_) => counters.peers_broken += 1,
+                LinkState::Up => return true,
+                LinkState::PeerGone => counters.peers_gone += 1,
+                LinkState::PeerBroken(_) => counters.peers_broken += 1,
             }
             *past += *link.counters();
             false

@@ -11,11 +11,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
 use rustix::time::Timespec;
 
-use super::bell::Kept;
+use super::doorbell::Registered;
 use super::interrupt::Ringer;
 use super::region::Region;
 use super::ring::{Buffers, Descriptor, NEXT, Ring};
-use super::{FRAME_LEN_MAX, Keeper, Pair, RingEnd, Role, Settings, rendezvous, sleep};
+use super::{FRAME_LEN_MAX, Pair, Registry, RingEnd, Role, Settings, rendezvous, sleep};
 use crate::Error;
 use crate::counters::counters;
 
@@ -69,7 +69,7 @@ counters! {
 
 /// Whether a link can be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum LinkState {
     /// It can.
     Up,
     /// The peer has hung up or died.
@@ -93,11 +93,11 @@ pub struct MemifLink {
     /// After the rings in it: fields are dropped in order.
     regions: Vec<Region>,
     /// Wakes the peer, and is written by the peer to wake this end.
-    interrupt: Kept,
-    wakeup: Kept,
-    control: Kept,
+    interrupt: Registered,
+    wakeup: Registered,
+    control: Registered,
     ringer: Ringer,
-    state: State,
+    state: LinkState,
     /// This end asked to be woken.
     armed: bool,
     empty_receives: u32,
@@ -206,18 +206,19 @@ impl MemifLink {
     /// # Errors
     /// [`Error::MemifProtocol`] if the rings do not lie inside the regions, or what the kernel said about mapping them.
     pub fn open(pair: Pair) -> Result<MemifLink, Error> {
-        MemifLink::open_kept(pair, None)
+        MemifLink::open_registered(pair, None)
     }
 
-    /// As [`MemifLink::open`], with descriptors that `keeper` watches over.
+    /// As [`MemifLink::open`], with descriptors that `registry` watches over.
     ///
     /// # Errors
     /// As [`MemifLink::open`].
-    pub fn open_kept(pair: Pair, keeper: Option<Keeper>) -> Result<MemifLink, Error> {
+    pub fn open_registered(pair: Pair, registry: Option<Registry>) -> Result<MemifLink, Error> {
         let Pair { role, regions, to_server, to_client, control, mtu, offload } = pair;
         // From here on whatever fails releases them.
-        let end = |end: RingEnd| (end.place, end.buffers, Kept::by(keeper, end.interrupt));
-        let (to_server, to_client, control) = (end(to_server), end(to_client), Kept::by(keeper, control));
+        let end = |end: RingEnd| (end.place, end.buffers, Registered::by(registry, end.interrupt));
+        let (to_server, to_client, control) =
+            (end(to_server), end(to_client), Registered::by(registry, control));
         let broken = |what: &str| Error::MemifProtocol(what.to_owned());
         let own = role == Role::Client;
         let regions: Vec<Region> = (regions.iter())
@@ -259,7 +260,7 @@ impl MemifLink {
             wakeup: receiving.2,
             control,
             ringer,
-            state: State::Up,
+            state: LinkState::Up,
             armed: false,
             empty_receives: 0,
             mtu,
@@ -283,10 +284,10 @@ impl MemifLink {
     ///
     /// # Errors
     /// [`Error::MemifProtocol`] if it makes no sense, [`Error::MemifGone`] if there is none, or what the kernel said.
-    pub fn take(channel: impl AsFd, keeper: Keeper) -> Result<MemifLink, Error> {
+    pub fn take(channel: impl AsFd, registry: Registry) -> Result<MemifLink, Error> {
         let offer = rendezvous::take_offer(channel)?;
         let (pair, _) = offer.ok_or(Error::MemifGone { during: "an offer", errno: None })?;
-        MemifLink::open_kept(pair, Some(keeper))
+        MemifLink::open_registered(pair, Some(registry))
     }
 
     /// Hands up to `budget` received frames (Ethernet header first) to `each`. Returns how many.
@@ -296,7 +297,7 @@ impl MemifLink {
             sleep::poll(self.receive.ring.flags());
             self.armed = false;
         }
-        if self.state != State::Up {
+        if self.state != LinkState::Up {
             return 0;
         }
         let mut count = 0;
@@ -312,7 +313,7 @@ impl MemifLink {
                 Ok(Taken::Dropped(reason)) => reason(&mut self.counters),
                 Ok(Taken::Nothing) => break,
                 Err(what) => {
-                    self.state = State::PeerBroken(what);
+                    self.state = LinkState::PeerBroken(what);
                     break;
                 }
             }
@@ -378,15 +379,15 @@ impl MemifLink {
             let [control, wakeup] = descriptors.map(|descriptor| !descriptor.revents().is_empty());
             if wakeup {
                 self.counters.wakeups += 1;
-                silence_bell(self.wakeup.as_fd());
+                silence(self.wakeup.as_fd());
                 self.judge_wakeup();
             }
             // What it sent before is taken first.
-            if control && self.state == State::Up && self.receive.is_empty() {
-                self.state = State::PeerGone;
+            if control && self.state == LinkState::Up && self.receive.is_empty() {
+                self.state = LinkState::PeerGone;
             }
         }
-        self.state == State::Up
+        self.state == LinkState::Up
     }
 
     /// Interrupts come with frames. A peer that keeps this end awake without any (it filled an eventfd of the semaphore kind,
@@ -395,8 +396,8 @@ impl MemifLink {
         let frames = self.counters.received_frames.wrapping_add(self.counters.sent_frames);
         self.idle_wakeups = if frames == self.frames_at_wakeup { self.idle_wakeups + 1 } else { 0 };
         self.frames_at_wakeup = frames;
-        if self.idle_wakeups > IDLE_WAKEUPS_MAX && self.state == State::Up {
-            self.state = State::PeerBroken("it wakes this end again and again for nothing");
+        if self.idle_wakeups > IDLE_WAKEUPS_MAX && self.state == LinkState::Up {
+            self.state = LinkState::PeerBroken("it wakes this end again and again for nothing");
         }
     }
 
@@ -418,7 +419,7 @@ impl MemifLink {
 
     /// Whether the link can be used.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> LinkState {
         self.state
     }
 
@@ -741,7 +742,7 @@ fn prefetch(memory: NonNull<u8>) {
 }
 
 /// Sets an eventfd back to 0, without waiting even if the peer made it block.
-fn silence_bell(eventfd: BorrowedFd<'_>) {
+fn silence(eventfd: BorrowedFd<'_>) {
     const AT_NO_OFFSET: u64 = u64::MAX;
     let mut count = [0; 8];
     let mut target = [IoSliceMut::new(&mut count)];
@@ -751,7 +752,7 @@ fn silence_bell(eventfd: BorrowedFd<'_>) {
 impl FrameSink for MemifLink {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
-        if self.state != State::Up {
+        if self.state != LinkState::Up {
             self.counters.transmit_down += 1;
             return None;
         }
@@ -770,7 +771,7 @@ impl FrameSink for MemifLink {
                 None
             }
             Err(what) => {
-                self.state = State::PeerBroken(what);
+                self.state = LinkState::PeerBroken(what);
                 None
             }
         }
@@ -795,7 +796,7 @@ impl FrameSink for MemifLink {
                     return;
                 }
                 Err(what) => {
-                    self.state = State::PeerBroken(what);
+                    self.state = LinkState::PeerBroken(what);
                     return;
                 }
             }

@@ -8,9 +8,9 @@ use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
 
-use super::bell::{Bell, Kept};
-use super::rendezvous::{self, Door, Found, PLACES};
-use super::{FRAME_LEN_MAX, Hub, Keeper, MemifLink, Pair, Settings};
+use super::doorbell::{Doorbell, Registered};
+use super::rendezvous::{self, Found, NamedListener, PLACES};
+use super::{FRAME_LEN_MAX, Hub, MemifLink, Pair, Registry, Settings};
 use crate::counters::counters;
 use crate::{Each, Error, Gone, Link, each_of};
 
@@ -64,7 +64,7 @@ struct Peer {
     name: Mac,
     who: Who,
     /// For what is said besides frames.
-    channel: Kept,
+    channel: Registered,
 }
 
 /// Who is at the other end of a connection.
@@ -89,9 +89,9 @@ pub struct Word {
 
 /// Where this stack listens: for others too, or for itself only.
 #[derive(Debug)]
-struct OwnDoor {
+struct OwnListener {
     local: SocketAddr,
-    for_others: Option<(Door, Kept)>,
+    for_others: Option<(NamedListener, Registered)>,
 }
 
 /// What was found at an address and port.
@@ -113,13 +113,13 @@ pub struct Loopback {
     stack: u8,
     hub: Hub,
     /// All that ends a sleep.
-    bell: Bell,
+    doorbell: Doorbell,
     /// Readable when somebody says something.
-    calls_bell: Bell,
-    keeper: Keeper,
-    doors: Vec<OwnDoor>,
+    calls_doorbell: Doorbell,
+    registry: Registry,
+    doors: Vec<OwnListener>,
     /// By when they came.
-    visitors: VecDeque<(Kept, Instant)>,
+    visitors: VecDeque<(Registered, Instant)>,
     peers: Vec<Peer>,
     /// How many have been named.
     names: u32,
@@ -140,18 +140,18 @@ pub struct Loopback {
 
 impl Loopback {
     /// Nobody's peer yet. `own` is the stack's hardware address, which no other stack may have. `stack`: which of its process's
-    /// it is, below [`STACKS_MAX`](super::STACKS_MAX); 0 if it is the only one.
+    /// it is, below [`PROCESS_STACKS_MAX`](super::PROCESS_STACKS_MAX); 0 if it is the only one.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn new(own: [u8; 6], stack: u8, keeper: Keeper) -> Result<Loopback, Error> {
+    pub fn new(own: [u8; 6], stack: u8, registry: Registry) -> Result<Loopback, Error> {
         Ok(Loopback {
             own,
             stack,
             hub: Hub::without_flooding(),
-            bell: Bell::new(keeper)?,
-            calls_bell: Bell::new(keeper)?,
-            keeper,
+            doorbell: Doorbell::new(registry)?,
+            calls_doorbell: Doorbell::new(registry)?,
+            registry,
             doors: Vec::new(),
             visitors: VecDeque::new(),
             peers: Vec::new(),
@@ -179,11 +179,11 @@ impl Loopback {
         }
         // What was found before does not know of this one.
         self.known.clear();
-        self.doors.push(OwnDoor { local, for_others: None });
+        self.doors.push(OwnListener { local, for_others: None });
         if for_others {
-            let (door, socket) = Door::open(local, self.stack)?;
-            let socket = Kept::new(socket, self.keeper);
-            self.bell.ring_for(socket.as_fd());
+            let (door, socket) = NamedListener::open(local, self.stack)?;
+            let socket = Registered::new(socket, self.registry);
+            self.doorbell.ring_for(socket.as_fd());
             if let Some(own) = self.doors.last_mut() {
                 own.for_others = Some((door, socket));
             }
@@ -273,20 +273,20 @@ impl Loopback {
         let settings = Settings { log2_ring_size: LOG2_RING_SIZE, ..Settings::default() };
         let pair = rendezvous::offer(&channel, &settings, self.stack).ok()?;
         self.counters.offered += 1;
-        self.attach(pair, who, Kept::new(channel, self.keeper))
+        self.attach(pair, who, Registered::new(channel, self.registry))
     }
 
-    fn attach(&mut self, pair: Pair, who: Who, channel: Kept) -> Option<Mac> {
-        let link = MemifLink::open_kept(pair, Some(self.keeper)).ok()?;
+    fn attach(&mut self, pair: Pair, who: Who, channel: Registered) -> Option<Mac> {
+        let link = MemifLink::open_registered(pair, Some(self.registry)).ok()?;
         for descriptor in link.descriptors() {
-            self.bell.ring_for(descriptor);
+            self.doorbell.ring_for(descriptor);
         }
         // Locally administered; the other half of them is the stacks' own.
         let [a, b, c, d] = self.names.to_be_bytes();
         let name = [0x06, 0, a, b, c, d];
         self.names = self.names.wrapping_add(1);
         self.hub.attach_as(link, name);
-        self.calls_bell.ring_for(channel.as_fd());
+        self.calls_doorbell.ring_for(channel.as_fd());
         self.peers.push(Peer { name, who, channel });
         Some(name)
     }
@@ -298,10 +298,10 @@ impl Loopback {
         let mut come = 0;
         for (_, socket) in self.doors.iter().filter_map(|door| door.for_others.as_ref()) {
             while come < VISITORS_MAX
-                && let Some(visitor) = Door::accept(socket)
+                && let Some(visitor) = NamedListener::accept(socket)
             {
                 come += 1;
-                self.visitors.push_back((Kept::new(visitor, self.keeper), now));
+                self.visitors.push_back((Registered::new(visitor, self.registry), now));
             }
         }
         for (visitor, came) in core::mem::take(&mut self.visitors) {
@@ -313,7 +313,7 @@ impl Loopback {
                     self.counters.refused += u64::from(!taken);
                 }
                 Ok(None) if now - came < PATIENCE => {
-                    self.bell.ring_for(visitor.as_fd());
+                    self.doorbell.ring_for(visitor.as_fd());
                     self.visitors.push_back((visitor, came));
                 }
                 Ok(None) => self.counters.refused += 1,
@@ -356,8 +356,8 @@ impl Loopback {
 
     /// Readable when [`Loopback::hear`] may have something.
     #[must_use]
-    pub fn calls_bell(&self) -> BorrowedFd<'_> {
-        self.calls_bell.as_fd()
+    pub fn calls_doorbell(&self) -> BorrowedFd<'_> {
+        self.calls_doorbell.as_fd()
     }
 
     /// Says something to another stack, with descriptors: four at most.
@@ -377,7 +377,7 @@ impl Loopback {
                 Ok(Some((bytes, descriptors))) => return Some(Word { from: peer.name, bytes, descriptors }),
                 Ok(None) => {}
                 // Its link says so, too.
-                Err(_) => self.calls_bell.ring_no_more_for(peer.channel.as_fd()),
+                Err(_) => self.calls_doorbell.ring_no_more_for(peer.channel.as_fd()),
             }
         }
         None
@@ -449,7 +449,7 @@ impl Link for Loopback {
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        core::iter::once(self.bell.as_fd())
+        core::iter::once(self.doorbell.as_fd())
     }
 
     fn rang(&mut self) {
@@ -501,10 +501,10 @@ mod tests {
 
     use super::*;
 
-    const KEEPER: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| {} };
+    const REGISTRY: Registry = Registry { adopt: |descriptor| descriptor, release: |_| {} };
 
     fn stack(number: u8) -> Loopback {
-        Loopback::new([2, 0, 0, 0, 0, number], 0, KEEPER).unwrap()
+        Loopback::new([2, 0, 0, 0, 0, number], 0, REGISTRY).unwrap()
     }
 
     /// An address and port that no other test listens at.
@@ -595,7 +595,7 @@ mod tests {
         server.listen(place, true).unwrap();
         let name = client.reach(place, false).unwrap();
         next(&mut server);
-        client.say(name, b"here", &[client.bell.as_fd()]).unwrap();
+        client.say(name, b"here", &[client.doorbell.as_fd()]).unwrap();
         let Word { from, bytes, descriptors } = server.hear(10).unwrap();
         assert_eq!((bytes.as_slice(), descriptors.len()), (&b"here"[..], 1));
         server.say(from, b"thanks", &[]).unwrap();
@@ -631,7 +631,7 @@ mod tests {
 
     #[test]
     fn a_process_has_several_stacks() {
-        let stack = |stack: u8| Loopback::new([2, 0, 0, 0, 1, stack], stack, KEEPER).unwrap();
+        let stack = |stack: u8| Loopback::new([2, 0, 0, 0, 1, stack], stack, REGISTRY).unwrap();
         let (mut client, mut first, mut second) = (stack(2), stack(0), stack(1));
         let [place, other] = [(); 2].map(|()| somewhere());
         first.listen(place, true).unwrap();
@@ -653,7 +653,7 @@ mod tests {
 
     #[test]
     fn every_place_is_of_one_stack() {
-        let mut places: Vec<_> = (0..super::super::STACKS_MAX)
+        let mut places: Vec<_> = (0..super::super::PROCESS_STACKS_MAX)
             .flat_map(|stack| {
                 rendezvous::places_of(stack).inspect(move |&place| {
                     assert_eq!(rendezvous::stack_at(place), stack, "{place}");

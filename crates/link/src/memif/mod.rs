@@ -15,36 +15,36 @@
 mod address;
 #[cfg(test)]
 mod attacks;
-mod bell;
 mod client;
 mod control;
+mod doorbell;
 mod hub;
 mod interrupt;
 mod link;
 mod loopback;
 mod message;
 mod place;
+mod port;
 mod region;
 mod rendezvous;
 mod ring;
 mod server;
 mod sleep;
-mod station;
 #[cfg(test)]
 mod tests;
 
 pub use address::Address;
-pub(crate) use bell::Kept;
 pub use client::connect;
+pub(crate) use doorbell::Registered;
 pub use hub::{Hub, HubCounters};
 pub use link::pulse::Pulse;
-pub use link::{Counters, MemifLink, State};
+pub use link::{Counters, LinkState, MemifLink};
 pub use loopback::{Loopback, LoopbackCounters, OtherEnd, Word};
 pub use place::remove_abandoned;
-pub use rendezvous::STACKS_MAX;
+pub use port::MemifPort;
+pub use rendezvous::PROCESS_STACKS_MAX;
 pub use ring::Buffers;
 pub use server::Listener;
-pub use station::Station;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -177,7 +177,7 @@ pub struct RingPlace {
 
 /// Watches over a link's descriptors, in a process where others might close them.
 #[derive(Clone, Copy, Debug)]
-pub struct Keeper {
+pub struct Registry {
     /// One more: returns it, perhaps at another number.
     pub adopt: fn(OwnedFd) -> OwnedFd,
     /// This one is about to be closed.

@@ -21,13 +21,13 @@ use super::{Pair, RingEnd, Role, Settings, region};
 use crate::{Error, messages};
 
 /// Stacks of a process at most: [`super::Loopback::new`] is told which one it is.
-pub const STACKS_MAX: u8 = 32;
+pub const PROCESS_STACKS_MAX: u8 = 32;
 /// Places at an address and port: 32 for processes' first stacks, two for the second ones, two for the third ones and so on.
 pub(super) const PLACES: u16 = FIRST_STACKS + FURTHER_STACKS * FURTHER;
 const FIRST_STACKS: u16 = 32;
 const FURTHER_STACKS: u16 = 2;
 /// A process's stacks besides its first.
-const FURTHER: u16 = STACKS_MAX as u16 - 1;
+const FURTHER: u16 = PROCESS_STACKS_MAX as u16 - 1;
 /// The file system of process descriptors (linux/magic.h). Since Linux 6.9 each process has an inode of its own there.
 const PIDFS_MAGIC: u32 = 0x5049_4446;
 /// A process's number as this PID namespace has it, not its inode's.
@@ -62,19 +62,19 @@ fn name(local: SocketAddr, place: u16) -> Result<SocketAddrUnix, Error> {
 
 /// A stack's place among those that listen at an address and port.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct NamedListener {
     pub(super) place: u16,
 }
 
-impl Door {
+impl NamedListener {
     /// Takes the first place that is free for the process's stack of that number.
-    pub(super) fn open(local: SocketAddr, stack: u8) -> Result<(Door, OwnedFd), Error> {
+    pub(super) fn open(local: SocketAddr, stack: u8) -> Result<(NamedListener, OwnedFd), Error> {
         let socket = make_socket()?;
         for place in places_of(stack) {
             match bind(&socket, &name(local, place)?) {
                 Ok(()) => {
                     listen(&socket, BACKLOG).map_err(|errno| Error::system("listen", errno))?;
-                    return Ok((Door { place }, socket));
+                    return Ok((NamedListener { place }, socket));
                 }
                 Err(Errno::ADDRINUSE) => {}
                 Err(errno) => return Err(Error::system("binding a place of the host's", errno)),

@@ -82,7 +82,7 @@ mod tests {
         flags: atomic::AtomicU16,
         entry: UnsafeCell<u16>,
         /// What an eventfd is: a wake-up that comes too early is not lost.
-        bell: Mutex<bool>,
+        doorbell: Mutex<bool>,
         rung: Condvar,
     }
 
@@ -94,7 +94,7 @@ mod tests {
             // SAFETY: the entry is the producer's, since the consumer has given it back; loom watches.
             self.entry.with_mut(|entry| unsafe { *entry = 100 + frame });
             if show(&self.head, &self.flags, frame + 1) {
-                *self.bell.lock().unwrap() = true;
+                *self.doorbell.lock().unwrap() = true;
                 self.rung.notify_one();
             }
         }
@@ -102,7 +102,7 @@ mod tests {
         fn receive(&self, frame: u16) {
             while self.head.load(Ordering::Acquire) == frame {
                 if may_sleep(&self.head, &self.flags, frame) {
-                    let mut rung = self.bell.lock().unwrap();
+                    let mut rung = self.doorbell.lock().unwrap();
                     while !*rung {
                         rung = self.rung.wait(rung).unwrap();
                     }
@@ -129,7 +129,7 @@ mod tests {
                 tail: atomic::AtomicU16::new(0),
                 flags: atomic::AtomicU16::new(POLLING),
                 entry: UnsafeCell::new(0),
-                bell: Mutex::new(false),
+                doorbell: Mutex::new(false),
                 rung: Condvar::new(),
             });
             let producer = ring.clone();

@@ -203,7 +203,7 @@ fn an_end_notices_that_the_other_is_gone_and_the_listener_goes_on() {
                 link.descriptors().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             wait_readable(&mut sockets, PATIENCE);
             assert!(!link.check_peer());
-            assert_eq!(link.state(), State::PeerGone);
+            assert_eq!(link.state(), LinkState::PeerGone);
             assert!(link.frame().is_none() && link.counters().transmit_down == 1);
         });
     }
@@ -215,11 +215,11 @@ fn a_spinning_end_notices_too() {
     let (client, mut server) = one_pair(&Settings::default());
     drop(client);
     let begin = std::time::Instant::now();
-    while server.state() == State::Up {
+    while server.state() == LinkState::Up {
         server.receive(64, |_| ());
         assert!(begin.elapsed() < PATIENCE);
     }
-    assert_eq!(server.state(), State::PeerGone);
+    assert_eq!(server.state(), LinkState::PeerGone);
 }
 
 /// Each end sleeps whenever it may. A lost wake-up would leave both asleep.

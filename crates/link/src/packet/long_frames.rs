@@ -373,9 +373,9 @@ mod tests {
     const HEADERS: usize = 54;
 
     /// Payloads, each cut in two.
-    struct Keeper(Vec<(Vec<u8>, usize)>);
+    struct Payloads(Vec<(Vec<u8>, usize)>);
 
-    impl Promises for Keeper {
+    impl Promises for Payloads {
         fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
             let (payload, cut) = &self.0[promised.flow];
             assert_eq!((promised.length, promised.offset), (payload.len(), 7));
@@ -398,7 +398,7 @@ mod tests {
         number: u8,
         length: usize,
         promised: bool,
-        kept: &mut Keeper,
+        payloads: &mut Payloads,
     ) -> Vec<u8> {
         let left = Unfinished { checksum_from: 34, segment_len: 1400, headers_len: HEADERS as u16 };
         let payload: Vec<u8> = (0..length).map(|at| (at % 251) as u8 ^ number).collect();
@@ -407,9 +407,9 @@ mod tests {
         let whole = [&vec![number; HEADERS][..], &payload].concat();
         if promised {
             frame[HEADERS..].fill(0xee);
-            let promise = Promised { flow: kept.0.len(), offset: 7, length };
+            let promise = Promised { flow: payloads.0.len(), offset: 7, length };
             // In one piece, in two, or all in the second.
-            kept.0.push((payload, [length, length / 3, 0][usize::from(number % 3)]));
+            payloads.0.push((payload, [length, length / 3, 0][usize::from(number % 3)]));
             frames.commit_promised(left, promise);
         } else {
             frame[HEADERS..].copy_from_slice(&payload);
@@ -431,19 +431,19 @@ mod tests {
     fn payload_is_read_where_it_is_or_written_when_the_kernel_does_not_take_it() {
         for may in [true, false] {
             let (mut frames, there) = pair(1 << 20);
-            let mut kept = Keeper(Vec::new());
+            let mut payloads = Payloads(Vec::new());
             let sent: Vec<Vec<u8>> = (0..9)
                 .map(|number| {
-                    commit(&mut frames, number, 5000 + usize::from(number), number % 4 != 3, &mut kept)
+                    commit(&mut frames, number, 5000 + usize::from(number), number % 4 != 3, &mut payloads)
                 })
                 .collect();
             // While something is promised nothing goes by itself.
             frames.send();
             assert!(arrived(&there).is_empty() && frames.is_promised());
-            frames.redeem(&kept, may);
+            frames.redeem(&payloads, may);
             assert!(!frames.is_promised() && frames.is_empty() == may);
             // Whoever keeps it may change it now.
-            drop(kept);
+            drop(payloads);
             frames.send();
             assert!(arrived(&there) == sent, "may {may}");
             assert_eq!((frames.counters.frames, frames.counters.in_place), (9, if may { 7 } else { 0 }));
@@ -454,16 +454,16 @@ mod tests {
     #[test]
     fn what_a_full_kernel_leaves_is_written() {
         let (mut frames, there) = pair(20_000);
-        let mut kept = Keeper(Vec::new());
+        let mut payloads = Payloads(Vec::new());
         let mut sent = Vec::new();
         for number in 0..25 {
-            sent.push(commit(&mut frames, number, 4096, true, &mut kept));
+            sent.push(commit(&mut frames, number, 4096, true, &mut payloads));
         }
-        frames.redeem(&kept, true);
+        frames.redeem(&payloads, true);
         assert!(frames.counters.again > 0 && !frames.is_empty(), "{:?}", frames.counters);
         let before = frames.counters.frames;
         assert!(before > 0 && frames.counters.in_place == before);
-        drop(kept);
+        drop(payloads);
         let mut all = Vec::new();
         while all.len() < sent.len() {
             let some = arrived(&there);

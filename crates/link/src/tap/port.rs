@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use overfly_wire::{FrameSink, Unfinished};
 
 use super::{Counters, Outbox};
-use crate::memif::{Keeper, Kept, MemifLink, Pulse};
+use crate::memif::{MemifLink, Pulse, Registered, Registry};
 use crate::{Each, Error, Link, each_of};
 
 /// Where the Ethernet type stands.
@@ -37,7 +37,7 @@ fn parse_missed(frame: &[u8]) -> Option<u64> {
 /// [`MemifLink`] about receiving and sleeping is true here.
 #[derive(Debug)]
 pub struct TapPort {
-    queue: Kept,
+    queue: Registered,
     inlet: MemifLink,
     outbox: Outbox,
     pulse: Pulse,
@@ -50,10 +50,16 @@ impl TapPort {
     ///
     /// # Errors
     /// As [`MemifLink::take`].
-    pub fn join(queue: OwnedFd, channel: impl AsFd, keeper: Keeper) -> Result<TapPort, Error> {
-        let inlet = MemifLink::take(channel, keeper)?;
+    pub fn join(queue: OwnedFd, channel: impl AsFd, registry: Registry) -> Result<TapPort, Error> {
+        let inlet = MemifLink::take(channel, registry)?;
         let pulse = Pulse::default();
-        Ok(TapPort { queue: Kept::new(queue, keeper), inlet, outbox: Outbox::new(), pulse, unseen: false })
+        Ok(TapPort {
+            queue: Registered::new(queue, registry),
+            inlet,
+            outbox: Outbox::new(),
+            pulse,
+            unseen: false,
+        })
     }
 
     /// What it has done.

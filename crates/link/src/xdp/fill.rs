@@ -108,7 +108,7 @@ pub(crate) struct Batch<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// The frames are the kernel's.
-    Given,
+    Moved,
     /// Another stack took the turn over; nothing was given.
     TakenOver,
     /// The ring has no room, which only happens if somebody put frames into it that were not theirs. Nothing was given.
@@ -250,7 +250,7 @@ impl FillRing<'_> {
         }
         let _ = self.producer.compare_exchange(producer, end, Ordering::Release, Ordering::Relaxed);
         step();
-        Outcome::Given
+        Outcome::Moved
     }
 
     /// Writes one entry beyond the producer index, as long as it is this holder's turn.

@@ -584,7 +584,7 @@ impl Queue {
         let released = receive.released();
         let frame = |nth| receive.ring().read(released.wrapping_add(nth)).addr;
         match self.memory.fill_ring(&self.fill).give(held, &batch, frame, &mut || ()) {
-            Outcome::Given => self.receive.note_released(),
+            Outcome::Moved => self.receive.note_released(),
             Outcome::TakenOver => counters.fill_lost += 1,
             Outcome::Full => counters.fill_full += 1,
         }

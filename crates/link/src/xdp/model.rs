@@ -83,7 +83,7 @@ impl Pool {
             };
             let frame = |_| u64::from(stack) * FRAME_LEN as u64 + 256;
             match fill.give(held, &batch, frame, step) {
-                Outcome::Given => return true,
+                Outcome::Moved => return true,
                 Outcome::TakenOver => {}
                 Outcome::Full => panic!("there is room"),
             }

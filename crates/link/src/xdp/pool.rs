@@ -297,7 +297,7 @@ impl Pool {
                 }
             };
             match ring.give(held, batch, |nth| frames[nth as usize], &mut || ()) {
-                Outcome::Given => return true,
+                Outcome::Moved => return true,
                 Outcome::Full => return false,
                 Outcome::TakenOver => {}
             }

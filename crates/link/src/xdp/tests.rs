@@ -168,7 +168,7 @@ impl Stack {
             step();
             let frame = |nth| self.entry(released.wrapping_add(nth));
             match fill.give(held, &batch, frame, step) {
-                Outcome::Given => return lost,
+                Outcome::Moved => return lost,
                 Outcome::TakenOver => lost += 1,
                 Outcome::Full => panic!("there is room for all frames"),
             }

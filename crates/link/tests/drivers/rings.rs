@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 
-use overfly_link::memif::{Buffers, FRAME_LEN_MAX, MemifLink, Pair, RingEnd, RingPlace, Role, State};
+use overfly_link::memif::{Buffers, FRAME_LEN_MAX, LinkState, MemifLink, Pair, RingEnd, RingPlace, Role};
 use overfly_testing::bytes::Bytes;
 use overfly_wire::FrameSink;
 use rustix::event::{EventfdFlags, eventfd};
@@ -61,12 +61,12 @@ pub fn memif_rings(data: &[u8]) {
                 let budget = bytes.below(100).unwrap_or_default();
                 let count = link.receive(budget, |frame| assert!(frame.len() <= FRAME_LEN_MAX));
                 assert!(count <= budget);
-                assert!(before == State::Up || count == 0, "it believes the peer again");
+                assert!(before == LinkState::Up || count == 0, "it believes the peer again");
             }
             5 | 6 => {
                 let length = usize::from(bytes.word().unwrap_or_default());
                 if let Some(frame) = link.frame() {
-                    assert!(frame.len() == longest && before == State::Up);
+                    assert!(frame.len() == longest && before == LinkState::Up);
                     frame[..length.min(longest)].fill(decision);
                     if decision & 16 != 0 {
                         scribble(&memory, log2_size, size, &mut bytes);
@@ -87,7 +87,7 @@ pub fn memif_rings(data: &[u8]) {
                 link.check_peer();
             }
         }
-        assert!(before == State::Up || link.state() == before, "{before:?} was the end");
+        assert!(before == LinkState::Up || link.state() == before, "{before:?} was the end");
     }
     drop(theirs);
     let mut guard = [0; GUARD.len()];

@@ -9,10 +9,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::compile::{Compiled, Source, compile};
-use super::control::{EXPECTED, Wish};
+use super::control::{Command, EXPECTED};
 use super::counter::Counter;
 use super::plan::Plan;
-use super::report::{Counted, Probed, Report, Seen, counted, sum};
+use super::report::{Counted, Probed, Report, Watched, counted, sum};
 use super::run::{Running, Shared, Stage};
 use super::settings::{Ends, Settings};
 use super::watch::Watch;
@@ -189,7 +189,7 @@ fn run(settings: &Settings, plan: &Arc<Plan>, output: &OutputArgs) -> Result<Rep
     let running = Running::start(settings, plan)?;
     let shared = running.shared.clone();
     let mut watch = Watch::new(output, settings, plan, &shared)?;
-    let mut seen = Seen::default();
+    let mut seen = Watched::default();
     while !running.is_over() {
         std::thread::sleep(LOOK);
         let elapsed = Duration::from_nanos(shared.now_ns());
@@ -199,9 +199,9 @@ fn run(settings: &Settings, plan: &Arc<Plan>, output: &OutputArgs) -> Result<Rep
             (seen.active_max, seen.memory_max) = (active, totals.memory);
         }
         if let Some(control) = &mut control {
-            control.serve(EXPECTED, |wish: Wish| {
-                wish.refusal().map_or(Ok(()), Err)?;
-                Ok(obey(wish, &shared, elapsed, plan))
+            control.serve(EXPECTED, |command: Command| {
+                command.refusal().map_or(Ok(()), Err)?;
+                Ok(obey(command, &shared, elapsed, plan))
             });
         }
         let runs =
@@ -241,23 +241,23 @@ struct Standing {
 }
 
 /// Does what somebody asked for, and says how the run stands.
-fn obey(wish: Wish, shared: &Shared, elapsed: Duration, plan: &Plan) -> Standing {
-    if let Some(multiplier) = wish.multiplier {
+fn obey(command: Command, shared: &Shared, elapsed: Duration, plan: &Plan) -> Standing {
+    if let Some(multiplier) = command.multiplier {
         shared.set_multiplier(multiplier);
     }
-    if let Some(pause) = wish.pause {
+    if let Some(pause) = command.pause {
         shared.pause(pause);
     }
-    if wish.drain {
+    if command.drain {
         shared.tell(Stage::Drains);
     }
-    if wish.end {
+    if command.end {
         shared.tell(Stage::Ends);
     }
     let totals = shared.totals();
     let seconds = elapsed.as_secs_f64();
     let sides = totals.tallies.each_ref().map(|tallies| sum(tallies));
-    let (counters, groups) = if wish.counters {
+    let (counters, groups) = if command.counters {
         let (counters, groups) = counted(&totals, plan, seconds);
         (Some(counters), Some(groups))
     } else {
@@ -275,7 +275,7 @@ fn obey(wish: Wish, shared: &Shared, elapsed: Duration, plan: &Plan) -> Standing
         active: sides.map(|tally| tally.active),
         flows: sides.map(|tally| tally.counts.at(Counter::flows_total)),
         counters,
-        probes: wish.counters.then(|| totals.probes.iter().map(Probed::new).collect()),
+        probes: command.counters.then(|| totals.probes.iter().map(Probed::new).collect()),
         groups,
     }
 }

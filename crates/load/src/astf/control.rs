@@ -9,7 +9,7 @@ use serde::Deserialize;
 /// What somebody asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Wish {
+pub(crate) struct Command {
     pub(crate) multiplier: Option<f64>,
     pub(crate) pause: Option<bool>,
     pub(crate) drain: bool,
@@ -17,7 +17,7 @@ pub(crate) struct Wish {
     pub(crate) counters: bool,
 }
 
-impl Wish {
+impl Command {
     /// Why it cannot be done.
     pub(crate) fn refusal(&self) -> Option<String> {
         let multiplier = self.multiplier?;

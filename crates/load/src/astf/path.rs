@@ -23,7 +23,7 @@ const MILLION: u64 = 1_000_000;
 
 /// Which of a run's paths packets to and from a port take.
 #[derive(Debug, Clone)]
-struct Place {
+struct Binding {
     /// `None`: whatever address.
     servers: Option<Range>,
     /// Index into [`Paths::of`].
@@ -33,8 +33,8 @@ struct Place {
 /// The paths of what one side sends.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Paths {
-    /// By protocol and the servers' port; the first place that fits counts.
-    places: BTreeMap<(u8, u16), Vec<Place>>,
+    /// By protocol and the servers' port; the first binding that fits counts.
+    bindings: BTreeMap<(u8, u16), Vec<Binding>>,
     /// Each with the group that its packets are counted in.
     of: Vec<(form::Path, usize)>,
 }
@@ -52,19 +52,19 @@ impl Paths {
         (path, group): (form::Path, usize),
         unknown: usize,
     ) -> Result<(), Ambiguous> {
-        let places = self.places.entry((protocol, port)).or_default();
-        let overlaps = |place: &&mut Place| match (place.servers, servers) {
+        let bindings = self.bindings.entry((protocol, port)).or_default();
+        let overlaps = |binding: &&mut Binding| match (binding.servers, servers) {
             (Some(one), Some(two)) => one.overlaps(&two),
-            // An earlier place with addresses goes before one that is for all.
+            // An earlier binding with addresses goes before one that is for all.
             (Some(_), None) => false,
             (None, _) => true,
         };
-        for place in places.iter_mut().filter(overlaps) {
-            let other = place.path.map(|index| self.of[index]);
+        for binding in bindings.iter_mut().filter(overlaps) {
+            let other = binding.path.map(|index| self.of[index]);
             if other.map_or(form::Path::default(), |(other, _)| other) != path {
                 return Err(Ambiguous);
             }
-            if let (Some(index), Some((_, other))) = (place.path, other)
+            if let (Some(index), Some((_, other))) = (binding.path, other)
                 && other != group
             {
                 self.of[index].1 = unknown;
@@ -76,7 +76,7 @@ impl Paths {
                 self.of.len() - 1
             })
         });
-        places.push(Place { servers, path: index });
+        bindings.push(Binding { servers, path: index });
         Ok(())
     }
 
@@ -101,8 +101,8 @@ impl Paths {
             Role::Client => (head.destination, head.ports.1),
             Role::Server => (head.source, head.ports.0),
         };
-        let places = self.places.get(&(head.protocol, port))?;
-        places.iter().find(|place| place.servers.is_none_or(|servers| servers.contains(address)))?.path
+        let bindings = self.bindings.get(&(head.protocol, port))?;
+        bindings.iter().find(|binding| binding.servers.is_none_or(|servers| servers.contains(address)))?.path
     }
 }
 

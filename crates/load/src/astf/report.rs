@@ -199,7 +199,7 @@ pub struct Report {
 
 /// What whoever watched has seen.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Watched {
     pub(crate) active_max: u64,
     pub(crate) memory_max: usize,
     /// When the first side stopped to begin flows.
@@ -236,7 +236,7 @@ impl Report {
         plan: &Plan,
         multiplier: f64,
         whole: Duration,
-        seen: Seen,
+        seen: Watched,
         (snapshot, latencies, home): (&Snapshot, &[Latency], Home),
     ) -> Report {
         let seconds = seen.ran.as_secs_f64();

@@ -337,7 +337,7 @@ pub(crate) fn pair<W: HasEnd>(
             max_time_wait: settings.flows,
             time_wait: settings.time_wait.max(least),
             // To probes the server side answers.
-            arp: role == Role::Server && answers,
+            alone: role == Role::Server && answers,
             own_prefixes: if role == Role::Server { own_prefixes.clone() } else { Vec::new() },
             hash_key: boot_key(),
             ..Config::new(macs[role as usize], Ipv4Addr::UNSPECIFIED, 32)

@@ -11,7 +11,7 @@ use overfly_terminal::tell;
 use crate::error::Error;
 use crate::output::watch::{INTERVAL, Watch};
 use crate::output::{print, print_json, units, verdict};
-use crate::search::{Answer, Edge, Evidence, Goal, Range, Search};
+use crate::search::{Bounds, Edge, Evidence, Goal, Range, Search};
 
 /// More connections than this no machine has.
 const CONNECTIONS_MAX: u64 = 10_000_000;
@@ -216,7 +216,7 @@ impl<'a> Finder<'a> {
         self.goal.doubt(last.requests).into_iter().chain(limited).collect()
     }
 
-    fn into_json(self, answer: &Answer, remarks: Vec<String>) -> String {
+    fn into_json(self, answer: &Bounds, remarks: Vec<String>) -> String {
         let report = SearchReport {
             find_max: self.goal.to_string(),
             over: self.over,
@@ -232,7 +232,7 @@ impl<'a> Finder<'a> {
         serde_json::to_string(&report).unwrap_or_default()
     }
 
-    fn conclusion(&self, answer: &Answer) -> String {
+    fn conclusion(&self, answer: &Bounds) -> String {
         let option = self.over.option();
         let edge = |edge: Edge, ended: u32, word: &str| {
             let sure = units::percent(edge.confidence());

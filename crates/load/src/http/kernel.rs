@@ -36,7 +36,7 @@ pub(super) fn ephemeral_ports() -> usize {
 
 /// One socket's place.
 #[derive(Debug, Default)]
-struct Place {
+struct Slot {
     /// `None`: the slot is free.
     socket: Option<OwnedFd>,
     /// How many sockets have had this place: epoll may still tell of the one before.
@@ -54,9 +54,9 @@ struct Place {
 pub(super) struct Sockets {
     epoll: OwnedFd,
     servers: Servers,
-    places: Vec<Place>,
+    slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Places with something to send.
+    /// Slots with something to send.
     unsent: Vec<usize>,
     /// What nobody can go on without was refused.
     failed: Option<Error>,
@@ -67,12 +67,12 @@ impl Sockets {
     pub(super) fn new(servers: Servers) -> Result<Sockets, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| Error::machine("making an epoll instance", error))?;
-        let (places, free, unsent) = Default::default();
-        Ok(Sockets { epoll, servers, places, free, unsent, failed: None })
+        let (slots, free, unsent) = Default::default();
+        Ok(Sockets { epoll, servers, slots, free, unsent, failed: None })
     }
 
     fn drop_socket(&mut self, slot: usize) {
-        let place = &mut self.places[slot];
+        let place = &mut self.slots[slot];
         if place.socket.take().is_some() {
             place.generation += 1;
             self.free.push(slot);
@@ -97,7 +97,7 @@ impl Sockets {
             Err(error) => return Err(why(error)),
         }
         let interest = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
-        let data = u64::from(self.places[slot].generation) << 32 | slot as u64;
+        let data = u64::from(self.slots[slot].generation) << 32 | slot as u64;
         epoll::add(&self.epoll, &socket, EventData::new_u64(data), interest).map_err(|error| {
             self.failed.get_or_insert(Error::machine("watching a socket", error));
             why(error)
@@ -111,13 +111,13 @@ impl Carrier for Sockets {
 
     fn connect(&mut self, server: usize) -> Result<usize, Why> {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.places.push(Place::default());
-            self.places.len() - 1
+            self.slots.push(Slot::default());
+            self.slots.len() - 1
         });
         match self.begin(slot, self.servers.addresses[server]) {
             Ok(socket) => {
-                let Place { generation, queued, .. } = self.places[slot];
-                self.places[slot] = Place { socket: Some(socket), generation, queued, ..Place::default() };
+                let Slot { generation, queued, .. } = self.slots[slot];
+                self.slots[slot] = Slot { socket: Some(socket), generation, queued, ..Slot::default() };
                 Ok(slot)
             }
             Err(why) => {
@@ -129,7 +129,7 @@ impl Carrier for Sockets {
 
     #[inline]
     fn send(&mut self, slot: usize, bytes: usize) {
-        let place = &mut self.places[slot];
+        let place = &mut self.slots[slot];
         place.promised += bytes as u64;
         if !place.queued {
             place.queued = true;
@@ -142,7 +142,7 @@ impl Carrier for Sockets {
     }
 
     fn reset(&mut self, slot: usize) {
-        if let Some(socket) = &self.places[slot].socket {
+        if let Some(socket) = &self.slots[slot].socket {
             // Closing then sends a RST, and there is no TIME-WAIT.
             let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
         }
@@ -151,7 +151,7 @@ impl Carrier for Sockets {
 
     fn consumed(&mut self, slot: usize, bytes: usize) {
         let mut dropped = [0; 4096];
-        if let Some(socket) = &self.places[slot].socket {
+        if let Some(socket) = &self.slots[slot].socket {
             // Nothing there, or an error: epoll tells of both.
             let _ = rustix::net::recv(socket, &mut dropped[..bytes.min(4096)], RecvFlags::empty());
         }
@@ -200,7 +200,7 @@ impl<'a, P: Party> Shard<'a, P> {
             let woken_ns = self.clock.now_ns();
             for event in &events {
                 let (slot, generation) = (event.data.u64() as u32 as usize, (event.data.u64() >> 32) as u32);
-                if self.sockets.places[slot].generation != generation {
+                if self.sockets.slots[slot].generation != generation {
                     continue;
                 }
                 self.party.tell(self.clock.now_ns());
@@ -233,7 +233,7 @@ impl<'a, P: Party> Shard<'a, P> {
             }
             let mut failed = false;
             while let Some(slot) = self.sockets.unsent.pop() {
-                self.sockets.places[slot].queued = false;
+                self.sockets.slots[slot].queued = false;
                 if let Err(why) = self.send(slot) {
                     self.fail(slot, why);
                     failed = true;
@@ -254,7 +254,7 @@ impl<'a, P: Party> Shard<'a, P> {
     }
 
     fn handle(&mut self, slot: usize, flags: EventFlags) {
-        if !self.sockets.places[slot].connected {
+        if !self.sockets.slots[slot].connected {
             if flags.intersects(EventFlags::ERR | EventFlags::HUP)
                 && let Some(error) = self.socket_error(slot)
             {
@@ -264,10 +264,10 @@ impl<'a, P: Party> Shard<'a, P> {
             if !flags.contains(EventFlags::OUT) {
                 return;
             }
-            self.sockets.places[slot].connected = true;
+            self.sockets.slots[slot].connected = true;
             self.party.opened(slot);
         }
-        let place = &mut self.sockets.places[slot];
+        let place = &mut self.sockets.slots[slot];
         if place.sent < place.promised && !place.queued {
             place.queued = true;
             self.sockets.unsent.push(slot);
@@ -279,7 +279,7 @@ impl<'a, P: Party> Shard<'a, P> {
     }
 
     fn socket_error(&self, slot: usize) -> Option<Errno> {
-        let socket = self.sockets.places[slot].socket.as_ref()?;
+        let socket = self.sockets.slots[slot].socket.as_ref()?;
         match rustix::net::sockopt::socket_error(socket) {
             Ok(Ok(())) => None,
             Ok(Err(error)) | Err(error) => Some(error),
@@ -289,7 +289,7 @@ impl<'a, P: Party> Shard<'a, P> {
     /// Sends what was promised, as much as the socket takes; epoll tells when it takes more.
     #[inline]
     fn send(&mut self, slot: usize) -> Result<(), Why> {
-        let place = &mut self.sockets.places[slot];
+        let place = &mut self.sockets.slots[slot];
         let Some(socket) = &place.socket else {
             return Ok(());
         };
@@ -322,7 +322,7 @@ impl<'a, P: Party> Shard<'a, P> {
             return;
         }
         loop {
-            let Some(socket) = &self.sockets.places[slot].socket else {
+            let Some(socket) = &self.sockets.slots[slot].socket else {
                 return;
             };
             match rustix::net::recv(socket, &mut self.buffer[..], RecvFlags::empty()) {

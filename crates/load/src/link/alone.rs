@@ -26,7 +26,7 @@ pub(crate) fn config_of(network: Network, index: usize, offload: bool) -> Config
         },
     };
     Config {
-        arp: true,
+        alone: true,
         checksum_offload: offload,
         segment_offload: if offload { SEGMENT_OFFLOAD } else { 0 },
         // Frames cross no wire: what an Overfly peer left out nobody needs.

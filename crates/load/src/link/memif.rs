@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use overfly_engine::{Config, Prefix};
-use overfly_link::memif::{Address, Counters, MemifLink, Settings, State, connect};
+use overfly_link::memif::{Address, Counters, LinkState, MemifLink, Settings, connect};
 use overfly_wire::{FrameSink, Unfinished};
 
 pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
@@ -161,7 +161,7 @@ impl Wire for Dialed {
     #[inline]
     fn receive(&mut self, budget: usize, each: impl FnMut(&[u8])) -> usize {
         let count = self.link.receive(budget, each);
-        if self.link.state() != State::Up {
+        if self.link.state() != LinkState::Up {
             self.mend();
         }
         count

@@ -37,11 +37,11 @@ pub struct Server {
     settings: Settings,
     address: SocketAddr,
     crew: Crew<Counts>,
-    _keeper: Keeper,
+    _provider: Provider,
 }
 
 /// What must outlive the threads.
-enum Keeper {
+enum Provider {
     None,
     /// The program stays until the last frame of the last thread is out.
     Xdp {
@@ -61,10 +61,10 @@ impl Server {
     pub fn start(mut settings: Settings) -> Result<Server, Error> {
         settings.check()?;
         check_cpus(&settings.cpus)?;
-        let (works, keeper) = works(&mut settings)?;
+        let (works, provider) = works(&mut settings)?;
         // The thread for connections that come past the link may be anywhere.
         let crew = Crew::start("serve", works, &settings.cpus, settings.threads, settings.duration)?;
-        Ok(Server { address: settings.listen, settings, crew, _keeper: keeper })
+        Ok(Server { address: settings.listen, settings, crew, _provider: provider })
     }
 
     /// Where it listens.
@@ -100,25 +100,25 @@ impl Server {
     }
 }
 
-fn works(settings: &mut Settings) -> Result<(Vec<Work>, Keeper), Error> {
+fn works(settings: &mut Settings) -> Result<(Vec<Work>, Provider), Error> {
     let network = Network { address: settings.listen.ip(), prefix_len: settings.prefix_len };
     let connections = settings.connections_each();
     match settings.link.clone() {
-        Link::Kernel => Ok((kernel_works(settings)?, Keeper::None)),
+        Link::Kernel => Ok((kernel_works(settings)?, Provider::None)),
         Link::Xdp => {
             let (works, attachment) = xdp_works(settings)?;
-            Ok((works, Keeper::Xdp { _attachment: Box::new(attachment) }))
+            Ok((works, Provider::Xdp { _attachment: Box::new(attachment) }))
         }
         Link::Memif(place) => {
             let listening =
                 memif::Listening { place: &place, network, threads: settings.threads, connections };
             let (stacks, acceptor) = memif::listen(&listening)?;
-            Ok((stack_works(settings, stacks)?, Keeper::Memif { _acceptor: acceptor }))
+            Ok((stack_works(settings, stacks)?, Provider::Memif { _acceptor: acceptor }))
         }
         Link::Tap(name) => {
             let purpose = tap::Purpose::Listen { connections };
             let stacks = tap::open(&name, network, settings.threads, &purpose)?;
-            Ok((stack_works(settings, stacks)?, Keeper::None))
+            Ok((stack_works(settings, stacks)?, Provider::None))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What generators and their gatherer say to each other: one JSON object a line, over TCP or a Unix socket.
 //!
 //! A generator says [`Said::Hello`], makes all ready, says [`Said::Ready`], tells its clock when it is asked, and
-//! begins at the moment of [`Told::Start`]. While it runs it sends its intervals, and at the end its result.
+//! begins at the moment of [`Instruction::Start`]. While it runs it sends its intervals, and at the end its result.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -37,7 +37,7 @@ pub(super) enum Said {
     },
     /// All that can be done before the start is done.
     Ready,
-    /// The answer to [`Told::TellClock`]: ns, from a beginning of its own.
+    /// The answer to [`Instruction::TellClock`]: ns, from a beginning of its own.
     Clock(u64),
     /// One more interval of the measured part is over.
     Interval(Box<Part>),
@@ -63,7 +63,7 @@ pub(super) struct Part {
 /// What a generator is told.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Told {
+pub(super) enum Instruction {
     /// What does your clock say?
     TellClock,
     /// Begin when your clock says so many ns.
@@ -74,18 +74,20 @@ pub(super) enum Told {
 
 /// Where generators meet: `HOST:PORT`, or a path, which has a slash in it.
 #[derive(Debug, Clone)]
-pub(super) enum Place<'a> {
+pub(super) enum MeetingPoint<'a> {
     Tcp(&'a str),
     Unix(&'a Path),
 }
 
-impl Place<'_> {
-    pub(super) fn parse<'a>(option: &'static str, given: &'a str) -> Result<Place<'a>, Error> {
+impl MeetingPoint<'_> {
+    pub(super) fn parse<'a>(option: &'static str, given: &'a str) -> Result<MeetingPoint<'a>, Error> {
         if given.contains('/') {
-            return Ok(Place::Unix(Path::new(given)));
+            return Ok(MeetingPoint::Unix(Path::new(given)));
         }
         match given.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(Place::Tcp(given)),
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                Ok(MeetingPoint::Tcp(given))
+            }
             _ => {
                 Err(Error::usage(option, given, "HOST:PORT, or the path of a Unix socket with a slash in it"))
             }
@@ -194,44 +196,44 @@ fn end_when_the_peer_is_gone(tcp: impl AsFd) -> io::Result<()> {
 }
 
 /// Joins whoever gathers at this place.
-pub(super) fn connect(place: &Place<'_>) -> io::Result<(Ear, Mouth)> {
+pub(super) fn connect(place: &MeetingPoint<'_>) -> io::Result<(Ear, Mouth)> {
     both(match place {
-        Place::Tcp(address) => Stream::Tcp(TcpStream::connect(address)?),
-        Place::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
+        MeetingPoint::Tcp(address) => Stream::Tcp(TcpStream::connect(address)?),
+        MeetingPoint::Unix(path) => Stream::Unix(UnixStream::connect(path)?),
     })
 }
 
 /// Where a gatherer waits. A Unix socket's path is removed with it.
 #[derive(Debug)]
-pub(super) enum Door {
+pub(super) enum Listener {
     Tcp(TcpListener),
     Unix(UnixListener, PathBuf),
 }
 
-impl Door {
-    pub(super) fn open(place: &Place<'_>) -> io::Result<Door> {
+impl Listener {
+    pub(super) fn open(place: &MeetingPoint<'_>) -> io::Result<Listener> {
         Ok(match place {
-            Place::Tcp(address) => Door::Tcp(TcpListener::bind(address)?),
-            Place::Unix(path) => Door::Unix(UnixListener::bind(path)?, path.to_path_buf()),
+            MeetingPoint::Tcp(address) => Listener::Tcp(TcpListener::bind(address)?),
+            MeetingPoint::Unix(path) => Listener::Unix(UnixListener::bind(path)?, path.to_path_buf()),
         })
     }
 
     /// Where it is, as `--join` takes it.
     pub(super) fn place(&self) -> String {
         match self {
-            Door::Tcp(listener) => {
+            Listener::Tcp(listener) => {
                 listener.local_addr().map(|address| address.to_string()).unwrap_or_default()
             }
-            Door::Unix(_, path) => path.display().to_string(),
+            Listener::Unix(_, path) => path.display().to_string(),
         }
     }
 
-    /// The next one to come; `None` after [`Door::close`].
+    /// The next one to come; `None` after [`Listener::close`].
     pub(super) fn accept(&self) -> Option<(Ear, Mouth)> {
         loop {
             let accepted = match self {
-                Door::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
-                Door::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
+                Listener::Tcp(listener) => listener.accept().map(|(stream, _)| Stream::Tcp(stream)),
+                Listener::Unix(listener, _) => listener.accept().map(|(stream, _)| Stream::Unix(stream)),
             };
             match accepted.and_then(both) {
                 Ok(both) => return Some(both),
@@ -242,18 +244,18 @@ impl Door {
         }
     }
 
-    /// Wakes whoever is in [`Door::accept`].
+    /// Wakes whoever is in [`Listener::accept`].
     pub(super) fn close(&self) {
         let _ = match self {
-            Door::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both),
-            Door::Unix(listener, _) => rustix::net::shutdown(listener, Shutdown::Both),
+            Listener::Tcp(listener) => rustix::net::shutdown(listener, Shutdown::Both),
+            Listener::Unix(listener, _) => rustix::net::shutdown(listener, Shutdown::Both),
         };
     }
 }
 
-impl Drop for Door {
+impl Drop for Listener {
     fn drop(&mut self) {
-        if let Door::Unix(_, path) = self {
+        if let Listener::Unix(_, path) = self {
             let _ = std::fs::remove_file(path);
         }
     }

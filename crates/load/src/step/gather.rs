@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::channel::{Door, Ear, Mouth, Part, Place, Said, Told, VERSION};
+use super::channel::{Ear, Instruction, Listener, MeetingPoint, Mouth, Part, Said, VERSION};
 use super::timeline::Timeline;
 use overfly_terminal::tell;
 
@@ -68,7 +68,7 @@ impl Gathering {
             return Err(Error::usage("--generators", wanted, format!("1 to {GENERATORS_MAX} generators")));
         }
         let patience = time("--patience", &args.patience)?;
-        let place = Place::parse("--listen", &args.listen)?;
+        let place = MeetingPoint::parse("--listen", &args.listen)?;
         let subject = Subject {
             url: format!("{wanted} generators in step"),
             link: "their links",
@@ -76,10 +76,10 @@ impl Gathering {
             duration: None,
         };
         let watch = Watch::new(&args.output, subject)?;
-        let door = Door::open(&place).map_err(|error| {
+        let listener = Listener::open(&place).map_err(|error| {
             Error::usage("--listen", &args.listen, format!("an address or a path that is free ({error})"))
         })?;
-        let circle = Circle::open(door, wanted)?;
+        let circle = Circle::open(listener, wanted)?;
         Ok(Gathering { circle, watch, patience, json: args.output.json })
     }
 
@@ -157,7 +157,7 @@ impl Generator {
 #[derive(Debug)]
 struct Circle {
     wanted: usize,
-    door: Arc<Door>,
+    listener: Arc<Listener>,
     doorkeeper: Option<JoinHandle<()>>,
     generators: Vec<Generator>,
     events: Receiver<Event>,
@@ -166,14 +166,17 @@ struct Circle {
 }
 
 impl Circle {
-    fn open(door: Door, wanted: usize) -> Result<Circle, Error> {
+    fn open(listener: Listener, wanted: usize) -> Result<Circle, Error> {
         let interrupt =
             Interrupt::new(false).map_err(|error| Error::machine("watching for signals", error))?;
-        tell(format_args!("Waiting for {wanted} generators: overfly load http … --join {}", door.place()));
-        let door = Arc::new(door);
+        tell(format_args!(
+            "Waiting for {wanted} generators: overfly load http … --join {}",
+            listener.place()
+        ));
+        let listener = Arc::new(listener);
         let (sender, events) = channel();
-        let (theirs, to_us) = (door.clone(), sender.clone());
-        let doorkeeper = std::thread::Builder::new().name("door".to_string()).spawn(move || {
+        let (theirs, to_us) = (listener.clone(), sender.clone());
+        let doorkeeper = std::thread::Builder::new().name("listener".to_string()).spawn(move || {
             while let Some((ear, mouth)) = theirs.accept() {
                 if to_us.send(Event::Came(mouth, ear)).is_err() {
                     return;
@@ -182,7 +185,7 @@ impl Circle {
         });
         let doorkeeper = doorkeeper.map_err(|error| Error::machine("starting a thread", error))?;
         let generators = Vec::new();
-        Ok(Circle { wanted, door, doorkeeper: Some(doorkeeper), generators, events, sender, interrupt })
+        Ok(Circle { wanted, listener, doorkeeper: Some(doorkeeper), generators, events, sender, interrupt })
     }
 
     fn run(&mut self, patience: Duration, mut watch: Watch) -> Result<Gathered, Error> {
@@ -267,7 +270,8 @@ impl Circle {
     fn welcome(&mut self, mut mouth: Mouth, mut ear: Ear) -> Result<(), Error> {
         let index = self.generators.len();
         if index == self.wanted {
-            let _ = mouth.say(&Told::GiveUp(format!("all {} generators are there already", self.wanted)));
+            let _ =
+                mouth.say(&Instruction::GiveUp(format!("all {} generators are there already", self.wanted)));
             mouth.hang_up();
             return Ok(());
         }
@@ -301,7 +305,7 @@ impl Circle {
         let mut best: Option<Clock> = None;
         for _ in 0..CLOCK_READINGS {
             let asked = Instant::now();
-            if let Err(error) = self.generators[index].mouth.say(&Told::TellClock) {
+            if let Err(error) = self.generators[index].mouth.say(&Instruction::TellClock) {
                 return Err(self.lost(index, &error.to_string()));
             }
             let reading_ns = loop {
@@ -328,7 +332,9 @@ impl Circle {
         let slowest = clocks.iter().map(|clock| clock.round_trip).max().unwrap_or_default();
         let start = Instant::now() + LEAD + 4 * slowest;
         for (index, clock) in clocks.iter().enumerate() {
-            if let Err(error) = self.generators[index].mouth.say(&Told::Start(clock.reading_ns_at(start))) {
+            if let Err(error) =
+                self.generators[index].mouth.say(&Instruction::Start(clock.reading_ns_at(start)))
+            {
                 return Err(self.lost(index, &error.to_string()));
             }
         }
@@ -345,7 +351,7 @@ impl Circle {
         while !self.generators.iter().all(Generator::is_done) {
             match self.next_event(Instant::now() + LOOK_EVERY) {
                 Ok(Some(Event::Came(mut mouth, _))) => {
-                    let _ = mouth.say(&Told::GiveUp("the run has begun without it".to_string()));
+                    let _ = mouth.say(&Instruction::GiveUp("the run has begun without it".to_string()));
                     mouth.hang_up();
                 }
                 Ok(Some(Event::Gone(index, why))) => self.lose(index, why, &mut timeline),
@@ -412,14 +418,14 @@ impl Circle {
     /// Tells all that nothing will come of it.
     fn give_up(&mut self, why: &Error) {
         for generator in &mut self.generators {
-            let _ = generator.mouth.say(&Told::GiveUp(why.to_string()));
+            let _ = generator.mouth.say(&Instruction::GiveUp(why.to_string()));
         }
     }
 }
 
 impl Drop for Circle {
     fn drop(&mut self) {
-        self.door.close();
+        self.listener.close();
         for generator in &self.generators {
             generator.mouth.hang_up();
         }

@@ -3,7 +3,7 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::channel::{Ear, Mouth, Part, Place, Said, Told, VERSION, connect};
+use super::channel::{Ear, Instruction, MeetingPoint, Mouth, Part, Said, VERSION, connect};
 use crate::error::Error;
 use crate::http::Report;
 
@@ -26,7 +26,7 @@ pub(crate) struct Seat {
 impl Seat {
     /// Joins whoever gathers there. For so long nobody need be there, nor the name be known.
     pub(crate) fn take(given: &str, patience: Duration) -> Result<Seat, Error> {
-        let place = Place::parse(OPTION, given)?;
+        let place = MeetingPoint::parse(OPTION, given)?;
         let lost = |error: io::Error| {
             let why = format!("{error}; is `overfly load gather --listen {given}` running there?");
             Error::machine(format!("joining {given}"), why)
@@ -47,15 +47,15 @@ impl Seat {
         self.say(&Said::Ready)?;
         loop {
             match self.ear.hear() {
-                Ok(Some(Told::TellClock)) => {
+                Ok(Some(Instruction::TellClock)) => {
                     let clock = self.clock_ns();
                     self.say(&Said::Clock(clock))?;
                 }
-                Ok(Some(Told::Start(at_ns))) => {
+                Ok(Some(Instruction::Start(at_ns))) => {
                     wait_until(self.beginning + Duration::from_nanos(at_ns));
                     return Ok(());
                 }
-                Ok(Some(Told::GiveUp(why))) => return Err(Error::machine("starting in step", why)),
+                Ok(Some(Instruction::GiveUp(why))) => return Err(Error::machine("starting in step", why)),
                 Ok(None) => return Err(self.gone("it went away before the start")),
                 Err(error) => return Err(self.gone(error)),
             }

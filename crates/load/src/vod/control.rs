@@ -13,7 +13,7 @@ use crate::error::Error;
 /// What somebody asks for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct Wish {
+pub(super) struct Command {
     /// So many streams more.
     pub(super) open: u64,
     /// The end of the run.
@@ -22,8 +22,8 @@ pub(super) struct Wish {
 
 /// The answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Answer {
-    /// Streams that are going to be opened because of this wish.
+pub(super) struct Outcome {
+    /// Streams that are going to be opened because of this command.
     pub(super) granted: u64,
     #[serde(flatten)]
     pub(super) standing: Standing,
@@ -40,8 +40,8 @@ impl ControlSocket {
     }
 
     /// Accepts whoever came, and answers what was asked.
-    pub(super) fn serve(&mut self, mut answer: impl FnMut(Wish) -> Answer) {
-        self.0.serve("{\"open\": N}, {\"stop\": true} or {}", |wish| Ok(answer(wish)));
+    pub(super) fn serve(&mut self, mut answer: impl FnMut(Command) -> Outcome) {
+        self.0.serve("{\"open\": N}, {\"stop\": true} or {}", |command| Ok(answer(command)));
     }
 }
 
@@ -56,10 +56,10 @@ mod tests {
     /// Sends a line and serves until an answer is there.
     fn ask(socket: &mut ControlSocket, stream: &mut UnixStream, line: &str) -> serde_json::Value {
         stream.write_all(line.as_bytes()).unwrap();
-        let answer = |wish: Wish| Answer {
-            granted: wish.open.min(10),
+        let answer = |command: Command| Outcome {
+            granted: command.open.min(10),
             standing: Standing { opened: 7, streaming: 5, ..Standing::default() },
-            sustained: u64::from(wish.stop),
+            sustained: u64::from(command.stop),
         };
         // Once to read it, once to write what is to be answered.
         socket.serve(answer);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::control::{Answer, ControlSocket};
+use super::control::{ControlSocket, Outcome};
 use super::counts::Counts;
 use super::kernel::Carrier;
 use super::player::{Player, Script};
@@ -176,11 +176,11 @@ fn conduct(
         crew.shown().for_each(|shown| counts.add(&shown));
         let mut told = stop.0.load(Ordering::Relaxed) || crew.is_over();
         if let Some(control) = &mut control {
-            control.serve(|wish| {
-                let granted = ramp.grant(wish.open);
+            control.serve(|command| {
+                let granted = ramp.grant(command.open);
                 give(wanted, &mut given, granted);
-                told |= wish.stop;
-                Answer { granted, standing: counts.standing, sustained: ramp.sustained() }
+                told |= command.stop;
+                Outcome { granted, standing: counts.standing, sustained: ramp.sustained() }
             });
         }
         let decision = if told { Decision::End(Ended::Told) } else { ramp.look(elapsed, &counts.standing) };

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd};
 
-use overfly_broker::{Client, Gift, Protocol, Sockets};
+use overfly_broker::{Client, PassedConnection, Protocol, Sockets};
 use overfly_link::Link;
 use rustix::net::sockopt;
 
@@ -139,8 +139,8 @@ impl Process {
 
     /// Connections that other processes gave away.
     pub(crate) fn take_gifts(&mut self) {
-        while let Some(Gift { listener, remote, socket }) =
-            self.session.client.as_mut().and_then(Client::gift)
+        while let Some(PassedConnection { listener, remote, socket }) =
+            self.session.client.as_mut().and_then(Client::passed_connection)
         {
             let descriptor = socket.as_raw_fd();
             if self.stack.arrive(listener, Arrival { descriptor, remote }) {

@@ -274,7 +274,7 @@ impl Process {
             if is_over(self) || time >= end {
                 return;
             }
-            let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell().as_raw_fd()) else {
+            let Some(bell) = self.loopback().map(|loopback| loopback.calls_doorbell().as_raw_fd()) else {
                 return;
             };
             let mut bells = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
@@ -458,7 +458,7 @@ impl Process {
 
     /// There are links to other processes: the thread that answers them begins.
     pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
-        let Some(bell) = self.loopback().map(|loopback| loopback.calls_bell()) else { return Ok(()) };
+        let Some(bell) = self.loopback().map(|loopback| loopback.calls_doorbell()) else { return Ok(()) };
         let bell = kernel::make_internal(rustix::io::fcntl_dupfd_cloexec(bell, 0)?);
         let context = self.context;
         let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);

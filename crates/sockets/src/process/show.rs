@@ -66,7 +66,7 @@ impl Process {
     /// Observers see this process no more.
     pub(super) fn stop_showing(&mut self) {
         if let Some(show) = self.stack.show.take() {
-            table::enter(show.bell().as_raw_fd(), Entry::Kernel);
+            table::enter(show.doorbell().as_raw_fd(), Entry::Kernel);
         }
         self.stack.captured = false;
     }

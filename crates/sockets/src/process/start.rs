@@ -152,7 +152,7 @@ impl Process {
         config.partial_checksums = interface.partial_checksums;
         let is_alone = link.is_alone();
         if is_alone {
-            config.arp = true;
+            config.alone = true;
             config.checksum_offload = true;
             config.segment_offload = SEGMENT_OFFLOAD;
         } else {

@@ -41,7 +41,7 @@ impl Process {
 
     /// Readable when an observer wants an answer; there is none where nobody can look.
     pub(crate) fn bell(&self) -> Option<i32> {
-        self.stack.show.as_ref().map(|show| show.bell().as_raw_fd())
+        self.stack.show.as_ref().map(|show| show.doorbell().as_raw_fd())
     }
 
     /// What one of the library's own descriptors is registered as in the program's sets.

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use overfly_broker::Protocol;
-use overfly_broker::message::{Kind, Wish};
+use overfly_broker::message::{Kind, Request};
 use rustix::fs::{Mode, OFlags, fstat, fstatfs, openat};
 use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
@@ -84,15 +84,15 @@ impl ControlGroups {
     ///
     /// # Errors
     /// [`Error::Firewall`] if something does, or it cannot be told.
-    pub(crate) fn check(&self, process: Pid, wish: &Wish) -> Result<(), Error> {
-        let key = (process, wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
+    pub(crate) fn check(&self, process: Pid, request: &Request) -> Result<(), Error> {
+        let key = (process, request.kind == Kind::Connect, request.protocol == Protocol::Udp);
         let now = Instant::now();
         let mut free = self.free.borrow_mut();
         if free.get(&key).is_some_and(|since| now.duration_since(*since) < TRUST) {
             return Ok(());
         }
         let judge = match group_of(process) {
-            Ok(Some((group, name))) => judge_at(group.as_fd(), &name, &hooks(wish)),
+            Ok(Some((group, name))) => judge_at(group.as_fd(), &name, &hooks(request)),
             Ok(None) => None,
             Err(error) if is_over(process, &error) => None,
             Err(error) => Some(unreadable(process, &error)),
@@ -112,13 +112,13 @@ impl ControlGroups {
     ///
     /// # Errors
     /// As [`ControlGroups::check`].
-    pub(crate) fn check_socket(&mut self, stack: u16, group: u64, wish: &Wish) -> Result<(), Error> {
+    pub(crate) fn check_socket(&mut self, stack: u16, group: u64, request: &Request) -> Result<(), Error> {
         // Most are made by the process itself, whose group is looked at without CAP_DAC_READ_SEARCH.
         if self.stacks.get(&stack).is_some_and(|holder| holder.groups.get(&group) == Some(&None)) {
             return Ok(());
         }
         let judge = match group_at(group) {
-            Ok((folder, name)) => judge_at(folder.as_fd(), &name, &hooks(wish)),
+            Ok((folder, name)) => judge_at(folder.as_fd(), &name, &hooks(request)),
             Err(error) => Some(format!(
                 "the control group in which the socket was made cannot be opened ({error}), so that nobody knows of its programs"
             )),
@@ -175,9 +175,9 @@ impl ControlGroups {
     }
 }
 
-/// What of a group's programs concerns a wish.
-fn hooks(wish: &Wish) -> Vec<u32> {
-    let (connects, datagrams) = (wish.kind == Kind::Connect, wish.protocol == Protocol::Udp);
+/// What of a group's programs concerns a request.
+fn hooks(request: &Request) -> Vec<u32> {
+    let (connects, datagrams) = (request.kind == Kind::Connect, request.protocol == Protocol::Udp);
     let mut hooks = PACKETS.to_vec();
     hooks.extend(CONNECT.iter().filter(|_| connects));
     hooks.extend(SEND_AND_RECEIVE.iter().filter(|_| datagrams));
@@ -358,7 +358,7 @@ mod tests {
         rustix::io::write(&members, id.to_string().as_bytes()).unwrap();
 
         let pid = Pid::from_raw(id.cast_signed()).unwrap();
-        let listen = Wish::new(Kind::Listen);
+        let listen = Request::new(Kind::Listen);
         let own = rustix::process::getpid();
         let before = ControlGroups::default().check(own, &listen);
         assert!(ControlGroups::default().check(pid, &listen).is_ok(), "{before:?}");

@@ -6,7 +6,8 @@
 use std::collections::VecDeque;
 
 use crate::recovery::Latest;
-use crate::sequence::{at_or_before, before, later};
+use crate::sequence::{Sequence, at_or_before, before, later};
+use crate::time::Instant;
 
 /// Records of either kind: beyond, new data shares the last one, whose samples are then low rather than high.
 const MOST: usize = 1024;
@@ -16,8 +17,8 @@ pub(super) const MOST_RATE: u64 = 1 << 40;
 /// What was sent at one moment, and what was known then. Times in microseconds, sizes in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record {
-    start: u32,
-    end: u32,
+    start: Sequence,
+    end: Sequence,
     sent_us: u64,
     /// [`Delivery::delivered`] then, and when that was last counted.
     delivered: u64,
@@ -96,8 +97,8 @@ impl Delivery {
     }
 
     /// `[start, end)` was sent, for the first time or again; `in_flight` counts it.
-    pub(super) fn sent(&mut self, now_us: u64, start: u32, end: u32, is_new: bool, in_flight: u32) {
-        if in_flight <= end.wrapping_sub(start) {
+    pub(super) fn sent(&mut self, now_us: u64, start: Sequence, end: Sequence, is_new: bool, in_flight: u32) {
+        if in_flight <= end.since(start) {
             (self.first_sent_us, self.delivered_us) = (now_us, now_us);
         }
         let record = Record {
@@ -132,7 +133,7 @@ impl Delivery {
     pub(super) fn delivered(
         &mut self,
         now_us: u64,
-        una: u32,
+        una: Sequence,
         bytes: u32,
         newest: Newest,
         min_rtt_us: u32,
@@ -176,7 +177,7 @@ impl Delivery {
     }
 
     /// Forgets what lies below `una`; returns the newest of it.
-    fn release(&mut self, una: u32) -> Option<Record> {
+    fn release(&mut self, una: Sequence) -> Option<Record> {
         let mut newest = None;
         while let Some(first) = self.sent.front_mut() {
             if before(una, first.end) {
@@ -195,7 +196,11 @@ impl Delivery {
     /// What was known when those bytes were sent.
     fn find(&self, latest: Latest) -> Option<&Record> {
         if latest.again {
-            return self.again.iter().rev().find(|record| record.sent_us as u32 == latest.sent_at_us);
+            return self
+                .again
+                .iter()
+                .rev()
+                .find(|record| Instant::from_micros(record.sent_us).moment() == latest.sent_at);
         }
         let index = self.sent.partition_point(|record| before(record.end, latest.end));
         self.sent.get(index).filter(|record| before(record.start, latest.end))
@@ -233,12 +238,20 @@ mod tests {
 
     const MSS: u32 = 1000;
 
+    fn at(number: u32) -> Sequence {
+        Sequence::new(number)
+    }
+
+    fn sent_latest(end: u32, sent_us: u64, again: bool) -> Latest {
+        Latest { end: at(end), sent_at: Instant::from_micros(sent_us).moment(), again }
+    }
+
     /// Segments of 1,000 bytes, a millisecond apart, sent from sequence number 0 at time 1 s.
     fn sent(count: u32) -> Delivery {
         let mut delivery = Delivery::new(1_000_000);
         for index in 0..count {
             let (start, in_flight) = (index * MSS, (index + 1) * MSS);
-            delivery.sent(1_000_000 + u64::from(index) * 1000, start, start + MSS, true, in_flight);
+            delivery.sent(1_000_000 + u64::from(index) * 1000, at(start), at(start + MSS), true, in_flight);
         }
         delivery
     }
@@ -249,7 +262,7 @@ mod tests {
         for index in 0..20 {
             let una = (index + 1) * MSS;
             let now_us = 1_020_000 + u64::from(index) * 1000;
-            let sample = delivery.delivered(now_us, una, MSS, Newest::InOrder, 20_000);
+            let sample = delivery.delivered(now_us, at(una), MSS, Newest::InOrder, 20_000);
             assert!(sample.is_known && !sample.is_limited);
             assert_eq!(sample.rtt_us, 20_000);
             assert_eq!(sample.in_flight, una);
@@ -264,12 +277,18 @@ mod tests {
     fn acknowledgments_that_were_held_up_do_not_make_a_faster_path() {
         // A segment a millisecond; twenty acknowledgments come in one microsecond.
         let mut delivery = sent(40);
-        delivery.delivered(1_040_000, 20 * MSS, 20 * MSS, Newest::InOrder, 20_000);
+        delivery.delivered(1_040_000, at(20 * MSS), 20 * MSS, Newest::InOrder, 20_000);
         for index in 40..60 {
-            delivery.sent(1_000_000 + u64::from(index) * 1000, index * MSS, (index + 1) * MSS, true, 40_000);
+            delivery.sent(
+                1_000_000 + u64::from(index) * 1000,
+                at(index * MSS),
+                at((index + 1) * MSS),
+                true,
+                40_000,
+            );
         }
-        delivery.delivered(1_060_000, 40 * MSS, 20 * MSS, Newest::InOrder, 20_000);
-        let sample = delivery.delivered(1_060_001, 60 * MSS, 20 * MSS, Newest::InOrder, 20_000);
+        delivery.delivered(1_060_000, at(40 * MSS), 20 * MSS, Newest::InOrder, 20_000);
+        let sample = delivery.delivered(1_060_001, at(60 * MSS), 20 * MSS, Newest::InOrder, 20_000);
         // 40,000 bytes acknowledged in 20.001 ms, but sent in 40 ms.
         assert_eq!((sample.delivered, sample.rate), (40_000, 1_000_000));
     }
@@ -277,7 +296,7 @@ mod tests {
     #[test]
     fn an_interval_shorter_than_a_round_trip_is_not_believed() {
         let mut delivery = sent(2);
-        let sample = delivery.delivered(1_005_000, MSS, MSS, Newest::InOrder, 20_000);
+        let sample = delivery.delivered(1_005_000, at(MSS), MSS, Newest::InOrder, 20_000);
         assert!(sample.is_known);
         assert_eq!(sample.rate, 0);
     }
@@ -286,32 +305,32 @@ mod tests {
     fn samples_are_limited_until_the_gap_has_gone_through_the_path() {
         let mut delivery = sent(10);
         delivery.limit(10 * MSS);
-        delivery.sent(1_015_000, 10 * MSS, 11 * MSS, true, 11 * MSS);
-        let sample = delivery.delivered(1_020_000, 10 * MSS, 10 * MSS, Newest::InOrder, 0);
+        delivery.sent(1_015_000, at(10 * MSS), at(11 * MSS), true, 11 * MSS);
+        let sample = delivery.delivered(1_020_000, at(10 * MSS), 10 * MSS, Newest::InOrder, 0);
         assert!(!sample.is_limited, "sent before");
         assert!(delivery.is_limited());
-        delivery.sent(1_021_000, 11 * MSS, 12 * MSS, true, 2 * MSS);
-        let sample = delivery.delivered(1_035_000, 11 * MSS, MSS, Newest::InOrder, 0);
+        delivery.sent(1_021_000, at(11 * MSS), at(12 * MSS), true, 2 * MSS);
+        let sample = delivery.delivered(1_035_000, at(11 * MSS), MSS, Newest::InOrder, 0);
         assert!(sample.is_limited);
         assert!(!delivery.is_limited());
         // What was sent before that was known is limited still, what comes after is not.
-        assert!(delivery.delivered(1_041_000, 12 * MSS, MSS, Newest::InOrder, 0).is_limited);
-        delivery.sent(1_042_000, 12 * MSS, 13 * MSS, true, MSS);
-        assert!(!delivery.delivered(1_062_000, 13 * MSS, MSS, Newest::InOrder, 0).is_limited);
+        assert!(delivery.delivered(1_041_000, at(12 * MSS), MSS, Newest::InOrder, 0).is_limited);
+        delivery.sent(1_042_000, at(12 * MSS), at(13 * MSS), true, MSS);
+        assert!(!delivery.delivered(1_062_000, at(13 * MSS), MSS, Newest::InOrder, 0).is_limited);
     }
 
     #[test]
     fn the_newest_of_what_arrived_makes_the_sample() {
         let mut delivery = sent(10);
         // The first is lost; the fourth has arrived, out of order.
-        let latest = Latest { end: 4 * MSS, sent_at_us: 1_003_000, again: false };
-        let sample = delivery.delivered(1_023_000, 0, MSS, Newest::Of(latest), 0);
+        let latest = sent_latest(4 * MSS, 1_003_000, false);
+        let sample = delivery.delivered(1_023_000, at(0), MSS, Newest::Of(latest), 0);
         assert_eq!((sample.in_flight, sample.rtt_us), (4 * MSS, 20_000));
         // It goes again, and its acknowledgment brings what waited behind it.
         delivery.lost += u64::from(MSS);
-        delivery.sent(1_030_000, 0, MSS, false, 6 * MSS);
-        let latest = Latest { end: MSS, sent_at_us: 1_030_000, again: true };
-        let sample = delivery.delivered(1_050_000, 4 * MSS, 3 * MSS, Newest::Of(latest), 0);
+        delivery.sent(1_030_000, at(0), at(MSS), false, 6 * MSS);
+        let latest = sent_latest(MSS, 1_030_000, true);
+        let sample = delivery.delivered(1_050_000, at(4 * MSS), 3 * MSS, Newest::Of(latest), 0);
         assert_eq!((sample.in_flight, sample.rtt_us, sample.lost), (6 * MSS, 0, 0), "no round trip");
         assert_eq!(sample.delivered, 3 * u64::from(MSS));
         assert!(delivery.again.is_empty());
@@ -321,15 +340,21 @@ mod tests {
     fn what_was_sent_at_once_shares_a_record_and_there_are_only_so_many() {
         let mut delivery = Delivery::new(1_000_000);
         for index in 0..100 {
-            delivery.sent(1_000_000, index * MSS, (index + 1) * MSS, true, (index + 1) * MSS);
+            delivery.sent(1_000_000, at(index * MSS), at((index + 1) * MSS), true, (index + 1) * MSS);
         }
         // The first begins what is in flight.
         assert_eq!(delivery.sent.len(), 1);
         for index in 0..5000 {
-            delivery.sent(1_000_001 + u64::from(index), 100_000 + index, 100_001 + index, true, 200_000);
+            delivery.sent(
+                1_000_001 + u64::from(index),
+                at(100_000 + index),
+                at(100_001 + index),
+                true,
+                200_000,
+            );
         }
         assert_eq!(delivery.sent.len(), MOST);
-        let sample = delivery.delivered(1_100_000, 105_000, 105_000, Newest::InOrder, 0);
+        let sample = delivery.delivered(1_100_000, at(105_000), 105_000, Newest::InOrder, 0);
         assert!(sample.is_known && sample.in_flight == 200_000);
         assert!(delivery.sent.is_empty());
     }
@@ -337,18 +362,15 @@ mod tests {
     #[test]
     fn sequence_numbers_wrap() {
         let mut delivery = Delivery::new(0);
-        let first = u32::MAX - 1500;
+        let first = at(u32::MAX - 1500);
         for index in 0..4 {
-            let start = first.wrapping_add(index * MSS);
+            let start = first + index * MSS;
             let at = 100 + u64::from(index);
-            delivery.sent(at, start, start.wrapping_add(MSS), true, (index + 1) * MSS);
+            delivery.sent(at, start, start + MSS, true, (index + 1) * MSS);
         }
-        let latest = Latest { end: first.wrapping_add(3 * MSS), sent_at_us: 102, again: false };
+        let latest = sent_latest((first + 3 * MSS).number(), 102, false);
         assert_eq!(delivery.delivered(1000, first, MSS, Newest::Of(latest), 0).in_flight, 3 * MSS);
-        assert_eq!(
-            delivery.delivered(2000, first.wrapping_add(2 * MSS), 2 * MSS, Newest::InOrder, 0).in_flight,
-            2 * MSS
-        );
+        assert_eq!(delivery.delivered(2000, first + 2 * MSS, 2 * MSS, Newest::InOrder, 0).in_flight, 2 * MSS);
         assert_eq!(delivery.sent.len(), 2);
     }
 }

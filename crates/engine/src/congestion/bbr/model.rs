@@ -31,7 +31,7 @@ const MOST_AT_ONCE: u64 = 64 << 10;
 
 /// `BBR.state`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(super) enum Phase {
     Startup,
     Drain,
     /// ProbeBW's four.
@@ -42,7 +42,7 @@ pub(super) enum State {
     ProbeRtt,
 }
 
-impl State {
+impl Phase {
     /// In hundredths (section 5.6.1).
     const fn pacing_gain(self) -> u64 {
         match self {
@@ -75,7 +75,7 @@ impl State {
 /// What a spurious loss brings back (section 5.5.11).
 #[derive(Clone, Copy, Debug)]
 struct Undo {
-    state: State,
+    phase: Phase,
     short_bandwidth: u64,
     short_inflight: u64,
     long_inflight: u64,
@@ -90,7 +90,7 @@ pub(super) struct Model {
     pub(super) pacer: Pacer,
     /// When the flow has asked to be woken.
     pub(super) wakes_us: Option<NonZeroU64>,
-    pub(super) state: State,
+    pub(super) phase: Phase,
     /// `C.cwnd`.
     pub(super) window: u32,
     /// `C.pacing_rate`.
@@ -165,13 +165,13 @@ impl Model {
             delivery: Delivery::new(now_us),
             pacer: Pacer::default(),
             wakes_us: None,
-            state: State::Startup,
+            phase: Phase::Startup,
             window,
             rate: 0,
             initial_window: window,
             mss: first.mss,
             has_rtt: false,
-            random: now_us ^ u64::from(first.start) << 32,
+            random: now_us ^ u64::from(first.start.number()) << 32,
             max_bandwidth: Maximum::default(),
             bandwidth: 0,
             short_bandwidth: INFINITE,
@@ -211,7 +211,7 @@ impl Model {
             aggregated: 0,
             aggregation_since_us: now_us,
             undo: Undo {
-                state: State::Startup,
+                phase: Phase::Startup,
                 short_bandwidth: INFINITE,
                 short_inflight: INFINITE,
                 long_inflight: INFINITE,
@@ -226,7 +226,7 @@ impl Model {
         self.has_rtt = rtt_us > 0;
         let rtt_us = if rtt_us > 0 { u64::from(rtt_us) } else { 1000 };
         let nominal = u64::from(self.initial_window) * 1_000_000 / rtt_us;
-        self.rate = (nominal * State::Startup.pacing_gain() / 100).min(MOST_RATE);
+        self.rate = (nominal * Phase::Startup.pacing_gain() / 100).min(MOST_RATE);
     }
 
     /// Section 5.6.3: `C.send_quantum`.
@@ -238,8 +238,8 @@ impl Model {
         BbrInfo {
             bandwidth: self.bandwidth,
             min_rtt_us: self.rtt.min_us,
-            pacing_gain: self.state.pacing_gain() as u32,
-            window_gain: self.state.window_gain() as u32,
+            pacing_gain: self.phase.pacing_gain() as u32,
+            window_gain: self.phase.window_gain() as u32,
             pacing_rate: self.rate,
             delivery_rate: self.last.rate,
             is_limited: self.last.is_limited,
@@ -249,14 +249,14 @@ impl Model {
     /// Sections 5.2.2 and 4.1.2.2.
     pub(super) fn sent(&mut self, sent: &Transmission) {
         let now_us = sent.now.as_micros();
-        let bytes = sent.end.wrapping_sub(sent.start);
+        let bytes = sent.end.since(sent.start);
         if sent.in_flight <= bytes && self.delivery.is_limited() {
             // Section 5.4.1: `BBRHandleRestartFromIdle`.
             self.restarts = true;
             self.aggregation_since_us = now_us;
-            if self.state.probes_bandwidth() {
+            if self.phase.probes_bandwidth() {
                 self.set_rate(100);
-            } else if self.state == State::ProbeRtt {
+            } else if self.phase == Phase::ProbeRtt {
                 self.check_probe_rtt_done(now_us);
             }
         }
@@ -294,7 +294,7 @@ impl Model {
         self.check_probe_rtt(now_us, &sample, news.in_flight);
         self.advance_latest(&sample);
         self.bandwidth = self.max_bandwidth.value().min(self.short_bandwidth);
-        self.set_rate(self.state.pacing_gain());
+        self.set_rate(self.phase.pacing_gain());
         self.set_window(news.bytes);
     }
 
@@ -344,7 +344,7 @@ impl Model {
         if !self.loss_round_starts {
             return;
         }
-        if self.loss_in_round && !self.state.accelerates() {
+        if self.loss_in_round && !self.phase.accelerates() {
             if self.short_bandwidth == INFINITE {
                 self.short_bandwidth = self.max_bandwidth.value();
             }
@@ -355,7 +355,7 @@ impl Model {
             self.short_inflight = self.latest_inflight.max(self.short_inflight * BETA / 100);
         }
         // Startup looks at the round's losses after this.
-        if self.state != State::Startup {
+        if self.phase != Phase::Startup {
             self.ranges_lost = 0;
         }
         self.loss_in_round = false;
@@ -406,7 +406,7 @@ impl Model {
 
     /// Section 5.3.1.3: losses say that the pipe is full.
     fn check_startup_done(&mut self, sample: &Sample, has_sack: bool) {
-        if self.state != State::Startup {
+        if self.phase != Phase::Startup {
             return;
         }
         if self.loss_round_starts {
@@ -417,7 +417,7 @@ impl Model {
             self.ranges_lost = 0;
         }
         if self.was_full {
-            self.state = State::Drain;
+            self.phase = Phase::Drain;
             self.drain_since = self.rounds;
         }
     }
@@ -429,7 +429,7 @@ impl Model {
 
     /// Section 5.3.2.
     fn check_drain_done(&mut self, now_us: u64, in_flight: u32) {
-        if self.state == State::Drain
+        if self.phase == Phase::Drain
             && (u64::from(in_flight) <= self.inflight(100) || self.rounds > self.drain_since + 3)
         {
             self.start_down(now_us);
@@ -458,7 +458,7 @@ impl Model {
 
     /// `BBRQuantizationBudget` (sections 5.5.8.1 and 5.6.4.2).
     fn with_budget(&self, bytes: u64) -> u64 {
-        let more = if self.state == State::Up { 2 * u64::from(self.mss) } else { 0 };
+        let more = if self.phase == Phase::Up { 2 * u64::from(self.mss) } else { 0 };
         bytes.max(3 * u64::from(self.quantum(self.mss))).max(self.least_window()) + more
     }
 
@@ -475,7 +475,7 @@ impl Model {
     }
 
     fn probe_rtt_window(&self) -> u64 {
-        (self.bdp() * State::ProbeRtt.window_gain() / 100).max(self.least_window())
+        (self.bdp() * Phase::ProbeRtt.window_gain() / 100).max(self.least_window())
     }
 
     /// Section 5.6.2; `gain` in hundredths.
@@ -488,7 +488,7 @@ impl Model {
 
     /// Section 5.6.4.6.
     fn set_window(&mut self, acked: u32) {
-        let most = self.bdp() * self.state.window_gain() / 100 + self.aggregation.value();
+        let most = self.bdp() * self.phase.window_gain() / 100 + self.aggregation.value();
         let most = self.with_budget(most);
         let mut window = u64::from(self.window);
         if self.was_full {
@@ -497,7 +497,7 @@ impl Model {
             window += u64::from(acked);
         }
         window = window.max(self.least_window());
-        if self.state == State::ProbeRtt {
+        if self.phase == Phase::ProbeRtt {
             window = window.min(self.probe_rtt_window());
         }
         self.window = window.min(self.bound()).min(MAX_WINDOW.into()) as u32;
@@ -505,10 +505,10 @@ impl Model {
 
     /// Section 5.6.4.7.
     fn bound(&self) -> u64 {
-        let long = match self.state {
-            State::Down | State::Refill | State::Up => self.long_inflight,
-            State::Cruise | State::ProbeRtt => self.with_headroom(),
-            State::Startup | State::Drain => INFINITE,
+        let long = match self.phase {
+            Phase::Down | Phase::Refill | Phase::Up => self.long_inflight,
+            Phase::Cruise | Phase::ProbeRtt => self.with_headroom(),
+            Phase::Startup | Phase::Drain => INFINITE,
         };
         long.min(self.short_inflight).max(self.least_window())
     }

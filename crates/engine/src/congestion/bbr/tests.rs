@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::super::{Algorithm, Congestion};
-use super::model::State;
+use super::model::Phase;
 use super::*;
 use crate::recovery::Latest;
 
@@ -14,7 +14,7 @@ const RATE: u64 = 10_000_000;
 /// What is on its way: when it is acknowledged, or found lost.
 #[derive(Clone, Copy)]
 struct Packet {
-    end: u32,
+    end: Sequence,
     sent_us: u64,
     at_us: u64,
     is_lost: bool,
@@ -27,8 +27,8 @@ struct Path {
     queue: u64,
     busy_until_us: u64,
     flying: VecDeque<Packet>,
-    next: u32,
-    una: u32,
+    next: Sequence,
+    una: Sequence,
     in_flight: u32,
     /// Every so many-th is lost besides.
     loses_each: u32,
@@ -36,7 +36,7 @@ struct Path {
     delivered: u64,
     lost: u64,
     /// States, and when they began.
-    log: Vec<(u64, State)>,
+    log: Vec<(u64, Phase)>,
     most_queued_us: u64,
 }
 
@@ -53,8 +53,8 @@ impl Path {
             queue,
             busy_until_us: 0,
             flying: VecDeque::new(),
-            next: 0,
-            una: 0,
+            next: Sequence::default(),
+            una: Sequence::default(),
             in_flight: 0,
             loses_each: 0,
             count: 0,
@@ -74,7 +74,7 @@ impl Path {
     }
 
     fn send(&mut self) {
-        let (start, end) = (self.next, self.next.wrapping_add(MSS));
+        let (start, end) = (self.next, self.next + MSS);
         self.next = end;
         self.in_flight += MSS;
         bbr(&mut self.congestion).sent(&Transmission {
@@ -109,10 +109,14 @@ impl Path {
         self.in_flight -= MSS;
         if packet.is_lost {
             self.lost += u64::from(MSS);
-            let latest = Latest { end: packet.end, sent_at_us: packet.sent_us as u32, again: false };
+            let latest = Latest {
+                end: packet.end,
+                sent_at: Instant::from_micros(packet.sent_us).moment(),
+                again: false,
+            };
             bbr(&mut self.congestion).loss(0, MSS, Tick(0));
             bbr(&mut self.congestion).lost(
-                &Losses { bytes: MSS, ranges: 1, latest: Some(latest), again_after_us: None },
+                &Losses { bytes: MSS, ranges: 1, latest: Some(latest), again_after: None },
                 true,
                 now,
             );
@@ -131,9 +135,9 @@ impl Path {
             is_recovering: self.lost > 0,
             has_sack: true,
         });
-        let state = self.model().state;
-        if self.log.last().is_none_or(|&(_, last)| last != state) {
-            self.log.push((self.now_us, state));
+        let phase = self.model().phase;
+        if self.log.last().is_none_or(|&(_, last)| last != phase) {
+            self.log.push((self.now_us, phase));
         }
     }
 
@@ -161,8 +165,8 @@ impl Path {
         self.run(self.now_us + time_us);
     }
 
-    fn when(&self, state: State) -> Vec<u64> {
-        self.log.iter().filter(|&&(_, its)| its == state).map(|&(at, _)| at).collect()
+    fn when(&self, phase: Phase) -> Vec<u64> {
+        self.log.iter().filter(|&&(_, its)| its == phase).map(|&(at, _)| at).collect()
     }
 
     /// Bytes a second over the next `time_us`.
@@ -186,12 +190,12 @@ fn startup_finds_the_rate_and_drain_empties_the_queue() {
         let measured = model.max_bandwidth.value();
         assert!(measured.abs_diff(RATE) < RATE / 20, "{rtt_us} µs: {measured}");
         assert!(model.rtt.min_us.abs_diff(rtt_us as u32) < 200, "{rtt_us} µs: {}", model.rtt.min_us);
-        let order: Vec<State> = path.log.iter().take(3).map(|&(_, state)| state).collect();
+        let order: Vec<Phase> = path.log.iter().take(3).map(|&(_, phase)| phase).collect();
         if rtt_us > quanta_us {
-            assert_eq!(order, [State::Startup, State::Drain, State::Cruise], "{rtt_us} µs");
+            assert_eq!(order, [Phase::Startup, Phase::Drain, Phase::Cruise], "{rtt_us} µs");
         } else {
             // That much may always be in flight.
-            assert_eq!(order[..2], [State::Startup, State::Cruise], "{rtt_us} µs");
+            assert_eq!(order[..2], [Phase::Startup, Phase::Cruise], "{rtt_us} µs");
         }
         // Two products in flight: one of them queues, and no more than the quanta besides.
         let bound_us = rtt_us + quanta_us;
@@ -220,16 +224,16 @@ fn bandwidth_is_probed_by_rounds_on_short_paths_and_by_the_clock_on_long_ones() 
         // From where the clock starts to the next probe.
         let mut since_us = None;
         let mut waits = Vec::new();
-        let mut last = State::Startup;
-        for &(at_us, state) in &path.log {
-            match state {
-                State::Down => since_us = Some(at_us),
-                State::Cruise if last == State::ProbeRtt => since_us = Some(at_us),
-                State::ProbeRtt => since_us = None,
-                State::Refill => waits.extend(since_us.map(|since_us| at_us - since_us)),
+        let mut last = Phase::Startup;
+        for &(at_us, phase) in &path.log {
+            match phase {
+                Phase::Down => since_us = Some(at_us),
+                Phase::Cruise if last == Phase::ProbeRtt => since_us = Some(at_us),
+                Phase::ProbeRtt => since_us = None,
+                Phase::Refill => waits.extend(since_us.map(|since_us| at_us - since_us)),
                 _ => {}
             }
-            last = state;
+            last = phase;
         }
         assert!(waits.len() >= 4, "{rtt_us} µs: {waits:?}");
         assert!(waits.iter().all(|wait| (least_us..most_us).contains(wait)), "{rtt_us} µs: {waits:?}");
@@ -240,20 +244,20 @@ fn bandwidth_is_probed_by_rounds_on_short_paths_and_by_the_clock_on_long_ones() 
 fn the_round_trip_is_looked_for_every_five_seconds_with_half_a_product() {
     let mut path = Path::new(20_000, DEEP);
     path.run_for(16_000_000);
-    let looks = path.when(State::ProbeRtt);
+    let looks = path.when(Phase::ProbeRtt);
     assert!((2..=3).contains(&looks.len()), "{looks:?}");
     assert!(looks[0] - 1_000_000 >= 5_000_000);
-    let after: Vec<(u64, State)> =
-        path.log.iter().copied().skip_while(|&(_, state)| state != State::ProbeRtt).take(2).collect();
+    let after: Vec<(u64, Phase)> =
+        path.log.iter().copied().skip_while(|&(_, phase)| phase != Phase::ProbeRtt).take(2).collect();
     let lasted = after[1].0 - after[0].0;
     assert!((200_000..320_000).contains(&lasted), "{lasted} µs");
-    assert_eq!(after[1].1, State::Cruise);
+    assert_eq!(after[1].1, Phase::Cruise);
     // In the middle of another one.
-    while path.model().state != State::ProbeRtt {
+    while path.model().phase != Phase::ProbeRtt {
         path.run_for(10_000);
     }
     path.run_for(100_000);
-    assert_eq!(path.model().state, State::ProbeRtt);
+    assert_eq!(path.model().phase, Phase::ProbeRtt);
     let half = path.product() / 2;
     assert!(u64::from(path.congestion.window()) <= half * 11 / 10, "{} of {half}", path.congestion.window());
 }
@@ -282,7 +286,7 @@ fn a_program_that_sends_little_does_not_make_the_path_slow() {
         path.arrive(true);
         path.now_us += 10_000;
     }
-    assert_eq!(path.model().state, State::Startup);
+    assert_eq!(path.model().phase, Phase::Startup);
     assert!(!path.model().was_full);
 }
 
@@ -311,7 +315,7 @@ fn a_shallow_queue_bounds_what_is_in_flight() {
 #[test]
 fn a_round_with_losses_lowers_the_short_term_to_seven_tenths_at_most_and_a_probe_forgets_it() {
     let mut path = Path::new(20_000, DEEP);
-    while path.log.last().is_none_or(|&(_, state)| state != State::Cruise) {
+    while path.log.last().is_none_or(|&(_, phase)| phase != Phase::Cruise) {
         path.run_for(1_000);
     }
     let known = path.model().max_bandwidth.value();
@@ -320,8 +324,8 @@ fn a_round_with_losses_lowers_the_short_term_to_seven_tenths_at_most_and_a_probe
     path.loses_each = 0;
     let short = path.model().short_bandwidth;
     assert!(short >= known * 34 / 100 && short < known, "{short} of {known}");
-    let probes = path.when(State::Refill).len();
-    while path.when(State::Refill).len() == probes {
+    let probes = path.when(Phase::Refill).len();
+    while path.when(Phase::Refill).len() == probes {
         path.run_for(1_000);
     }
     assert_eq!(path.model().short_bandwidth, u64::MAX);
@@ -345,18 +349,18 @@ fn a_timeout_leaves_one_segment_and_the_window_comes_back() {
 #[test]
 fn what_was_no_loss_is_taken_back() {
     let mut path = Path::new(20_000, DEEP);
-    while path.log.last().is_none_or(|&(_, state)| state != State::Up) {
+    while path.log.last().is_none_or(|&(_, phase)| phase != Phase::Up) {
         path.run_for(1_000);
     }
     let (window, in_flight) = (path.congestion.window(), path.in_flight);
     bbr(&mut path.congestion).loss(window, MSS, Tick(0));
     let losses = Losses { bytes: in_flight / 2, ranges: 1, ..Losses::default() };
     bbr(&mut path.congestion).lost(&losses, true, Instant::from_micros(path.now_us));
-    assert_eq!(path.model().state, State::Down, "the probe has failed");
+    assert_eq!(path.model().phase, Phase::Down, "the probe has failed");
     assert!(path.model().long_inflight < u64::MAX);
     path.run_for(10_000);
     bbr(&mut path.congestion).undo();
-    assert_eq!(path.model().state, State::Up);
+    assert_eq!(path.model().phase, Phase::Up);
     assert_eq!(path.model().long_inflight, u64::MAX);
     assert!(path.congestion.window() >= window);
 }
@@ -365,13 +369,13 @@ fn what_was_no_loss_is_taken_back() {
 fn a_mark_ends_startup_and_slows_down_a_flow_that_cruises() {
     let mut path = Path::new(20_000, DEEP);
     path.run_for(60_000);
-    assert_eq!(path.model().state, State::Startup);
+    assert_eq!(path.model().phase, Phase::Startup);
     bbr(&mut path.congestion).marked(Instant::from_micros(path.now_us));
     path.run_for(20_000);
-    assert_ne!(path.model().state, State::Startup);
+    assert_ne!(path.model().phase, Phase::Startup);
     assert!(path.model().long_inflight < u64::MAX);
     let mut path = Path::new(20_000, DEEP);
-    while path.log.last().is_none_or(|&(_, state)| state != State::Cruise) {
+    while path.log.last().is_none_or(|&(_, phase)| phase != Phase::Cruise) {
         path.run_for(1_000);
     }
     bbr(&mut path.congestion).marked(Instant::from_micros(path.now_us));
@@ -395,13 +399,13 @@ fn no_input_makes_a_window_of_nothing_or_without_end() {
             now_us += u64::from(random() >> 8);
             let now = Instant::from_micros(now_us);
             let mss = random() % 9000 + 1;
-            let (start, una, bytes) = (random(), random(), random());
+            let (start, una, bytes) = (Sequence::new(random()), Sequence::new(random()), random());
             let mut bbr = congestion.bbr_mut().unwrap();
             match random() % 8 {
                 0 | 1 => bbr.sent(&Transmission {
                     now,
                     start,
-                    end: start.wrapping_add(bytes),
+                    end: start + bytes,
                     is_new: random() % 2 == 0,
                     in_flight: random(),
                     mss,

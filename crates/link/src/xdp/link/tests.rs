@@ -216,7 +216,7 @@ fn link(layout: PoolLayout, queue: Queue, transmit: Ring<XdpDesc>, packet_socket
 }
 
 /// A link, its kernel, and what was sent and has arrived of each flow.
-struct Drive {
+struct Run {
     link: XdpLink,
     kernel: Rc<RefCell<Kernel>>,
     random: Random,
@@ -227,8 +227,8 @@ struct Drive {
     _rings: (HeapRing<XdpDesc>, HeapRing<u64>, HeapRing<XdpDesc>, HeapRing<u64>),
 }
 
-impl Drive {
-    fn new(seed: u64) -> Drive {
+impl Run {
+    fn new(seed: u64) -> Run {
         let mut random = Random(seed);
         let layout = PoolLayout {
             rx_frames: RX_FRAMES,
@@ -289,7 +289,7 @@ impl Drive {
         let kernel = Rc::new(RefCell::new(kernel));
         let kicked = Rc::clone(&kernel);
         pretended::kicks_with(move || kicked.borrow_mut().kick());
-        Drive {
+        Run {
             link,
             kernel,
             random,
@@ -426,13 +426,13 @@ impl Drive {
 }
 
 /// Many seeds, the first of which may be given; what happened in all of them together.
-fn drive(steps: impl Fn(&mut Drive)) -> (Counters, packet::Counters) {
+fn drive(steps: impl Fn(&mut Run)) -> (Counters, packet::Counters) {
     let first = seed(1);
     let (mut all, mut long) = (Counters::default(), packet::Counters::default());
     for seed in first..first + SEEDS {
         // In the output of a seed that fails, the last one.
         println!("seed {seed}");
-        let mut drive = Drive::new(seed);
+        let mut drive = Run::new(seed);
         steps(&mut drive);
         drive.end();
         let (counters, of_long) = (*drive.link.counters(), drive.link.long_frame_counters());

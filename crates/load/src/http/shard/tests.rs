@@ -137,7 +137,7 @@ impl Case {
         let mut engine = Engine::new(config(CLIENT_MAC, CLIENT)).unwrap();
         engine.set_neighbor(SERVER, SERVER_MAC);
         // No kernel stands beside the server: it refuses by itself.
-        let mut server = Engine::new(Config { arp: true, ..config(SERVER_MAC, SERVER) }).unwrap();
+        let mut server = Engine::new(Config { alone: true, ..config(SERVER_MAC, SERVER) }).unwrap();
         server.set_neighbor(CLIENT, CLIENT_MAC);
         let request = settings.request(&settings.targets[0], settings.close);
         let listens = manner.is_some();

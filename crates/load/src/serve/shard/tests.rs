@@ -24,7 +24,7 @@ const TIMEOUT_MS: u32 = 500;
 
 /// One client's connection, as it came out.
 #[derive(Default, Clone)]
-struct Seen {
+struct Heard {
     received: Vec<u8>,
     closed: bool,
     failed: Option<Failure>,
@@ -35,7 +35,7 @@ struct Clients {
     request: Vec<u8>,
     /// Takes no byte out of the receive window.
     deaf: bool,
-    seen: Vec<Seen>,
+    seen: Vec<Heard>,
     connected: Vec<FlowId>,
 }
 
@@ -63,7 +63,7 @@ impl Owner for Clients {
 fn server_with(end: End, site: Site) -> Shard<End> {
     // No kernel stands beside it: it refuses by itself.
     let config =
-        Config { arp: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
+        Config { alone: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
     let mut engine = Engine::new(config).unwrap();
     engine.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap();
     let stack = Stack { engine, wire: end, local: SERVER.into(), ports: Ports::none(), epoch_ns: 0 };
@@ -118,7 +118,7 @@ impl Case {
             let local = SocketAddr::new(CLIENT.into(), 10_000 + self.flows.len() as u16 + port);
             let now = Instant::from_micros(self.now_ns / 1000);
             let flow = self.engine.connect(now, local, SocketAddr::new(SERVER.into(), 80)).unwrap();
-            self.clients.seen.resize(self.clients.seen.len().max(flow.index() + 1), Seen::default());
+            self.clients.seen.resize(self.clients.seen.len().max(flow.index() + 1), Heard::default());
             self.flows.push(flow);
         }
     }
@@ -148,7 +148,7 @@ impl Case {
         self.shard.service.site.counts
     }
 
-    fn seen(&self) -> impl Iterator<Item = &Seen> {
+    fn seen(&self) -> impl Iterator<Item = &Heard> {
         self.flows.iter().map(|flow| &self.clients.seen[flow.index()])
     }
 

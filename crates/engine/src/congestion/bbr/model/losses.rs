@@ -1,7 +1,7 @@
 //! What losses and marks do to the model (sections 5.5.10, 5.5.11 and 5.6.4.4).
 
 use super::super::delivery::Record;
-use super::{BETA, Model, State, Undo};
+use super::{BETA, Model, Phase, Undo};
 use crate::recovery::Losses;
 
 /// `BBR.LossThresh`: percent of what was in flight that may be lost in a round trip.
@@ -38,7 +38,7 @@ impl Model {
         if !is_limited {
             self.long_inflight = in_flight.max(self.target() * BETA / 100);
         }
-        if self.state == State::Up {
+        if self.phase == Phase::Up {
             self.start_down(now_us);
         }
     }
@@ -47,7 +47,7 @@ impl Model {
     pub(in crate::congestion::bbr) fn marked(&mut self, now_us: u64) {
         self.enter_recovery();
         self.note_loss();
-        if self.state == State::Startup {
+        if self.phase == Phase::Startup {
             self.leave_startup_lossy();
         } else if self.is_probed {
             self.too_much(now_us, self.last.in_flight.into(), self.last.is_limited);
@@ -56,7 +56,7 @@ impl Model {
 
     fn save_state(&mut self) {
         self.undo = Undo {
-            state: self.state,
+            phase: self.phase,
             short_bandwidth: self.short_bandwidth,
             short_inflight: self.short_inflight,
             long_inflight: self.long_inflight,
@@ -65,7 +65,7 @@ impl Model {
 
     /// Section 5.6.4.4.
     pub(super) fn save_window(&mut self) {
-        let is_normal = !self.is_recovering && self.state != State::ProbeRtt;
+        let is_normal = !self.is_recovering && self.phase != Phase::ProbeRtt;
         self.prior_window = if is_normal { self.window } else { self.prior_window.max(self.window) };
     }
 
@@ -98,13 +98,13 @@ impl Model {
         self.short_bandwidth = self.short_bandwidth.max(undo.short_bandwidth);
         self.short_inflight = self.short_inflight.max(undo.short_inflight);
         self.long_inflight = self.long_inflight.max(undo.long_inflight);
-        if self.state != State::ProbeRtt && self.state != undo.state {
-            match undo.state {
-                State::Startup => {
-                    self.state = State::Startup;
+        if self.phase != Phase::ProbeRtt && self.phase != undo.phase {
+            match undo.phase {
+                Phase::Startup => {
+                    self.phase = Phase::Startup;
                     self.was_full = false;
                 }
-                State::Up => self.start_up(),
+                Phase::Up => self.start_up(),
                 _ => {}
             }
         }

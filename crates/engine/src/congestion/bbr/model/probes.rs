@@ -1,7 +1,7 @@
 //! The states of a path that is known: probes for more bandwidth (section 5.3.3), and for the round trip of an empty queue (5.3.4).
 
 use super::losses::is_too_much;
-use super::{Delivered, INFINITE, Model, Sample, State};
+use super::{Delivered, INFINITE, Model, Phase, Sample};
 
 /// `BBR.ProbeRTTDuration`.
 const PROBE_RTT_US: u64 = 200_000;
@@ -19,7 +19,7 @@ impl Model {
         self.cycle_since_us = now_us;
         self.probe_ends = true;
         self.start_round();
-        self.state = State::Down;
+        self.phase = Phase::Down;
     }
 
     fn start_refill(&mut self) {
@@ -27,14 +27,14 @@ impl Model {
         (self.up_rounds, self.up_acked) = (0, 0);
         self.probe_ends = false;
         self.start_round();
-        self.state = State::Refill;
+        self.phase = Phase::Refill;
     }
 
     pub(super) fn start_up(&mut self) {
         self.probe_ends = false;
         self.start_round();
         self.reset_full(self.last.rate);
-        self.state = State::Up;
+        self.phase = Phase::Up;
         self.raise_slope();
     }
 
@@ -58,15 +58,15 @@ impl Model {
             return;
         }
         self.adapt_long_term(sample, news, is_window_limited);
-        let state = self.state;
-        match state {
-            State::Down | State::Cruise if self.is_time_to_probe(now_us) => self.start_refill(),
-            State::Down if self.is_time_to_cruise(news.in_flight) => self.state = State::Cruise,
-            State::Refill if self.round_starts => {
+        let phase = self.phase;
+        match phase {
+            Phase::Down | Phase::Cruise if self.is_time_to_probe(now_us) => self.start_refill(),
+            Phase::Down if self.is_time_to_cruise(news.in_flight) => self.phase = Phase::Cruise,
+            Phase::Refill if self.round_starts => {
                 self.is_probed = true;
                 self.start_up();
             }
-            State::Up if self.is_time_to_go_down(is_window_limited) => self.start_down(now_us),
+            Phase::Up if self.is_time_to_go_down(is_window_limited) => self.start_down(now_us),
             _ => {}
         }
     }
@@ -96,7 +96,7 @@ impl Model {
         if self.probe_ends && self.round_starts {
             // All that was sent in the probe has been answered (as Linux's later versions; the draft does not say).
             (self.probe_ends, self.is_probed) = (false, false);
-            if self.state.probes_bandwidth() && !sample.is_limited {
+            if self.phase.probes_bandwidth() && !sample.is_limited {
                 self.max_bandwidth.advance();
             }
         }
@@ -107,7 +107,7 @@ impl Model {
             return;
         }
         self.long_inflight = self.long_inflight.max(sample.in_flight.into());
-        if self.state == State::Up {
+        if self.phase == Phase::Up {
             self.raise_long_term(news.bytes, is_window_limited);
         }
     }
@@ -132,14 +132,14 @@ impl Model {
     /// Section 5.3.4.3.
     pub(super) fn check_probe_rtt(&mut self, now_us: u64, sample: &Sample, in_flight: u32) {
         let is_due = self.rtt.update(now_us, sample.rtt_us);
-        if self.state != State::ProbeRtt && is_due && !self.restarts {
+        if self.phase != Phase::ProbeRtt && is_due && !self.restarts {
             self.save_window();
-            self.state = State::ProbeRtt;
+            self.phase = Phase::ProbeRtt;
             self.probe_rtt_until_us = None;
             self.probe_ends = true;
             self.start_round();
         }
-        if self.state == State::ProbeRtt {
+        if self.phase == Phase::ProbeRtt {
             self.handle_probe_rtt(now_us, in_flight);
         }
         if sample.delivered > 0 {
@@ -174,9 +174,9 @@ impl Model {
         self.reset_short_term();
         if self.was_full {
             self.start_down(now_us);
-            self.state = State::Cruise;
+            self.phase = Phase::Cruise;
         } else {
-            self.state = State::Startup;
+            self.phase = Phase::Startup;
         }
     }
 }

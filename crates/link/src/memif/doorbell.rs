@@ -4,53 +4,53 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 
-use super::Keeper;
+use super::Registry;
 use crate::Error;
 
-/// A descriptor that the keeper watches over.
+/// A descriptor that the registry watches over.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct Registered {
     descriptor: OwnedFd,
-    keeper: Keeper,
+    registry: Registry,
 }
 
 /// Nobody watches.
-const NOBODY: Keeper = Keeper { adopt: |descriptor| descriptor, release: |_| {} };
+const NOBODY: Registry = Registry { adopt: |descriptor| descriptor, release: |_| {} };
 
-impl Kept {
-    /// As [`Kept::new`], where there may be no keeper.
-    pub(super) fn by(keeper: Option<Keeper>, descriptor: OwnedFd) -> Kept {
-        Kept::new(descriptor, keeper.unwrap_or(NOBODY))
+impl Registered {
+    /// As [`Registered::new`], where there may be no registry.
+    pub(super) fn by(registry: Option<Registry>, descriptor: OwnedFd) -> Registered {
+        Registered::new(descriptor, registry.unwrap_or(NOBODY))
     }
 
-    pub(crate) fn new(descriptor: OwnedFd, keeper: Keeper) -> Kept {
-        Kept { descriptor: (keeper.adopt)(descriptor), keeper }
+    pub(crate) fn new(descriptor: OwnedFd, registry: Registry) -> Registered {
+        Registered { descriptor: (registry.adopt)(descriptor), registry }
     }
 }
 
-impl AsFd for Kept {
+impl AsFd for Registered {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
     }
 }
 
-impl Drop for Kept {
+impl Drop for Registered {
     fn drop(&mut self) {
-        (self.keeper.release)(self.descriptor.as_fd());
+        (self.registry.release)(self.descriptor.as_fd());
     }
 }
 
 /// A descriptor that is readable while one of those is that it rings for.
 #[derive(Debug)]
-pub(super) struct Bell(Kept);
+pub(super) struct Doorbell(Registered);
 
-impl Bell {
+impl Doorbell {
     /// # Errors
     /// What the kernel said.
-    pub(super) fn new(keeper: Keeper) -> Result<Bell, Error> {
+    pub(super) fn new(registry: Registry) -> Result<Doorbell, Error> {
         let set = epoll::create(epoll::CreateFlags::CLOEXEC);
         let set = set.map_err(|errno| Error::system("epoll_create1", errno))?;
-        Ok(Bell(Kept::new(set, keeper)))
+        Ok(Doorbell(Registered::new(set, registry)))
     }
 
     /// It rings for this one, from now on if it did not before.
@@ -64,7 +64,7 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
 
-use super::bell::Bell;
-use super::{Address, Connection, Hub, Keeper, Listener, MemifLink, Settings};
+use super::doorbell::Doorbell;
+use super::{Address, Connection, Hub, Listener, MemifLink, Registry, Settings};
 use crate::{Each, Error, Gone, Link, each_of};
 
 /// Calls of `receive` that find nothing before the socket is asked for new clients: less than a millisecond.
@@ -26,12 +26,12 @@ const ACK: u8 = 0x10;
 /// Who has the fewest clients accepts the next one, by leaving the others to wait a little. A stack that does not listen (any
 /// more) accepts none, and leaves SYNs unanswered: the client sends them again, to whoever it is connected to then.
 #[derive(Debug)]
-pub struct Station {
+pub struct MemifPort {
     hub: Hub,
     listener: Listener,
     /// All that ends a sleep.
-    bell: Bell,
-    keeper: Keeper,
+    doorbell: Doorbell,
+    registry: Registry,
     accepting: bool,
     /// There may be a client.
     rang: bool,
@@ -40,19 +40,19 @@ pub struct Station {
     wanted_since: Option<Instant>,
 }
 
-impl Station {
+impl MemifPort {
     /// Joins the processes that accept at `socket`.
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn join(socket: OwnedFd, address: &Address, keeper: Keeper) -> Result<Station, Error> {
-        let bell = Bell::new(keeper)?;
-        let listener = Listener::adopt((keeper.adopt)(socket), address, Settings::default());
-        Ok(Station {
+    pub fn join(socket: OwnedFd, address: &Address, registry: Registry) -> Result<MemifPort, Error> {
+        let doorbell = Doorbell::new(registry)?;
+        let listener = Listener::adopt((registry.adopt)(socket), address, Settings::default());
+        Ok(MemifPort {
             hub: Hub::default(),
             listener,
-            bell,
-            keeper,
+            doorbell,
+            registry,
             accepting: false,
             rang: false,
             empty_receives: 0,
@@ -92,18 +92,18 @@ impl Station {
     /// A client whose rings make no sense is dropped, and so hears that it is over.
     fn attach(&mut self, connection: Connection) {
         for pair in connection.pairs {
-            let Ok(link) = MemifLink::open_kept(pair, Some(self.keeper)) else { return };
+            let Ok(link) = MemifLink::open_registered(pair, Some(self.registry)) else { return };
             for descriptor in link.descriptors() {
-                self.bell.ring_for(descriptor);
+                self.doorbell.ring_for(descriptor);
             }
             self.hub.attach(link);
         }
     }
 }
 
-impl Drop for Station {
+impl Drop for MemifPort {
     fn drop(&mut self) {
-        (self.keeper.release)(self.listener.socket());
+        (self.registry.release)(self.listener.socket());
     }
 }
 
@@ -119,7 +119,7 @@ fn is_syn(frame: &[u8]) -> bool {
     segment.and_then(|segment| segment.get(13)).is_some_and(|flags| flags & (SYN | ACK) == SYN)
 }
 
-impl Link for Station {
+impl Link for MemifPort {
     /// As [`Hub::receive`], and looks for new clients now and then.
     #[inline]
     fn receive(&mut self, budget: usize, mut each: impl FnMut(&[u8])) -> usize {
@@ -153,7 +153,7 @@ impl Link for Station {
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        core::iter::once(self.bell.as_fd())
+        core::iter::once(self.doorbell.as_fd())
     }
 
     fn rang(&mut self) {
@@ -176,9 +176,9 @@ impl Link for Station {
         self.accepting = accepting;
         let socket = self.listener.socket();
         if accepting {
-            self.bell.ring_for(socket);
+            self.doorbell.ring_for(socket);
         } else {
-            self.bell.ring_no_more_for(socket);
+            self.doorbell.ring_no_more_for(socket);
         }
     }
 
@@ -188,7 +188,7 @@ impl Link for Station {
     }
 }
 
-impl FrameSink for Station {
+impl FrameSink for MemifPort {
     #[inline]
     fn frame(&mut self) -> Option<&mut [u8]> {
         self.hub.frame()

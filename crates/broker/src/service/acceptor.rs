@@ -76,7 +76,7 @@ impl Silent {
 
 /// Lets connections in, and keeps those that are silent, the longest silent first.
 #[derive(Debug)]
-pub(crate) struct Door {
+pub(crate) struct Acceptor {
     pub(crate) sockets: Sockets,
     pub(crate) silent: Vec<Silent>,
     /// Users that have shown a secret.
@@ -92,12 +92,12 @@ pub(crate) struct Door {
     pub(crate) refused: u64,
 }
 
-impl Door {
-    pub(crate) fn new(sockets: Sockets) -> Door {
+impl Acceptor {
+    pub(crate) fn new(sockets: Sockets) -> Acceptor {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(DESCRIPTORS);
         // Each with its process's.
         let room = limit.saturating_sub(OTHER_DESCRIPTORS.min(limit / 2)) / 2;
-        Door {
+        Acceptor {
             spare: fcntl_dupfd_cloexec(&sockets.listener, 3).ok(),
             sockets,
             silent: Vec::new(),
