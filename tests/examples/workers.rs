@@ -14,7 +14,8 @@ use overfly_tests::measured::{Link, Measured, Program, Rounds};
 use overfly_tests::overfly;
 use serde_json::Value;
 
-const USAGE: &str = "usage: cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
+const USAGE: &str =
+    "usage: cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
 /// A worker that has nothing to do sleeps at once: the time is the generator's, and no processor time of the worker.
 const OPTIONS: &[(&str, &str)] = &[("EF_POLL_USEC", "0")];
 const A_STACK_EACH: &[(&str, &str)] = &[("EF_POLL_USEC", "0"), ("EF_STACK_PER_THREAD", "1")];
@@ -94,7 +95,9 @@ fn parse(words: Vec<String>) -> Option<(Vec<Program>, Vec<Link>, Rounds)> {
     let mut programs = Vec::new();
     let mut links = Link::ALL.to_vec();
     let mut words = words.into_iter().peekable();
-    while let Some(program) = words.peek().and_then(|word| Program::ALL.into_iter().find(|its| its.name() == word)) {
+    while let Some(program) =
+        words.peek().and_then(|word| Program::ALL.into_iter().find(|its| its.name() == word))
+    {
         programs.push(program);
         words.next();
     }
@@ -122,8 +125,11 @@ fn compare(program: Program, link: Link, close: bool, rounds: Rounds) {
     let apart = median(runs[0].iter().map(|run| run.per_s));
     for (way, its) in ways.iter().zip(&runs) {
         let per_s = median(its.iter().map(|run| run.per_s));
-        let points: Vec<String> =
-            runs[0].iter().zip(its).map(|(one, other)| format!("{:.2}", 2.0 * other.per_s / one.per_s)).collect();
+        let points: Vec<String> = runs[0]
+            .iter()
+            .zip(its)
+            .map(|(one, other)| format!("{:.2}", 2.0 * other.per_s / one.per_s))
+            .collect();
         println!(
             "| {} | {} | {} | {} | {per_s:.0} | {:.2} | {:.2} | {} |",
             program.name(),

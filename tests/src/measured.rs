@@ -223,9 +223,10 @@ impl<'a> Measured<'a> {
         let mut found = Vec::new();
         eventually("the server has its workers", || {
             found = titled(server.id(), program.title());
-            if found.is_empty() && std::fs::read(format!("/proc/{}/cmdline", server.id())).is_ok_and(
-                |line| line.starts_with(program.title().as_bytes()),
-            ) {
+            if found.is_empty()
+                && std::fs::read(format!("/proc/{}/cmdline", server.id()))
+                    .is_ok_and(|line| line.starts_with(program.title().as_bytes()))
+            {
                 found = vec![server.id()];
             }
             found.len() == processes

@@ -26,7 +26,8 @@ impl Engine {
             Flags::NO_NEXT_HOP,
         ];
         let flow = self.flows.at(flow.0);
-        let repairs = flow.extra.as_ref().is_some_and(|its| its.reassembly.is_some() || its.recovery.is_some());
+        let repairs =
+            flow.extra.as_ref().is_some_and(|its| its.reassembly.is_some() || its.recovery.is_some());
         matches!(flow.state, State::Established | State::CloseWait)
             && flow.flags.has(Flags::IN_TABLE)
             && !flow.flags.has_any(&ELSEWHERE)

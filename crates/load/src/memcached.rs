@@ -129,7 +129,11 @@ impl Parser {
             (State::EndOrError, b'N') => State::End(2),
             (State::Word(there), _) if byte == VALUE[usize::from(there)] => {
                 self.status = 200;
-                if usize::from(there) + 1 == VALUE.len() { State::KeyAndFlags(0) } else { State::Word(there + 1) }
+                if usize::from(there) + 1 == VALUE.len() {
+                    State::KeyAndFlags(0)
+                } else {
+                    State::Word(there + 1)
+                }
             }
             (State::Kind | State::EndOrError | State::Word(_), _) => return Err(Malformed::StatusLine),
             (State::KeyAndFlags(_), b'\r' | b'\n') => return Err(Malformed::ContentLength),

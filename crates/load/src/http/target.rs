@@ -62,8 +62,7 @@ impl Target {
     /// [`Error::Usage`] for anything else.
     pub fn parse(url: &str) -> Result<Target, Error> {
         let wrong = |expected: &str| Error::usage("URL", url, expected);
-        const SHAPE: &str =
-            "http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH], redis://HOST[:PORT]/KEY or memcached://HOST[:PORT]/KEY";
+        const SHAPE: &str = "http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH], redis://HOST[:PORT]/KEY or memcached://HOST[:PORT]/KEY";
         let found = Scheme::ALL.into_iter().find(|(start, _)| starts_with_ignoring_case(url, start));
         let Some((start, scheme)) = found else {
             return Err(wrong(SHAPE));

@@ -40,11 +40,19 @@ struct Watched {
 
 /// The calling thread reads from a connection whose context it holds. `None`: the connection has moved, or may: it must be looked up again.
 #[inline]
-pub(crate) fn served(guard: Guard<'static, Process>, id: SocketId, descriptor: i32) -> Option<Guard<'static, Process>> {
+pub(crate) fn served(
+    guard: Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+) -> Option<Guard<'static, Process>> {
     if contexts::connections_follow() { follow(guard, id, descriptor) } else { Some(guard) }
 }
 
-fn follow(mut guard: Guard<'static, Process>, id: SocketId, descriptor: i32) -> Option<Guard<'static, Process>> {
+fn follow(
+    mut guard: Guard<'static, Process>,
+    id: SocketId,
+    descriptor: i32,
+) -> Option<Guard<'static, Process>> {
     let socket = guard.stack.socket_mut(id);
     if socket.settled || !socket.passive || socket.side != Side::Network {
         return Some(guard);
@@ -141,7 +149,10 @@ fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i
     if here.stack.put_in(now(), reserved, moving).is_err() {
         unreachable!("it was seen that there is room, and the lock was held since");
     }
-    here.stack.socket_mut(reserved).settled = true;
+    let socket = here.stack.socket_mut(reserved);
+    socket.settled = true;
+    // Who accepts is another context, which could not use the descriptor once this is closed.
+    socket.customized = true;
     table::enter(descriptor, Entry::Socket(reserved));
     for Watched { set, epoll, descriptor, events, data, disabled } in watched {
         here.know_set(set, epoll);
@@ -161,8 +172,7 @@ fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i
 /// Whether frames can be steered from the one to the other.
 fn are_neighbors(there: &Process, here: &Process) -> bool {
     let carries = |process: &Process| {
-        process.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces)
-            && !process.is_away()
+        process.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces) && !process.is_away()
     };
     carries(there) && carries(here) && there.interface_index == here.interface_index
 }
@@ -208,7 +218,8 @@ impl Process {
 
     /// If a set has no socket of this context any more, it does not concern it: its descriptors leave the kernel's set.
     fn leave_set(&mut self, set: SetId) {
-        if self.stack.has_interests(set) || self.sleepers.any_in(set) || !sets::shared(set).part(self.context) {
+        if self.stack.has_interests(set) || self.sleepers.any_in(set) || !sets::shared(set).part(self.context)
+        {
             return;
         }
         self.unprepare(set);

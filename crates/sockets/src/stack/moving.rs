@@ -27,7 +27,11 @@ impl<T: Link> Stack<T> {
             && socket.side == Side::Network
             && socket.passive
             && (socket.references, socket.holders) == (1, 0)
-            && !(socket.awaited || socket.queued || socket.shared || socket.wants_kernel || socket.disconnected)
+            && !(socket.awaited
+                || socket.queued
+                || socket.shared
+                || socket.wants_kernel
+                || socket.disconnected)
             && socket.later.is_none()
             && socket.error.is_none()
             && socket.reads_of_several.is_none()

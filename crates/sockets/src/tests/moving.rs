@@ -73,7 +73,8 @@ impl Fork {
             self.distribute();
             self.stacks.iter_mut().for_each(|stack| _ = stack.pump(self.now));
             self.client.pump(self.now);
-            if [&self.there, &self.to[0], &self.to[1], &self.back].iter().all(|wire| wire.borrow().is_empty()) {
+            if [&self.there, &self.to[0], &self.to[1], &self.back].iter().all(|wire| wire.borrow().is_empty())
+            {
                 return;
             }
         }
@@ -99,7 +100,8 @@ impl Fork {
         if takes_all {
             here.pump(self.now);
         }
-        let Some(moving) = Some(()).filter(|()| here.may_move(id, there)).and_then(|()| here.take_out(id)) else {
+        let Some(moving) = Some(()).filter(|()| here.may_move(id, there)).and_then(|()| here.take_out(id))
+        else {
             there.unreserve(reserved);
             self.steering.insert(port, from);
             return None;
@@ -205,14 +207,23 @@ fn every_byte_is_right_whichever_stack_has_the_connection() {
                     talk.server = server;
                     talk.moves += 1;
                 }
-                take(seed, (&mut fork.stacks[talk.server.context()], talk.server), &mut talk.questions, question);
+                take(
+                    seed,
+                    (&mut fork.stacks[talk.server.context()], talk.server),
+                    &mut talk.questions,
+                    question,
+                );
                 take(seed, (&mut fork.client, talk.client), &mut talk.answers, answer);
             }
             if random.chance(200) {
                 fork.wait();
             }
             rounds += 1;
-            assert!(rounds < 100_000, "seed {seed}: {:?}", talks.iter().map(|talk| (talk.questions, talk.answers)).collect::<Vec<_>>());
+            assert!(
+                rounds < 100_000,
+                "seed {seed}: {:?}",
+                talks.iter().map(|talk| (talk.questions, talk.answers)).collect::<Vec<_>>()
+            );
         }
         // They end as others do, and leave nothing.
         for talk in &talks {
@@ -238,7 +249,9 @@ fn all_that_a_connection_is_goes_along() {
     let port = 40_000;
     let client = fork.client.open(7, false, true).unwrap();
     let local = SocketAddr::new(CLIENT.into(), port);
-    fork.client.connect(fork.now, Side::Network, client, local, SERVER, SERVER_MAC, Settings::DEFAULT).unwrap();
+    fork.client
+        .connect(fork.now, Side::Network, client, local, SERVER, SERVER_MAC, Settings::DEFAULT)
+        .unwrap();
     fork.settle();
     let server = fork.stacks[0].accept(fork.listener, 100, true).unwrap();
     fork.stacks[0].change(server, |settings| settings.no_delay = true);
