@@ -117,7 +117,7 @@ impl FrameSink for Outbox {
 /// The engine's end, and the link; Mb/s of payload that the receiver got. `received`: by the kernel.
 fn drive(mut tap: Tap, sender: Sender, path: Path, seed: u64, received: &AtomicU64) -> f64 {
     let mut config = Config::new(tap.mac, SERVER, 16);
-    config.arp = true;
+    config.alone = true;
     config.congestion = Algorithm::Bbr;
     config.receive_window = 4 << 20;
     config.initial_receive_window = 4 << 20;
