@@ -4,7 +4,6 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-
 use super::doorbell::Doorbell;
 use super::{Address, Connection, Hub, Listener, MemifLink, Registry, Settings};
 use crate::{Each, Error, Gone, Link, each_of};

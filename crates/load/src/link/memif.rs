@@ -10,7 +10,6 @@ use std::time::Duration;
 use overfly_engine::{Config, Prefix};
 use overfly_link::memif::{Address, Counters, LinkState, MemifLink, Settings, connect};
 
-
 pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
 
 use super::alone::{config_of, engine};
