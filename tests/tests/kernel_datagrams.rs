@@ -97,7 +97,7 @@ impl End {
     fn new(tap: Tap) -> Self {
         let mut config = Config::new(tap.mac, SERVER, 16);
         // It asks for its neighbours, and answers who asks for it.
-        config.arp = true;
+        config.alone = true;
         config.address6 = Some(SERVER6);
         config.hash_key = [3; 16];
         Self {

@@ -354,7 +354,7 @@ fn drive(
     stop: &AtomicBool,
 ) -> Ends {
     let mut config = Config::new(tap.mac, SERVER, 16);
-    config.arp = true;
+    config.alone = true;
     config.address6 = Some(SERVER6);
     config.max_flows = 32_768;
     config.time_wait = Duration::from_secs(1);

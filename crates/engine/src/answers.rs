@@ -144,7 +144,13 @@ impl Shared {
     }
 
     /// Sends the answers that belong to no flow. False when the link is full.
+    #[inline]
     pub(crate) fn send_answers<S: FrameSink>(&mut self, sink: &mut S) -> bool {
+        // Mostly there is none.
+        self.answers.is_empty() || self.send_those_waiting(sink)
+    }
+
+    fn send_those_waiting<S: FrameSink>(&mut self, sink: &mut S) -> bool {
         while let Some(answer) = self.answers.pop_front() {
             if self.write_answer(&answer, sink).is_err() {
                 self.answers.push_front(answer);

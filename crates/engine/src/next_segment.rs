@@ -5,6 +5,7 @@ use crate::flow::{Flags, Flow, State};
 
 /// Length of the next segment that may be sent, and whether it carries FIN. A link that cuts segments (`offload` bytes at most)
 /// gets several full ones at once.
+#[inline]
 pub(crate) fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
     if flow.state.fin_was_sent() {
         // SND.NXT is beyond the stream.
@@ -51,6 +52,7 @@ pub(crate) fn next_segment(flow: &Flow, offload: u32) -> Option<(u32, bool)> {
 /// Minshall's rule, as tcp_minshall_check() in Linux's net/ipv4/tcp_output.c: only a small segment in flight holds the next one
 /// back. What is in flight begins where a segment did, so that it is full segments exactly if their length divides it. After
 /// `mss` has changed it seldom does: then Nagle's own rule holds until all is acknowledged.
+#[inline]
 fn has_small_in_flight(flow: &Flow, syn: u32, mss: u32) -> bool {
     let flight = flow.flight().saturating_sub(syn);
     flight != 0 && !flight.is_multiple_of(mss)

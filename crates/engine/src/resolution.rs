@@ -52,7 +52,11 @@ impl Resolution {
     }
 
     /// Takes the next hop whose question has waited long enough.
+    #[inline]
     fn take_due(&mut self, now: Instant) -> Option<IpAddr> {
+        if self.due.is_empty() {
+            return None;
+        }
         self.drop_answered();
         self.due.pop_front_if(|&mut (at, _)| at <= now).map(|(_, next_hop)| next_hop)
     }

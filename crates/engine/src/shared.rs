@@ -72,6 +72,7 @@ pub(crate) struct Turn<'a, O> {
 }
 
 impl<O> Turn<'_, O> {
+    #[inline]
     pub(crate) const fn tick(&self) -> Tick {
         self.now.tick()
     }
@@ -161,6 +162,7 @@ impl Shared {
     }
 
     /// Gives back what a flow held out of order.
+    #[inline]
     pub(crate) fn forget_reassembly(&mut self, flow: &mut Flow) {
         if let Some(reassembly) = flow.extra.as_mut().and_then(|extra| extra.reassembly.take()) {
             self.reassembly_bytes -= reassembly.cost();
@@ -176,10 +178,12 @@ impl Shared {
     }
 
     /// Our timestamp for a flow (RFC 7323 section 5.4).
+    #[inline]
     pub(crate) fn clock(&self, tick: Tick, flow: &Flow) -> u32 {
         tick.0.wrapping_add(flow.timestamp_offset)
     }
 
+    #[inline]
     pub(crate) fn timestamps(&self, tick: Tick, flow: &Flow) -> Option<Timestamps> {
         flow.flags
             .has(Flags::TIMESTAMPS)

@@ -65,6 +65,29 @@ pub trait FrameSink {
     }
 }
 
+/// A link that is a [`FrameSink`] by one of its fields: `frames_of!(Port, hub);`.
+#[macro_export]
+macro_rules! frames_of {
+    ($link:ty, $field:ident) => {
+        impl $crate::FrameSink for $link {
+            #[inline]
+            fn frame(&mut self) -> Option<&mut [u8]> {
+                $crate::FrameSink::frame(&mut self.$field)
+            }
+
+            #[inline]
+            fn commit(&mut self, length: usize) {
+                $crate::FrameSink::commit(&mut self.$field, length);
+            }
+
+            #[inline]
+            fn commit_unfinished(&mut self, length: usize, left: $crate::Unfinished) {
+                $crate::FrameSink::commit_unfinished(&mut self.$field, length, left);
+            }
+        }
+    };
+}
+
 /// Payload that stays where its flow keeps it until the link reads it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promised {

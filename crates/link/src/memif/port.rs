@@ -4,8 +4,6 @@ use core::time::Duration;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use overfly_wire::{FrameSink, Unfinished};
-
 use super::doorbell::Doorbell;
 use super::{Address, Connection, Hub, Listener, MemifLink, Registry, Settings};
 use crate::{Each, Error, Gone, Link, each_of};
@@ -188,19 +186,4 @@ impl Link for MemifPort {
     }
 }
 
-impl FrameSink for MemifPort {
-    #[inline]
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        self.hub.frame()
-    }
-
-    #[inline]
-    fn commit(&mut self, length: usize) {
-        self.hub.commit(length);
-    }
-
-    #[inline]
-    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        self.hub.commit_unfinished(length, left);
-    }
-}
+overfly_wire::frames_of!(MemifPort, hub);

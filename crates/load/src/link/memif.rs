@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use overfly_engine::{Config, Prefix};
 use overfly_link::memif::{Address, Counters, LinkState, MemifLink, Settings, connect};
-use overfly_wire::{FrameSink, Unfinished};
 
 pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
 
@@ -184,19 +183,4 @@ impl Wire for Dialed {
     }
 }
 
-impl FrameSink for Dialed {
-    #[inline]
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        self.link.frame()
-    }
-
-    #[inline]
-    fn commit(&mut self, length: usize) {
-        self.link.commit(length);
-    }
-
-    #[inline]
-    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        self.link.commit_unfinished(length, left);
-    }
-}
+overfly_wire::frames_of!(Dialed, link);

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use overfly_engine::Config;
 use overfly_link::memif::{Address, Hub, Listener, MemifLink, Settings};
-use overfly_wire::{FrameSink, Unfinished};
 
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
@@ -161,19 +160,4 @@ impl Wire for Port {
     }
 }
 
-impl FrameSink for Port {
-    #[inline]
-    fn frame(&mut self) -> Option<&mut [u8]> {
-        self.hub.frame()
-    }
-
-    #[inline]
-    fn commit(&mut self, length: usize) {
-        self.hub.commit(length);
-    }
-
-    #[inline]
-    fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
-        self.hub.commit_unfinished(length, left);
-    }
-}
+overfly_wire::frames_of!(Port, hub);
