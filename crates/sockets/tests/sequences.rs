@@ -7,12 +7,13 @@ mod bench;
 mod sequence;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bench::Bench;
-use compare::{Outcome, Worlds};
+use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
@@ -45,16 +46,33 @@ impl Labs {
     fn worlds(&self) -> Worlds {
         Worlds { kernel: Players::new(&self.kernel, false), overfly: Players::new(&self.overfly, true) }
     }
+
+    /// So many play at a time, until each has nothing more to do.
+    fn play_side_by_side(&self, players: u64, play: impl Fn(&mut Worlds) -> bool + Sync) {
+        std::thread::scope(|scope| {
+            for _ in 0..players {
+                scope.spawn(|| {
+                    let mut worlds = self.worlds();
+                    while play(&mut worlds) {}
+                });
+            }
+        });
+    }
 }
 
 /// What came of many sequences.
 #[derive(Default)]
 struct Tally {
     same: u64,
-    varied: Vec<u64>,
+    /// In which only the kernel was not the same each time, and those in which only Overfly was not.
+    varied: [Vec<u64>; 2],
     /// By reason: how often it was met.
     known: BTreeMap<&'static str, u64>,
-    different: Vec<(u64, String)>,
+    /// In how many sequences.
+    with_known: u64,
+    different: Vec<u64>,
+    /// That could not be played to their end.
+    broken: Vec<u64>,
 }
 
 impl Tally {
@@ -62,60 +80,92 @@ impl Tally {
         match outcome {
             Outcome::Same => self.same += 1,
             Outcome::Known(met) => {
+                self.with_known += 1;
                 for met in met {
                     println!("seed {seed}, known: {}", met.what);
                     *self.known.entry(met.known.reason).or_default() += 1;
                 }
             }
-            Outcome::Varies(report) => {
-                println!("seed {seed} once said this, and not again:\n{report}");
-                self.varied.push(seed);
+            Outcome::Varies(report, whose) => {
+                println!("seed {seed} once said this, and not again ({whose:?}):\n{report}");
+                self.varied[usize::from(whose == Whose::Overflys)].push(seed);
             }
             Outcome::Different(report) => {
                 println!("seed {seed}:\n{report}");
-                self.different.push((seed, report.to_string()));
+                self.different.push(seed);
             }
         }
     }
+
+    fn played(&self) -> u64 {
+        let lists = [&self.varied[0], &self.varied[1], &self.different, &self.broken];
+        self.same + self.with_known + lists.map(|list| list.len() as u64).iter().sum::<u64>()
+    }
+
+    /// `began`: when the first one was.
+    fn print(&self, began: Instant) {
+        let (played, took) = (self.played(), began.elapsed());
+        let rate = played as f64 / took.as_secs_f64();
+        println!(
+            "{played} sequences in {took:.0?}, {rate:.1} a second: {} the same, {} with what is known, the kernel varied in {}, \
+             Overfly in {}, broken {:?}, different {:?}",
+            self.same,
+            self.with_known,
+            self.varied[0].len(),
+            self.varied[1].len(),
+            self.broken,
+            self.different
+        );
+    }
 }
+
+/// How often a long session says how far it is.
+const PROGRESS: u64 = 1000;
 
 /// Plays the sequences of these seeds, or those of them that have such a call, several at a time.
 fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: u64, enough: usize) -> Tally {
-    let labs = Labs::new();
-    let (next, played) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let (labs, began) = (Labs::new(), Instant::now());
+    let next = AtomicU64::new(seeds.start);
     let tally = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..players {
-            scope.spawn(|| {
-                let mut worlds = labs.worlds();
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
-                        return;
-                    }
-                    let script = Script::generate(seed);
-                    if with.is_some_and(|word| !script.steps.iter().any(|step| step.word() == word)) {
-                        continue;
-                    }
-                    played.fetch_add(1, Ordering::Relaxed);
-                    let outcome = worlds.examine(&script);
-                    tally.lock().unwrap().add(seed, outcome);
-                }
-            });
+    labs.play_side_by_side(players, |worlds| {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
+            return false;
         }
+        let script = Script::generate(seed);
+        if with.is_some_and(|word| !script.steps.iter().any(|step| step.word() == word)) {
+            return true;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| worlds.examine(&script)));
+        let mut tally = tally.lock().unwrap();
+        match outcome {
+            Ok(outcome) => tally.add(seed, outcome),
+            Err(_) => {
+                println!("seed {seed} could not be played");
+                tally.broken.push(seed);
+                *worlds = labs.worlds();
+            }
+        }
+        if tally.played().is_multiple_of(PROGRESS) {
+            tally.print(began);
+        }
+        true
     });
     let counters = labs.overfly.broker.attachment().counters().unwrap();
     println!("flows that were accelerated: {}", counters.flows_recorded);
+    let tally = tally.into_inner().unwrap();
     // A third is within the host, and not every one accepts.
-    assert!(counters.flows_recorded >= played.into_inner() / 8, "not accelerated: {counters:?}");
-    tally.into_inner().unwrap()
+    assert!(counters.flows_recorded >= tally.played() / 8, "not accelerated: {counters:?}");
+    tally
 }
 
 fn report(tally: &Tally, began: Instant) {
-    println!("same: {}, varied: {:?}, {:.0?}", tally.same, tally.varied, began.elapsed());
+    tally.print(began);
+    println!("varied, the kernel: {:?}, Overfly: {:?}", tally.varied[0], tally.varied[1]);
     tally.known.iter().for_each(|(reason, times)| println!("known, {times}: {reason}"));
-    let seeds: Vec<u64> = tally.different.iter().map(|(seed, _)| *seed).collect();
-    assert!(seeds.is_empty(), "these seeds say something else over Overfly, see above: {seeds:?}");
+    let (different, broken) = (&tally.different, &tally.broken);
+    assert!(different.is_empty(), "these seeds say something else over Overfly, see above: {different:?}");
+    assert!(broken.is_empty(), "these seeds could not be played: {broken:?}");
 }
 
 #[test]
@@ -137,14 +187,15 @@ fn the_documentation_has_what_is_known_to_differ() {
 /// Sequences that a seed found, shortened, and that were mended.
 #[test]
 fn what_was_found_stays_mended() {
-    let labs = Labs::new();
-    let mut worlds = labs.worlds();
-    for (what, script) in FOUND.into_iter().chain(FORKS) {
-        let script = Script::parse(script).unwrap();
-        if let Some(report) = worlds.make_sure(&script) {
+    let (labs, next) = (Labs::new(), AtomicUsize::new(0));
+    let all: Vec<_> = FOUND.into_iter().chain(FORKS).collect();
+    labs.play_side_by_side(3, |worlds| {
+        let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
+        if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {
             panic!("{what}:\n{report}");
         }
-    }
+        true
+    });
 }
 
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -158,7 +209,7 @@ fn many_sequences() {
     let began = Instant::now();
     if let Some(path) = std::env::var_os("OVERFLY_SCRIPT") {
         let script = Script::parse(&std::fs::read_to_string(path).unwrap()).expect("a script");
-        let (kernel, overfly) = Labs::new().worlds().play(&script, 60);
+        let (kernel, overfly) = Labs::new().worlds().play(&script, SURE);
         println!("{}", show(&script, &kernel, &overfly));
         return;
     }
@@ -170,5 +221,5 @@ fn many_sequences() {
     }
     println!("seeds {seeds:?}");
     let with = std::env::var("OVERFLY_WITH").ok();
-    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 6), enough), began);
+    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16), enough), began);
 }

@@ -2,7 +2,7 @@
 
 usage: sequences.py     (orders come from standard input; tests/sequences.rs gives them)
 
-`begin PATH SIDE OWN PEER BASE UNIT` forks a process for one sequence, whose actor says its name at the Unix socket PATH and then takes
+`begin PATH SIDE OWN PEER BASE UNIT` forks a process for one sequence, whose actor says its name and process at the Unix socket PATH and then takes
 one step a line, which it answers with one line; `end` kills it, with its threads and children. Ports are BASE and a digit: 0 to 4 are
 listened at by side L, 5 to 9 by side R. UNIT is what everything takes its patience from, in milliseconds.
 The calls go straight to libc: Python neither repeats nor refuses any.
@@ -92,10 +92,18 @@ class Actor:
         self.step = 0
 
     def work(self):
+        try:
+            self.follow()
+        except OSError:
+            pass  # who gives the steps has gone, maybe with an answer unread
+        os._exit(0)
+
+    def follow(self):
+        """Takes steps until there are no more."""
         control = socket.socket(socket.AF_UNIX)
         control.connect(self.sequence.path)
         self.sequence.controls.append(control)
-        control.sendall(f"{self.name}\n".encode())
+        control.sendall(f"{self.name} {os.getpid()}\n".encode())
         for line in control.makefile():
             number, word, *arguments = line.split()
             self.step = int(number)
@@ -105,7 +113,6 @@ class Actor:
                 # Of this script's own.
                 said = f"FAULT {error!r}"
             control.sendall(f"{said}\n".encode())
-        os._exit(0)
 
     def fd(self, slot):
         return self.slots.get(slot, NO_DESCRIPTOR + ord(slot))
@@ -429,7 +436,10 @@ def main():
         else:
             stop(playing)
             playing = None
-            print("ended", flush=True)
+            try:
+                print("ended", flush=True)
+            except BrokenPipeError:
+                os._exit(0)
     if playing:
         stop(playing)
 
