@@ -18,8 +18,9 @@ use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
 use play::{Players, show};
+use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, known, play, script};
+use sequence::{compare, forks, found, known, play, rest, script};
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
 const SEED: u64 = 25_000;
@@ -29,11 +30,20 @@ const SEQUENCES: u64 = 60;
 struct Labs {
     kernel: Bench,
     overfly: Bench,
+    /// The threads of its broker.
+    brokers: Vec<u32>,
 }
+
+/// Brokers wait for the kernel whenever a stack goes: where more play, they wait for each other.
+const PLAYERS_OF_A_LAB: usize = 2;
 
 impl Labs {
     fn new() -> Labs {
-        let labs = Labs { kernel: Bench::new(2), overfly: Bench::new(2) };
+        let kernel = Bench::new(2);
+        let others = brokers();
+        let overfly = Bench::new(2);
+        let brokers = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
+        let labs = Labs { kernel, overfly, brokers };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
                 // BBR paces: what it holds back comes at another step's time.
@@ -44,20 +54,26 @@ impl Labs {
     }
 
     fn worlds(&self) -> Worlds {
-        Worlds { kernel: Players::new(&self.kernel, false), overfly: Players::new(&self.overfly, true) }
+        Worlds {
+            kernel: Players::new(&self.kernel, &[]),
+            overfly: Players::new(&self.overfly, &self.brokers),
+        }
     }
+}
 
-    /// So many play at a time, until each has nothing more to do.
-    fn play_side_by_side(&self, players: u64, play: impl Fn(&mut Worlds) -> bool + Sync) {
-        std::thread::scope(|scope| {
-            for _ in 0..players {
-                scope.spawn(|| {
-                    let mut worlds = self.worlds();
-                    while play(&mut worlds) {}
-                });
-            }
-        });
-    }
+/// So many play at a time, until each has nothing more to do. Returns how many flows were accelerated.
+fn play_side_by_side(players: usize, play: impl Fn(&Labs, &mut Worlds) -> bool + Sync) -> u64 {
+    let labs: Vec<Labs> = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(|_| Labs::new()).collect();
+    std::thread::scope(|scope| {
+        for player in 0..players {
+            let (labs, play) = (&labs[player % labs.len()], &play);
+            scope.spawn(move || {
+                let mut worlds = labs.worlds();
+                while play(labs, &mut worlds) {}
+            });
+        }
+    });
+    labs.iter().map(|labs| labs.overfly.broker.attachment().counters().unwrap().flows_recorded).sum()
 }
 
 /// What came of many sequences.
@@ -123,11 +139,11 @@ impl Tally {
 const PROGRESS: u64 = 1000;
 
 /// Plays the sequences of these seeds, or those of them that have such a call, several at a time.
-fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: u64, enough: usize) -> Tally {
-    let (labs, began) = (Labs::new(), Instant::now());
+fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: usize, enough: usize) -> Tally {
+    let began = Instant::now();
     let next = AtomicU64::new(seeds.start);
     let tally = Mutex::new(Tally::default());
-    labs.play_side_by_side(players, |worlds| {
+    let accelerated = play_side_by_side(players, |labs, worlds| {
         let seed = next.fetch_add(1, Ordering::Relaxed);
         if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
             return false;
@@ -151,11 +167,10 @@ fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: u64, enough
         }
         true
     });
-    let counters = labs.overfly.broker.attachment().counters().unwrap();
-    println!("flows that were accelerated: {}", counters.flows_recorded);
+    println!("flows that were accelerated: {accelerated}");
     let tally = tally.into_inner().unwrap();
     // A third is within the host, and not every one accepts.
-    assert!(counters.flows_recorded >= tally.played() / 8, "not accelerated: {counters:?}");
+    assert!(accelerated >= tally.played() / 8, "not accelerated: {accelerated}");
     tally
 }
 
@@ -187,9 +202,9 @@ fn the_documentation_has_what_is_known_to_differ() {
 /// Sequences that a seed found, shortened, and that were mended.
 #[test]
 fn what_was_found_stays_mended() {
-    let (labs, next) = (Labs::new(), AtomicUsize::new(0));
+    let next = AtomicUsize::new(0);
     let all: Vec<_> = FOUND.into_iter().chain(FORKS).collect();
-    labs.play_side_by_side(3, |worlds| {
+    play_side_by_side(4, |_, worlds| {
         let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {
             panic!("{what}:\n{report}");
@@ -221,5 +236,5 @@ fn many_sequences() {
     }
     println!("seeds {seeds:?}");
     let with = std::env::var("OVERFLY_WITH").ok();
-    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16), enough), began);
+    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16) as usize, enough), began);
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::inbox::{Inbox, News};
-use super::rest::{Pace, Patience, Watch, brokers};
+use super::rest::{Pace, Patience, Watch};
 use super::script::{Place, Script, Step};
 use crate::bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
 use crate::bench::{Bench, Helper, programs, spawn, wait};
@@ -73,8 +73,9 @@ pub(crate) struct Players {
 }
 
 impl Players {
-    /// With statistics that go nowhere: what was accelerated the broker counts.
-    pub(crate) fn new(bench: &Bench, accelerated: bool) -> Players {
+    /// Accelerated if there are threads of a broker; with statistics that go nowhere: what was accelerated the broker counts.
+    pub(crate) fn new(bench: &Bench, brokers: &[u32]) -> Players {
+        let accelerated = !brokers.is_empty();
         let program = || {
             let mut command = if accelerated {
                 bench.accelerated("/usr/bin/python3")
@@ -88,7 +89,7 @@ impl Players {
             left: Nursery::start(&bench.lab.server, program()),
             far: Nursery::start(&bench.lab.client, Command::new("/usr/bin/python3")),
             near: Nursery::start(&bench.lab.server, program()),
-            servants: if accelerated { brokers() } else { Vec::new() },
+            servants: brokers.to_vec(),
             folder: bench.folder.path().to_owned(),
         }
     }
@@ -202,7 +203,7 @@ impl<'a> Stage<'a> {
         let Pace { unit, quiet } = self.pace;
         let patience = match step.word() {
             // Often the first call for which a stack is made, which takes the broker its time.
-            "connect" | "accept" => Patience { quiet: quiet * 20, rest: unit * 40, end: unit * 120 },
+            "connect" | "accept" => Patience { quiet: unit * 40, rest: unit * 40, end: unit * 200 },
             _ => Patience { quiet: quiet * 4, rest: unit * 8, end: unit * 60 },
         };
         self.hear_until_over(patience, Some(step.actor), later)

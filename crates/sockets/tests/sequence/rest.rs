@@ -24,7 +24,7 @@ impl Pace {
 
     /// How often it is looked whether somebody has run.
     pub(crate) fn look(self) -> Duration {
-        (self.quiet / 4).clamp(Duration::from_micros(500), Duration::from_millis(5))
+        (self.quiet / 2).clamp(Duration::from_micros(500), Duration::from_millis(5))
     }
 }
 
