@@ -109,8 +109,10 @@ impl Watch {
                 self.threads.insert(id, thread);
             }
         }
+        let sleep = self.threads.values().chain(&self.servants).all(Thread::sleeps);
+        // Who had run between a look and the question would be taken for one who had slept all the time.
         self.look();
-        self.threads.values().chain(&self.servants).all(Thread::sleeps)
+        sleep
     }
 }
 
@@ -170,5 +172,5 @@ fn who_runs_is_not_at_rest() {
     };
     assert!(rests("exec sleep 10"));
     assert!(!rests("while :; do :; done"));
-    assert!(!rests("exec python3 -c 'while True: __import__(\"time\").sleep(0.005)'"));
+    assert!(!rests("exec /usr/bin/python3 -c 'while True: __import__(\"time\").sleep(0.005)'"));
 }
