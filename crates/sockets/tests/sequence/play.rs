@@ -195,7 +195,7 @@ impl<'a> Stage<'a> {
     /// What comes until nothing more will.
     fn come_to_rest(&mut self, later: &mut Vec<String>) {
         let Pace { unit, quiet } = self.pace;
-        self.hear_until_over(Patience { quiet, rest: unit, end: unit * 30 }, None, later);
+        self.hear_until_over(Patience { quiet, rest: unit, end: unit * 250 }, None, later);
     }
 
     /// What a call says that may wait, unless it does.
@@ -203,8 +203,8 @@ impl<'a> Stage<'a> {
         let Pace { unit, quiet } = self.pace;
         let patience = match step.word() {
             // Often the first call for which a stack is made, which takes the broker its time.
-            "connect" | "accept" => Patience { quiet: unit * 40, rest: unit * 40, end: unit * 200 },
-            _ => Patience { quiet: quiet * 4, rest: unit * 8, end: unit * 60 },
+            "connect" | "accept" => Patience { quiet: unit * 40, rest: unit * 40, end: unit * 1000 },
+            _ => Patience { quiet: quiet * 4, rest: unit * 8, end: unit * 500 },
         };
         self.hear_until_over(patience, Some(step.actor), later)
     }
