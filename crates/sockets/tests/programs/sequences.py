@@ -9,6 +9,7 @@ The calls go straight to libc: Python neither repeats nor refuses any.
 """
 import ctypes
 import errno
+import gc
 import os
 import select
 import signal
@@ -428,6 +429,8 @@ def main():
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # Children of a process that was killed are ours to reap.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A collection would copy what a process has in common with this one.
+    gc.disable()
     playing = None
     for line in sys.stdin:
         word, *arguments = line.split()

@@ -26,6 +26,11 @@ const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait(
 
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number";
 
+const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
+
+const RAISED: &str = "SO_RCVLOWAT that is raised while another thread waits to receive lets the kernel not wake it before there is as much; here it takes \
+     what there is";
+
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
 
 const ANOTHER_QUEUE: &str =
@@ -77,13 +82,14 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 40] = [
+pub(crate) static KNOWN: [Known; 42] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
         &["* shutdown *"],
         "bind() of a connection that both ends have shut fails while it is in TIME-WAIT: the kernel's socket keeps its port",
     ),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork"], KEPT_PORT),
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* unconnect *"], UNSENT) },
@@ -119,6 +125,7 @@ pub(crate) static KNOWN: [Known; 40] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
+    known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
