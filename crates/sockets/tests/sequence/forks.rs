@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 23] = [
+pub(crate) const FORKS: [(&str, &str); 25] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -384,5 +384,26 @@ pub(crate) const FORKS: [(&str, &str); 23] = [
          D get a queued\n\
          R unconnect a\n\
          D get a queued",
+    ),
+    (
+        "seed 24003880: a listener that AF_UNSPEC has ended connects as it would, though a child has polled it",
+        "v6\n\
+         L socket a b\n\
+         L listen a 8\n\
+         L fork\n\
+         L unconnect a\n\
+         C poll a IR 0\n\
+         L connect a 7",
+    ),
+    (
+        "or had polled it before",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L fork\n\
+         C poll a IR 0\n\
+         L unconnect a\n\
+         L connect a 7",
     ),
 ];

@@ -39,7 +39,8 @@ const ANOTHER_QUEUE: &str =
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
-const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, of a connection that was over before a fork, is not seen by the other";
+const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, or one that says that it has failed, of a connection that was over before a fork, is not seen by \
+     the other";
 
 const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its connect() before a fork leaves the other one's connect() to be told so, instead of \
      EINVAL";
@@ -82,7 +83,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 42] = [
+pub(crate) static KNOWN: [Known; 43] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -115,6 +116,7 @@ pub(crate) static KNOWN: [Known; 42] = [
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),

@@ -70,6 +70,8 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
             _ => rustix::net::Shutdown::Both,
         };
         let _ = rustix::net::shutdown(kernel::borrow(descriptor), how);
+        // And what it will be connected to is shut from the beginning.
+        socket.wants_kernel = true;
     }
     if over {
         socket.disconnecting |= !socket.passive && !socket.connect_told && !socket.disconnected;

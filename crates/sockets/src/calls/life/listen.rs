@@ -184,7 +184,8 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 /// The kernel's socket listens no more: the socket is what it was before listen().
 pub(super) fn stopped_listening(process: &mut Process, id: SocketId, descriptor: i32) {
     process.part(id);
-    process.restore_blocking(id, descriptor);
+    // Whichever process has made it nonblocking.
+    kernel::set_nonblocking(descriptor, process.stack.socket(id).nonblocking);
     let mut registered = Vec::new();
     process
         .stack
