@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 36] = [
+pub(crate) const FOUND: [(&str, &str); 37] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -546,5 +546,16 @@ pub(crate) const FOUND: [(&str, &str); 36] = [
          M connect a 5\n\
          L poll a R 0\n\
          L send a 5 d",
+    ),
+    (
+        "seed 25000094: a set has a listener that was added with EPOLLEXCLUSIVE, also when it listens no more",
+        "host\n\
+         L socket a n\n\
+         L listen a 8\n\
+         L thread\n\
+         L epoll c\n\
+         L ctl c add a IX\n\
+         L unconnect a\n\
+         M wait c 0",
     ),
 ];
