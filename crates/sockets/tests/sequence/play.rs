@@ -68,7 +68,7 @@ pub(crate) struct Players {
     /// Within the host of `left`.
     near: Nursery,
     /// The threads of the broker.
-    servants: Vec<u32>,
+    brokers: Vec<u32>,
     folder: PathBuf,
 }
 
@@ -89,7 +89,7 @@ impl Players {
             left: Nursery::start(&bench.lab.server, program()),
             far: Nursery::start(&bench.lab.client, Command::new("/usr/bin/python3")),
             near: Nursery::start(&bench.lab.server, program()),
-            servants: brokers.to_vec(),
+            brokers: brokers.to_vec(),
             folder: bench.folder.path().to_owned(),
         }
     }
@@ -108,7 +108,7 @@ impl Players {
         let (inbox, unit_ms) = (Inbox::new(&path), pace.unit.as_millis());
         self.left.order(&format!("begin {} L {own} {other} {base} {unit_ms}", path.display()));
         right.order(&format!("begin {} R {other} {own} {base} {unit_ms}", path.display()));
-        let mut stage = Stage::new(script, pace, Watch::new(&self.servants), inbox);
+        let mut stage = Stage::new(script, pace, Watch::new(&self.brokers), inbox);
         let transcript = stage.play();
         right.end();
         self.left.end();

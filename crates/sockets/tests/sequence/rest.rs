@@ -53,15 +53,16 @@ pub(crate) struct Watch {
     threads: BTreeMap<u32, Thread>,
     /// When one of them was last found to have run.
     ran: Instant,
-    /// Threads that serve others, too: they are not to be at work.
-    servants: Vec<Thread>,
+    /// What the broker's threads do: they serve others, too, and are not to be at work.
+    brokers: Vec<File>,
 }
 
 impl Watch {
-    /// Of nobody yet. These threads serve those who play.
-    pub(crate) fn new(servants: &[u32]) -> Watch {
-        let servants = servants.iter().filter_map(|id| Thread::open(*id)).collect();
-        Watch { processes: Vec::new(), threads: BTreeMap::new(), ran: Instant::now(), servants }
+    /// Of nobody yet. These threads are the broker's.
+    pub(crate) fn new(brokers: &[u32]) -> Watch {
+        let open = |id: &u32| File::open(format!("/proc/self/task/{id}/syscall")).ok();
+        let brokers = brokers.iter().filter_map(open).collect();
+        Watch { processes: Vec::new(), threads: BTreeMap::new(), ran: Instant::now(), brokers }
     }
 
     /// One more process, or one that was there.
@@ -109,11 +110,20 @@ impl Watch {
                 self.threads.insert(id, thread);
             }
         }
-        let sleep = self.threads.values().chain(&self.servants).all(Thread::sleeps);
+        let sleep = self.threads.values().all(Thread::sleeps) && self.brokers.iter().all(waits_for_orders);
         // Who had run between a look and the question would be taken for one who had slept all the time.
         self.look();
         sleep
     }
+}
+
+/// Not for a thread that does something for it.
+fn waits_for_orders(broker: &File) -> bool {
+    let mut call = [0; 128];
+    let length = broker.read_at(&mut call, 0).unwrap_or(0);
+    // "running", or the number of a call and its arguments.
+    let number = call[..length].split(|byte| *byte == b' ').next().unwrap_or_default();
+    number == libc::SYS_ppoll.to_string().as_bytes()
 }
 
 /// The broker's threads, which are this process's.
