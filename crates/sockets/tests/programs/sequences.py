@@ -184,8 +184,9 @@ class Actor:
     def send(self, slot, length, letters):
         data = self.data(int(length))
         result = call("send", self.fd(slot), data, ctypes.c_size_t(len(data)), flags(letters))
-        # Of more than any queue holds some went, if it ended early: how much, is each stack's own affair.
-        return "some" if len(data) > 1_000_000 and isinstance(result, int) and 0 < result < len(data) else result
+        # Of more than any queue holds some went, or none, if it ended early: how much, is each stack's own affair.
+        some = result == "EAGAIN" or isinstance(result, int) and 0 < result < len(data)
+        return "some" if len(data) > 1_000_000 and some else result
 
     def writev(self, slot, *lengths):
         data = self.data(sum(map(int, lengths)))
