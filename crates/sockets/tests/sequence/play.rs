@@ -297,14 +297,16 @@ fn who_plays_ends_with_the_driver() {
     writeln!(first.get_mut(), "2 get a state").unwrap();
     let answers = || rustix::io::ioctl_fionread(first.get_ref()).unwrap() > 0;
     crate::bench::until("an answer comes", answers);
-    drop((first, second, third));
-    for process in [process, child] {
-        let ended = || {
+    let ended = |process: u32| {
+        crate::bench::until("the players end", || {
             let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
             stat.is_empty() || stat.contains(") Z ")
-        };
-        crate::bench::until("the players end", ended);
-    }
+        });
+    };
+    drop(first);
+    ended(process);
+    drop((second, third));
+    ended(child);
     drop(orders);
     assert!(wait(&mut nursery.0, Duration::from_secs(5)), "the nursery goes on");
     // All have ended that could write there.
