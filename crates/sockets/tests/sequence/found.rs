@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 37] = [
+pub(crate) const FOUND: [(&str, &str); 38] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -557,5 +557,20 @@ pub(crate) const FOUND: [(&str, &str); 37] = [
          L ctl c add a IX\n\
          L unconnect a\n\
          M wait c 0",
+    ),
+    (
+        "seed 27002369: who has shut a full connection first is in CLOSING when the other end has, too",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L fill b\n\
+         L shutdown b 1\n\
+         R shutdown a 1\n\
+         L get b state",
     ),
 ];

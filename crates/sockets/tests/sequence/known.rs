@@ -48,6 +48,9 @@ const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
 
+const OWN_CLOSE: &str = "an epoll set of a child has no connection any more that the child has closed; the kernel's has it for as long as another process has \
+     it open";
+
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
 
@@ -83,7 +86,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 43] = [
+pub(crate) static KNOWN: [Known; 44] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -118,6 +121,7 @@ pub(crate) static KNOWN: [Known; 43] = [
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
