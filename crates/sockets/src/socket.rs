@@ -285,6 +285,8 @@ pub(crate) struct Socket {
     pub(crate) remote_closed: bool,
     /// shutdown(SHUT_WR).
     pub(crate) write_shut: bool,
+    /// Before the peer's FIN came, if it has.
+    pub(crate) shut_first: bool,
     /// shutdown(SHUT_RD).
     pub(crate) read_shut: bool,
     /// A write found no space: the next acknowledgment that makes enough of it is news.
@@ -352,6 +354,7 @@ impl Socket {
             reads_of_several: None,
             remote_closed: false,
             write_shut: false,
+            shut_first: false,
             read_shut: false,
             no_space: false,
             more: false,
@@ -389,6 +392,7 @@ impl Socket {
         self.sent_to = 0;
         self.remote_closed = false;
         self.write_shut = false;
+        self.shut_first = false;
         self.read_shut = false;
         self.no_space = false;
         self.more = false;

@@ -7,18 +7,20 @@ mod bench;
 mod sequence;
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bench::Bench;
-use compare::{Outcome, Worlds};
+use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
 use play::{Players, show};
+use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, known, play, script};
+use sequence::{compare, forks, found, known, play, rest, script};
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
 const SEED: u64 = 25_000;
@@ -28,11 +30,20 @@ const SEQUENCES: u64 = 60;
 struct Labs {
     kernel: Bench,
     overfly: Bench,
+    /// The threads of its broker.
+    brokers: Vec<u32>,
 }
+
+/// Brokers wait for the kernel whenever a stack goes: where more play, they wait for each other.
+const PLAYERS_OF_A_LAB: usize = 2;
 
 impl Labs {
     fn new() -> Labs {
-        let labs = Labs { kernel: Bench::new(2), overfly: Bench::new(2) };
+        let kernel = Bench::new(2);
+        let others = brokers();
+        let overfly = Bench::new(2);
+        let brokers = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
+        let labs = Labs { kernel, overfly, brokers };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
                 // BBR paces: what it holds back comes at another step's time.
@@ -43,18 +54,41 @@ impl Labs {
     }
 
     fn worlds(&self) -> Worlds {
-        Worlds { kernel: Players::new(&self.kernel, false), overfly: Players::new(&self.overfly, true) }
+        Worlds {
+            kernel: Players::new(&self.kernel, &[]),
+            overfly: Players::new(&self.overfly, &self.brokers),
+        }
     }
+}
+
+/// So many play at a time, until each has nothing more to do. Returns how many flows were accelerated.
+fn play_side_by_side(players: usize, play: impl Fn(&Labs, &mut Worlds) -> bool + Sync) -> u64 {
+    let labs: Vec<Labs> = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(|_| Labs::new()).collect();
+    std::thread::scope(|scope| {
+        for player in 0..players {
+            let (labs, play) = (&labs[player % labs.len()], &play);
+            scope.spawn(move || {
+                let mut worlds = labs.worlds();
+                while play(labs, &mut worlds) {}
+            });
+        }
+    });
+    labs.iter().map(|labs| labs.overfly.broker.attachment().counters().unwrap().flows_recorded).sum()
 }
 
 /// What came of many sequences.
 #[derive(Default)]
 struct Tally {
     same: u64,
-    varied: Vec<u64>,
+    /// In which only the kernel was not the same each time, and those in which only Overfly was not.
+    varied: [Vec<u64>; 2],
     /// By reason: how often it was met.
     known: BTreeMap<&'static str, u64>,
-    different: Vec<(u64, String)>,
+    /// In how many sequences.
+    with_known: u64,
+    different: Vec<u64>,
+    /// That could not be played to their end.
+    broken: Vec<u64>,
 }
 
 impl Tally {
@@ -62,60 +96,91 @@ impl Tally {
         match outcome {
             Outcome::Same => self.same += 1,
             Outcome::Known(met) => {
+                self.with_known += 1;
                 for met in met {
                     println!("seed {seed}, known: {}", met.what);
                     *self.known.entry(met.known.reason).or_default() += 1;
                 }
             }
-            Outcome::Varies(report) => {
-                println!("seed {seed} once said this, and not again:\n{report}");
-                self.varied.push(seed);
+            Outcome::Varies(report, whose) => {
+                println!("seed {seed} once said this, and not again ({whose:?}):\n{report}");
+                self.varied[usize::from(whose == Whose::Overflys)].push(seed);
             }
             Outcome::Different(report) => {
                 println!("seed {seed}:\n{report}");
-                self.different.push((seed, report.to_string()));
+                self.different.push(seed);
             }
         }
     }
+
+    fn played(&self) -> u64 {
+        let lists = [&self.varied[0], &self.varied[1], &self.different, &self.broken];
+        self.same + self.with_known + lists.map(|list| list.len() as u64).iter().sum::<u64>()
+    }
+
+    /// `began`: when the first one was.
+    fn print(&self, began: Instant) {
+        let (played, took) = (self.played(), began.elapsed());
+        let rate = played as f64 / took.as_secs_f64();
+        println!(
+            "{played} sequences in {took:.0?}, {rate:.1} a second: {} the same, {} with what is known, the kernel varied in {}, \
+             Overfly in {}, broken {:?}, different {:?}",
+            self.same,
+            self.with_known,
+            self.varied[0].len(),
+            self.varied[1].len(),
+            self.broken,
+            self.different
+        );
+    }
 }
 
+/// How often a long session says how far it is.
+const PROGRESS: u64 = 1000;
+
 /// Plays the sequences of these seeds, or those of them that have such a call, several at a time.
-fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: u64, enough: usize) -> Tally {
-    let labs = Labs::new();
-    let (next, played) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: usize, enough: usize) -> Tally {
+    let began = Instant::now();
+    let next = AtomicU64::new(seeds.start);
     let tally = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..players {
-            scope.spawn(|| {
-                let mut worlds = labs.worlds();
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
-                        return;
-                    }
-                    let script = Script::generate(seed);
-                    if with.is_some_and(|word| !script.steps.iter().any(|step| step.word() == word)) {
-                        continue;
-                    }
-                    played.fetch_add(1, Ordering::Relaxed);
-                    let outcome = worlds.examine(&script);
-                    tally.lock().unwrap().add(seed, outcome);
-                }
-            });
+    let accelerated = play_side_by_side(players, |labs, worlds| {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        if seed >= seeds.end || tally.lock().unwrap().different.len() >= enough {
+            return false;
         }
+        let script = Script::generate(seed);
+        if with.is_some_and(|word| !script.steps.iter().any(|step| step.word() == word)) {
+            return true;
+        }
+        let outcome = catch_unwind(AssertUnwindSafe(|| worlds.examine(&script)));
+        let mut tally = tally.lock().unwrap();
+        match outcome {
+            Ok(outcome) => tally.add(seed, outcome),
+            Err(_) => {
+                println!("seed {seed} could not be played");
+                tally.broken.push(seed);
+                *worlds = labs.worlds();
+            }
+        }
+        if tally.played().is_multiple_of(PROGRESS) {
+            tally.print(began);
+        }
+        true
     });
-    let counters = labs.overfly.broker.attachment().counters().unwrap();
-    println!("flows that were accelerated: {}", counters.flows_recorded);
+    println!("flows that were accelerated: {accelerated}");
+    let tally = tally.into_inner().unwrap();
     // A third is within the host, and not every one accepts.
-    assert!(counters.flows_recorded >= played.into_inner() / 8, "not accelerated: {counters:?}");
-    tally.into_inner().unwrap()
+    assert!(accelerated >= tally.played() / 8, "not accelerated: {accelerated}");
+    tally
 }
 
 fn report(tally: &Tally, began: Instant) {
-    println!("same: {}, varied: {:?}, {:.0?}", tally.same, tally.varied, began.elapsed());
+    tally.print(began);
+    println!("varied, the kernel: {:?}, Overfly: {:?}", tally.varied[0], tally.varied[1]);
     tally.known.iter().for_each(|(reason, times)| println!("known, {times}: {reason}"));
-    let seeds: Vec<u64> = tally.different.iter().map(|(seed, _)| *seed).collect();
-    assert!(seeds.is_empty(), "these seeds say something else over Overfly, see above: {seeds:?}");
+    let (different, broken) = (&tally.different, &tally.broken);
+    assert!(different.is_empty(), "these seeds say something else over Overfly, see above: {different:?}");
+    assert!(broken.is_empty(), "these seeds could not be played: {broken:?}");
 }
 
 #[test]
@@ -137,14 +202,15 @@ fn the_documentation_has_what_is_known_to_differ() {
 /// Sequences that a seed found, shortened, and that were mended.
 #[test]
 fn what_was_found_stays_mended() {
-    let labs = Labs::new();
-    let mut worlds = labs.worlds();
-    for (what, script) in FOUND.into_iter().chain(FORKS) {
-        let script = Script::parse(script).unwrap();
-        if let Some(report) = worlds.make_sure(&script) {
+    let next = AtomicUsize::new(0);
+    let all: Vec<_> = FOUND.into_iter().chain(FORKS).collect();
+    play_side_by_side(4, |_, worlds| {
+        let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
+        if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {
             panic!("{what}:\n{report}");
         }
-    }
+        true
+    });
 }
 
 fn setting(name: &str, otherwise: u64) -> u64 {
@@ -158,7 +224,7 @@ fn many_sequences() {
     let began = Instant::now();
     if let Some(path) = std::env::var_os("OVERFLY_SCRIPT") {
         let script = Script::parse(&std::fs::read_to_string(path).unwrap()).expect("a script");
-        let (kernel, overfly) = Labs::new().worlds().play(&script, 60);
+        let (kernel, overfly) = Labs::new().worlds().play(&script, SURE);
         println!("{}", show(&script, &kernel, &overfly));
         return;
     }
@@ -170,5 +236,5 @@ fn many_sequences() {
     }
     println!("seeds {seeds:?}");
     let with = std::env::var("OVERFLY_WITH").ok();
-    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 6), enough), began);
+    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16) as usize, enough), began);
 }

@@ -274,6 +274,7 @@ server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 server.bind(('', 7300))
 server.listen(100)
 first = os.getpid()
+readers, writers = os.pipe()
 for _ in range(int(sys.argv[1]) - 1):
     if os.fork() == 0:
         break
@@ -284,7 +285,11 @@ except TimeoutError:
     pass
 server.settimeout(None)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+os.write(writers, b'x')
 if os.getpid() == first:
+    # Before, one of them would accept a connection and forget it.
+    for _ in range(int(sys.argv[1])):
+        os.read(readers, 1)
     print('ready', flush=True)
 exec(sys.argv[2])
 while True:

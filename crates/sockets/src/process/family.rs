@@ -86,6 +86,7 @@ impl Process {
     pub(super) fn expect_child(&mut self) {
         // Those that are in no connection any more, and have nothing to tell, are what the kernel's sockets are, for both.
         for id in self.stack.forgotten() {
+            kernel::forget_port(self.stack.socket(id).descriptor);
             self.moved(id);
         }
         self.stack.share_unconnected();

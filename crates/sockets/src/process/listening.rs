@@ -21,6 +21,10 @@ impl Process {
             return true;
         }
         let Some(bound) = kernel::local_address(descriptor) else { return false };
+        // Another process that has it may have ended that (connect() to AF_UNSPEC, shutdown()).
+        if rustix::net::sockopt::socket_acceptconn(kernel::borrow(descriptor)) == Ok(false) {
+            return false;
+        }
         let network = self.may_join(bound);
         let within_host = self.options.tcp_server_loopback != 0 && self.start_loopback();
         if let Err(why) = network

@@ -223,8 +223,13 @@ impl Process {
     fn end_moved(&mut self, end: End, heir: Option<Heir>) {
         let remote = self.stack.way(end.id).map_or(self.stack.socket(end.id).remote, |way| way.1);
         match end.socket {
-            // The program has closed it: so does the kernel, when all is said.
-            Backing::New(_) if !self.stack.socket(end.id).queued && heir.is_none() => {
+            // The program has closed it: so does the kernel, when all is said, and calls that wait for it are over.
+            Backing::New(socket) if !self.stack.socket(end.id).queued && heir.is_none() => {
+                let closed = self.stack.socket(end.id);
+                let (held, calls) = ((end.id, closed.generation), closed.holders);
+                if calls > 0 {
+                    self.elsewhere().add(held, kernel::make_internal(socket), calls);
+                }
                 self.stack.depart(end.id);
             }
             Backing::Own(_) => self.moved(end.id),

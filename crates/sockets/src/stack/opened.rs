@@ -106,6 +106,9 @@ impl<T: Link> Stack<T> {
             self.transmit(now);
         }
         let forgotten = self.face.at_mut(id);
+        // Nobody reads it any more, in whatever process.
+        forgotten.catch_up();
+        forgotten.has_read(forgotten.receive.len());
         forgotten.begin_anew();
         forgotten.state = socket::State::Ended;
         if alive {

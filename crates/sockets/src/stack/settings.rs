@@ -161,6 +161,7 @@ impl<T: Link> Stack<T> {
             // Whether or not the FIN could be sent yet (tcp_shutdown() in Linux, net/ipv4/tcp.c).
             info.state = match info.state {
                 FlowState::Established => FlowState::FinWait1,
+                FlowState::CloseWait | FlowState::LastAck if socket.shut_first => FlowState::Closing,
                 FlowState::CloseWait => FlowState::LastAck,
                 state => state,
             };

@@ -251,6 +251,7 @@ impl<T: Link> Stack<T> {
         socket.read_shut |= read;
         let first = write && !socket.write_shut;
         socket.write_shut |= write;
+        socket.shut_first |= first && !socket.remote_closed;
         if over {
             return Err(Errno::NOTCONN);
         }

@@ -2,13 +2,14 @@
 
 usage: sequences.py     (orders come from standard input; tests/sequences.rs gives them)
 
-`begin PATH SIDE OWN PEER BASE UNIT` forks a process for one sequence, whose actor says its name at the Unix socket PATH and then takes
+`begin PATH SIDE OWN PEER BASE UNIT` forks a process for one sequence, whose actor says its name and process at the Unix socket PATH and then takes
 one step a line, which it answers with one line; `end` kills it, with its threads and children. Ports are BASE and a digit: 0 to 4 are
 listened at by side L, 5 to 9 by side R. UNIT is what everything takes its patience from, in milliseconds.
 The calls go straight to libc: Python neither repeats nor refuses any.
 """
 import ctypes
 import errno
+import gc
 import os
 import select
 import signal
@@ -92,10 +93,18 @@ class Actor:
         self.step = 0
 
     def work(self):
+        try:
+            self.follow()
+        except OSError:
+            pass  # who gives the steps has gone, maybe with an answer unread
+        os._exit(0)
+
+    def follow(self):
+        """Takes steps until there are no more."""
         control = socket.socket(socket.AF_UNIX)
         control.connect(self.sequence.path)
         self.sequence.controls.append(control)
-        control.sendall(f"{self.name}\n".encode())
+        control.sendall(f"{self.name} {os.getpid()}\n".encode())
         for line in control.makefile():
             number, word, *arguments = line.split()
             self.step = int(number)
@@ -105,7 +114,6 @@ class Actor:
                 # Of this script's own.
                 said = f"FAULT {error!r}"
             control.sendall(f"{said}\n".encode())
-        os._exit(0)
 
     def fd(self, slot):
         return self.slots.get(slot, NO_DESCRIPTOR + ord(slot))
@@ -176,8 +184,9 @@ class Actor:
     def send(self, slot, length, letters):
         data = self.data(int(length))
         result = call("send", self.fd(slot), data, ctypes.c_size_t(len(data)), flags(letters))
-        # Of more than any queue holds some went, if it ended early: how much, is each stack's own affair.
-        return "some" if len(data) > 1_000_000 and isinstance(result, int) and 0 < result < len(data) else result
+        # Of more than any queue holds some went, or none, if it ended early: how much, is each stack's own affair.
+        some = result == "EAGAIN" or isinstance(result, int) and 0 < result < len(data)
+        return "some" if len(data) > 1_000_000 and some else result
 
     def writev(self, slot, *lengths):
         data = self.data(sum(map(int, lengths)))
@@ -421,6 +430,8 @@ def main():
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     # Children of a process that was killed are ours to reap.
     LIBC.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    # A collection would copy what a process has in common with this one.
+    gc.disable()
     playing = None
     for line in sys.stdin:
         word, *arguments = line.split()
@@ -429,7 +440,10 @@ def main():
         else:
             stop(playing)
             playing = None
-            print("ended", flush=True)
+            try:
+                print("ended", flush=True)
+            except BrokenPipeError:
+                os._exit(0)
     if playing:
         stop(playing)
 

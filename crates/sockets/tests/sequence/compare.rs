@@ -2,12 +2,15 @@
 
 use super::known::{KNOWN, Known};
 use super::play::{Players, Transcript, show};
+use super::rest::Pace;
 use super::script::{Script, Step};
 
-/// Milliseconds that everything has to come to rest after each step: at first, to shorten, and to make sure.
-const FAST: u64 = 8;
-const FAIR: u64 = 25;
-const SURE: u64 = 60;
+/// At first: who has not run for 3 ms is at rest.
+const FAST: Pace = Pace::new(8, 3);
+/// To shorten.
+const FAIR: Pace = Pace::new(25, 8);
+/// To make sure: 60 ms after each step, whoever sleeps.
+pub(crate) const SURE: Pace = Pace::new(60, 60);
 /// How many shorter sequences are tried.
 const ATTEMPTS: usize = 150;
 
@@ -23,7 +26,7 @@ pub(crate) enum Outcome {
     /// What differs is listed; the sequence was compared up to there, or to its end.
     Known(Vec<Met>),
     /// It came out differently each time, on one of the two, or only in a hurry.
-    Varies(Box<Report>),
+    Varies(Box<Report>, Whose),
     Different(Box<Report>),
 }
 
@@ -33,6 +36,15 @@ pub(crate) struct Met {
     pub(crate) known: &'static Known,
     /// The step, and what was said: so that anybody can see what an entry hides.
     pub(crate) what: String,
+}
+
+/// Who did not say the same each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// Whatever Overfly said.
+    Kernels,
+    /// Overfly alone.
+    Overflys,
 }
 
 /// A difference that is not listed.
@@ -90,12 +102,19 @@ fn judge(script: &Script, kernel: &Transcript, overfly: &Transcript) -> Verdict 
     Verdict::Same(met)
 }
 
+/// What repeated plays came to.
+enum Sure {
+    Differs(Box<Report>),
+    /// With what the kernel said each time.
+    Not(Vec<Transcript>),
+}
+
 impl Worlds {
     /// Both at the same time.
-    pub(crate) fn play(&mut self, script: &Script, unit_ms: u64) -> (Transcript, Transcript) {
+    pub(crate) fn play(&mut self, script: &Script, pace: Pace) -> (Transcript, Transcript) {
         std::thread::scope(|scope| {
-            let kernel = scope.spawn(|| self.kernel.play(script, unit_ms));
-            let overfly = self.overfly.play(script, unit_ms);
+            let kernel = scope.spawn(|| self.kernel.play(script, pace));
+            let overfly = self.overfly.play(script, pace);
             (kernel.join().unwrap(), overfly)
         })
     }
@@ -105,24 +124,47 @@ impl Worlds {
         let known = |met: Vec<Met>| if met.is_empty() { Outcome::Same } else { Outcome::Known(met) };
         match judge(script, &kernel, &overfly) {
             Verdict::Same(met) => known(met),
-            Verdict::Different(step) => match self.make_sure(script) {
-                Some(report) => {
+            Verdict::Different(step) => match self.repeat(script, 2) {
+                Sure::Differs(report) => {
                     let short = self.shorten(report.script.clone());
                     // A short one that does not come out so again is no help.
-                    Outcome::Different(Box::new(self.make_sure(&short).unwrap_or(report)))
+                    Outcome::Different(self.make_sure(&short).unwrap_or(report))
                 }
-                None => Outcome::Varies(Box::new(Report::up_to(step, script, &kernel, &overfly))),
+                Sure::Not(again) => {
+                    let steady = again.iter().all(|again| again[..=step] == kernel[..=step]);
+                    let whose = if steady { Whose::Overflys } else { Whose::Kernels };
+                    Outcome::Varies(Box::new(Report::up_to(step, script, &kernel, &overfly)), whose)
+                }
             },
         }
     }
 
     /// A difference that comes again, at the same step and in the same words, when there is time for everything.
-    pub(crate) fn make_sure(&mut self, script: &Script) -> Option<Report> {
-        let first = self.play(script, SURE);
-        let Verdict::Different(step) = judge(script, &first.0, &first.1) else { return None };
-        let again = self.play(script, SURE);
-        let as_before = first.0[..=step] == again.0[..=step] && first.1[..=step] == again.1[..=step];
-        as_before.then(|| Report::up_to(step, script, &first.0, &first.1))
+    pub(crate) fn make_sure(&mut self, script: &Script) -> Option<Box<Report>> {
+        match self.repeat(script, 1) {
+            Sure::Differs(report) => Some(report),
+            Sure::Not(_) => None,
+        }
+    }
+
+    /// With time for everything, until a difference has come twice, or as often as is enough none.
+    fn repeat(&mut self, script: &Script, enough: usize) -> Sure {
+        let (mut differed, mut kernels) = (Vec::new(), Vec::new());
+        let mut same = 0;
+        while same < enough && kernels.len() < 3 {
+            let (kernel, overfly) = self.play(script, SURE);
+            kernels.push(kernel.clone());
+            let Verdict::Different(step) = judge(script, &kernel, &overfly) else {
+                same += 1;
+                continue;
+            };
+            let told = (kernel[..=step].to_vec(), overfly[..=step].to_vec());
+            if differed.contains(&told) {
+                return Sure::Differs(Box::new(Report::up_to(step, script, &kernel, &overfly)));
+            }
+            differed.push(told);
+        }
+        Sure::Not(kernels)
     }
 
     /// Without the steps that the difference does not need.

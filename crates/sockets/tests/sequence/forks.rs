@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 19] = [
+pub(crate) const FORKS: [(&str, &str); 25] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -327,5 +327,83 @@ pub(crate) const FORKS: [(&str, &str); 19] = [
          C send a 3000 d\n\
          L connect a 5\n\
          C connect a 5",
+    ),
+    (
+        "seed 22000451: who waits to send goes on when its descriptor is closed, and a child of the other end's process has asked for that",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R fork\n\
+         M send b 3000000 -\n\
+         L close b\n\
+         D drain a",
+    ),
+    (
+        "seed 22001694: a child hears that its parent has shut a connection that AF_UNSPEC had ended",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L thread\n\
+         L fork\n\
+         M unconnect a\n\
+         L send a 5 d\n\
+         M shutdown a 0\n\
+         C patient recv a 100",
+    ),
+    (
+        "seed 22005786: the port of a connect() that has failed is free again, for a child too",
+        "v4\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L fork\n\
+         C bind a 0",
+    ),
+    (
+        "seed 22005536: what was not read is gone with AF_UNSPEC, for a child too",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L writev b 0 3\n\
+         R fork\n\
+         L unconnect b\n\
+         D send a 3000 d\n\
+         D get a queued\n\
+         R unconnect a\n\
+         D get a queued",
+    ),
+    (
+        "seed 24003880: a listener that AF_UNSPEC has ended connects as it would, though a child has polled it",
+        "v6\n\
+         L socket a b\n\
+         L listen a 8\n\
+         L fork\n\
+         L unconnect a\n\
+         C poll a IR 0\n\
+         L connect a 7",
+    ),
+    (
+        "or had polled it before",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L fork\n\
+         C poll a IR 0\n\
+         L unconnect a\n\
+         L connect a 7",
     ),
 ];

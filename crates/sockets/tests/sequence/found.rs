@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 35] = [
+pub(crate) const FOUND: [(&str, &str); 38] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -530,5 +530,47 @@ pub(crate) const FOUND: [(&str, &str); 35] = [
          L set a lowat 1\n\
          L wait b 0\n\
          L wait b 0",
+    ),
+    (
+        "seed 24007251: what was shut after AF_UNSPEC is shut when it is connected again",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L thread\n\
+         L dup a b\n\
+         L unconnect b\n\
+         L shutdown a 2\n\
+         M connect a 5\n\
+         L poll a R 0\n\
+         L send a 5 d",
+    ),
+    (
+        "seed 25000094: a set has a listener that was added with EPOLLEXCLUSIVE, also when it listens no more",
+        "host\n\
+         L socket a n\n\
+         L listen a 8\n\
+         L thread\n\
+         L epoll c\n\
+         L ctl c add a IX\n\
+         L unconnect a\n\
+         M wait c 0",
+    ),
+    (
+        "seed 27002369: who has shut a full connection first is in CLOSING when the other end has, too",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L fill b\n\
+         L shutdown b 1\n\
+         R shutdown a 1\n\
+         L get b state",
     ),
 ];

@@ -26,6 +26,11 @@ const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait(
 
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number";
 
+const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
+
+const RAISED: &str = "SO_RCVLOWAT that is raised while another thread waits to receive lets the kernel not wake it before there is as much; here it takes \
+     what there is";
+
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
 
 const ANOTHER_QUEUE: &str =
@@ -34,13 +39,27 @@ const ANOTHER_QUEUE: &str =
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
-const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, of a connection that was over before a fork, is not seen by the other";
+const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, or one that says that it has failed, of a connection that was over before a fork, is not seen by \
+     the other";
+
+const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its connect() before a fork leaves the other one's connect() to be told so, instead of \
+     EINVAL";
 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
 
+const OWN_CLOSE: &str = "an epoll set of a child has no connection any more that the child has closed; the kernel's has it for as long as another process has \
+     it open";
+
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
+
+const TAKEN_BEFORE: &str = "of a thread in poll() and one in recv() or send() that wait for a connection which is reset, one wakes first: the poll() says \
+     POLLERR only if that is the one, in the kernel as well";
+const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
+const POLLED_LATER: &str = "*poll * has waited: # *HUP*";
+/// Two threads wait for one connection.
+const WAIT_FOR_ONE: &[&str] = &["* thread", "* poll *"];
 
 const ONE_END: &str = "of a connection within the host whose other end was closed the kernel gets this end alone: once it is shut as well it is reset, \
      as nobody takes its FIN";
@@ -67,18 +86,24 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 35] = [
+pub(crate) static KNOWN: [Known; 44] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
         &["* shutdown *"],
         "bind() of a connection that both ends have shut fails while it is in TIME-WAIT: the kernel's socket keeps its port",
     ),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork"], KEPT_PORT),
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* unconnect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* exit"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "#"), &["* unconnect *"], UNSENT) },
+    // The SYN of a connect() that has failed, and what connect() adds to it when it says so.
+    Known { ends: false, ..known("* get * unsent", ("1", "0"), &["* connect *"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("3", "0"), &["* connect *"], UNSENT) },
+    Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
+    Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
@@ -94,6 +119,9 @@ pub(crate) static KNOWN: [Known; 35] = [
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
@@ -103,6 +131,7 @@ pub(crate) static KNOWN: [Known; 35] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
+    known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),

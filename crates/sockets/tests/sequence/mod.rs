@@ -3,6 +3,8 @@
 pub(crate) mod compare;
 pub(crate) mod forks;
 pub(crate) mod found;
+pub(crate) mod inbox;
 pub(crate) mod known;
 pub(crate) mod play;
+pub(crate) mod rest;
 pub(crate) mod script;

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use super::inbox::{Inbox, News};
+use super::rest::{Pace, Patience, Watch};
 use super::script::{Place, Script, Step};
 use crate::bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
 use crate::bench::{Bench, Helper, programs, spawn, wait};
@@ -66,18 +67,15 @@ pub(crate) struct Players {
     far: Nursery,
     /// Within the host of `left`.
     near: Nursery,
+    /// The threads of the broker.
+    brokers: Vec<u32>,
     folder: PathBuf,
 }
 
-enum News {
-    Came(char, UnixStream),
-    Said(char, String),
-    Gone(char),
-}
-
 impl Players {
-    /// With statistics that go nowhere: what was accelerated the broker counts.
-    pub(crate) fn new(bench: &Bench, accelerated: bool) -> Players {
+    /// Accelerated if there are threads of a broker; with statistics that go nowhere: what was accelerated the broker counts.
+    pub(crate) fn new(bench: &Bench, brokers: &[u32]) -> Players {
+        let accelerated = !brokers.is_empty();
         let program = || {
             let mut command = if accelerated {
                 bench.accelerated("/usr/bin/python3")
@@ -91,12 +89,13 @@ impl Players {
             left: Nursery::start(&bench.lab.server, program()),
             far: Nursery::start(&bench.lab.client, Command::new("/usr/bin/python3")),
             near: Nursery::start(&bench.lab.server, program()),
+            brokers: brokers.to_vec(),
             folder: bench.folder.path().to_owned(),
         }
     }
 
-    /// After each step everything has `unit_ms` to come to rest.
-    pub(crate) fn play(&mut self, script: &Script, unit_ms: u64) -> Transcript {
+    /// After each step everything has time to come to rest.
+    pub(crate) fn play(&mut self, script: &Script, pace: Pace) -> Transcript {
         let number = PLAYED.fetch_add(1, Ordering::Relaxed);
         let path = self.folder.join(format!("{number}"));
         let base = PORTS.start + number * 10 % (PORTS.end - PORTS.start);
@@ -106,63 +105,30 @@ impl Players {
             Place::Host => (Ipv4Addr::LOCALHOST.into(), Ipv4Addr::LOCALHOST.into()),
         };
         let right = if script.place == Place::Host { &mut self.near } else { &mut self.far };
-        let inbox = listen(&path);
+        let (inbox, unit_ms) = (Inbox::new(&path), pace.unit.as_millis());
         self.left.order(&format!("begin {} L {own} {other} {base} {unit_ms}", path.display()));
         right.order(&format!("begin {} R {other} {own} {base} {unit_ms}", path.display()));
-        let mut stage = Stage::new(script, Duration::from_millis(unit_ms), inbox);
+        let mut stage = Stage::new(script, pace, Watch::new(&self.brokers), inbox);
         let transcript = stage.play();
         right.end();
         self.left.end();
-        writeln!(UnixStream::connect(&path).unwrap(), "-").unwrap();
         transcript
     }
-}
-
-/// Takes the actors of one sequence, until `-` comes.
-fn listen(path: &Path) -> Receiver<News> {
-    let listener = UnixListener::bind(path).unwrap();
-    let (news, inbox) = channel();
-    let path = path.to_owned();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            let mut lines = BufReader::new(stream.try_clone().unwrap());
-            let mut name = String::new();
-            let _ = lines.read_line(&mut name);
-            match name.chars().next() {
-                Some('-') => break,
-                Some(actor) => follow(actor, stream, lines, news.clone()),
-                None => {}
-            }
-        }
-        let _ = std::fs::remove_file(path);
-    });
-    inbox
-}
-
-/// Passes on what an actor says.
-fn follow(actor: char, stream: UnixStream, lines: BufReader<UnixStream>, news: Sender<News>) {
-    let _ = news.send(News::Came(actor, stream));
-    std::thread::spawn(move || {
-        for line in lines.lines().map_while(Result::ok) {
-            let _ = news.send(News::Said(actor, line));
-        }
-        let _ = news.send(News::Gone(actor));
-    });
 }
 
 /// A sequence that is being played.
 struct Stage<'a> {
     script: &'a Script,
-    unit: Duration,
-    inbox: Receiver<News>,
-    actors: BTreeMap<char, UnixStream>,
+    pace: Pace,
+    watch: Watch,
+    inbox: Inbox,
     /// Whose call waits, and which step that is.
     busy: BTreeMap<char, usize>,
 }
 
 impl<'a> Stage<'a> {
-    fn new(script: &'a Script, unit: Duration, inbox: Receiver<News>) -> Self {
-        Stage { script, unit, inbox, actors: BTreeMap::new(), busy: BTreeMap::new() }
+    fn new(script: &'a Script, pace: Pace, watch: Watch, inbox: Inbox) -> Self {
+        Stage { script, pace, watch, inbox, busy: BTreeMap::new() }
     }
 
     fn play(&mut self) -> Transcript {
@@ -177,9 +143,9 @@ impl<'a> Stage<'a> {
 
     fn until_here(&mut self, actor: char, later: &mut Vec<String>) {
         let end = Instant::now() + PATIENCE;
-        while !self.actors.contains_key(&actor) {
+        while !self.inbox.has(actor) {
             assert!(Instant::now() < end, "{actor} does not come:\n{}", self.script);
-            self.hear(Instant::now() + self.unit, None, later);
+            self.hear(Instant::now() + self.pace.unit, None, later);
         }
     }
 
@@ -189,9 +155,9 @@ impl<'a> Stage<'a> {
         let mut later = Vec::new();
         let own = if step.actor == '-' {
             // Whatever has a timer hears it.
-            self.hear(Instant::now() + self.unit * 30, None, &mut later);
+            self.hear(Instant::now() + self.pace.unit * 30, None, &mut later);
             String::new()
-        } else if !self.actors.contains_key(&step.actor) {
+        } else if !self.inbox.has(step.actor) {
             "nobody".to_owned()
         } else if self.busy.contains_key(&step.actor) {
             "busy".to_owned()
@@ -200,24 +166,20 @@ impl<'a> Stage<'a> {
         } else {
             self.call(number, step, &mut later)
         };
-        self.hear(Instant::now() + self.unit, None, &mut later);
+        self.come_to_rest(&mut later);
         later.sort();
         later.insert(0, own);
         later
     }
 
     fn call(&mut self, number: usize, step: &Step, later: &mut Vec<String>) -> String {
-        let patience = match step.word() {
-            _ if !step.may_block() => PATIENCE,
-            // Often the first call for which a stack is made.
-            "connect" | "accept" => self.unit * 40,
-            _ => self.unit * 8,
-        };
         self.busy.insert(step.actor, number);
-        let sent = writeln!(self.actors.get_mut(&step.actor).unwrap(), "{number} {}", step.words);
-        let said = match sent {
-            Ok(()) => self.hear(Instant::now() + patience, Some(step.actor), later),
-            Err(_) => Some("has gone".to_owned()),
+        let said = if !self.inbox.tell(step.actor, &format!("{number} {}", step.words)) {
+            Some("has gone".to_owned())
+        } else if step.may_block() {
+            self.hear_whether_it_waits(step, later)
+        } else {
+            self.hear(Instant::now() + PATIENCE, Some(step.actor), later)
         };
         let Some(said) = said else {
             return if step.may_block() { "waits".to_owned() } else { "is lost".to_owned() };
@@ -230,24 +192,52 @@ impl<'a> Stage<'a> {
         said
     }
 
+    /// What comes until nothing more will.
+    fn come_to_rest(&mut self, later: &mut Vec<String>) {
+        let Pace { unit, quiet } = self.pace;
+        self.hear_until_over(Patience { quiet, rest: unit, end: unit * 250 }, None, later);
+    }
+
+    /// What a call says that may wait, unless it does.
+    fn hear_whether_it_waits(&mut self, step: &Step, later: &mut Vec<String>) -> Option<String> {
+        let Pace { unit, quiet } = self.pace;
+        let patience = match step.word() {
+            // Often the first call for which a stack is made, which takes the broker its time.
+            "connect" | "accept" => Patience { quiet: unit * 40, rest: unit * 40, end: unit * 1000 },
+            _ => Patience { quiet: quiet * 4, rest: unit * 8, end: unit * 500 },
+        };
+        self.hear_until_over(patience, Some(step.actor), later)
+    }
+
+    fn hear_until_over(
+        &mut self,
+        patience: Patience,
+        awaited: Option<char>,
+        later: &mut Vec<String>,
+    ) -> Option<String> {
+        let began = Instant::now();
+        loop {
+            let said = self.hear(Instant::now() + self.pace.look(), awaited, later);
+            if said.is_some() {
+                return said;
+            }
+            if self.watch.is_over(began, patience) {
+                // Who sleeps now has perhaps just said something.
+                return self.hear(began, awaited, later);
+            }
+        }
+    }
+
     /// What comes until then, or until the one that is awaited has said its word, which is returned.
     fn hear(&mut self, end: Instant, awaited: Option<char>, later: &mut Vec<String>) -> Option<String> {
         loop {
-            let news = match self.inbox.recv_timeout(end.saturating_duration_since(Instant::now())) {
-                Ok(news) => news,
-                Err(RecvTimeoutError::Timeout) => return None,
-                Err(RecvTimeoutError::Disconnected) => unreachable!("the listener's thread holds a sender"),
-            };
-            let (actor, said) = match news {
-                News::Came(actor, stream) => {
-                    self.actors.insert(actor, stream);
+            let (actor, said) = match self.inbox.next(end)? {
+                News::Came(process) => {
+                    self.watch.add(process);
                     continue;
                 }
                 News::Said(actor, said) => (actor, said),
-                News::Gone(actor) => {
-                    self.actors.remove(&actor);
-                    (actor, "has gone".to_owned())
-                }
+                News::Gone(actor) => (actor, "has gone".to_owned()),
             };
             assert!(!said.starts_with("FAULT"), "{said}:\n{}", self.script);
             let begun = self.busy.remove(&actor);
@@ -275,4 +265,51 @@ pub(crate) fn show(script: &Script, kernel: &Transcript, overfly: &Transcript) -
         }
     }
     shown
+}
+
+/// However the driver ends: those who play end with it, and complain of nothing.
+#[test]
+fn who_plays_ends_with_the_driver() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("0");
+    let listener = UnixListener::bind(&path).unwrap();
+    let mut command = Command::new("/usr/bin/python3");
+    command.arg(programs("sequences.py")).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut nursery = Helper(command.spawn().unwrap());
+    let mut orders = nursery.0.stdin.take().unwrap();
+    writeln!(orders, "begin {} L 127.0.0.1 127.0.0.1 {} 8", path.display(), PORTS.start).unwrap();
+    let come = || {
+        let mut lines = BufReader::new(listener.accept().unwrap().0);
+        let mut hello = String::new();
+        lines.read_line(&mut hello).unwrap();
+        let process: u32 = hello.split_whitespace().nth(1).unwrap().parse().unwrap();
+        (process, lines)
+    };
+    let (process, mut first) = come();
+    writeln!(first.get_mut(), "0 thread").unwrap();
+    let (_, second) = come();
+    writeln!(first.get_mut(), "1 fork").unwrap();
+    let (child, third) = come();
+    // Its answer stays unread, and so the end of this connection is a reset.
+    let mut said = String::new();
+    first.read_line(&mut said).and_then(|_| first.read_line(&mut said)).unwrap();
+    assert_eq!(said, "started\nforked\n");
+    writeln!(first.get_mut(), "2 get a state").unwrap();
+    let answers = || rustix::io::ioctl_fionread(first.get_ref()).unwrap() > 0;
+    crate::bench::until("an answer comes", answers);
+    let ended = |process: u32| {
+        crate::bench::until("the players end", || {
+            let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+            stat.is_empty() || stat.contains(") Z ")
+        });
+    };
+    drop(first);
+    ended(process);
+    drop((second, third));
+    ended(child);
+    drop(orders);
+    assert!(wait(&mut nursery.0, Duration::from_secs(5)), "the nursery goes on");
+    // All have ended that could write there.
+    let complaints = std::io::read_to_string(nursery.0.stderr.take().unwrap()).unwrap();
+    assert_eq!(complaints, "");
 }

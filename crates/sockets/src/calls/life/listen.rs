@@ -184,7 +184,8 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
 /// The kernel's socket listens no more: the socket is what it was before listen().
 pub(super) fn stopped_listening(process: &mut Process, id: SocketId, descriptor: i32) {
     process.part(id);
-    process.restore_blocking(id, descriptor);
+    // Whichever process has made it nonblocking.
+    kernel::set_nonblocking(descriptor, process.stack.socket(id).nonblocking);
     let mut registered = Vec::new();
     process
         .stack
@@ -192,7 +193,11 @@ pub(super) fn stopped_listening(process: &mut Process, id: SocketId, descriptor:
     for (set, descriptor, events, data) in registered {
         let event = libc::epoll_event { events, u64: data };
         let epoll = process.sets[set].descriptor;
-        let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event);
+        // What was added with EPOLLEXCLUSIVE cannot be modified (do_epoll_ctl() in fs/eventpoll.c).
+        if sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event).is_err() {
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
+        }
         let _ = process.stack.unwatch(set, id, descriptor);
         let _ = process.stack.watch(set, id, descriptor, events, data, true);
     }
