@@ -83,7 +83,7 @@ impl<T: Guarded> Lock<T> {
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         self.take_if_free().unwrap_or_else(|| {
             self.waiting.fetch_add(1, Ordering::Relaxed);
-            let guard = self.wait();
+            let guard = self.wait(SPINS);
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             guard
         })
@@ -100,10 +100,12 @@ impl<T: Guarded> Lock<T> {
     /// for as long as the kernel takes to wake them.
     #[inline]
     pub(crate) fn lock_last(&self) -> Guard<'_, T> {
-        if self.waiting.load(Ordering::Relaxed) > 0 {
-            self.let_others_go_first();
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return self.take_if_free().unwrap_or_else(|| self.wait(SPINS));
         }
-        self.take_if_free().unwrap_or_else(|| self.wait())
+        self.let_others_go_first();
+        // Not before those who sleep until it is free.
+        self.take_if_free().unwrap_or_else(|| self.wait(0))
     }
 
     /// The lock if it is free, for a thread of the library's own, in which no handlers run. Who waits for it then does not take it that
@@ -128,24 +130,23 @@ impl<T: Guarded> Lock<T> {
         self.visited.store(false, Ordering::Relaxed);
     }
 
+    /// While the lock is free, and those who wait for it are still to wake. One that is held may be held for long: then there is
+    /// nothing to be let go first, and this thread waits as they do. Returns how often it has yielded.
     #[cold]
-    fn let_others_go_first(&self) {
-        for _ in 0..YIELDS {
-            if self.waiting.load(Ordering::Relaxed) == 0 {
-                return;
-            }
-            rustix::thread::sched_yield();
-        }
+    fn let_others_go_first(&self) -> u32 {
+        let are_to_wake =
+            || self.waiting.load(Ordering::Relaxed) > 0 && self.state.load(Ordering::Relaxed) == FREE;
+        (0..YIELDS).take_while(|_| are_to_wake()).map(|_| rustix::thread::sched_yield()).count() as u32
     }
 
     #[cold]
-    fn wait(&self) -> Guard<'_, T> {
+    fn wait(&self, spins: u32) -> Guard<'_, T> {
         let visited = self.visited.load(Ordering::Relaxed);
         let is_free = || {
             self.state.load(Ordering::Relaxed) == FREE
                 && self.state.compare_exchange_weak(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        let soon = (0..SPINS).any(|_| {
+        let soon = (0..spins).any(|_| {
             core::hint::spin_loop();
             is_free()
         });
@@ -387,6 +388,26 @@ mod tests {
         assert_eq!((device.written, device.taken.load(Ordering::Acquire)), (80_000, 80_000));
         assert!(device.failures > 0);
         lock.settle();
+    }
+
+    #[test]
+    fn who_only_looks_does_not_yield_again_and_again_while_the_lock_is_held() {
+        let lock = device();
+        thread::scope(|scope| {
+            let device = lock.lock();
+            let waiter = scope.spawn(|| drop(lock.lock()));
+            while lock.state.load(Ordering::Relaxed) != CONTENDED {
+                thread::yield_now();
+            }
+            assert_eq!((lock.waiting.load(Ordering::Relaxed), lock.let_others_go_first()), (1, 0));
+            drop(device);
+            waiter.join().expect("it has the lock, and leaves it");
+        });
+        assert_eq!(lock.let_others_go_first(), 0);
+        // It is free, and who waits for it has not woken yet.
+        lock.waiting.store(1, Ordering::Relaxed);
+        assert_eq!(lock.let_others_go_first(), YIELDS);
+        lock.forget_threads();
     }
 
     #[test]

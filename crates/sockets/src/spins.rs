@@ -22,6 +22,16 @@ pub(crate) struct Spins {
 impl Spins {
     pub(crate) const NONE: Self = Self { last: None, in_vain: 0, left_out: 0 };
 
+    /// Those of a thread that has not spun yet: it begins as another one is now.
+    pub(crate) const fn as_of(note: u64) -> Self {
+        Self { last: None, in_vain: (note >> 32) as u32, left_out: note as u32 }
+    }
+
+    /// What [`Spins::as_of`] takes.
+    pub(crate) const fn note(&self) -> u64 {
+        (self.in_vain as u64) << 32 | self.left_out as u64
+    }
+
     /// The next spins are left out.
     pub(crate) const fn are_left_out(&self) -> bool {
         self.left_out > 0
@@ -61,6 +71,25 @@ mod tests {
         if !finds {
             spins.count(false, *now + SPIN);
         }
+    }
+
+    #[test]
+    fn a_thread_begins_as_another_one_is() {
+        let (mut note, mut now, mut spun) = (Spins::NONE.note(), Instant::from_micros(0), 0);
+        for _ in 0..100 {
+            let mut young = Spins::as_of(note);
+            for _ in 0..4 {
+                if young.are_left_out() {
+                    young.count(false, now);
+                } else {
+                    spun += 1;
+                    spin(&mut young, &mut now, false);
+                }
+            }
+            note = young.note();
+        }
+        // As one thread alone that waits 400 times: and not 400 times.
+        assert_eq!(spun, IN_VAIN + 2 * TRIED);
     }
 
     #[test]

@@ -65,11 +65,13 @@ fn connections_follow_the_threads_that_serve_them() {
 #[test]
 fn spins_in_vain_are_left_out_where_it_is_wished() {
     let bench = Bench::new(1);
-    for adapts in ["0", "1"] {
+    for (adapts, first) in
+        [("0", "poll"), ("1", "epoll_wait"), ("1", "poll"), ("1", "select"), ("1", "accept")]
+    {
         let mut script = bench.accelerated("timeout");
         script.args(["-s", "KILL", "60", PYTHON]).arg(programs("spins.py"));
         script.env("EF_POLL_USEC", "20000").env("EF_TCP_ACCEPT_SPIN", "1").env("EF_POLL_ADAPT", adapts);
-        let output = run(&bench.lab.server, script.args([&SERVER.to_string(), adapts]));
+        let output = run(&bench.lab.server, script.args([&SERVER.to_string(), adapts, first]));
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
         println!("EF_POLL_ADAPT={adapts}\n{told}");
         assert!(output.status.success(), "{told}\n{complained}");

@@ -61,7 +61,17 @@ pub(crate) fn poll(
         }
     }
     let started = now();
-    let mut poll = Poll { descriptors, for_kernel, own, since, call, started, rounds, met: Contexts::NONE };
+    let mut poll = Poll {
+        descriptors,
+        for_kernel,
+        own,
+        since,
+        call,
+        started,
+        rounds,
+        met: Contexts::NONE,
+        asked: false,
+    };
     Answer::Done(poll.run(timeout.map(|timeout| started + timeout)))
 }
 
@@ -78,6 +88,8 @@ struct Poll<'a> {
     rounds: Rounds,
     /// The contexts that it has looked at.
     met: Contexts,
+    /// The kernel has just said that it has nothing: by what it polled while it slept.
+    asked: bool,
 }
 
 impl Poll<'_> {
@@ -94,22 +106,20 @@ impl Poll<'_> {
                 let Self { rounds, own, .. } = self;
                 !over && goes_on(time, spin_until, || rounds.enter(*own).may_spin())
             };
-            if over || (spins && asks && time - looked >= pause) {
-                looked = time;
-                let ready = if asks { self.look_at_kernel(contexts) } else { ready };
-                if over || ready > 0 {
-                    return Ok(ready);
-                }
+            if over {
+                let asked = core::mem::take(&mut self.asked) && ready > 0;
+                return Ok(if asks && !asked { self.look_at_kernel(contexts) } else { ready });
             }
             if sys::interrupted(self.since, false) {
                 return Err(Errno::INTR);
             }
             let sockets = polled_sockets(self.descriptors);
             if spins {
-                let process = self.rounds.enter(self.own);
-                process.hear_broker_sometimes();
-                process.spins_for(wanted(sockets.as_deref(), self.own));
-                self.rounds.pass(|guard| let_others_in(guard, || ()));
+                let asks = asks && time - looked >= pause;
+                looked = if asks { time } else { looked };
+                if self.spin(contexts, sockets.as_deref(), asks) {
+                    return Ok(self.ready());
+                }
             } else if self.sleep(contexts, sockets.as_deref(), asks, deadline) {
                 return Ok(self.ready());
             }
@@ -190,16 +200,36 @@ impl Poll<'_> {
         process
     }
 
-    /// Looks at the kernel's part. Returns how many descriptors are ready.
+    /// Looks at the kernel's part, with the lock released: others need not wait for it. Returns how many descriptors are ready.
     fn look_at_kernel(&mut self, contexts: Contexts) -> usize {
         if contexts.is_one() {
             // Of several each has said it when it was looked at.
             self.rounds.enter(self.own).signal_exposed();
         }
+        self.rounds.leave();
         if sys::poll(&mut self.for_kernel, Some(0), self.since).is_ok() {
             self.merge();
         }
         self.ready()
+    }
+
+    /// Lets others have the lock for a while, in which it looks at the kernel's part if it `asks`. True if the kernel has something.
+    fn spin(&mut self, contexts: Contexts, sockets: Option<&[SocketId]>, asks: bool) -> bool {
+        let Self { rounds, for_kernel, own, since, .. } = self;
+        let process = rounds.enter(*own);
+        if asks && contexts.is_one() {
+            process.signal_exposed();
+        }
+        process.hear_broker_sometimes();
+        process.spins_for(wanted(sockets, *own));
+        self.asked = false;
+        let mut asked = false;
+        let ask = || asked = asks && sys::poll(for_kernel, Some(0), *since).is_ok();
+        rounds.pass(|guard| let_others_in(guard, ask));
+        if asked {
+            self.merge();
+        }
+        asked && self.ready() > 0
     }
 
     /// Sleeps until something may have happened. True if the kernel has something.
@@ -228,7 +258,7 @@ impl Poll<'_> {
             let wakers = core::mem::replace(&mut sleeper.polled, core::mem::take(&mut self.for_kernel));
             sleeper.polled.extend(wakers);
         }
-        sleeper.sleep(self.since);
+        self.asked = sleeper.sleep(self.since) && asks;
         let polled = sleeper.end(&mut self.rounds);
         if !polls {
             return false;

@@ -275,12 +275,13 @@ impl Sleeper {
         self.timeout_us = Some(0);
     }
 
-    /// It sleeps, beside all sets.
-    pub(crate) fn sleep(&mut self, since: Seen) {
-        match self.word {
-            Some(word) => sys::futex_wait(word, 0, self.timeout_us, since),
-            None => drop(sys::poll(&mut self.polled, self.timeout_us, since)),
+    /// It sleeps, beside all sets. True if the kernel has said what has become of the program's descriptors.
+    pub(crate) fn sleep(&mut self, since: Seen) -> bool {
+        if let Some(word) = self.word {
+            sys::futex_wait(word, 0, self.timeout_us, since);
+            return false;
         }
+        sys::poll(&mut self.polled, self.timeout_us, since).is_ok()
     }
 
     /// It is awake, and counted no more. Returns what it polled.

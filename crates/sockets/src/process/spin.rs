@@ -1,8 +1,10 @@
 //! How long a call that waits spins before it sleeps, and whether it does at all: a thread whose spins were in vain again and again
-//! leaves them out for a while (EF_POLL_ADAPT). Where more threads are busy than there are processors, whoever is to send what it
+//! leaves them out for a while (EF_POLL_ADAPT). A new thread begins as the one is that waited last: where there is one for each
+//! connection, none lives long enough to learn it. Where more threads are busy than there are processors, whoever is to send what it
 //! waits for may need this one.
 
 use core::cell::Cell;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 
 use overfly_engine::Instant;
@@ -11,8 +13,12 @@ use overfly_profile::options::Waiting;
 use super::Process;
 use crate::spins::Spins;
 
+/// What became of the spins of the thread that waited last ([`Spins::note`]).
+static LAST: AtomicU64 = AtomicU64::new(Spins::NONE.note());
+
 thread_local! {
-    static SPINS: Cell<Spins> = const { Cell::new(Spins::NONE) };
+    /// `None`: the thread has not waited yet.
+    static SPINS: Cell<Option<Spins>> = const { Cell::new(None) };
     static LOOPS: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -28,9 +34,13 @@ pub(super) fn loops() -> bool {
     LOOPS.get()
 }
 
+fn spins() -> Spins {
+    SPINS.get().unwrap_or_else(|| Spins::as_of(LAST.load(Ordering::Relaxed)))
+}
+
 /// Until when a call that began to wait at `started` spins.
 pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
-    if process.options.poll_adapt != 0 && SPINS.get().are_left_out() {
+    if process.options.poll_adapt != 0 && spins().are_left_out() {
         return started;
     }
     let spin_us = process.options.spin_us(call, process.is_blocked());
@@ -40,8 +50,13 @@ pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> 
 /// Whether a call that has found nothing by `time` spins, as it does until then if other threads let it; if not, it sleeps.
 pub(crate) fn goes_on(time: Instant, until: Instant, may_spin: impl FnOnce() -> bool) -> bool {
     let goes_on = time < until && may_spin();
-    let mut spins = SPINS.get();
+    let mut spins = spins();
+    let before = spins.note();
     spins.count(goes_on, until);
-    SPINS.set(spins);
+    SPINS.set(Some(spins));
+    // Each look of a spin comes here: others read the line.
+    if spins.note() != before {
+        LAST.store(spins.note(), Ordering::Relaxed);
+    }
     goes_on
 }
