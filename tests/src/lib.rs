@@ -10,6 +10,7 @@ pub mod programs;
 pub mod service;
 pub mod soak;
 pub mod steady;
+pub mod suites;
 pub mod tap;
 
 use std::fmt::Write as _;

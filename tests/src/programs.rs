@@ -122,22 +122,7 @@ impl Program {
     /// # Errors
     /// What dpkg or apt-get said.
     pub fn install(&self) -> Result<(), String> {
-        let is_there = |package: &String| {
-            let asked =
-                Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).output();
-            asked.is_ok_and(|output| output.stdout == b"installed")
-        };
-        let missing: Vec<String> = self.packages().into_iter().filter(|package| !is_there(package)).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install.sh");
-        let status = Command::new(script).arg("named").args(&missing).status();
-        match status {
-            Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{}: {status}", missing.join(" "))),
-            Err(error) => Err(format!("{}: {error}", missing.join(" "))),
-        }
+        install(&self.packages())
     }
 
     /// A link that leads nowhere counts: to run it fails, and says so.
@@ -159,6 +144,27 @@ impl Program {
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.name())
+    }
+}
+
+/// Installs those of Debian's packages that are not there.
+///
+/// # Errors
+/// What dpkg or apt-get said.
+pub(crate) fn install(packages: &[String]) -> Result<(), String> {
+    let is_there = |package: &String| {
+        let asked = Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}", package]).output();
+        asked.is_ok_and(|output| output.stdout == b"installed")
+    };
+    let missing: Vec<&String> = packages.iter().filter(|package| !is_there(package)).collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install.sh");
+    match Command::new(script).arg("named").args(&missing).status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{missing:?}: {status}")),
+        Err(error) => Err(format!("{missing:?}: {error}")),
     }
 }
 

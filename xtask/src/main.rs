@@ -28,6 +28,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask costs [--repeats N] [--seconds N]
        cargo xtask results [--cookbooks] [PLAN…]
        cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
+       cargo xtask suites [--minutes N] [--again N] [SUITE…]
        cargo xtask within-host [--repeats N] [--seconds N]
        cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
 
@@ -42,7 +43,7 @@ fn main() -> ExitCode {
         Some("sanitize") => sanitize::Plan::parse(words).run(),
         Some("tidy") => tidy::run(words),
         Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "within-host" | "workers")) => {
+        Some(name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "suites" | "within-host" | "workers")) => {
             example::run(name, words)
         }
         _ => Err(USAGE.to_owned()),
