@@ -25,8 +25,6 @@ use crate::table::{self, Entry};
 const KERNEL_LOOK_PAUSE: Duration = Duration::from_micros(100);
 /// With EF_EPOLL_MT_SAFE, how many looks of a spinning epoll_wait pass between two chances for other threads.
 const LOOKS_ALONE: u32 = 16;
-/// Events taken from the kernel at once.
-const KERNEL_BATCH: usize = 64;
 
 /// The signal mask of epoll_pwait and its kin, for as long as the call lasts.
 pub(super) struct Masked(Option<u64>);
@@ -210,7 +208,7 @@ impl Wait {
             // What the kernel has said once it would say again.
             let asked = self.found.count > look.ours;
             if !asked && self.found.left() > 0 && if self.found.count > 0 || spins { due } else { over } {
-                self.look_at_kernel(contexts, look.time);
+                self.look_at_kernel(contexts, look.time)?;
                 if look.ours == 0 {
                     // The kernel may have had something for a listener. (What was reported already would be reported twice.)
                     self.collect_again(contexts);
@@ -271,7 +269,7 @@ impl Wait {
             }
             let time = self.rounds.enter(context).pumped;
             if core::mem::take(&mut self.kernel_first) {
-                self.look_at_kernel(contexts, time);
+                self.look_at_kernel(contexts, time)?;
             }
             let process = self.rounds.enter(context);
             look.ours += self.found.collect(process, set);
@@ -322,30 +320,38 @@ impl Wait {
     }
 
     /// Looks at the kernel's part.
-    fn look_at_kernel(&mut self, contexts: Contexts, time: Instant) {
+    fn look_at_kernel(&mut self, contexts: Contexts, time: Instant) -> Result<(), Errno> {
         self.looked = time;
         if contexts.is_one() {
             // Of several each has said it when it was looked at.
             self.rounds.enter(self.own).signal_exposed();
         }
-        let events = self.ask_kernel(Some(0));
-        self.heed(&events);
+        let count = self.ask_kernel(Some(0))?;
+        self.heed(count);
+        Ok(())
     }
 
-    /// Asks the kernel for at most so long: its events, and how many they are.
-    fn ask_kernel(&self, timeout_us: Option<u64>) -> ([libc::epoll_event; KERNEL_BATCH], usize) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; KERNEL_BATCH];
-        // Our own records in the set take places too. More must not be taken than the program has room for: edges would be lost.
-        let room = KERNEL_BATCH.min(self.found.left());
-        // SAFETY: `events` has room for `room` records.
-        let outcome =
-            unsafe { sys::epoll_wait(self.epoll, events.as_mut_ptr(), room, timeout_us, self.since) };
-        (events, outcome.unwrap_or(0).min(KERNEL_BATCH))
+    /// Asks the kernel for at most so long. Returns how many events it has written behind what was found: as many as the program has room
+    /// for, so that none is left behind, and no edge is lost.
+    fn ask_kernel(&self, timeout_us: Option<u64>) -> Result<usize, Errno> {
+        let Found { records, count, .. } = self.found;
+        // SAFETY: `epoll_wait`'s caller answers for `room` records, of which `left()` are free.
+        let outcome = unsafe {
+            sys::epoll_wait(self.epoll, records.add(count), self.found.left(), timeout_us, self.since)
+        };
+        match outcome {
+            Err(Errno::FAULT) => Err(Errno::FAULT),
+            outcome => Ok(outcome.unwrap_or(0)),
+        }
     }
 
-    /// Takes the program's own events as they are, and those of listeners' kernel sockets as news of the listener.
-    fn heed(&mut self, (events, count): &([libc::epoll_event; KERNEL_BATCH], usize)) {
-        for event in &events[..*count] {
+    /// Leaves the program's own events where the kernel has written them, and takes those of listeners' kernel sockets as news of the
+    /// listener.
+    fn heed(&mut self, count: usize) {
+        let first = self.found.count;
+        for index in first..first + count {
+            // SAFETY: the kernel has written it. What is found is put at `index` at most.
+            let event = unsafe { self.found.records.add(index).read_unaligned() };
             let (bits, data) = (event.events, event.u64);
             match tag(data) {
                 Tag::Program => self.found.put(bits, data),
@@ -387,12 +393,12 @@ impl Wait {
             sleeper.sleep(since);
             sleeper.stay_awake();
         }
-        let events = self.ask_kernel(sleeper.timeout_us);
+        let asked = self.ask_kernel(sleeper.timeout_us);
         sleeper.end(&mut self.rounds);
         if !is_open(epoll, set) {
             return Err(CLOSED);
         }
-        self.heed(&events);
+        self.heed(asked?);
         (self.slept, self.looked) = (true, now());
         Ok(())
     }

@@ -443,6 +443,24 @@ def waiting_by_the_numbers_of_the_calls():
 
 
 @case
+def a_set_in_which_much_is_ready_at_once():
+    watched = listener()
+    events = select.epoll()
+    events.register(watched, select.EPOLLIN)
+    ready = [os.eventfd(1) for _ in range(300)]
+    for one in ready:
+        events.register(one, select.EPOLLIN)
+    edges = [os.eventfd(1) for _ in range(200)]
+    for one in edges:
+        events.register(one, select.EPOLLIN | select.EPOLLET)
+    for room in (150, 1000, 1000):
+        found = [descriptor for descriptor, _ in events.poll(1, room)]
+        say(room, len(found), len(set(found)))
+    found = [descriptor for descriptor, _ in events.poll(1, 1000)]
+    say(len(set(found) & set(ready)), len(set(found) & set(edges)))
+
+
+@case
 def time_stamps_with_identifiers():
     wanted = 1 << 1 | 1 << 4 | 1 << 7
     for name in 37, 65:
