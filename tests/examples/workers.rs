@@ -200,11 +200,11 @@ fn together(program: Program, link: Link, way: Way, close: bool, seconds: u32) -
 
 fn load(program: Program, server: &Measured<'_>, words: &[&str], close: bool, seconds: u32) -> Value {
     let duration = format!("{seconds}s");
-    let mut words = [words, &["--warmup", "0.3s", "-d", &duration]].concat();
+    let mut words = [words, &["--warmup", "1s", "-d", &duration]].concat();
     if close {
         words.push("--close");
     }
-    server.load(&words, if program == Program::Memcached { 16 } else { 0 })
+    server.load(&words, program.bytes())
 }
 
 fn ticks(server: &Measured<'_>) -> u64 {

@@ -120,6 +120,12 @@ impl Program {
         }
     }
 
+    /// How many bytes its smallest file or value has.
+    #[must_use]
+    pub fn bytes(self) -> u32 {
+        if self == Program::Memcached { 16 } else { 0 }
+    }
+
     /// What is asked for, whose value or file has so many bytes.
     fn url(self, bytes: u32) -> String {
         match self {
@@ -235,7 +241,7 @@ impl<'a> Measured<'a> {
         if program == Program::Memcached {
             measured.settle_memcached();
         }
-        eventually("the server answers", || measured.try_load(&["-n", "1", "-c", "1"], 0).is_some());
+        eventually("the server answers", || measured.try_load(&["-n", "1", "-c", "1"], program.bytes()).is_some());
         measured
     }
 

@@ -73,7 +73,6 @@ impl<T: Link> Stack<T> {
                     generation,
                     interests: NONE,
                     listener: SocketId(NONE),
-                    forks: self.forks,
                     flow: None,
                     ..socket
                 };
