@@ -48,6 +48,10 @@ const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
 
+const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
+     took it";
+const LISTENER_ENDED: &[&str] = &["* listen *", "* connect *", "* fork", "* unconnect *"];
+
 const OWN_CLOSE: &str = "an epoll set of a child has no connection any more that the child has closed; the kernel's has it for as long as another process has \
      it open";
 
@@ -86,7 +90,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 44] = [
+pub(crate) static KNOWN: [Known; 47] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -121,6 +125,9 @@ pub(crate) static KNOWN: [Known; 44] = [
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
+    known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
+    known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
