@@ -241,7 +241,9 @@ impl<'a> Measured<'a> {
         if program == Program::Memcached {
             measured.settle_memcached();
         }
-        eventually("the server answers", || measured.try_load(&["-n", "1", "-c", "1"], program.bytes()).is_some());
+        eventually("the server answers", || {
+            measured.try_load(&["-n", "1", "-c", "1"], program.bytes()).is_some()
+        });
         measured
     }
 

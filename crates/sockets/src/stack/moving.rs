@@ -69,13 +69,8 @@ impl<T: Link> Stack<T> {
             Ok(flow) => {
                 let place = self.face.at_mut(reserved);
                 let generation = place.generation;
-                *place = Socket {
-                    generation,
-                    interests: NONE,
-                    listener: SocketId(NONE),
-                    flow: None,
-                    ..socket
-                };
+                *place =
+                    Socket { generation, interests: NONE, listener: SocketId(NONE), flow: None, ..socket };
                 self.face.bind_flow(Side::Network, flow, reserved);
                 Ok(())
             }
