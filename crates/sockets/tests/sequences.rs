@@ -42,8 +42,13 @@ impl Labs {
         let kernel = Bench::new(2);
         let others = brokers();
         let overfly = Bench::new(2);
-        let brokers = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
-        let labs = Labs { kernel, overfly, brokers };
+        let mut own = Vec::new();
+        // A thread says itself what it is called.
+        bench::until("the broker's thread has its name", || {
+            own = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
+            !own.is_empty()
+        });
+        let labs = Labs { kernel, overfly, brokers: own };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
                 // BBR paces: what it holds back comes at another step's time.
@@ -55,8 +60,8 @@ impl Labs {
 
     fn worlds(&self) -> Worlds {
         Worlds {
-            kernel: Players::new(&self.kernel, &[]),
-            overfly: Players::new(&self.overfly, &self.brokers),
+            kernel: Players::new(&self.kernel, None),
+            overfly: Players::new(&self.overfly, Some(&self.brokers)),
         }
     }
 }
