@@ -73,6 +73,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     let mut patience = None;
     let mut pumped = false;
     loop {
+        let pending = guard.stack.socket(id).error;
         let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
             // tcp(7): with MSG_TRUNC the bytes are dropped instead of copied.
             Ok(if peek {
@@ -130,7 +131,11 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 };
                 guard.pump();
             }
-            Err(_) if done > 0 => return Answer::ok(done),
+            Err(_) if done > 0 => {
+                // The next call says it.
+                guard.stack.socket_mut(id).error = pending;
+                return Answer::ok(done);
+            }
             Err(error) => return Answer::error(error),
         }
     }

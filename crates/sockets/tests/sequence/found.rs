@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 38] = [
+pub(crate) const FOUND: [(&str, &str); 39] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -572,5 +572,21 @@ pub(crate) const FOUND: [(&str, &str); 38] = [
          L shutdown b 1\n\
          R shutdown a 1\n\
          L get b state",
+    ),
+    (
+        "seed 28006118: of a recv() that has got a part before the reset the next one hears of it",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R thread\n\
+         S recv a 5 w\n\
+         L send b 1 d\n\
+         L unconnect b\n\
+         S patient recv a 100",
     ),
 ];

@@ -73,9 +73,9 @@ pub(crate) struct Players {
 }
 
 impl Players {
-    /// Accelerated if there are threads of a broker; with statistics that go nowhere: what was accelerated the broker counts.
-    pub(crate) fn new(bench: &Bench, brokers: &[u32]) -> Players {
-        let accelerated = !brokers.is_empty();
+    /// Accelerated if there is a broker, whose threads these are; with statistics that go nowhere: what was accelerated the broker counts.
+    pub(crate) fn new(bench: &Bench, brokers: Option<&[u32]>) -> Players {
+        let accelerated = brokers.is_some();
         let program = || {
             let mut command = if accelerated {
                 bench.accelerated("/usr/bin/python3")
@@ -89,7 +89,7 @@ impl Players {
             left: Nursery::start(&bench.lab.server, program()),
             far: Nursery::start(&bench.lab.client, Command::new("/usr/bin/python3")),
             near: Nursery::start(&bench.lab.server, program()),
-            brokers: brokers.to_vec(),
+            brokers: brokers.unwrap_or_default().to_vec(),
             folder: bench.folder.path().to_owned(),
         }
     }
