@@ -218,21 +218,8 @@ impl Shared {
             }
             Answer::Datagram(held) => self.write_held(frame, held),
             Answer::Echo { next_hop, local, remote, identifier, sequence, data } => {
-                let buffer = &mut frame[headers_len(local.is_ipv4())..];
-                let (identifier, sequence) = (*identifier, *sequence);
-                let kind = icmpv4::Kind::Reply;
-                let (length, protocol) = match (*local, *remote) {
-                    (IpAddr::V6(local), IpAddr::V6(remote)) => {
-                        let echo = icmpv6::Echo { kind, identifier, sequence, data };
-                        (echo.emit(buffer, local, remote), ipv6::PROTOCOL_ICMPV6)
-                    }
-                    _ => {
-                        let echo = icmpv4::Echo { kind, identifier, sequence, data };
-                        (echo.emit(buffer), ipv4::PROTOCOL_ICMP)
-                    }
-                };
                 let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
-                self.write_headers(frame, &path, protocol, length, 0, self.config.hop_limit_to(*remote))
+                self.write_echo(frame, &path, (*identifier, *sequence), data)
             }
         };
         match answer {
@@ -244,6 +231,28 @@ impl Shared {
         }
         self.counters.tx_frames += 1;
         Ok(())
+    }
+
+    fn write_echo(
+        &self,
+        frame: &mut [u8],
+        path: &Path,
+        (identifier, sequence): (u16, u16),
+        data: &[u8],
+    ) -> usize {
+        let buffer = &mut frame[headers_len(path.source.is_ipv4())..];
+        let kind = icmpv4::Kind::Reply;
+        let (length, protocol) = match (path.source, path.destination) {
+            (IpAddr::V6(local), IpAddr::V6(remote)) => {
+                let echo = icmpv6::Echo { kind, identifier, sequence, data };
+                (echo.emit(buffer, local, remote), ipv6::PROTOCOL_ICMPV6)
+            }
+            _ => {
+                let echo = icmpv4::Echo { kind, identifier, sequence, data };
+                (echo.emit(buffer), ipv4::PROTOCOL_ICMP)
+            }
+        };
+        self.write_headers(frame, path, protocol, length, 0, self.config.hop_limit_to(path.destination))
     }
 
     fn write_neighbor(

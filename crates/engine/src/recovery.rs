@@ -8,6 +8,7 @@
 
 mod found;
 mod lateness;
+mod state;
 
 use std::collections::VecDeque;
 
@@ -15,6 +16,7 @@ use overfly_wire::tcp::Sacks;
 
 pub(crate) use found::{Delivered, Latest, Losses};
 pub(crate) use lateness::Lateness;
+pub use state::CongestionState;
 
 use crate::rtt::Rtt;
 use crate::sequence::{Sequence, at_or_before, before, distance, earlier, later};
@@ -55,23 +57,6 @@ enum Fate {
     Sacked,
     /// It must be sent again.
     Lost,
-}
-
-/// Linux's `tcp_ca_state`, with its numbers.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
-#[repr(u8)]
-pub enum CongestionState {
-    /// Nothing is wrong.
-    #[default]
-    Open = 0,
-    /// Duplicate acknowledgments or SACKs, no loss yet.
-    Disorder = 1,
-    /// The window was reduced because of ECN.
-    Reduced = 2,
-    /// Fast recovery.
-    Recovery = 3,
-    /// After a retransmission timeout.
-    Loss = 4,
 }
 
 /// A tail loss probe that was sent (RFC 8985 section 7).

@@ -403,15 +403,12 @@ impl<O: Owner> Turn<'_, O> {
             true => sink.long_frame(headers + tcp::MAX_HEADER_LEN + outgoing.length as usize),
         };
         let frame = frame.ok_or(Full)?;
+        let has_ack = outgoing.flags.contains(TcpFlags::ACK);
         let header = Header {
             source_port: flow.tuple.local_port,
             destination_port: flow.tuple.remote_port,
             sequence: outgoing.sequence.number(),
-            acknowledgment: if outgoing.flags.contains(TcpFlags::ACK) {
-                flow.receive_next.number()
-            } else {
-                0
-            },
+            acknowledgment: if has_ack { flow.receive_next.number() } else { 0 },
             flags: outgoing.flags,
             window: outgoing.window,
             options: outgoing.options,

@@ -8,8 +8,8 @@
 //! multicast are neither sent nor delivered. Where a kernel shares the link, both are its part.
 
 mod errors;
+mod send_error;
 
-use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use std::collections::BTreeMap;
@@ -31,6 +31,7 @@ use crate::time::Instant;
 use crate::tuple::{Address, Tuple, TupleHasher};
 
 pub use errors::{Report, Unreachable};
+pub use send_error::SendError;
 
 /// One UDP socket. Dense: an owner keeps its own state in a vector indexed by [`UdpId::index`]. A closed socket's id returns
 /// with a new socket.
@@ -65,44 +66,6 @@ pub struct Datagram<'a> {
     /// Straight from the frame; may be empty.
     pub payload: &'a [u8],
 }
-
-/// [`Engine::udp_send`] could not send.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum SendError {
-    /// The link is full: flush it and send again.
-    Full,
-    /// The path takes IP packets of so many bytes only, headers included, and the engine does not fragment.
-    TooBig(u16),
-    /// The next hop's hardware address is unknown: tell the engine with `set_neighbor`. Where the engine asks for itself
-    /// ([`Config::alone`]): too many others are being asked for.
-    NoNeighbor,
-    /// One end is an IPv4 address and the other an IPv6 address.
-    Family,
-    /// The socket is bound to a wildcard, and the interface has no address of this family.
-    NoAddress,
-    /// No destination was given, and the socket is not connected.
-    NotConnected,
-    /// Port 0, or an address that is not one host's.
-    Destination,
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "the link is full: flush it and send again",
-            Self::TooBig(mtu) => {
-                return write!(f, "the path takes IP packets of {mtu} bytes: send less at once");
-            }
-            Self::NoNeighbor => "the next hop's hardware address is unknown: set_neighbor first",
-            Self::Family => "one end is an IPv4 address and the other an IPv6 address: use one family",
-            Self::NoAddress => "the interface has no address of this family: name the one to send from",
-            Self::NotConnected => "the socket is not connected: name a destination",
-            Self::Destination => "the destination is not one host's port: the engine sends to such only",
-        })
-    }
-}
-
-impl core::error::Error for SendError {}
 
 /// Destinations whose next hop is found without a search. A power of two.
 const HOPS: usize = 1024;

@@ -23,7 +23,7 @@ const OUTSIDE: u16 = 9000;
 
 /// What a peer gets to see.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reaction {
+enum Outcome {
     Connected,
     Refused,
     /// Nothing.
@@ -90,7 +90,7 @@ impl Site {
     }
 
     /// A connection from each peer: what has become of it after a while, or as soon as all are answered.
-    fn knock(&self, wait: Duration) -> BTreeMap<IpAddr, Reaction> {
+    fn knock(&self, wait: Duration) -> BTreeMap<IpAddr, Outcome> {
         let (port, peers) = (self.next_port(), &self.peers);
         let open = |&peer| (peer, open(SocketAddr::new(peer, port), SocketAddr::new(own(peer), PORT)));
         let sockets: Vec<_> = self.lab.client.within(|| peers.iter().map(open).collect());
@@ -102,7 +102,7 @@ impl Site {
     }
 
     /// A connection of the kernel's to each peer.
-    fn visit(&self, wait: Duration) -> BTreeMap<IpAddr, Reaction> {
+    fn visit(&self, wait: Duration) -> BTreeMap<IpAddr, Outcome> {
         let (port, peers) = (self.next_port(), &self.peers);
         let open = |&peer| (peer, open(SocketAddr::new(own(peer), port), SocketAddr::new(peer, OUTSIDE)));
         let sockets: Vec<_> = self.lab.server.within(|| peers.iter().map(open).collect());
@@ -129,26 +129,25 @@ fn own(peer: IpAddr) -> IpAddr {
 }
 
 /// What has become of connections after a while, or as soon as all are answered.
-fn answers(sockets: &[(IpAddr, Option<OwnedFd>)], wait: Duration) -> BTreeMap<IpAddr, Reaction> {
+fn answers(sockets: &[(IpAddr, Option<OwnedFd>)], wait: Duration) -> BTreeMap<IpAddr, Outcome> {
     let end = Instant::now() + wait;
     // A rule that rejects what goes out is heard at once.
-    let begun =
-        |socket: &Option<OwnedFd>| if socket.is_some() { Reaction::Silence } else { Reaction::Refused };
-    let mut answers: BTreeMap<IpAddr, Reaction> =
+    let begun = |socket: &Option<OwnedFd>| if socket.is_some() { Outcome::Silence } else { Outcome::Refused };
+    let mut answers: BTreeMap<IpAddr, Outcome> =
         sockets.iter().map(|(peer, socket)| (*peer, begun(socket))).collect();
-    while Instant::now() < end && answers.values().any(|answer| *answer == Reaction::Silence) {
+    while Instant::now() < end && answers.values().any(|answer| *answer == Outcome::Silence) {
         for (peer, socket) in sockets {
             let Some(socket) = socket else { continue };
             let mut set = [PollFd::new(socket, PollFlags::OUT)];
             let now = Timespec { tv_sec: 0, tv_nsec: 0 };
             if poll(&mut set, Some(&now)) == Ok(1) {
                 let answer = match sockopt::socket_error(socket).unwrap() {
-                    Ok(()) => Reaction::Connected,
-                    Err(_) => Reaction::Refused,
+                    Ok(()) => Outcome::Connected,
+                    Err(_) => Outcome::Refused,
                 };
                 // An error is told once.
                 answers.entry(*peer).and_modify(|its| {
-                    if *its == Reaction::Silence {
+                    if *its == Outcome::Silence {
                         *its = answer;
                     }
                 });
@@ -253,14 +252,14 @@ fn compare(site: &Site, served: &mut Served, rules: &str) -> (usize, usize) {
     let mut differences = Vec::new();
     for (peer, answer) in &alone {
         let (by_stack, beside) = (openers.contains(peer), together[peer]);
-        let right = if by_stack { *answer == Reaction::Connected } else { *answer == beside };
+        let right = if by_stack { *answer == Outcome::Connected } else { *answer == beside };
         if !right {
             differences.push(format!("{peer}: alone {answer:?}, then {beside:?}, to the stack: {by_stack}"));
         }
     }
     assert!(differences.is_empty(), "{rules}\n{}\n{admitted:?}", differences.join("\n"));
-    let connected = alone.values().filter(|answer| **answer == Reaction::Connected).count();
-    (connected, openers.iter().filter(|peer| alone[peer] == Reaction::Connected).count())
+    let connected = alone.values().filter(|answer| **answer == Outcome::Connected).count();
+    (connected, openers.iter().filter(|peer| alone[peer] == Outcome::Connected).count())
 }
 
 /// Compares what becomes of connections to the peers that the kernel opens with those that a stack may open; returns how many succeed,
@@ -274,12 +273,12 @@ fn compare_opens(site: &Site, served: &mut Served, rules: &str) -> (usize, usize
         let (local, remote) = (SocketAddr::new(own(peer), port), SocketAddr::new(peer, OUTSIDE));
         let result = served.attachment.connect_flow(served.stack, Protocol::Tcp, local, remote);
         if result.is_ok() {
-            assert_eq!(*answer, Reaction::Connected, "{peer} from a stack\n{rules}");
+            assert_eq!(*answer, Outcome::Connected, "{peer} from a stack\n{rules}");
             admitted += 1;
             served.attachment.disconnect_flow(served.stack, Protocol::Tcp, local, remote).unwrap();
         }
     }
-    (visited.values().filter(|answer| **answer == Reaction::Connected).count(), admitted)
+    (visited.values().filter(|answer| **answer == Outcome::Connected).count(), admitted)
 }
 
 /// Compares whose datagrams a socket of the kernel's gets with those that it and a stack beside it get; returns how many come, and how

@@ -217,8 +217,8 @@ impl MemifLink {
         let Pair { role, regions, to_server, to_client, control, mtu, offload } = pair;
         // From here on whatever fails releases them.
         let end = |end: RingEnd| (end.place, end.buffers, Registered::by(registry, end.interrupt));
-        let (to_server, to_client, control) =
-            (end(to_server), end(to_client), Registered::by(registry, control));
+        let control = Registered::by(registry, control);
+        let (to_server, to_client) = (end(to_server), end(to_client));
         let broken = |what: &str| Error::MemifProtocol(what.to_owned());
         let own = role == Role::Client;
         let regions: Vec<Region> = (regions.iter())
@@ -357,8 +357,7 @@ impl MemifLink {
     /// Asks to be woken when frames arrive. Returns whether it is safe to sleep on [`MemifLink::descriptors`]; otherwise there
     /// is something to receive. The next `receive` ends it. Where the peer is gone the descriptors stay readable.
     ///
-    /// Nobody is woken because there is room to send again: after [`FrameSink::frame`] has returned `None`, sleep for a short
-    /// time only.
+    /// Nobody is woken because there is room to send again: after [`FrameSink::frame`] has returned `None`, sleep for a short time only.
     pub fn arm(&mut self) -> bool {
         if !self.check_peer() {
             return true;
