@@ -10,7 +10,10 @@
 //! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
 //! end, `sys`, or the next symbol of a hook's own name.
 
-#![cfg_attr(test, allow(dead_code, reason = "what only the hooks use: they are not built for tests"))]
+#![cfg_attr(
+    test,
+    allow(dead_code, unused_imports, reason = "what only the hooks use: they are not built for tests")
+)]
 
 mod allocate;
 mod bound;
