@@ -4,6 +4,7 @@
 
 mod compare_calls;
 mod compare_load;
+mod coverage;
 mod example;
 mod fuzz;
 mod instructions;
@@ -17,6 +18,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--seconds N] [--connections N] [--only GENERATOR]
        cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] [--script FILE]
+       cargo xtask coverage [CRATE…]
        cargo xtask fuzz [--seconds N] [--target NAME]
        cargo xtask instructions [--write]
        cargo xtask miri
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     let done = match words.next().as_deref() {
         Some("compare-load") => compare_load::Plan::parse(words).and_then(|plan| plan.run()),
         Some("compare-calls") => compare_calls::Plan::parse(words).and_then(|plan| plan.run()),
+        Some("coverage") => coverage::run(words),
         Some("fuzz") => fuzz::Plan::parse(words).and_then(|plan| plan.run()),
         Some("instructions") => instructions::Plan::parse(words).and_then(|plan| plan.run()),
         Some("miri") => miri::run(words),

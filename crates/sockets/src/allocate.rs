@@ -17,7 +17,7 @@ const LARGEST: usize = 64 << 10;
 const SMALLEST: usize = 32;
 const SIZES: usize = (LARGEST / SMALLEST).ilog2() as usize + 1;
 
-#[global_allocator]
+#[cfg_attr(not(test), global_allocator)]
 static MEMORY: Memory = Memory {
     begin: AtomicUsize::new(0),
     short: AtomicBool::new(false),

@@ -23,9 +23,7 @@ static PRESSED: AtomicBool = AtomicBool::new(false);
 static PRESSURES: AtomicUsize = AtomicUsize::new(0);
 static REFUSALS: AtomicUsize = AtomicUsize::new(0);
 /// The context that tells other processes, and one.
-#[cfg(not(test))]
 static SPEAKER: AtomicUsize = AtomicUsize::new(NOBODY);
-#[cfg(not(test))]
 const NOBODY: usize = 0;
 /// What other processes hold.
 static OTHERS: AtomicUsize = AtomicUsize::new(0);
@@ -38,7 +36,6 @@ pub(crate) fn set(numbers: [usize; 3]) {
 }
 
 /// The numbers for a bound of `most` bytes, in the proportions that Linux chooses (tcp_init_mem() in net/ipv4/tcp.c).
-#[cfg(not(test))]
 pub(crate) const fn of_most(most: usize) -> [usize; 3] {
     [most / 2, most / 3 * 2, most]
 }
@@ -95,7 +92,6 @@ fn relieve(held: usize) {
 }
 
 /// Whether a context is the one of the process's that tells others, which it is from then on if nobody is.
-#[cfg(not(test))]
 pub(crate) fn is_said_by(context: usize) -> bool {
     let own = context + 1;
     match SPEAKER.compare_exchange(NOBODY, own, Ordering::Relaxed, Ordering::Relaxed) {
@@ -105,7 +101,6 @@ pub(crate) fn is_said_by(context: usize) -> bool {
 }
 
 /// A context has no stack any more.
-#[cfg(not(test))]
 pub(crate) fn falls_silent(context: usize) {
     let _ = SPEAKER.compare_exchange(context + 1, NOBODY, Ordering::Relaxed, Ordering::Relaxed);
     set_others(0);
@@ -123,7 +118,6 @@ pub(crate) fn set_others(bytes: usize) {
 }
 
 /// What observers see: bytes that are held, how often there was pressure, and how often a buffer could not grow.
-#[cfg(not(test))]
 pub(crate) fn counters() -> [u64; 3] {
     [&HELD, &PRESSURES, &REFUSALS].map(|counter| counter.load(Ordering::Relaxed) as u64)
 }

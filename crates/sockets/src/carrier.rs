@@ -26,6 +26,9 @@ pub(crate) enum Carrier {
     Loopback(Box<Loopback>),
     /// None, as long as there is no broker.
     Away(Away),
+    /// Another stack of the same test.
+    #[cfg(test)]
+    Joined(crate::tests::Joined),
 }
 
 /// Nothing comes, and what is written goes nowhere.
@@ -62,6 +65,8 @@ macro_rules! with {
             Carrier::Tap($link) => $call,
             Carrier::Loopback($link) => $call,
             Carrier::Away($link) => $call,
+            #[cfg(test)]
+            Carrier::Joined($link) => $call,
         }
     };
 }
@@ -170,6 +175,8 @@ impl Carrier {
                 format!("{:?} {:?}", loopback.counters(), loopback.hub().link_counters())
             }
             Carrier::Away(_) => "there is no broker".to_owned(),
+            #[cfg(test)]
+            Carrier::Joined(_) => "joined in memory".to_owned(),
         }
     }
 }

@@ -10,9 +10,11 @@
 //! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
 //! end, `sys`, or the next symbol of a hook's own name.
 
-#![cfg_attr(test, allow(dead_code, reason = "what only the process uses is not built for tests"))]
+#![cfg_attr(
+    test,
+    allow(dead_code, unused_imports, reason = "what only the hooks use: they are not built for tests")
+)]
 
-#[cfg(not(test))]
 mod allocate;
 mod bound;
 mod cancel;
@@ -27,10 +29,8 @@ pub mod socket;
 pub mod stack;
 
 // What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
-// crate run without it, over the kernel as it is.
-#[cfg(not(test))]
+// crate run without those names (`hooks`), which would stand before the tests' own calls.
 mod calls;
-#[cfg(not(test))]
 mod carrier;
 #[cfg(not(test))]
 #[allow(
@@ -39,17 +39,13 @@ mod carrier;
     reason = "exported by name, not by path; the manual pages of the names document them"
 )]
 mod hooks;
-#[cfg(not(test))]
 mod kernel;
 mod lock;
-#[cfg(not(test))]
 mod memory;
-#[cfg(not(test))]
 mod process;
 mod signal;
 mod sleepers;
 mod spins;
-#[cfg(not(test))]
 mod statistics;
 mod sys;
 mod table;

@@ -11,7 +11,6 @@ pub(crate) mod wants;
 
 pub(crate) use self::backing::{Backing, Fresh, Placeholder};
 pub(crate) use self::kept::{Connection, Given, Kept};
-#[cfg(not(test))]
 pub(crate) use self::kept::{Value, receive_limit_within, send_limit_within};
 pub(crate) use self::table::TABLE;
 use crate::socket::Settings;

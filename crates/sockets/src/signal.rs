@@ -75,9 +75,7 @@ extern "C" fn run(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_
             return unsafe { defer(signal, details, context) };
         }
     } else {
-        #[cfg(not(test))]
         crate::process::stops_waiting();
-        #[cfg(not(test))]
         crate::calls::hold::interrupted();
     }
     if let Some(slot) = queue_slot(signal) {

@@ -2,12 +2,10 @@
 //!
 //! Nothing here makes a system call or looks at a clock, so two stacks joined in memory are the test bench.
 
-#[cfg(not(test))]
 mod away;
 mod closing;
 mod datagram;
 mod frames;
-#[cfg(not(test))]
 mod handover;
 mod listening;
 mod moving;
@@ -27,7 +25,6 @@ use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::MacAddr;
 
 pub(crate) use self::datagram::{DatagramFace, Datagrams};
-#[cfg(not(test))]
 pub(crate) use self::datagram::{Read, Trouble};
 use crate::face::Face;
 use crate::interest::bits;

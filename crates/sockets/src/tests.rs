@@ -2,6 +2,7 @@
 
 mod ends;
 mod forks;
+mod joined;
 mod listeners;
 mod moving;
 mod readiness;
@@ -18,6 +19,7 @@ use overfly_link::{Each, Link};
 use overfly_wire::{FrameSink, MacAddr};
 use rustix::io::Errno;
 
+pub(crate) use self::joined::Joined;
 use crate::interest::{SetId, bits};
 use crate::socket::{Settings, Side, SocketId, canonical, presented};
 use crate::stack::{Closed, Stack};

@@ -169,6 +169,23 @@ impl Process {
         Ok(())
     }
 
+    /// A stack over a link that a test has joined to another in memory, without a broker: what there was before is forgotten.
+    #[cfg(test)]
+    pub(crate) fn start_joined(&mut self, interface: Interface, link: Carrier) -> Result<(), String> {
+        self.lose_stack(0);
+        table::create(0);
+        // Within the host there is nobody; the kernel does not have the address.
+        (self.options.tcp_server_loopback, self.options.tcp_client_loopback) = (0, 0);
+        FREE_BIND.store(true, Ordering::Relaxed);
+        let (address, prefix_len) = first_v4(&interface).ok_or("the interface has no address")?;
+        self.carry(Side::Network, Config::new(interface.mac, address, prefix_len), link)?;
+        self.interface_index = interface.index;
+        self.session.interface = Some(interface);
+        self.start = Start::Running;
+        super::ACTIVE.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Makes the engine of one side.
     pub(super) fn carry(&mut self, side: Side, mut config: Config, link: Carrier) -> Result<(), String> {
         self.equip()?;

@@ -190,7 +190,6 @@ impl<T: Link> Stack<T> {
     }
 
     /// The engine is another one: the socket has its places there, or none.
-    #[cfg(not(test))]
     pub(super) fn move_datagram(&mut self, id: SocketId) {
         let Some(part) = self.datagrams_mut(id) else { return };
         for Place { local, remote, .. } in core::mem::take(&mut part.places) {
