@@ -29,7 +29,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask results [--cookbooks] [PLAN…]
        cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
        cargo xtask within-host [--repeats N] [--seconds N]
-       cargo xtask workers [--repeats N] [--seconds N]";
+       cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
 
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);

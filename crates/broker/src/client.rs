@@ -268,6 +268,14 @@ impl Client {
         self.ask_as(socket, &Wish { protocol, local, remote, ..Wish::new(Kind::Connect) })
     }
 
+    /// A connection that another stack of this process accepted is this one's: its frames come here from now on.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: nothing has changed. [`Error::Gone`], [`Error::Protocol`].
+    pub fn fetch_flow(&mut self, local: SocketAddr, remote: SocketAddr) -> Result<(), Error> {
+        self.ask(&Wish { local, remote, ..Wish::new(Kind::Fetch) }).map(|_| ())
+    }
+
     /// The connection is over.
     ///
     /// # Errors

@@ -7,6 +7,7 @@
 //! | [`Kind::OpenStack`] | | a stack's sockets; one stack for each connection |
 //! | [`Kind::Listen`], [`Kind::Unlisten`] | protocol, local, v6only; cluster to listen | new TCP connections to `local`, or its UDP datagrams |
 //! | [`Kind::Connect`], [`Kind::Disconnect`] | protocol, local, remote | the frames from `remote` to `local` |
+//! | [`Kind::Fetch`] | local, remote | the frames of a connection that another stack of the same process accepted |
 //! | [`Kind::Show`] | | memory in which the process shows itself (see [`crate::watch`]) |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
@@ -52,7 +53,7 @@ use crate::{Cluster, Deferral, Error, Interface, LeftFrames, Protocol, Refusal, 
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 pub(crate) const MAGIC: [u8; 4] = *b"OVFB";
-pub(crate) const VERSION: u16 = 13;
+pub(crate) const VERSION: u16 = 14;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -153,11 +154,13 @@ pub enum Kind {
     HandOverPair = 12,
     /// The stack's connections are over: when the process dies, no peer has to be told.
     Finish = 13,
+    /// The frames from `remote` to `local` of a connection that another stack of the same process has.
+    Fetch = 14,
 }
 
 impl Kind {
     /// Each of them.
-    pub const ALL: [Kind; 13] = [
+    pub const ALL: [Kind; 14] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -171,6 +174,7 @@ impl Kind {
         Kind::Show,
         Kind::HandOverPair,
         Kind::Finish,
+        Kind::Fetch,
     ];
 }
 

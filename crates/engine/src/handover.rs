@@ -169,7 +169,7 @@ pub(crate) struct Departed {
 }
 
 impl Departed {
-    fn add(&mut self, tuple: &Tuple, most: usize) {
+    pub(crate) fn add(&mut self, tuple: &Tuple, most: usize) {
         if self.order.len() >= most
             && let Some((oldest, serial)) = self.order.pop_front()
             && self.ends.get(&oldest) == Some(&serial)
@@ -180,6 +180,11 @@ impl Departed {
         self.serial += 1;
         self.ends.insert(ends, self.serial);
         self.order.push_back((ends, self.serial));
+    }
+
+    /// A connection that had left is here again.
+    pub(crate) fn returns(&mut self, tuple: &Tuple) {
+        self.ends.remove(&(tuple.local(), tuple.remote()));
     }
 
     /// Whether a segment of `tuple` is somebody else's. A SYN opens a new connection, which is not.

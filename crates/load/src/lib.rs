@@ -16,6 +16,7 @@ pub mod dialect;
 mod error;
 pub mod http;
 mod link;
+mod memcached;
 mod memory;
 pub mod output;
 mod processors;

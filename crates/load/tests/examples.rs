@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use overfly_load::Link;
-use overfly_load::http::{HttpArgs, Target, run};
+use overfly_load::http::{HttpArgs, Store, Target, run};
 use overfly_load::serve::{Server, Settings};
 use overfly_testing::manual::words;
 
@@ -37,6 +37,18 @@ fn serve_redis(mut stream: TcpStream) {
     while stream.read_exact(&mut request).is_ok() {
         assert_eq!(request, expected);
         if stream.write_all(b"$5\r\nhello\r\n").is_err() {
+            return;
+        }
+    }
+}
+
+/// The same of memcached.
+fn serve_memcached(mut stream: TcpStream) {
+    let mut request = *b"get key\r\n";
+    let expected = request;
+    while stream.read_exact(&mut request).is_ok() {
+        assert_eq!(request, expected);
+        if stream.write_all(b"VALUE key 0 5\r\nhello\r\nEND\r\n").is_err() {
             return;
         }
     }
@@ -80,6 +92,7 @@ fn every_example_of_the_manual_works() {
     let manual = std::fs::read_to_string(manual).unwrap();
     let plain = server(serve);
     let redis = server(serve_redis);
+    let memcached = server(serve_memcached);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let secure = listener.local_addr().unwrap();
     secure::serve_on(listener, "127.0.0.1", 5);
@@ -90,8 +103,9 @@ fn every_example_of_the_manual_works() {
         let words = words(example).into_iter().skip(2);
         let mut settings = Command::try_parse_from(words).unwrap().http.settings().unwrap();
         for target in &mut settings.targets {
-            let (scheme, address) = match (target.redis_key(), target.is_secure()) {
-                (Some(_), _) => ("redis", redis),
+            let (scheme, address) = match (target.key(), target.is_secure()) {
+                (Some((Store::Redis, _)), _) => ("redis", redis),
+                (Some((Store::Memcached, _)), _) => ("memcached", memcached),
                 (None, true) => ("https", secure),
                 (None, false) => ("http", plain),
             };

@@ -258,7 +258,7 @@ options! {
         select_spin: "EF_SELECT_SPIN" = 0, [0..=1], "1: select and pselect spin for EF_POLL_USEC before they sleep";
         sleep_spin_usec: "EF_SLEEP_SPIN_USEC" = 0, [0..=4294967295], "microseconds that a spinning call sleeps between two looks; 0: not at all";
         socket_cache_max: "EF_SOCKET_CACHE_MAX" = 4096, [0..=4294967295], "closed accepted sockets kept for the next accept, at most; never more than a quarter of the descriptor limit";
-        stack_per_thread: "EF_STACK_PER_THREAD" = 0, [0..=1], "1: the sockets that each thread makes have a stack of their own, without a lock that other threads take; an accepted connection is in its listener's. 0: one stack for the whole process";
+        stack_per_thread: "EF_STACK_PER_THREAD" = 0, [0..=2], "1: the sockets that each thread makes have a stack of their own, without a lock that other threads take; an accepted connection is in its listener's. 2: and where the interface has it moves to the stack of the thread that goes on reading from it. 0: one stack for the whole process";
         tail_drop_probe: "EF_TAIL_DROP_PROBE" = 1, [0..=1], "1: tail loss probes (RFC 8985); 0: only the retransmission timer repairs a lost end";
         tcp_accept_spin: "EF_TCP_ACCEPT_SPIN" = 0, [0..=1], "1: accept spins for EF_POLL_USEC before it sleeps";
         tcp_client_loopback: "EF_TCP_CLIENT_LOOPBACK" = 2, [0..=4], "connect() to an address of this host: 0: on the kernel's stack; 1: at user level if this process itself listens there; 2: also if another accelerated program of the same user and network namespace does; 3 and 4: the same where nobody has the privilege to hand connections over, too";

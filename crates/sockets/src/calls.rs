@@ -73,6 +73,17 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
     }
 }
 
+/// The lock, and the socket that a descriptor is, if it is one: wherever it has moved by then.
+fn lock_entry(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
+    loop {
+        let Entry::Socket(id) = table::lookup(descriptor) else { return None };
+        let guard = of(id);
+        if table::lookup(descriptor) == Entry::Socket(id) {
+            return Some((guard, id));
+        }
+    }
+}
+
 /// The socket's data moves at user level.
 fn is_connection(process: &Process, id: SocketId) -> bool {
     matches!(

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use overfly_engine::{FlowId, Instant, ListenerId};
 
@@ -51,6 +51,8 @@ pub(crate) struct Face {
     /// The context, as the upper bits of its sockets' numbers.
     base: u32,
     free: Vec<u32>,
+    /// Sockets that have moved to another context, oldest first: who has looked up one of them a moment ago finds nothing there.
+    left: VecDeque<u32>,
     /// Socket of each flow, by [`FlowId::index`], of each engine.
     by_flow: [Vec<u32>; 2],
     pub(crate) ports: Vec<Port>,
@@ -100,6 +102,7 @@ impl Face {
             sockets: Vec::new(),
             base: 0,
             free: Vec::new(),
+            left: VecDeque::new(),
             by_flow: [const { Vec::new() }; 2],
             ports: Vec::new(),
             interests: Interests::new(),
@@ -166,6 +169,18 @@ impl Face {
         }
         socket.generation = generation;
         self.free.push(id.0);
+    }
+
+    /// The socket has moved to another context, and its place is free later.
+    pub(crate) fn vacate(&mut self, id: SocketId) {
+        const AT_REST: usize = 64;
+        self.note(id);
+        self.left.push_back(id.0);
+        if self.left.len() > AT_REST
+            && let Some(oldest) = self.left.pop_front()
+        {
+            self.release(SocketId(oldest));
+        }
     }
 
     pub(crate) fn bind_flow(&mut self, side: Side, flow: FlowId, id: SocketId) {

@@ -48,6 +48,11 @@ pub(crate) struct Interest {
 }
 
 impl Interest {
+    /// It has fired for its only time.
+    pub(crate) const fn is_disabled(&self) -> bool {
+        self.disabled
+    }
+
     /// What it waits for, as the kernel's sets have it: one that has fired for its only time waits for nothing.
     pub(crate) const fn armed(&self) -> u32 {
         if self.disabled { self.events & (bits::ONESHOT | bits::ET) } else { self.events }
@@ -187,6 +192,11 @@ impl Interests {
         interest.events = events;
         interest.data = data;
         interest.disabled = false;
+    }
+
+    /// It has fired for its only time.
+    pub(crate) fn disable(&mut self, index: u32) {
+        self.slots[index as usize].disabled = true;
     }
 
     /// The socket is ours from now on: the kernel's set no longer reports this interest.

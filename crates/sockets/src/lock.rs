@@ -1,4 +1,4 @@
-//! The lock around a stack, of which a thread holds one at a time: a futex, and the promise that signal handlers do not run while it is held.
+//! The lock around a stack, of which a thread holds one at a time, but for a fork and a connection that moves: a futex, and the promise that signal handlers do not run while it is held.
 //!
 //! Handlers that come while their thread holds the lock are deferred until it is released (see [`crate::signal`]), so a
 //! handler may use sockets without meeting its own thread's lock, and may jump away.
@@ -115,6 +115,12 @@ impl<T: Guarded> Lock<T> {
             None => sys::doze(|doze| doze.holding.store(false, Ordering::Relaxed)),
         }
         guard
+    }
+
+    /// The lock if it is free, for a thread that holds another one: of the two it is released first, by [`Lock::release_one_of_several`].
+    pub(crate) fn lock_beside(&self) -> Option<Guard<'_, T>> {
+        let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        taken.is_ok().then(|| Guard { lock: self })
     }
 
     /// The visitor has left.

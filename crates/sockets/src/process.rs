@@ -20,6 +20,7 @@ mod leaving;
 mod life;
 mod listening;
 mod loopback;
+pub(crate) mod moving;
 mod pairs;
 mod ports;
 pub(crate) mod rounds;

@@ -272,6 +272,11 @@ pub(crate) struct Socket {
     pub(crate) sent_to: u64,
     /// SO_ERROR: see [`Socket::pending_error`].
     pub(crate) error: Option<Errno>,
+    /// Which context's thread read from it last, how often in a row, and whether it stays where it is whoever does
+    /// ([`crate::process::moving`]).
+    pub(crate) served_by: u8,
+    pub(crate) served: u8,
+    pub(crate) settled: bool,
     /// Who of several processes that have it hears of the error.
     pub(crate) error_of_several: Option<told::Error>,
     /// What several processes that have it have read since it ended.
@@ -340,6 +345,9 @@ impl Socket {
             send_base: 0,
             sent_to: 0,
             error: None,
+            served_by: 0,
+            served: 0,
+            settled: false,
             error_of_several: None,
             reads_of_several: None,
             remote_closed: false,

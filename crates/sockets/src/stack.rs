@@ -10,6 +10,7 @@ mod frames;
 #[cfg(not(test))]
 mod handover;
 mod listening;
+mod moving;
 mod opened;
 pub(crate) mod rows;
 mod sets;

@@ -84,6 +84,10 @@ pub(crate) struct Statistics {
     pub(crate) handovers: u64,
     /// Those that it should have, and that stayed.
     pub(crate) handovers_refused: u64,
+    /// Connections that came from the stack of another thread, and those of this one that stayed: for now, and for good.
+    pub(crate) moves: u64,
+    pub(crate) moves_put_off: u64,
+    pub(crate) moves_refused: u64,
     /// Connections that another process accepts in place of this one.
     pub(crate) given_away: u64,
     /// Those that nobody was there for.
@@ -115,6 +119,9 @@ impl Statistics {
             connects_refused: 0,
             late_within_host: 0,
             handovers: 0,
+            moves: 0,
+            moves_put_off: 0,
+            moves_refused: 0,
             given_away: 0,
             reset_unaccepted: 0,
             handovers_refused: 0,
@@ -148,6 +155,9 @@ impl Statistics {
             ("datagram_sockets", self.datagram_sockets),
             ("datagram_sockets_refused", self.datagram_sockets_refused),
             ("shared_port_connects", self.shared_port_connects),
+            ("moves", self.moves),
+            ("moves_put_off", self.moves_put_off),
+            ("moves_refused", self.moves_refused),
             ("looks", self.looks),
             ("naps", self.naps),
             ("sleeps", self.sleeps),
@@ -177,6 +187,12 @@ impl Statistics {
             "process {pid}: handed over {} (refused {}), given away {} (reset {})",
             self.handovers, self.handovers_refused, self.given_away, self.reset_unaccepted
         ));
+        if are_several() {
+            kernel::complain(&format!(
+                "process {pid}: moved here {} (put off {}, refused {})",
+                self.moves, self.moves_put_off, self.moves_refused
+            ));
+        }
         kernel::complain(&format!(
             "process {pid}: UDP sockets {} (refused {}), overflows {}, unsent segments {}",
             self.datagram_sockets,

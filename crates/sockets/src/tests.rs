@@ -3,6 +3,7 @@
 mod ends;
 mod forks;
 mod listeners;
+mod moving;
 mod readiness;
 
 use core::cell::RefCell;

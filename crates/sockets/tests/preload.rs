@@ -149,6 +149,11 @@ fn calls_answer_as_the_kernel_does_with_a_stack_per_thread() {
 
 /// A script that prints what sockets of both families say: the same text over the kernel and over Overfly.
 #[test]
+fn calls_answer_as_the_kernel_does_while_connections_follow_threads() {
+    calls(SERVER.into(), CLIENT.into(), &[("EF_STACK_PER_THREAD", "2")]);
+}
+
+#[test]
 fn both_families_answer_as_the_kernel_does() {
     let bench = Bench::new(2);
     let link_local = bench.lab.client.link_local();

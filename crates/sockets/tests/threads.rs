@@ -20,7 +20,7 @@ fn stacks_in_use(complained: &str) -> usize {
 #[test]
 fn threads_share_as_over_the_kernel() {
     let bench = Bench::new(2);
-    let ways = [(false, "0", "0"), (true, "0", "0"), (true, "1", "0"), (true, "1", "200")];
+    let ways = [(false, "0", "0"), (true, "0", "0"), (true, "1", "0"), (true, "1", "200"), (true, "2", "0")];
     for (accelerates, per_thread, spin_us) in ways {
         let _peer = peer(&bench, &CLIENT.to_string());
         let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
@@ -34,7 +34,30 @@ fn threads_share_as_over_the_kernel() {
             assert!(sum(&complained, "connects") > 300, "{complained}");
             assert_eq!(sum(&complained, "(refused"), 0, "{complained}");
             let stacks = stacks_in_use(&complained);
-            assert!(if per_thread == "1" { stacks > 20 } else { stacks == 0 }, "{stacks}: {complained}");
+            assert!(if per_thread != "0" { stacks > 20 } else { stacks == 0 }, "{stacks}: {complained}");
+        }
+    }
+}
+
+/// Connections go to the stacks of the threads that serve them, and back to none: each byte is right meanwhile.
+#[test]
+fn connections_follow_the_threads_that_serve_them() {
+    let bench = Bench::new(2);
+    let one = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
+    for seed in one.map_or(1..4, |seed: u64| seed..seed + 1) {
+        for (per_thread, spin_us) in [("0", "0"), ("1", "0"), ("2", "0"), ("2", "200")] {
+            let _peer = peer(&bench, &CLIENT.to_string());
+            let mut script = bench.accelerated("timeout");
+            script.args(["-s", "KILL", "120", PYTHON]).arg(programs("moves.py"));
+            script.env("EF_STACK_PER_THREAD", per_thread).env("EF_POLL_USEC", spin_us);
+            let ends = [SERVER.to_string(), CLIENT.to_string(), seed.to_string()];
+            let output = run(&bench.lab.server, script.args(ends));
+            let (told, complained) = (text(&output.stdout), text(&output.stderr));
+            println!("stack per thread: {per_thread}, spins {spin_us} us\n{told}\n{complained}");
+            assert!(output.status.success() && told.ends_with("done\n"), "seed {seed}: {told}\n{complained}");
+            assert!(sum(&complained, "accepts") >= 24, "{complained}");
+            let moved = sum(&complained, "moved here");
+            assert!(if per_thread == "2" { moved > 5 } else { moved == 0 }, "seed {seed}: {complained}");
         }
     }
 }

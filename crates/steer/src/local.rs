@@ -271,7 +271,9 @@ impl Backing for Local {
                     Err(error) => Asked::Now(Err(error)),
                 }
             }
-            Kind::HandOver | Kind::GiveAway | Kind::PassOn => Asked::Now(Err(Error::NoKernelsAddress)),
+            Kind::HandOver | Kind::GiveAway | Kind::PassOn | Kind::Fetch => {
+                Asked::Now(Err(Error::NoKernelsAddress))
+            }
             _ => Asked::Now(self.steer(stack, wish)),
         }
     }

@@ -13,6 +13,7 @@ use overfly_broker::{Deferral, Interface, LeftFrames};
 use overfly_link::xdp::StackSockets;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::sockopt;
+use rustix::process::Pid;
 use zerocopy::IntoBytes;
 
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
@@ -118,6 +119,8 @@ pub struct Steering {
     /// Sockets that show who has a local port, by their numbers: one may stand for many connections.
     held: HashMap<u64, Weak<OwnedFd>>,
     lingering: Vec<Lingering>,
+    /// The process of each stack.
+    processes: HashMap<u16, Pid>,
     /// Tells the peers of killed processes.
     teller: Teller<Orphans>,
     /// Connections that somebody is to accept.
@@ -153,6 +156,7 @@ impl Steering {
             grants: Grants::new(),
             room: Room::of_kernel(),
             held: HashMap::new(),
+            processes: HashMap::new(),
             lingering: Vec::new(),
             teller: Teller::new(orphans::asking(attachment.records()?)),
             gifts: Vec::new(),
@@ -315,6 +319,13 @@ impl Steering {
         Ok(Waiting(Step::Move(Move::Steered(Box::new(steered)), gift)))
     }
 
+    /// Grants [`Kind::Fetch`].
+    fn fetch(&self, stack: u16, local: SocketAddr, remote: SocketAddr) -> Result<(), Error> {
+        let own = self.processes.get(&stack);
+        let same = self.processes.iter().filter(|&(other, process)| *other != stack && Some(process) == own);
+        lock(&self.attachment).fetch_flow(stack, same.map(|(other, _)| *other), local, remote)
+    }
+
     /// Grants [`Kind::PassOn`].
     fn pass_on(&mut self, stack: u16, wish: &Wish, descriptors: Vec<OwnedFd>) -> Result<(), Error> {
         let [socket] = <[OwnedFd; 1]>::try_from(descriptors)
@@ -440,6 +451,7 @@ impl Backing for Steering {
         let peer = asker.peer.ok_or_else(|| Error::Options("a process that nobody sees".to_owned()))?;
         let sockets = lock(&self.attachment).add_stack_for(peer.user)?;
         self.groups.watch(sockets.stack, peer.process);
+        self.processes.insert(sockets.stack, peer.process);
         Ok((sockets.stack, give(asker.socket, &sockets)))
     }
 
@@ -451,6 +463,7 @@ impl Backing for Steering {
     fn close_stack(&mut self, stack: u16, process: Option<OwnedFd>, finished: bool) -> u64 {
         self.grants.remove_stack(stack);
         self.groups.forget(stack);
+        self.processes.remove(&stack);
         let mut attachment = lock(&self.attachment);
         let in_use = attachment.is_in_use(stack);
         let orphans = (in_use && !finished).then(|| attachment.orphans_of(stack));
@@ -496,6 +509,7 @@ impl Backing for Steering {
             }
             Kind::Disconnect => lock(&self.attachment).disconnect_flow(stack, protocol, local, remote),
             Kind::PassOn => self.pass_on(stack, &wish, descriptors),
+            Kind::Fetch => self.fetch(stack, local, remote),
             Kind::HandOver | Kind::GiveAway => match self.begin_move(asker, stack, &wish, descriptors) {
                 Ok(begun) => return Asked::Later(begun),
                 Err(error) => Err(error),

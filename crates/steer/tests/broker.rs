@@ -92,6 +92,13 @@ fn role() {
         std::thread::sleep(Duration::from_secs(60));
         return;
     }
+    if let Some(port) = role.strip_prefix("thief:") {
+        let mut client = Client::connect(&environment).unwrap();
+        let _link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+        let remote = SocketAddrV4::new(CLIENT, port.parse().unwrap());
+        println!("\nfetched {:?}", client.fetch_flow(HTTP.into(), remote.into()).is_ok());
+        return;
+    }
     let leash = (role == "leashed").then(|| Leash::connect(&environment).unwrap());
     // Whoever has the secret needs no privilege at all.
     rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
@@ -170,6 +177,21 @@ fn knock(lab: &Lab, to: SocketAddrV4) -> u16 {
         let _ = connect(&socket, &to);
         SocketAddrV4::try_from(getsockname(&socket).unwrap()).unwrap().port()
     })
+}
+
+/// An acknowledgment of the connection that [`knock`] has begun.
+fn send_ack(lab: &Lab, port: u16) {
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, ipproto, sendto, socket_with};
+    const ACK: u8 = 0x10;
+    let mut header = [0; 20];
+    header[..2].copy_from_slice(&port.to_be_bytes());
+    header[2..4].copy_from_slice(&HTTP.port().to_be_bytes());
+    (header[12], header[13]) = (5 << 4, ACK);
+    lab.client.within(|| {
+        let kind = (AddressFamily::INET, SocketType::RAW, SocketFlags::CLOEXEC);
+        let socket = socket_with(kind.0, kind.1, kind.2, Some(ipproto::TCP)).unwrap();
+        sendto(&socket, &header, SendFlags::empty(), &SocketAddrV4::new(SERVER, 0)).unwrap();
+    });
 }
 
 fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
@@ -292,6 +314,36 @@ fn two_clients_share_a_listener_and_the_rest_goes_on_when_one_leaves() {
     assert!(!frames_are_back(&broker));
     drop(link);
     wait_until("frames come back", || frames_are_back(&broker));
+}
+
+/// A connection that a listener has got goes on in another stack of the same process, whose frames they are then; not in another
+/// process's, nor one that nobody has.
+#[test]
+fn a_stack_fetches_a_connection_of_its_own_process() {
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let mut clients = [(); 2].map(|()| {
+        let mut client = Client::connect(broker.environment()).unwrap();
+        let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+        (client, link)
+    });
+    clients[0].0.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
+    let port = knock(&lab, HTTP);
+    assert_eq!(clients[0].1.receive(64, |_| ()), 1);
+    let at = |port| SocketAddr::from(SocketAddrV4::new(CLIENT, port));
+    assert!(clients[1].0.fetch_flow(HTTP.into(), at(port ^ 1)).is_err(), "nobody's");
+    assert_eq!(Role::start(&lab, &format!("thief:{port}"), broker.environment()).hear("fetched"), "false");
+    clients[1].0.fetch_flow(HTTP.into(), at(port)).unwrap();
+    assert!(clients[1].0.fetch_flow(HTTP.into(), at(port)).is_err(), "its own already");
+    // What the peer sends next comes to the other stack.
+    send_ack(&lab, port);
+    wait_until("a frame comes", || clients[1].1.receive(64, |_| ()) == 1);
+    assert_eq!(clients[0].1.receive(64, |_| ()), 0);
+    clients[0].0.fetch_flow(HTTP.into(), at(port)).unwrap();
+    send_ack(&lab, port);
+    wait_until("a frame comes", || clients[0].1.receive(64, |_| ()) == 1);
+    assert_eq!(clients[1].1.receive(64, |_| ()), 0);
 }
 
 #[test]

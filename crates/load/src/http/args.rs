@@ -18,7 +18,8 @@ use crate::step::{ShardArgs, StepArgs};
 #[derive(Debug, Clone, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct HttpArgs {
-    /// What to request: http://HOST[:PORT][/PATH], or https://; several are mixed. redis://HOST[:PORT]/KEY: GET, of a Redis server
+    /// What to request: http://HOST[:PORT][/PATH], or https://; several are mixed. redis://HOST[:PORT]/KEY,
+    /// memcached://HOST[:PORT]/KEY: that value, of a Redis server or a memcached
     #[arg(value_name = "URL", required = true)]
     pub urls: Vec<String>,
     /// How often each URL comes up beside the others, in their order: 3,1

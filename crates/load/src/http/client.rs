@@ -219,7 +219,7 @@ impl<'a> Client<'a> {
             noted: Vec::new(),
             outgoing,
             cache: HeadCache::new(),
-            partials: Partials::new(settings.expect_sha256, interest, plan.redis),
+            partials: Partials::new(settings.expect_sha256, interest, plan.store),
             behind: Vec::new(),
             script,
             opening: Opening::new(plan.share(connections), plan.connects_on_demand()),

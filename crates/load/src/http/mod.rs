@@ -35,4 +35,4 @@ pub use schedule::{Arrivals, Leg, Rate};
 pub use script::{Exchange, Interest, Next, Script, Workload};
 pub use series::Interval;
 pub use settings::{Ending, Settings};
-pub use target::Target;
+pub use target::{Store, Target};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::party::Servers;
 use super::schedule::Rate;
 use super::script::Script;
-use super::{Ending, Settings};
+use super::{Ending, Settings, Store};
 use crate::error::Error;
 use crate::link::sources::Sources;
 
@@ -56,8 +56,8 @@ pub(crate) struct Plan {
     pub(crate) threads: usize,
     /// Responses have no content: the method is HEAD.
     pub(crate) no_content: bool,
-    /// The servers are Redis's.
-    pub(crate) redis: bool,
+    /// What the servers are, if they are no web servers.
+    pub(crate) store: Option<Store>,
 }
 
 impl Plan {
@@ -86,7 +86,7 @@ impl Plan {
             pipeline: settings.pipeline,
             threads: settings.threads,
             no_content: settings.method == "HEAD",
-            redis: settings.targets.iter().any(|target| target.redis_key().is_some()),
+            store: settings.targets.iter().find_map(|target| target.key()).map(|(store, _)| store),
         })
     }
 

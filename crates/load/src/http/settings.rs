@@ -9,10 +9,10 @@ use overfly_engine::Prefix;
 
 use super::schedule::Rate;
 use super::script::Workload;
-use super::{Hostility, Target};
+use super::{Hostility, Store, Target};
 use crate::error::Error;
 use crate::link::{Link, Network};
-use crate::redis;
+use crate::{memcached, redis};
 
 /// The targets' weights together: so many requests after which the mix repeats.
 const MAX_WEIGHT: u64 = 10_000;
@@ -189,7 +189,7 @@ impl Settings {
             return Err(Error::usage("--pipeline", self.pipeline, "1 to 1024 requests"));
         }
         self.check_hostile()?;
-        self.check_redis()?;
+        self.check_store()?;
         if let Some(rate) = &self.rate {
             let sound = |per_s: f64| (0.0..=1e9).contains(&per_s);
             if rate.legs.iter().any(|leg| !sound(leg.from_per_s) || !sound(leg.to_per_s))
@@ -239,15 +239,17 @@ impl Settings {
         Ok(())
     }
 
-    /// A Redis server is asked to GET, and told nothing else.
-    fn check_redis(&self) -> Result<(), Error> {
-        let count = self.targets.iter().filter(|target| target.redis_key().is_some()).count();
-        if count == 0 {
-            return Ok(());
-        }
+    /// A server of Redis or memcached is asked for values, and told nothing else.
+    fn check_store(&self) -> Result<(), Error> {
+        let stores = || self.targets.iter().map(|target| target.key().map(|(store, _)| store));
+        let Some(store) = stores().flatten().next() else { return Ok(()) };
+        let scheme = match store {
+            Store::Redis => "redis://",
+            Store::Memcached => "memcached://",
+        };
         let wrong =
-            |option, expected: &str| Err(Error::usage(option, "", format!("{expected} with redis://")));
-        if count < self.targets.len() {
+            |option, expected: &str| Err(Error::usage(option, "", format!("{expected} with {scheme}")));
+        if !stores().all(|other| other == Some(store)) {
             return wrong("URL", "no other kind of URL");
         }
         if self.method != "GET" || !self.body.is_empty() || !self.headers.is_empty() {
@@ -304,8 +306,10 @@ impl Settings {
     /// A request for `target`; the `last` one of a connection says so.
     #[must_use]
     pub fn request(&self, target: &Target, last: bool) -> Vec<u8> {
-        if let Some(key) = target.redis_key() {
-            return redis::get(key);
+        match target.key() {
+            Some((Store::Redis, key)) => return redis::get(key),
+            Some((Store::Memcached, key)) => return memcached::get(key),
+            None => {}
         }
         let given = |name: &str| self.headers.iter().any(|(given, _)| given.eq_ignore_ascii_case(name));
         let mut request = format!("{} {} HTTP/1.1\r\n", self.method, target.path());
@@ -352,6 +356,7 @@ mod tests {
         assert_eq!(request("https://a:80/"), "GET / HTTP/1.1\r\nHost: a:80\r\n\r\n");
         assert_eq!(request("http://[::1]"), "GET / HTTP/1.1\r\nHost: [::1]\r\n\r\n");
         assert_eq!(request("redis://a/b:c"), "*2\r\n$3\r\nGET\r\n$3\r\nb:c\r\n");
+        assert_eq!(request("memcached://a/b:c"), "get b:c\r\n");
     }
 
     #[test]
@@ -399,6 +404,7 @@ mod tests {
         starts(redis(|s| s.close = true), "--close");
         starts(redis(|s| s.method = "PUT".into()), "-X");
         starts(redis(|s| s.targets.push(Target::parse("http://a/").unwrap())), "URL");
+        starts(redis(|s| s.targets.push(Target::parse("memcached://a/b").unwrap())), "URL");
         starts(
             settings(|s| {
                 s.link = Link::Xdp;

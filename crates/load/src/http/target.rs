@@ -4,28 +4,45 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use crate::error::Error;
 
+/// Longest key of memcached, in bytes (`KEY_MAX_LENGTH`).
+const LONGEST_KEY: usize = 250;
+
 /// How a server is spoken to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     Http,
     Https,
+    Store(Store),
+}
+
+/// What gives the value of a key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// A Redis server.
     Redis,
+    /// A memcached, in its text protocol.
+    Memcached,
 }
 
 impl Scheme {
-    const ALL: [(&str, Scheme); 3] =
-        [("http://", Scheme::Http), ("https://", Scheme::Https), ("redis://", Scheme::Redis)];
+    const ALL: [(&str, Scheme); 4] = [
+        ("http://", Scheme::Http),
+        ("https://", Scheme::Https),
+        ("redis://", Scheme::Store(Store::Redis)),
+        ("memcached://", Scheme::Store(Store::Memcached)),
+    ];
 
     fn default_port(self) -> u16 {
         match self {
             Scheme::Http => 80,
             Scheme::Https => 443,
-            Scheme::Redis => 6379,
+            Scheme::Store(Store::Redis) => 6379,
+            Scheme::Store(Store::Memcached) => 11211,
         }
     }
 }
 
-/// A server and a resource, from an `http://`, `https://` or `redis://` URL.
+/// A server and a resource, from an `http://`, `https://`, `redis://` or `memcached://` URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Target {
     url: String,
@@ -38,14 +55,14 @@ pub struct Target {
 }
 
 impl Target {
-    /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1). Or `redis://host[:port]/key`.
+    /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1). Or `redis://host[:port]/key`,
+    /// or the same of memcached, whose keys have 250 bytes at most.
     ///
     /// # Errors
     /// [`Error::Usage`] for anything else.
     pub fn parse(url: &str) -> Result<Target, Error> {
         let wrong = |expected: &str| Error::usage("URL", url, expected);
-        const SHAPE: &str =
-            "http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH] or redis://HOST[:PORT]/KEY";
+        const SHAPE: &str = "http://HOST[:PORT][/PATH], https://HOST[:PORT][/PATH], redis://HOST[:PORT]/KEY or memcached://HOST[:PORT]/KEY";
         let found = Scheme::ALL.into_iter().find(|(start, _)| starts_with_ignoring_case(url, start));
         let Some((start, scheme)) = found else {
             return Err(wrong(SHAPE));
@@ -80,8 +97,11 @@ impl Target {
             Some(b'?') => format!("/{path}"),
             Some(_) => path.to_string(),
         };
-        if scheme == Scheme::Redis && path.len() < 2 {
-            return Err(wrong("a key after the slash: redis://HOST[:PORT]/KEY"));
+        if matches!(scheme, Scheme::Store(_)) && path.len() < 2 {
+            return Err(wrong(&format!("a key after the slash: {start}HOST[:PORT]/KEY")));
+        }
+        if scheme == Scheme::Store(Store::Memcached) && path.len() > 1 + LONGEST_KEY {
+            return Err(wrong("a key of 250 bytes at most: memcached takes no longer one"));
         }
         Ok(Target { url: url.to_string(), scheme, host: host.to_string(), port, path, weight: 1 })
     }
@@ -112,10 +132,11 @@ impl Target {
         self.scheme == Scheme::Https
     }
 
-    /// The key to GET, if it is a Redis server: it is sent as it stands in the URL.
+    /// The key to get, and of what, if it is no web server: the key is sent as it stands in the URL.
     #[must_use]
-    pub fn redis_key(&self) -> Option<&str> {
-        (self.scheme == Scheme::Redis).then(|| self.path.get(1..).unwrap_or_default())
+    pub fn key(&self) -> Option<(Store, &str)> {
+        let Scheme::Store(store) = self.scheme else { return None };
+        Some((store, self.path.get(1..).unwrap_or_default()))
     }
 
     /// The host as it was given, without the brackets of an IPv6 address.
@@ -176,6 +197,7 @@ mod tests {
             "ftp://a",
             "redis://a",
             "redis://a/",
+            "memcached://a",
             "http://a/\u{e9}",
         ] {
             let error = Target::parse(url).unwrap_err();

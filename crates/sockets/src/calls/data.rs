@@ -9,7 +9,7 @@ use super::hold::Hold;
 use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self};
 use crate::memory::{Source, Target};
-use crate::process::{Told, before_kernel_wait};
+use crate::process::{Told, before_kernel_wait, moving};
 use crate::socket::State;
 use crate::sys::{self};
 
@@ -17,11 +17,17 @@ use crate::sys::{self};
 pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
     // Before the guard: it goes after it.
     let mut hold = Hold::new();
-    let (mut guard, id) = match lock_socket(descriptor) {
-        Ok(locked) => locked,
-        Err(answer) => {
-            before_kernel_wait();
-            return answer;
+    let (mut guard, id) = loop {
+        match lock_socket(descriptor) {
+            Ok((guard, id)) => {
+                if let Some(guard) = moving::served(guard, id, descriptor) {
+                    break (guard, id);
+                }
+            }
+            Err(answer) => {
+                before_kernel_wait();
+                return answer;
+            }
         }
     };
     if !is_connection(&guard, id) {

@@ -12,8 +12,8 @@ use self::close::close_set;
 pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, listened};
-use super::{Answer, CLOSED, datagram};
-use crate::process::contexts::{self, at, of, own};
+use super::{Answer, CLOSED, datagram, lock_entry};
+use crate::process::contexts::{self, at, own};
 use crate::process::{Process, Told, allow_own_address, is_active, process, sets};
 use crate::socket::{State, presented};
 use crate::table::{self, Entry};
@@ -48,8 +48,10 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
 pub(crate) fn forget_stale(descriptor: i32) {
     match table::lookup(descriptor) {
         Entry::Kernel => table::forget_untold(descriptor),
-        Entry::Socket(id) => {
-            of(id).close_socket(id, descriptor);
+        Entry::Socket(_) => {
+            if let Some((mut process, id)) = lock_entry(descriptor) {
+                process.close_socket(id, descriptor);
+            }
         }
         Entry::Set(_) => {
             let _ = close_set(descriptor);
@@ -90,8 +92,8 @@ pub(crate) fn duplicated(old: i32, new: i32) {
     }
     forget_stale(new);
     match table::lookup(old) {
-        Entry::Socket(id) => {
-            let mut process = of(id);
+        Entry::Socket(_) => {
+            let Some((mut process, id)) = lock_entry(old) else { return };
             process.stack.duplicate(id);
             // Its descriptors may differ in FD_CLOEXEC now.
             process.stack.socket_mut(id).customized = true;
@@ -117,11 +119,7 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
     if !table::is_ours(descriptor) {
         return Ok(());
     }
-    let context = match table::lookup(descriptor) {
-        Entry::Socket(id) => id.context(),
-        _ => 0,
-    };
-    let mut guard = at(context);
+    let mut guard = lock_entry(descriptor).map_or_else(process, |(guard, _)| guard);
     let told = Told(&mut guard);
     told.0.share(descriptor)
 }
@@ -137,15 +135,12 @@ pub(crate) fn share_all() {
 pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     // Whether an ancestor's connection is still there nobody but the ancestor knows.
     let entry = if remote { super::used(descriptor) } else { table::lookup(descriptor) };
-    let id = match entry {
-        Entry::Socket(id) => id,
+    match entry {
+        Entry::Socket(_) => {}
         Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
-    };
-    let mut process = of(id);
-    if table::lookup(descriptor) != Entry::Socket(id) {
-        return Answer::Kernel;
     }
+    let Some((mut process, id)) = lock_entry(descriptor) else { return Answer::Kernel };
     let socket = process.stack.socket(id);
     if remote || socket.state == State::Connecting {
         // Some ask for the peer's name to learn whether there is one still.

@@ -3,7 +3,7 @@
 use overfly_engine::{Algorithm, Info};
 use rustix::io::Errno;
 
-use super::{Answer, CLOSED, is_connection, lock_socket, used};
+use super::{Answer, CLOSED, is_connection, lock_entry, lock_socket, used};
 use crate::kernel;
 use crate::options::{
     Backing, Connection, Follow, Given, Kept, SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_OPT_ID_TCP,
@@ -260,8 +260,8 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
 /// F_GETFL.
 pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
     match table::lookup(descriptor) {
-        Entry::Socket(id) => {
-            let process = of(id);
+        Entry::Socket(_) => {
+            let Some((process, id)) = lock_entry(descriptor) else { return Answer::Kernel };
             let socket = process.stack.socket(id);
             let flag = if socket.nonblocking { libc::O_NONBLOCK } else { 0 };
             match socket.state {

@@ -112,6 +112,8 @@ pub(crate) unsafe fn epoll_wait(
     if !is_open(epoll, set) {
         return Answer::error(CLOSED);
     }
+    // Where the thread had nothing else the last of it may have moved meanwhile.
+    shared.join(own);
     process.know_set(set, epoll);
     let record = &mut process.sets[set];
     record.turn = record.turn.wrapping_add(1);
@@ -243,10 +245,14 @@ impl Wait {
         let mut look =
             Look { time: never, ours: 0, spin_until: never, pause: Duration::ZERO, looks_alone: 1 };
         for context in contexts.iter_from(self.turn) {
-            let process = self.rounds.enter(context);
+            self.rounds.enter(context);
             if !is_open(epoll, set) {
                 return Err(CLOSED);
             }
+            if self.has_left(context) {
+                continue;
+            }
+            let process = self.rounds.enter(context);
             process.attend(set, shared, epoll);
             if !self.met.has(context) {
                 self.met = self.met.and(Contexts::one(context));
@@ -284,6 +290,17 @@ impl Wait {
             self.rounds.enter(own).count_turn(set, self.found.count > 0);
         }
         Ok(look)
+    }
+
+    /// Whether the set does not concern a context any more, whose lock is held: what it had there has moved meanwhile.
+    fn has_left(&self, context: usize) -> bool {
+        if self.shared.contexts().has(context) {
+            return false;
+        }
+        if context == self.own {
+            self.shared.join(context);
+        }
+        context != self.own
     }
 
     /// Whether it spins. Where no context has a stack, only the kernel has anything to say.
@@ -347,11 +364,15 @@ impl Wait {
         let exposed = shared.exposed.load(Ordering::SeqCst);
         let mut sleeper = Sleeper::new(contexts, Vec::new());
         for context in contexts.iter() {
-            let process = self.rounds.enter(context);
+            self.rounds.enter(context);
             if !is_open(epoll, set) {
                 sleeper.end(&mut self.rounds);
                 return Err(CLOSED);
             }
+            if self.has_left(context) {
+                continue;
+            }
+            let process = self.rounds.enter(context);
             process.attend(set, shared, epoll);
             process.signal_exposed();
             sleeper.begin(process, For::Set(set), true, deadline);

@@ -1,5 +1,6 @@
 //! The process's contexts. Each is a stack with all that belongs to it, behind a lock of its own: one for the whole process, or
-//! with EF_STACK_PER_THREAD one for the sockets that each thread makes. Nobody holds two of the locks, but a fork.
+//! with EF_STACK_PER_THREAD one for the sockets that each thread makes. Nobody holds two of the locks,
+//! but a fork, and who moves a connection ([`super::moving`]).
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -28,6 +29,8 @@ static ALL: [Context; CONTEXTS] = [const {
 
 /// EF_STACK_PER_THREAD.
 static PER_THREAD: AtomicBool = AtomicBool::new(false);
+/// EF_STACK_PER_THREAD=2.
+static FOLLOW: AtomicBool = AtomicBool::new(false);
 /// Whose turn it is to be shared, when there are more threads than contexts.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
@@ -62,6 +65,12 @@ pub(crate) fn are_several() -> bool {
     PER_THREAD.load(Ordering::Relaxed)
 }
 
+/// Whether accepted connections move to the stacks of the threads that serve them.
+#[inline]
+pub(crate) fn connections_follow() -> bool {
+    FOLLOW.load(Ordering::Relaxed)
+}
+
 /// A context.
 #[inline]
 pub(crate) fn at(context: usize) -> Guard<'static, Process> {
@@ -72,6 +81,20 @@ pub(crate) fn at(context: usize) -> Guard<'static, Process> {
 #[inline]
 pub(crate) fn at_last(context: usize) -> Guard<'static, Process> {
     ALL[context].process.lock_last()
+}
+
+/// A context, if it is free, for a thread that holds another one: it leaves this one by [`release_one`], and that one after it.
+pub(super) fn at_if_free(context: usize) -> Option<Guard<'static, Process>> {
+    ALL[context].process.lock_beside()
+}
+
+/// Releases what [`at_if_free`] gave.
+///
+/// # Safety
+/// The guard was forgotten, and the other context is released after this one.
+pub(super) unsafe fn release_one(context: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { ALL[context].process.release_one_of_several() };
 }
 
 /// A context for the thread that moves frames in the program's place, if nobody is in it; [`visited`] when it has left.
@@ -146,6 +169,7 @@ pub(super) fn begin(options: Options, rules: &Rules, environment: Option<&str>, 
     for context in 1..CONTEXTS {
         at(context).becomes(context, options, rules.clone(), environment.map(str::to_owned), reports);
     }
+    FOLLOW.store(options.stack_per_thread == 2, Ordering::Relaxed);
     OWN.set(0);
     ALL[0].owners.store(1, Ordering::Relaxed);
     PER_THREAD.store(true, Ordering::Relaxed);

@@ -236,6 +236,18 @@ impl Process {
         self.prepare(set);
     }
 
+    /// The stack's descriptors leave a set of the program: none of its sockets is in it.
+    pub(super) fn unprepare(&mut self, set: SetId) {
+        let Some(record) = self.sets.get_mut(set) else { return };
+        record.prepared = false;
+        let record = *record;
+        let own = self.broker_descriptor().into_iter().chain(self.bell());
+        own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| record.leave(descriptor));
+        if record.kick >= 0 {
+            record.leave(record.kick);
+        }
+    }
+
     /// A set is closed: this context has nothing to do with it any more.
     pub(crate) fn forget_set(&mut self, set: SetId) {
         if self.sets.get_mut(set).is_some() {

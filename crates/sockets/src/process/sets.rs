@@ -132,6 +132,20 @@ impl Shared {
         Some(Contexts(self.contexts.fetch_or(1 << context, Ordering::SeqCst)))
     }
 
+    /// A context, whose lock is held, is none of them any more. False if it must stay one: the set watches others.
+    pub(crate) fn part(&self, context: usize) -> bool {
+        let without = |contexts| (contexts != ALL).then_some(contexts & !(1 << context));
+        self.contexts.fetch_update(Ordering::SeqCst, Ordering::SeqCst, without).is_ok()
+    }
+
+    pub(crate) fn is_exposed(&self) -> bool {
+        self.exposed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::SeqCst)
+    }
+
     /// It watches other sets. Returns whether that concerns more contexts.
     pub(crate) fn join_all(&self) -> bool {
         are_several() && self.contexts.swap(ALL, Ordering::SeqCst) != ALL

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::Stack;
-use crate::interest::{NONE, SetId, bits};
+use crate::interest::{Interest, NONE, SetId, bits};
 use crate::socket::{SocketId, State};
 use overfly_link::Link;
 
@@ -100,6 +100,29 @@ impl<T: Link> Stack<T> {
             each(SetId(interest.set), interest.descriptor, interest.armed(), interest.data);
             index = interest.next;
         }
+    }
+
+    /// The interests in a socket, as they are.
+    pub(crate) fn watchers(&self, id: SocketId, mut each: impl FnMut(&Interest)) {
+        let mut index = self.face.at(id).interests;
+        while index != NONE {
+            let interest = self.face.interests.at(index);
+            each(interest);
+            index = interest.next;
+        }
+    }
+
+    /// A set has reported a socket for its only time (EPOLLONESHOT).
+    pub(crate) fn disable(&mut self, set: SetId, id: SocketId, descriptor: i32) {
+        let head = self.face.at(id).interests;
+        if let Some(index) = self.face.interests.find(head, set, descriptor) {
+            self.face.interests.disable(index);
+        }
+    }
+
+    /// Whether a set watches any socket, at user level or in the kernel.
+    pub(crate) fn has_interests(&self, set: SetId) -> bool {
+        self.face.interests.of_set(set).next().is_some()
     }
 
     /// Descriptors in a set whose connections are an ancestor's.

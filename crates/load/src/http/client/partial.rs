@@ -4,8 +4,9 @@
 use ring::digest::{Context, SHA256};
 
 use super::super::script::Interest;
-use crate::redis;
+use super::super::target::Store;
 use crate::response::{HeadCache, Malformed, Parser, Response, Sink};
+use crate::{memcached, redis};
 
 /// What some bytes of a response did for it.
 pub(super) enum Progress {
@@ -48,6 +49,7 @@ impl Sink for Capture {
 enum Reader {
     Http(Parser),
     Redis(redis::Parser),
+    Memcached(memcached::Parser),
 }
 
 impl Reader {
@@ -61,13 +63,14 @@ impl Reader {
         match self {
             Reader::Http(parser) => parser.feed_into(data, cache, sink),
             Reader::Redis(parser) => parser.feed(data, sink),
+            Reader::Memcached(parser) => parser.feed(data, sink),
         }
     }
 
     fn finish(&mut self) -> Option<Response> {
         match self {
             Reader::Http(parser) => parser.finish(),
-            Reader::Redis(_) => None,
+            Reader::Redis(_) | Reader::Memcached(_) => None,
         }
     }
 }
@@ -84,16 +87,16 @@ pub(super) struct Partials {
     free: Vec<u32>,
     expected: Option<[u8; 32]>,
     interest: Interest,
-    redis: bool,
+    store: Option<Store>,
 }
 
 impl Partials {
     /// No place: nothing of a response has come.
     pub(super) const NONE: u32 = u32::MAX;
 
-    /// `expected`: the content's SHA-256 digest, if it is to be compared. `redis`: that is what the servers speak.
-    pub(super) fn new(expected: Option<[u8; 32]>, interest: Interest, redis: bool) -> Partials {
-        Partials { places: Vec::new(), free: Vec::new(), expected, interest, redis }
+    /// `expected`: the content's SHA-256 digest, if it is to be compared. `store`: what the servers are, if they are no web servers.
+    pub(super) fn new(expected: Option<[u8; 32]>, interest: Interest, store: Option<Store>) -> Partials {
+        Partials { places: Vec::new(), free: Vec::new(), expected, interest, store }
     }
 
     /// Takes bytes of the response of a connection that knows `place`.
@@ -107,11 +110,12 @@ impl Partials {
         cache: &mut HeadCache,
     ) -> Result<Progress, Malformed> {
         let captures = self.interest >= Interest::Head || self.expected.is_some();
-        let redis = self.redis;
-        let fresh = || match (redis, no_content) {
-            (true, _) => Reader::Redis(redis::Parser::new()),
-            (false, true) => Reader::Http(Parser::without_content()),
-            (false, false) => Reader::Http(Parser::new()),
+        let store = self.store;
+        let fresh = || match store {
+            Some(Store::Redis) => Reader::Redis(redis::Parser::new()),
+            Some(Store::Memcached) => Reader::Memcached(memcached::Parser::new()),
+            None if no_content => Reader::Http(Parser::without_content()),
+            None => Reader::Http(Parser::new()),
         };
         let (used, response) = if *place == Partials::NONE && !captures {
             let mut reader = fresh();

@@ -6,11 +6,11 @@ use core::time::Duration;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
-use crate::calls::{Answer, CLOSED, datagram, is_connection, lock_socket, untold};
+use crate::calls::{Answer, CLOSED, datagram, is_connection, lock_entry, lock_socket, untold};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
-use crate::process::contexts::{are_several, at, of};
+use crate::process::contexts::{are_several, at};
 use crate::process::{For, Process, Told, Woken, process, sets, wait};
 use crate::socket::{SocketId, State};
 use crate::sys;
@@ -76,16 +76,22 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
 pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
         Entry::Kernel => untold::leave(descriptor),
-        Entry::Socket(id) => {
-            let mut guard = of(id);
+        Entry::Socket(_) => {
+            // Two threads may close the same descriptor, or another one has just handed it over.
+            let Some((mut guard, id)) = lock_entry(descriptor) else { return Answer::Kernel };
             if let Some(time) = guard.stack.lingers(id) {
                 guard = linger(guard, id, descriptor, time);
             }
-            let told = Told(&mut guard);
-            // Two threads may close the same descriptor, or another one has just handed it over.
-            if table::lookup(descriptor) != Entry::Socket(id) {
-                return Answer::Kernel;
+            match table::lookup(descriptor) {
+                Entry::Socket(now) if now == id => {}
+                // It has moved while this call waited.
+                Entry::Socket(_) => {
+                    drop(guard);
+                    return close(descriptor);
+                }
+                _ => return Answer::Kernel,
             }
+            let told = Told(&mut guard);
             if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
         }
         Entry::Set(_) => close_set(descriptor),
@@ -178,8 +184,8 @@ fn close_set_elsewhere(set: SetId, descriptor: i32) {
 pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
         Entry::Kernel => table::forget_untold(new),
-        Entry::Socket(id) => {
-            let mut guard = of(id);
+        Entry::Socket(_) => {
+            let Some((mut guard, id)) = lock_entry(new) else { return Ok(()) };
             let told = Told(&mut guard);
             if told.0.close_socket(id, new) {
                 told.0.descriptors.give_up(new);

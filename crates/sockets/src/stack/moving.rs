@@ -1,0 +1,93 @@
+//! Connections that go on in the stack of another context.
+
+use overfly_engine::Instant;
+use overfly_link::Link;
+
+use super::Stack;
+use crate::interest::NONE;
+use crate::socket::{Side, Socket, SocketId, State};
+
+/// A connection between two stacks: what the program has of it, and what the engine knows.
+pub(crate) struct Moving {
+    socket: Socket,
+    flow: overfly_engine::Moving,
+}
+
+impl<T: Link> Stack<T> {
+    /// Whether an accepted connection could go on in `other` now: it has one descriptor, nobody waits for it in a call, and nothing of it is
+    /// to be told or done.
+    pub(crate) fn may_move(&self, id: SocketId, other: &Self) -> bool {
+        let socket = self.face.at(id);
+        let (Some(flow), Some(here), Some(there)) =
+            (socket.flow, self.drive(Side::Network), other.drive(Side::Network))
+        else {
+            return false;
+        };
+        socket.state == State::Connected
+            && socket.side == Side::Network
+            && socket.passive
+            && (socket.references, socket.holders) == (1, 0)
+            && !(socket.awaited
+                || socket.queued
+                || socket.shared
+                || socket.wants_kernel
+                || socket.disconnected)
+            && socket.later.is_none()
+            && socket.error.is_none()
+            && socket.reads_of_several.is_none()
+            && socket.deferred_until.is_none()
+            && here.engine.may_move(flow)
+            && there.engine.has_room(&here.engine, flow)
+    }
+
+    /// Takes the connection out, without what watches it. `None`, and nothing happens, if the engine cannot let it go.
+    pub(crate) fn take_out(&mut self, id: SocketId) -> Option<Moving> {
+        let flow = self.face.at(id).flow?;
+        let drive = self.drives[Side::Network.index()].as_mut()?;
+        let moving = drive.engine.take_out(flow)?;
+        self.face.unbind_flow(Side::Network, flow);
+        self.face.drop_interests(id);
+        let socket = core::mem::replace(self.face.at_mut(id), Socket::new());
+        self.face.at_mut(id).generation = socket.generation.wrapping_add(1);
+        self.face.vacate(id);
+        // Whoever sleeps looks again at what its descriptors are.
+        self.face.news = true;
+        Some(Moving { socket, flow: moving })
+    }
+
+    /// The connection goes on here; `reserved` came from [`Stack::reserve`].
+    ///
+    /// # Errors
+    /// The engine has no room for it: it comes back, and `reserved` is free again.
+    pub(crate) fn put_in(&mut self, now: Instant, reserved: SocketId, moving: Moving) -> Result<(), Moving> {
+        let Moving { socket, flow } = moving;
+        let outcome = match &mut self.drives[Side::Network.index()] {
+            Some(drive) => drive.engine.put_in(now, flow),
+            None => Err(flow),
+        };
+        match outcome {
+            Ok(flow) => {
+                let place = self.face.at_mut(reserved);
+                let generation = place.generation;
+                *place =
+                    Socket { generation, interests: NONE, listener: SocketId(NONE), flow: None, ..socket };
+                self.face.bind_flow(Side::Network, flow, reserved);
+                Ok(())
+            }
+            Err(flow) => {
+                self.face.release(reserved);
+                Err(Moving { socket, flow })
+            }
+        }
+    }
+
+    /// A place for a connection that is about to come. `None` without memory for it.
+    pub(crate) fn reserve(&mut self) -> Option<SocketId> {
+        self.face.open()
+    }
+
+    /// It does not come.
+    pub(crate) fn unreserve(&mut self, id: SocketId) {
+        self.face.release(id);
+    }
+}
