@@ -9,8 +9,8 @@ use super::hold::Hold;
 use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self};
 use crate::memory::{Source, Target};
-use crate::process::{Told, before_kernel_wait, moving};
-use crate::socket::State;
+use crate::process::{Process, Told, before_kernel_wait, moving};
+use crate::socket::{SocketId, State};
 use crate::sys::{self};
 
 /// recv() with MSG_* `flags`; read() has none.
@@ -69,9 +69,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         0 => guard.stack.socket(id).low_water().min(wanted),
         _ => wanted,
     };
-    let mut done = 0;
-    let mut patience = None;
-    let mut pumped = false;
+    let (mut done, mut patience, mut pumped) = (0, None, false);
     loop {
         let pending = guard.stack.socket(id).error;
         let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
@@ -131,14 +129,16 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 };
                 guard.pump();
             }
-            Err(_) if done > 0 => {
-                // The next call says it.
-                guard.stack.socket_mut(id).error = pending;
-                return Answer::ok(done);
-            }
+            Err(_) if done > 0 => return received_part(&mut guard, id, pending, done),
             Err(error) => return Answer::error(error),
         }
     }
+}
+
+/// A part came before the connection's error, which the next call says.
+fn received_part(process: &mut Process, id: SocketId, error: Option<Errno>, done: usize) -> Answer<usize> {
+    process.stack.socket_mut(id).error = error;
+    Answer::ok(done)
 }
 
 /// The wait of a writer that has written nothing has ended with that answer: of a connection that another thread has disconnected
