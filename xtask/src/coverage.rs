@@ -30,18 +30,21 @@ fn measure(package: &str, tools: &Path) -> Result<(), String> {
     let root = crate::root()?;
     let folder = root.join("target/coverage");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let (raw, merged) =
-        (folder.join(format!("{package}.profraw")), folder.join(format!("{package}.profdata")));
+    let merged = folder.join(format!("{package}.profdata"));
+    // Some tests start others in processes of their own: a file for each.
+    let raw = folder.join(format!("{package}.raw"));
+    let _ = std::fs::remove_dir_all(&raw);
     // Only the crate itself is instrumented: what it stands on is as `cargo test` builds it.
     let mut build = Command::new(cargo());
     build.args(["rustc", "--locked", "--lib", "--profile", "test", "--package", package]);
     build.args(["--message-format", "json", "--", "-Cinstrument-coverage"]).current_dir(root);
     let messages = output(build.stderr(Stdio::inherit()))?;
     let program = executable(&messages).ok_or_else(|| format!("{package} has no unit tests"))?;
-    let ran = Command::new(&program).env("LLVM_PROFILE_FILE", &raw).current_dir(root).status();
+    let ran = Command::new(&program).env("LLVM_PROFILE_FILE", raw.join("%p")).current_dir(root).status();
     if !ran.map_err(|error| format!("{}: {error}", program.display()))?.success() {
         return Err(format!("the unit tests of {package} fail"));
     }
+    // A folder stands for all files in it.
     output(
         Command::new(tools.join("llvm-profdata")).args(["merge", "-sparse", "-o"]).arg(&merged).arg(&raw),
     )?;
@@ -94,7 +97,7 @@ fn rows(export: &str, folder: &str) -> Result<Vec<Row>, String> {
 /// The test program that cargo has built.
 fn executable(messages: &str) -> Option<PathBuf> {
     let parsed = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).last()
+    parsed.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back()
 }
 
 /// Where the LLVM tools of this toolchain are: others may not know its format.

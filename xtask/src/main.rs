@@ -46,9 +46,9 @@ fn main() -> ExitCode {
         Some("sanitize") => sanitize::Plan::parse(words).run(),
         Some("tidy") => tidy::run(words),
         Some("results") => results::Plan::parse(words).and_then(|plan| plan.run()),
-        Some(name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "suites" | "within-host" | "workers")) => {
-            example::run(name, words)
-        }
+        Some(
+            name @ ("apps" | "bulk" | "calls" | "costs" | "soak" | "suites" | "within-host" | "workers"),
+        ) => example::run(name, words),
         _ => Err(USAGE.to_owned()),
     };
     match done {

@@ -24,6 +24,7 @@ mod random;
 mod readiness;
 pub mod record;
 mod redis;
+mod replies;
 pub mod response;
 pub mod search;
 pub mod serve;

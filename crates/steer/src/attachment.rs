@@ -1,5 +1,6 @@
 //! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
 
+mod fetch;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -69,8 +70,7 @@ pub struct Options {
     /// A peer must be where the kernel would answer it; else the kernel serves it. Without, answers go to the hardware address that
     /// a frame came from: for a server that no kernel socket stands behind.
     pub judge_senders: bool,
-    /// Stacks get a way for frames of several segments, which the kernel cuts, where that can be had
-    /// ([`Attachment::long_frames`]).
+    /// Stacks get a way for frames of several segments, where that can be had ([`Attachment::long_frames`]).
     pub segment_offload: bool,
     /// What may arrive, where that can be had ([`Attachment::long_packets`], [`Attachment::segments_arrive_together`]).
     pub receive_offload: ReceiveOffload,
@@ -986,27 +986,6 @@ impl Attachment {
             }
         }
         Ok(())
-    }
-
-    /// A connection that a listener of one of `givers` has got is the stack's: its frames come there from now on. Those that are in the
-    /// other's rings by then are the process's to look after.
-    ///
-    /// # Errors
-    /// [`Error::UnknownStack`], [`Error::NotTheirs`], or what the kernel said.
-    pub(crate) fn fetch_flow(
-        &mut self,
-        stack: u16,
-        givers: impl IntoIterator<Item = u16>,
-        local: SocketAddr,
-        remote: SocketAddr,
-    ) -> Result<(), Error> {
-        self.check_open(stack)?;
-        let flow = FlowKey::new(Protocol::Tcp, local, remote);
-        let mut givers = givers.into_iter();
-        if !givers.any(|giver| self.check_open(giver).is_ok() && self.program.is_recorded(flow, giver)) {
-            return Err(Error::NotTheirs { local, remote });
-        }
-        self.program.record(flow, stack)
     }
 
     fn is_opened(&self, flow: FlowKey, stack: u16) -> bool {

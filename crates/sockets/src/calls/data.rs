@@ -8,27 +8,36 @@ use self::patience::{Patience, Rest, wait_for};
 use super::hold::Hold;
 use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self};
+use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::process::{Process, Told, before_kernel_wait, moving};
 use crate::socket::{SocketId, State};
 use crate::sys::{self};
 
-/// recv() with MSG_* `flags`; read() has none.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
-    // Before the guard: it goes after it.
-    let mut hold = Hold::new();
-    let (mut guard, id) = loop {
+/// Locks the socket for a call that reads from it, and which may make it the calling thread's own.
+fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId), Answer<T>> {
+    loop {
         match lock_socket(descriptor) {
             Ok((guard, id)) => {
                 if let Some(guard) = moving::served(guard, id, descriptor) {
-                    break (guard, id);
+                    return Ok((guard, id));
                 }
             }
             Err(answer) => {
                 before_kernel_wait();
-                return answer;
+                return Err(answer);
             }
         }
+    }
+}
+
+/// recv() with MSG_* `flags`; read() has none.
+pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+    // Before the guard: it goes after it.
+    let mut hold = Hold::new();
+    let (mut guard, id) = match lock_to_read(descriptor) {
+        Ok(locked) => locked,
+        Err(answer) => return answer,
     };
     if !is_connection(&guard, id) {
         drop(guard);

@@ -41,7 +41,7 @@ impl<T: Link> Stack<T> {
     }
 
     /// Takes the connection out, without what watches it. `None`, and nothing happens, if the engine cannot let it go.
-    pub(crate) fn take_out(&mut self, id: SocketId) -> Option<Moving> {
+    pub(crate) fn take_out(&mut self, id: SocketId) -> Option<Box<Moving>> {
         let flow = self.face.at(id).flow?;
         let drive = self.drives[Side::Network.index()].as_mut()?;
         let moving = drive.engine.take_out(flow)?;
@@ -52,15 +52,20 @@ impl<T: Link> Stack<T> {
         self.face.vacate(id);
         // Whoever sleeps looks again at what its descriptors are.
         self.face.news = true;
-        Some(Moving { socket, flow: moving })
+        Some(Box::new(Moving { socket, flow: moving }))
     }
 
     /// The connection goes on here; `reserved` came from [`Stack::reserve`].
     ///
     /// # Errors
     /// The engine has no room for it: it comes back, and `reserved` is free again.
-    pub(crate) fn put_in(&mut self, now: Instant, reserved: SocketId, moving: Moving) -> Result<(), Moving> {
-        let Moving { socket, flow } = moving;
+    pub(crate) fn put_in(
+        &mut self,
+        now: Instant,
+        reserved: SocketId,
+        moving: Box<Moving>,
+    ) -> Result<(), Box<Moving>> {
+        let Moving { socket, flow } = *moving;
         let outcome = match &mut self.drives[Side::Network.index()] {
             Some(drive) => drive.engine.put_in(now, flow),
             None => Err(flow),
@@ -76,7 +81,7 @@ impl<T: Link> Stack<T> {
             }
             Err(flow) => {
                 self.face.release(reserved);
-                Err(Moving { socket, flow })
+                Err(Box::new(Moving { socket, flow }))
             }
         }
     }

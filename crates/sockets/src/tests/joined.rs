@@ -1,7 +1,8 @@
 //! The calls, as hooks make them, of a process whose link is joined in memory to a peer's stack: real descriptors, no preload.
 
 use std::os::fd::AsRawFd;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 use overfly_broker::Interface;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -47,8 +48,20 @@ impl Link for Joined {
     fn each_counter(&self, _: Each<'_>) {}
 }
 
-/// There is one process: one test at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Set in the process that runs one test.
+const ALONE: &str = "OVERFLY_TEST_ALONE";
+
+/// Runs a test of this file, which has this name, in a process of its own: what the library knows is the whole process's.
+fn alone(name: &str, test: impl FnOnce(World)) {
+    if std::env::var_os(ALONE).is_some() {
+        return test(World::new());
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let output =
+        command.args([&format!("tests::joined::{name}"), "--exact"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
+}
 
 /// This process as a server, and its peer.
 struct World {
@@ -56,12 +69,10 @@ struct World {
     listener: i32,
     server: SocketAddr,
     port: u16,
-    _alone: MutexGuard<'static, ()>,
 }
 
 impl World {
     fn new() -> Self {
-        let alone = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (there, back) = (Frames::default(), Frames::default());
         let end = |inbound: &Frames, outbound: &Frames| Joined {
             inbound: Arc::clone(inbound),
@@ -86,7 +97,7 @@ impl World {
         rustix::net::listen(kernel::borrow(listener), 16).unwrap();
         calls::life::listened(listener, 16);
         let server = kernel::local_address(listener).unwrap();
-        Self { peer, listener, server, port: 40_000, _alone: alone }
+        Self { peer, listener, server, port: 40_000 }
     }
 
     /// Moves frames both ways until the ends have heard each other.
@@ -187,42 +198,45 @@ fn polled(descriptor: i32) -> i16 {
 
 #[test]
 fn a_request_is_peeked_at_read_and_answered() {
-    let mut world = World::new();
-    let (peer, descriptor) = world.pair();
-    assert_eq!(receive(descriptor, 10, 0), Err(Errno::AGAIN));
-    assert_eq!(polled(descriptor), libc::POLLOUT);
-    world.peer_writes(peer, b"GET /");
-    assert_eq!(polled(descriptor), libc::POLLIN | libc::POLLOUT);
-    assert_eq!(receive(descriptor, 3, libc::MSG_PEEK), Ok(b"GET".to_vec()));
-    assert_eq!(receive(descriptor, 10, 0), Ok(b"GET /".to_vec()));
-    assert_eq!(send(descriptor, b"200"), Ok(3));
-    world.settle();
-    let answer = world.peer_reads(peer);
-    assert_eq!(answer, b"200");
-    close(descriptor);
+    alone("a_request_is_peeked_at_read_and_answered", |mut world| {
+        let (peer, descriptor) = world.pair();
+        assert_eq!(receive(descriptor, 10, 0), Err(Errno::AGAIN));
+        assert_eq!(polled(descriptor), libc::POLLOUT);
+        world.peer_writes(peer, b"GET /");
+        assert_eq!(polled(descriptor), libc::POLLIN | libc::POLLOUT);
+        assert_eq!(receive(descriptor, 3, libc::MSG_PEEK), Ok(b"GET".to_vec()));
+        assert_eq!(receive(descriptor, 10, 0), Ok(b"GET /".to_vec()));
+        assert_eq!(send(descriptor, b"200"), Ok(3));
+        world.settle();
+        let answer = world.peer_reads(peer);
+        assert_eq!(answer, b"200");
+        close(descriptor);
+    });
 }
 
 #[test]
 fn names_are_the_ends() {
-    let mut world = World::new();
-    let (_, descriptor) = world.pair();
-    assert_eq!(ours(calls::life::name(descriptor, false)), Ok(world.server));
-    assert_eq!(ours(calls::life::name(descriptor, true)), Ok(SocketAddr::new(CLIENT.into(), world.port)));
-    close(descriptor);
+    alone("names_are_the_ends", |mut world| {
+        let (_, descriptor) = world.pair();
+        assert_eq!(ours(calls::life::name(descriptor, false)), Ok(world.server));
+        assert_eq!(ours(calls::life::name(descriptor, true)), Ok(SocketAddr::new(CLIENT.into(), world.port)));
+        close(descriptor);
+    });
 }
 
 #[test]
 fn after_shutdown_nothing_is_sent_and_the_peers_end_is_read() {
-    let mut world = World::new();
-    let (peer, descriptor) = world.pair();
-    assert_eq!(ours(calls::life::shutdown(descriptor, libc::SHUT_WR)), Ok(()));
-    assert_eq!(send(descriptor, b"late"), Err(Errno::PIPE));
-    world.peer_writes(peer, b"bye");
-    world.peer.close(peer);
-    world.settle();
-    assert_eq!(receive(descriptor, 10, 0), Ok(b"bye".to_vec()));
-    assert_eq!(receive(descriptor, 10, 0), Ok(vec![]), "the peer's end");
-    close(descriptor);
+    alone("after_shutdown_nothing_is_sent_and_the_peers_end_is_read", |mut world| {
+        let (peer, descriptor) = world.pair();
+        assert_eq!(ours(calls::life::shutdown(descriptor, libc::SHUT_WR)), Ok(()));
+        assert_eq!(send(descriptor, b"late"), Err(Errno::PIPE));
+        world.peer_writes(peer, b"bye");
+        world.peer.close(peer);
+        world.settle();
+        assert_eq!(receive(descriptor, 10, 0), Ok(b"bye".to_vec()));
+        assert_eq!(receive(descriptor, 10, 0), Ok(vec![]), "the peer's end");
+        close(descriptor);
+    });
 }
 
 /// What an epoll set says at once.
@@ -238,45 +252,47 @@ fn events(set: i32) -> Vec<(u32, u64)> {
 
 #[test]
 fn an_epoll_set_tells_an_edge_once_and_a_level_each_time() {
-    let mut world = World::new();
-    let (peer, descriptor) = world.pair();
-    let made = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
-    let set = made.as_raw_fd();
-    core::mem::forget(made);
-    calls::life::set_opened(set);
-    let wanted = |events: i32| Some(libc::epoll_event { events: events as u32, u64: 9 });
-    let control = |operation, event| ours(calls::control::epoll_ctl(set, operation, descriptor, event));
-    assert_eq!(control(libc::EPOLL_CTL_MOD, wanted(libc::EPOLLIN)), Err(Errno::NOENT));
-    assert_eq!(control(libc::EPOLL_CTL_ADD, wanted(libc::EPOLLIN | libc::EPOLLET)), Ok(()));
-    assert_eq!(control(libc::EPOLL_CTL_ADD, wanted(libc::EPOLLIN)), Err(Errno::EXIST));
-    assert_eq!(events(set), []);
-    world.peer_writes(peer, b"news");
-    let readable = [(libc::EPOLLIN as u32, 9)];
-    assert_eq!(events(set), readable);
-    assert_eq!(events(set), [], "an edge");
-    assert_eq!(control(libc::EPOLL_CTL_MOD, wanted(libc::EPOLLIN)), Ok(()));
-    assert_eq!((events(set), events(set)), (readable.to_vec(), readable.to_vec()), "a level");
-    assert_eq!(control(libc::EPOLL_CTL_DEL, None), Ok(()));
-    assert_eq!(events(set), []);
-    close(set);
-    close(descriptor);
+    alone("an_epoll_set_tells_an_edge_once_and_a_level_each_time", |mut world| {
+        let (peer, descriptor) = world.pair();
+        let made = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+        let set = made.as_raw_fd();
+        core::mem::forget(made);
+        calls::life::set_opened(set);
+        let wanted = |events: i32| Some(libc::epoll_event { events: events as u32, u64: 9 });
+        let control = |operation, event| ours(calls::control::epoll_ctl(set, operation, descriptor, event));
+        assert_eq!(control(libc::EPOLL_CTL_MOD, wanted(libc::EPOLLIN)), Err(Errno::NOENT));
+        assert_eq!(control(libc::EPOLL_CTL_ADD, wanted(libc::EPOLLIN | libc::EPOLLET)), Ok(()));
+        assert_eq!(control(libc::EPOLL_CTL_ADD, wanted(libc::EPOLLIN)), Err(Errno::EXIST));
+        assert_eq!(events(set), []);
+        world.peer_writes(peer, b"news");
+        let readable = [(libc::EPOLLIN as u32, 9)];
+        assert_eq!(events(set), readable);
+        assert_eq!(events(set), [], "an edge");
+        assert_eq!(control(libc::EPOLL_CTL_MOD, wanted(libc::EPOLLIN)), Ok(()));
+        assert_eq!((events(set), events(set)), (readable.to_vec(), readable.to_vec()), "a level");
+        assert_eq!(control(libc::EPOLL_CTL_DEL, None), Ok(()));
+        assert_eq!(events(set), []);
+        close(set);
+        close(descriptor);
+    });
 }
 
 #[test]
 fn a_duplicate_keeps_the_connection_open() {
-    let mut world = World::new();
-    let (peer, descriptor) = world.pair();
-    let made = rustix::io::fcntl_dupfd_cloexec(kernel::borrow(descriptor), 0).unwrap();
-    let copy = made.as_raw_fd();
-    core::mem::forget(made);
-    calls::life::duplicated(descriptor, copy);
-    close(descriptor);
-    world.peer_writes(peer, b"still there");
-    assert_eq!(receive(copy, 100, 0), Ok(b"still there".to_vec()));
-    assert_eq!(send(copy, b"yes"), Ok(3));
-    world.settle();
-    assert_eq!(world.peer_reads(peer), b"yes");
-    close(copy);
-    world.settle();
-    assert_eq!(world.peer_reads(peer), b"", "the end, with the last descriptor");
+    alone("a_duplicate_keeps_the_connection_open", |mut world| {
+        let (peer, descriptor) = world.pair();
+        let made = rustix::io::fcntl_dupfd_cloexec(kernel::borrow(descriptor), 0).unwrap();
+        let copy = made.as_raw_fd();
+        core::mem::forget(made);
+        calls::life::duplicated(descriptor, copy);
+        close(descriptor);
+        world.peer_writes(peer, b"still there");
+        assert_eq!(receive(copy, 100, 0), Ok(b"still there".to_vec()));
+        assert_eq!(send(copy, b"yes"), Ok(3));
+        world.settle();
+        assert_eq!(world.peer_reads(peer), b"yes");
+        close(copy);
+        world.settle();
+        assert_eq!(world.peer_reads(peer), b"", "the end, with the last descriptor");
+    });
 }

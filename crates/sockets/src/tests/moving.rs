@@ -121,6 +121,23 @@ struct Talk {
     moves: usize,
 }
 
+impl Talk {
+    fn begin(fork: &mut Fork, port: u16) -> Self {
+        let client = fork.client.open(i32::from(port), false, true).unwrap();
+        let local = SocketAddr::new(CLIENT.into(), port);
+        let settings = Settings::DEFAULT;
+        fork.client.connect(fork.now, Side::Network, client, local, SERVER, SERVER_MAC, settings).unwrap();
+        let server = loop {
+            fork.settle();
+            match fork.stacks[0].accept(fork.listener, 100, true) {
+                Some(server) => break server,
+                None => fork.wait(),
+            }
+        };
+        Self { port, client, server, questions: [0; 2], answers: [0; 2], moves: 0 }
+    }
+}
+
 const TOTAL: usize = 60_000;
 
 fn byte(port: u16, answers: bool, place: usize) -> u8 {
@@ -167,20 +184,7 @@ fn every_byte_is_right_whichever_stack_has_the_connection() {
         let mut fork = Fork::new(loss);
         let mut talks = Vec::new();
         for port in 40_000..40_003 {
-            let client = fork.client.open(i32::from(port), false, true).unwrap();
-            let local = SocketAddr::new(CLIENT.into(), port);
-            let now = fork.now;
-            fork.client
-                .connect(now, Side::Network, client, local, SERVER, SERVER_MAC, Settings::DEFAULT)
-                .unwrap();
-            let server = loop {
-                fork.settle();
-                match fork.stacks[0].accept(fork.listener, 100, true) {
-                    Some(server) => break server,
-                    None => fork.wait(),
-                }
-            };
-            talks.push(Talk { port, client, server, questions: [0; 2], answers: [0; 2], moves: 0 });
+            talks.push(Talk::begin(&mut fork, port));
         }
         let mut rounds = 0;
         while talks.iter().any(|talk| talk.questions[1] < TOTAL || talk.answers[1] < TOTAL) {
