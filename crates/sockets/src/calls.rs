@@ -67,7 +67,7 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 }
                 return Ok((guard, id));
             }
-            Entry::Kept(_) | Entry::Internal => return Err(Answer::error(CLOSED)),
+            Entry::Cached(_) | Entry::Internal => return Err(Answer::error(CLOSED)),
             Entry::Kernel | Entry::Set(_) => return Err(Answer::Kernel),
         }
     }

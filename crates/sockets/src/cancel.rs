@@ -56,7 +56,7 @@ pub(crate) fn point() {
 #[cold]
 fn act() {
     // The library's own calls come by here as well, as when it drops a descriptor with the lock in its hands.
-    let holding = sys::doze(|doze| doze.holding.load(Ordering::Relaxed));
+    let holding = sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed));
     if !holding && is_enabled() {
         // Should it be another thread's of the same number that has ended, it is not to be heard of again.
         if let Some(note) = note() {
@@ -163,7 +163,8 @@ pub(crate) fn wrap_handler(prime: impl FnOnce()) {
 #[cfg(not(test))]
 extern "C-unwind" fn run(signal: i32, details: *mut libc::siginfo_t, context: *mut core::ffi::c_void) {
     let mut before = DEFERRED;
-    let later = sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) || crate::process::is_waiting();
+    let later = sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed))
+        || crate::process::is_waiting();
     if later {
         // libc's handler then only marks the thread.
         // SAFETY: the pointer is valid for the call.

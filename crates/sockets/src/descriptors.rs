@@ -48,7 +48,7 @@ impl Descriptors {
     }
 
     const fn entry(&self) -> Entry {
-        Entry::Kept(self.context)
+        Entry::Cached(self.context)
     }
 
     /// One for an accepted connection: kept, or new by `make`, for which the others make room if there are too many.
@@ -171,7 +171,7 @@ mod tests {
             let [first, second, third] = *three;
             assert!(kept.keep(first, v6, exec) && kept.keep(second, v6, exec));
             assert!(!kept.keep(third, v6, exec), "a third one");
-            assert_eq!([first, third].map(table::lookup), [Entry::Kept(20), Entry::Kernel]);
+            assert_eq!([first, third].map(table::lookup), [Entry::Cached(20), Entry::Kernel]);
         }
         for (&(v6, exec), three) in kinds.iter().zip(&descriptors) {
             assert_eq!(kept.take(v6, exec, NONE_LEFT), Ok(three[1]), "the last is the first");
@@ -222,7 +222,7 @@ mod tests {
         assert!(kept.keep(ready, false, false) && kept.hold(held, 1) && others.hold(another, 1));
         kept.forget();
         assert_eq!([ready, held, another].map(is_open), [false, false, true]);
-        assert_eq!(table::lookup(another), Entry::Kept(24));
+        assert_eq!(table::lookup(another), Entry::Cached(24));
         kept.forget();
         others.forget();
         assert!(!is_open(another));

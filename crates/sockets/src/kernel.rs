@@ -94,7 +94,7 @@ pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
 /// Whether a read, or an accept(), would find something now.
 pub(crate) fn is_readable(descriptor: i32) -> bool {
     let mut descriptors = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
-    crate::sys::poll(&mut descriptors, Some(0), crate::sys::seen()).is_ok_and(|ready| ready > 0)
+    crate::sys::poll(&mut descriptors, Some(0), crate::sys::handlers_run()).is_ok_and(|ready| ready > 0)
 }
 
 /// recvmsg() of the kernel's socket, which never waits.

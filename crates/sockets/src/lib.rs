@@ -20,18 +20,18 @@ mod bound;
 mod cancel;
 mod descriptors;
 mod environment;
-mod face;
 pub mod interest;
 mod options;
 mod owner;
 mod ring;
 pub mod socket;
+mod socket_table;
 pub mod stack;
 
 // What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
 // crate run without those names (`hooks`), which would stand before the tests' own calls.
+mod any_link;
 mod calls;
-mod carrier;
 #[cfg(not(test))]
 #[allow(
     unreachable_pub,

@@ -3,7 +3,7 @@
 //! Handlers that come while their thread holds the lock are deferred until it is released (see [`crate::signal`]), so a
 //! handler may use sockets without meeting its own thread's lock, and may jump away.
 //!
-//! What takes long and needs nothing of the stack, the kick of a device, is the holder's errand: it is run when the lock is free.
+//! What takes long and needs nothing of the stack, the kick of a device, is the holder's deferred work: it is run when the lock is free.
 
 use core::cell::UnsafeCell;
 use core::ops::{Deref, DerefMut};
@@ -25,11 +25,11 @@ const SPINS: u32 = 100;
 /// How often at most a thread lets the others go first.
 const YIELDS: u32 = 100;
 
-/// No errand is run; one is; one is, and must be run once more.
+/// No deferred work is done; some is; some is, and more has come.
 const IDLE: u32 = 0;
 const RUNNING: u32 = 1;
 const AGAIN: u32 = 2;
-/// How often in a row a thread runs the errand for others.
+/// How often in a row a thread runs the deferred work for others.
 const ROUNDS: u32 = 4;
 
 /// What a lock can guard.
@@ -37,13 +37,13 @@ pub(crate) trait Guarded {
     /// The lock was not free: several threads use it.
     fn contended(&mut self);
     /// What is left to do when the lock is free. Any number of them are done by one that begins later.
-    type Errand: Copy;
+    type DeferredWork: Copy;
     /// Takes it.
-    fn take_errand(&mut self) -> Option<Self::Errand>;
+    fn take_deferred_work(&mut self) -> Option<Self::DeferredWork>;
     /// Does it.
-    fn run(errand: Self::Errand) -> Result<(), Errno>;
+    fn run(deferred_work: Self::DeferredWork) -> Result<(), Errno>;
     /// Does it with the lock held, after it could not be done without, or not so soon that others must not wait for it.
-    fn finish_errand(&mut self, failure: Option<Errno>);
+    fn finish_deferred_work(&mut self, failure: Option<Errno>);
     /// Threads to wake when the lock is free: they will want it.
     type Calls;
     /// Takes them.
@@ -55,7 +55,7 @@ pub(crate) trait Guarded {
 /// Guards a `T`.
 pub(crate) struct Lock<T> {
     state: AtomicU32,
-    errand: AtomicU32,
+    deferred_work: AtomicU32,
     /// Threads that wait for it and have something to do.
     waiting: AtomicU32,
     /// Who holds it is a visitor.
@@ -72,7 +72,7 @@ impl<T: Guarded> Lock<T> {
     pub(crate) const fn new(value: T) -> Self {
         Self {
             state: AtomicU32::new(FREE),
-            errand: AtomicU32::new(IDLE),
+            deferred_work: AtomicU32::new(IDLE),
             waiting: AtomicU32::new(0),
             visited: AtomicBool::new(false),
             value: UnsafeCell::new(value),
@@ -91,7 +91,7 @@ impl<T: Guarded> Lock<T> {
 
     #[inline]
     fn take_if_free(&self) -> Option<Guard<'_, T>> {
-        sys::doze(|doze| doze.holding.store(true, Ordering::Relaxed));
+        sys::sleep_control(|sleep_control| sleep_control.holding.store(true, Ordering::Relaxed));
         let taken = self.state.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
         taken.is_ok().then(|| Guard { lock: self })
     }
@@ -114,7 +114,7 @@ impl<T: Guarded> Lock<T> {
         let guard = self.take_if_free();
         match &guard {
             Some(_) => self.visited.store(true, Ordering::Relaxed),
-            None => sys::doze(|doze| doze.holding.store(false, Ordering::Relaxed)),
+            None => sys::sleep_control(|sleep_control| sleep_control.holding.store(false, Ordering::Relaxed)),
         }
         guard
     }
@@ -181,7 +181,7 @@ impl<T: Guarded> Lock<T> {
         }
     }
 
-    /// Waits until no other thread runs an errand, and as long as the caller holds the lock none will: what it was about may
+    /// Waits until no other thread runs deferred work, and as long as the caller holds the lock none will: what it was about may
     /// be closed, or the process forked.
     pub(crate) fn settle(&self) {
         while self.runs_errand() {
@@ -189,35 +189,36 @@ impl<T: Guarded> Lock<T> {
         }
     }
 
-    /// Another thread runs an errand, or will run it once more. None that begins later is left out.
+    /// Another thread runs deferred work, or will run it once more. None that begins later is left out.
     #[inline]
     pub(crate) fn runs_errand(&self) -> bool {
-        self.errand.load(Ordering::Acquire) != IDLE
+        self.deferred_work.load(Ordering::Acquire) != IDLE
     }
 
-    /// Before the lock is released: whether this thread is to run the errand. If another one does, it does it once more.
+    /// Before the lock is released: whether this thread is to run the deferred work. If another one does, it does it once more.
     fn takes_over(&self) -> bool {
         let next = |state| Some(if state == IDLE { RUNNING } else { AGAIN });
-        self.errand.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE)
+        self.deferred_work.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(IDLE)
     }
 
     /// After the lock was released, and before signal handlers run: one that ends the program must find it done.
-    fn run(&self, errand: T::Errand) {
+    fn run(&self, deferred_work: T::DeferredWork) {
         let mut failure = None;
         for _ in 0..ROUNDS {
-            failure = T::run(errand).err();
+            failure = T::run(deferred_work).err();
             if failure.is_some() {
                 break;
             }
-            let last = self.errand.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire);
+            let last =
+                self.deferred_work.compare_exchange(RUNNING, IDLE, Ordering::AcqRel, Ordering::Acquire);
             if last.is_ok() {
                 return;
             }
-            self.errand.store(RUNNING, Ordering::Release);
+            self.deferred_work.store(RUNNING, Ordering::Release);
         }
         // It cannot be finished, or the others always have something new. (Idle first: who settles has the lock.)
-        self.errand.store(IDLE, Ordering::Release);
-        self.lock().finish_errand(failure);
+        self.deferred_work.store(IDLE, Ordering::Release);
+        self.lock().finish_deferred_work(failure);
     }
 
     /// As [`Lock::release`], of one of several locks that the thread holds: handlers of signals go on to wait.
@@ -236,9 +237,9 @@ impl<T: Guarded> Lock<T> {
 
 /// Handlers that came while the lock was held run now.
 fn let_signals_in() {
-    let deferred = sys::doze(|doze| {
-        doze.holding.store(false, Ordering::Relaxed);
-        doze.deferred.load(Ordering::Relaxed)
+    let deferred = sys::sleep_control(|sleep_control| {
+        sleep_control.holding.store(false, Ordering::Relaxed);
+        sleep_control.deferred.load(Ordering::Relaxed)
     });
     if deferred != 0 {
         let_in();
@@ -248,7 +249,7 @@ fn let_signals_in() {
 #[cold]
 fn let_in() {
     // Before they run: a handler may take the lock.
-    let deferred = sys::doze(|doze| doze.deferred.swap(0, Ordering::Relaxed));
+    let deferred = sys::sleep_control(|sleep_control| sleep_control.deferred.swap(0, Ordering::Relaxed));
     sys::unblock_signals(deferred);
 }
 
@@ -277,14 +278,14 @@ impl<T: Guarded> DerefMut for Guard<'_, T> {
 impl<T: Guarded> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        let errand = self.take_errand().filter(|_| self.lock.takes_over());
+        let deferred_work = self.take_deferred_work().filter(|_| self.lock.takes_over());
         let calls = self.take_calls();
         self.lock.unlock();
         if let Some(calls) = calls {
             T::call(calls);
         }
-        if let Some(errand) = errand {
-            self.lock.run(errand);
+        if let Some(deferred_work) = deferred_work {
+            self.lock.run(deferred_work);
         }
         let_signals_in();
     }
@@ -309,7 +310,7 @@ mod tests {
     }
 
     impl Guarded for Device {
-        type Errand = (&'static AtomicU64, &'static AtomicU64, &'static AtomicU64);
+        type DeferredWork = (&'static AtomicU64, &'static AtomicU64, &'static AtomicU64);
 
         fn contended(&mut self) {
             self.shared = true;
@@ -323,11 +324,11 @@ mod tests {
 
         fn call((): ()) {}
 
-        fn take_errand(&mut self) -> Option<Self::Errand> {
+        fn take_deferred_work(&mut self) -> Option<Self::DeferredWork> {
             core::mem::take(&mut self.owes).then_some((self.shown, self.taken, self.kicks))
         }
 
-        fn run((shown, taken, kicks): Self::Errand) -> Result<(), Errno> {
+        fn run((shown, taken, kicks): Self::DeferredWork) -> Result<(), Errno> {
             if kicks.fetch_add(1, Ordering::Relaxed) % 17 == 16 {
                 return Err(Errno::BUSY);
             }
@@ -339,7 +340,7 @@ mod tests {
             Ok(())
         }
 
-        fn finish_errand(&mut self, failure: Option<Errno>) {
+        fn finish_deferred_work(&mut self, failure: Option<Errno>) {
             self.failures += u64::from(failure.is_some());
             self.taken.store(self.shown.load(Ordering::Acquire), Ordering::Release);
         }

@@ -1,17 +1,17 @@
 //! The options of sockets: a table with one row for each, which says all that there is to know of it. No lock and no waiting; the
 //! kernel's socket behind one of ours is asked by [`Backing`].
 
+mod access;
 mod backing;
 mod info;
-mod kept;
 mod table;
 #[cfg(test)]
 mod tests;
 pub(crate) mod wants;
 
+pub(crate) use self::access::{Connection, OptionAccess, OptionArgument};
+pub(crate) use self::access::{Value, receive_limit_within, send_limit_within};
 pub(crate) use self::backing::{Backing, Fresh, Placeholder};
-pub(crate) use self::kept::{Connection, Given, Kept};
-pub(crate) use self::kept::{Value, receive_limit_within, send_limit_within};
 pub(crate) use self::table::TABLE;
 use crate::socket::Settings;
 
@@ -39,7 +39,7 @@ pub(crate) struct SocketOption {
 #[derive(Clone, Copy)]
 pub(crate) enum Stream {
     /// It has it at user level.
-    Kept(Kept),
+    Here(OptionAccess),
     /// The stack cannot follow it: who sets it to anything but zero has the kernel's TCP. Those that only change how the kernel's
     /// socket does its work (SO_PRIORITY, SO_BUSY_POLL, SO_MAX_PACING_RATE) are not among them.
     KernelOnly(When),
@@ -148,8 +148,8 @@ impl SocketOption {
     }
 
     /// Connections have it at user level.
-    const fn kept(mut self, says: &'static str, kept: Kept, carried: Carried) -> Self {
-        (self.stream, self.carried, self.says.connection) = (Stream::Kept(kept), carried, says);
+    const fn kept(mut self, says: &'static str, kept: OptionAccess, carried: Carried) -> Self {
+        (self.stream, self.carried, self.says.connection) = (Stream::Here(kept), carried, says);
         self
     }
 

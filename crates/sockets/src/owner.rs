@@ -10,16 +10,16 @@ use overfly_wire::checksum::Sum;
 use overfly_wire::{Promised, Promises};
 use rustix::io::Errno;
 
-use crate::face::{Chore, Face};
 use crate::interest::{NONE, bits};
 use crate::socket::{Side, SocketId, State};
+use crate::socket_table::{AfterCallback, SocketTable};
 
 /// Payload of fewer bytes is copied into its frame: that costs no more than two more pieces of it.
 const PROMISED_MIN: usize = 4096;
 
 /// What an engine is told to call back, while it is called.
 pub(crate) struct EngineOwner<'a> {
-    pub(crate) face: &'a mut Face,
+    pub(crate) sockets: &'a mut SocketTable,
     /// Which engine calls.
     pub(crate) side: Side,
     /// When it was called.
@@ -29,60 +29,60 @@ pub(crate) struct EngineOwner<'a> {
 impl EngineOwner<'_> {
     fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
         let Self { side, now, .. } = *self;
-        let face = &mut *self.face;
-        let mut ports = face.ports.iter_mut();
+        let sockets = &mut *self.sockets;
+        let mut ports = sockets.ports.iter_mut();
         let Some(port) = ports.find(|port| (port.side, port.listener) == (side, listener)) else {
-            face.chores.push(Chore::Abort(side, flow));
+            sockets.after_callbacks.push(AfterCallback::Abort(side, flow));
             return;
         };
         let (local, member) = (port.local, port.next_member());
-        let id = if face.has_room_for(side, flow) { face.open() } else { None };
+        let id = if sockets.has_room_for(side, flow) { sockets.open() } else { None };
         let Some(id) = id else {
-            face.chores.push(Chore::Abort(side, flow));
+            sockets.after_callbacks.push(AfterCallback::Abort(side, flow));
             return;
         };
-        face.bind_flow(side, flow, id);
+        sockets.bind_flow(side, flow, id);
         let Some(member) = member else {
-            face.at_mut(id).waits_for(SocketId(NONE));
-            face.leaving.push((id, local));
+            sockets.at_mut(id).waits_for(SocketId(NONE));
+            sockets.leaving.push((id, local));
             return;
         };
-        face.unnamed = Some(id);
-        let (settings, v6) = (face.at(member).settings, face.at(member).v6);
-        let socket = face.at_mut(id);
+        sockets.unnamed = Some(id);
+        let (settings, v6) = (sockets.at(member).settings, sockets.at(member).v6);
+        let socket = sockets.at_mut(id);
         socket.v6 = v6;
         socket.settings = settings;
-        let defer = face.at(member).listening.as_ref().map_or(Duration::ZERO, |listening| listening.defer);
+        let defer = sockets.at(member).listening.as_ref().map_or(Duration::ZERO, |listening| listening.defer);
         if defer.is_zero() {
-            face.queue(id, member);
+            sockets.queue(id, member);
         } else {
-            face.defer(id, member, now + defer);
+            sockets.defer(id, member, now + defer);
         }
     }
 
     fn acknowledged(&mut self, id: SocketId, offset: u64) {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let count = offset.saturating_sub(socket.send_base);
         socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
         socket.send_base = socket.send_base.max(offset);
         if socket.no_space && socket.has_space() {
             socket.no_space = false;
-            self.face.wake(id, bits::OUT | bits::WRNORM);
+            self.sockets.wake(id, bits::OUT | bits::WRNORM);
         }
     }
 
     /// A segment takes the stream up to `end`: that may be all that a writer waits for (TCP_NOTSENT_LOWAT).
     fn sent(&mut self, id: SocketId, end: u64) {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         socket.sent_to = socket.sent_to.max(end);
         if socket.no_space && socket.settings.unsent_low_water != 0 && socket.has_space() {
             socket.no_space = false;
-            self.face.wake(id, bits::OUT | bits::WRNORM);
+            self.sockets.wake(id, bits::OUT | bits::WRNORM);
         }
     }
 
     fn failed(&mut self, id: SocketId, failure: Failure) {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         socket.error = Some(match failure {
             Failure::Refused => Errno::CONNREFUSED,
             // tcp_reset() in net/ipv4/tcp_input.c: in CLOSE-WAIT only, not once the program has closed its direction too.
@@ -96,25 +96,25 @@ impl EngineOwner<'_> {
     }
 
     fn released(&mut self, flow: FlowId, id: SocketId) {
-        self.face.unbind_flow(self.side, flow);
-        let socket = self.face.at_mut(id);
+        self.sockets.unbind_flow(self.side, flow);
+        let socket = self.sockets.at_mut(id);
         socket.flow = None;
         socket.state = State::Ended;
         let (side, local, remote) = (self.side, socket.local, socket.remote);
-        let chore = (!socket.passive).then_some(Chore::Disconnected {
+        let after = (!socket.passive).then_some(AfterCallback::Disconnected {
             side,
             local,
             remote,
             descriptor: if socket.is_orphan() { socket.descriptor } else { -1 },
         });
-        self.face.chores.extend(chore);
-        let socket = self.face.at(id);
+        self.sockets.after_callbacks.extend(after);
+        let socket = self.sockets.at(id);
         if socket.queued {
-            self.face.bury(id);
+            self.sockets.bury(id);
         } else if socket.is_orphan() {
-            self.face.release(id);
+            self.sockets.release(id);
         } else {
-            self.face.wake(
+            self.sockets.wake(
                 id,
                 bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
             );
@@ -124,11 +124,11 @@ impl EngineOwner<'_> {
 
 impl Owner for EngineOwner<'_> {
     fn datagram(&mut self, socket: UdpId, datagram: Datagram<'_>) {
-        self.face.datagram_arrived(self.now, socket, &datagram);
+        self.sockets.datagram_arrived(self.now, socket, &datagram);
     }
 
     fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
-        self.face.datagram_failed_at(self.now, socket, remote, why, report);
+        self.sockets.datagram_failed_at(self.now, socket, remote, why, report);
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {
@@ -136,19 +136,19 @@ impl Owner for EngineOwner<'_> {
             self.incoming(flow, listener);
             return;
         }
-        let Some(id) = self.face.socket_of(self.side, flow) else { return };
+        let Some(id) = self.sockets.socket_of(self.side, flow) else { return };
         match event {
             Event::Incoming { .. } => {}
             Event::Connected => {
-                let socket = self.face.at_mut(id);
+                let socket = self.sockets.at_mut(id);
                 socket.state = State::Connected;
-                self.face.wake(id, bits::OUT | bits::WRNORM);
+                self.sockets.wake(id, bits::OUT | bits::WRNORM);
             }
             Event::Acknowledged { offset } => self.acknowledged(id, offset),
             Event::RemoteClosed => {
-                self.face.at_mut(id).remote_closed = true;
-                self.face.promote(id);
-                self.face.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
+                self.sockets.at_mut(id).remote_closed = true;
+                self.sockets.promote(id);
+                self.sockets.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
             }
             Event::Failed(failure) => self.failed(id, failure),
             Event::Released => self.released(flow, id),
@@ -156,53 +156,53 @@ impl Owner for EngineOwner<'_> {
     }
 
     fn urgent(&mut self, flow: FlowId) -> bool {
-        let can = self.face.can_hand_over || self.side == Side::Loopback;
-        let Some(id) = self.face.socket_of(self.side, flow) else { return false };
-        let socket = self.face.at_mut(id);
+        let can = self.sockets.can_hand_over || self.side == Side::Loopback;
+        let Some(id) = self.sockets.socket_of(self.side, flow) else { return false };
+        let socket = self.sockets.at_mut(id);
         if !can || socket.is_orphan() || socket.stays {
             return false;
         }
         socket.wants_kernel = true;
         // A connection that waits for accept() has no descriptor yet.
         let waits = socket.queued;
-        self.face.promote(id);
+        self.sockets.promote(id);
         if !waits {
-            self.face.urgent.push(id);
-            self.face.news = true;
-            self.face.note(id);
+            self.sockets.urgent.push(id);
+            self.sockets.news = true;
+            self.sockets.note(id);
         }
         true
     }
 
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
-        let Some(id) = self.face.socket_of(self.side, flow) else { return data.len() };
-        let socket = self.face.at_mut(id);
+        let Some(id) = self.sockets.socket_of(self.side, flow) else { return data.len() };
+        let socket = self.sockets.at_mut(id);
         if socket.is_orphan() {
             return data.len();
         }
         if socket.read_shut && socket.write_shut {
             // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
             socket.error = Some(Errno::CONNRESET);
-            self.face.chores.push(Chore::Abort(self.side, flow));
+            self.sockets.after_callbacks.push(AfterCallback::Abort(self.side, flow));
             return data.len();
         }
         if !socket.receive.push(data) {
             return REFUSED;
         }
         let waits = socket.queued;
-        if !self.face.promote(id) && !waits {
-            self.face.wake(id, bits::IN | bits::RDNORM);
+        if !self.sockets.promote(id) && !waits {
+            self.sockets.wake(id, bits::IN | bits::RDNORM);
         }
         0
     }
 
     fn is_unread(&self, flow: FlowId) -> bool {
-        self.face.socket_of(self.side, flow).is_some_and(|id| !self.face.at(id).receive.is_empty())
+        self.sockets.socket_of(self.side, flow).is_some_and(|id| !self.sockets.at(id).receive.is_empty())
     }
 
     fn fill_and_sum(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) -> Option<Sum> {
-        let id = self.face.socket_of(self.side, flow)?;
-        let socket = self.face.at(id);
+        let id = self.sockets.socket_of(self.side, flow)?;
+        let socket = self.sockets.at(id);
         let place = usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
         let sum = socket.send.fill_and_sum(place, buffer);
         if sum.is_none() {
@@ -214,7 +214,7 @@ impl Owner for EngineOwner<'_> {
     }
 
     fn promise(&mut self, flow: FlowId, offset: u64, length: usize) -> bool {
-        let id = self.face.socket_of(self.side, flow).filter(|_| length >= PROMISED_MIN);
+        let id = self.sockets.socket_of(self.side, flow).filter(|_| length >= PROMISED_MIN);
         if let Some(id) = id {
             self.sent(id, offset + length as u64);
         }
@@ -222,8 +222,8 @@ impl Owner for EngineOwner<'_> {
     }
 
     fn fill(&mut self, flow: FlowId, offset: u64, buffer: &mut [u8]) {
-        if let Some(id) = self.face.socket_of(self.side, flow) {
-            let socket = self.face.at(id);
+        if let Some(id) = self.sockets.socket_of(self.side, flow) {
+            let socket = self.sockets.at(id);
             socket
                 .send
                 .fill(usize::try_from(offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX), buffer);
@@ -234,8 +234,10 @@ impl Owner for EngineOwner<'_> {
 
 impl Promises for EngineOwner<'_> {
     fn pieces(&self, promised: Promised) -> (&[u8], &[u8]) {
-        let Some(id) = self.face.socket_of(self.side, FlowId::at(promised.flow)) else { return (&[], &[]) };
-        let socket = self.face.at(id);
+        let Some(id) = self.sockets.socket_of(self.side, FlowId::at(promised.flow)) else {
+            return (&[], &[]);
+        };
+        let socket = self.sockets.at(id);
         let place = usize::try_from(promised.offset.saturating_sub(socket.send_base)).unwrap_or(usize::MAX);
         socket.send.pieces(place, promised.length)
     }

@@ -56,13 +56,13 @@ use self::loopback::WithinHost;
 use self::ports::SharedPorts;
 use self::session::Session;
 pub(crate) use self::sleep::{
-    Sleeper, Told, Woken, is_waiting, let_others_in, readable, settled, stops_waiting, wait,
+    Sleeper, WakeOnDrop, Woken, is_waiting, let_others_in, readable, settled, stops_waiting, wait,
 };
 pub(crate) use self::spin::{goes_on, spin_until};
 use self::start::Start;
 pub(crate) use self::tags::{Tag, tag};
 use self::timers::Timers;
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::descriptors::Descriptors;
 use crate::kernel::{self, now};
 use crate::lock::Guarded;
@@ -85,7 +85,7 @@ static FREE_BIND: AtomicBool = AtomicBool::new(false);
 pub(crate) struct Process {
     /// Which context it is.
     pub(crate) context: usize,
-    pub(crate) stack: Stack<Carrier>,
+    pub(crate) stack: Stack<AnyLink>,
     pub(crate) options: Options,
     pub(crate) rules: Rules,
     start: Start,
@@ -155,14 +155,14 @@ pub(crate) fn before_kernel_wait() {
 
 impl Guarded for Process {
     /// The link's descriptor.
-    type Errand = i32;
+    type DeferredWork = i32;
 
     fn contended(&mut self) {
         self.stack.defers = true;
     }
 
     #[inline]
-    fn take_errand(&mut self) -> Option<i32> {
+    fn take_deferred_work(&mut self) -> Option<i32> {
         self.stack.take_owed()
     }
 
@@ -185,7 +185,7 @@ impl Guarded for Process {
     }
 
     #[cold]
-    fn finish_errand(&mut self, failure: Option<Errno>) {
+    fn finish_deferred_work(&mut self, failure: Option<Errno>) {
         self.stack.finish_kick(failure);
     }
 }
@@ -257,7 +257,7 @@ impl Process {
     }
 }
 
-fn socket_descriptor(stack: &Stack<Carrier>, id: SocketId) -> i32 {
+fn socket_descriptor(stack: &Stack<AnyLink>, id: SocketId) -> i32 {
     stack.socket(id).descriptor
 }
 

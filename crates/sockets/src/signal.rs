@@ -68,7 +68,7 @@ extern "C" fn run(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_
     sys::note_signal(handler.flags & libc::SA_RESTART != 0);
     // SAFETY: the kernel passed a valid record.
     let code = unsafe { (*details).si_code };
-    if sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) {
+    if sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed)) {
         // Codes above zero are the kernel's own (SI_FROMUSER() in Linux): this one cannot wait.
         if !(is_synchronous(signal) && code > 0) {
             // SAFETY: the kernel passed both.
@@ -113,14 +113,14 @@ unsafe fn defer(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_vo
         let mask = (&raw mut (*context.cast::<libc::ucontext_t>()).uc_sigmask).cast::<u64>();
         mask.write_unaligned(mask.read_unaligned() | bit);
     }
-    sys::doze(|doze| doze.deferred.fetch_or(bit, Ordering::Relaxed));
+    sys::sleep_control(|sleep_control| sleep_control.deferred.fetch_or(bit, Ordering::Relaxed));
     if let Some(slot) = queue_slot(signal) {
-        sys::doze(|doze| {
-            if doze.first_held.fetch_or(1 << slot, Ordering::Relaxed) & 1 << slot == 0 {
+        sys::sleep_control(|sleep_control| {
+            if sleep_control.first_held.fetch_or(1 << slot, Ordering::Relaxed) & 1 << slot == 0 {
                 // It would come last: what is held goes before it, and this one stands for the last.
                 // SAFETY: only this thread, and its handlers one at a time for each signal, touch the slot.
                 unsafe {
-                    (*doze.first.get())[slot].write(*details);
+                    (*sleep_control.first.get())[slot].write(*details);
                     (*details).si_errno = STANDS_FOR_FIRST;
                 }
             }
@@ -139,11 +139,11 @@ unsafe fn defer(signal: c_int, details: *mut libc::siginfo_t, context: *mut c_vo
 unsafe fn put_back(slot: usize, signal: c_int, details: *const libc::siginfo_t) {
     // SAFETY: the caller's promise.
     let queued = unsafe { sys::queue_signal(signal, details) };
-    sys::doze(|doze| {
+    sys::sleep_control(|sleep_control| {
         if queued {
-            doze.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
+            sleep_control.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
         } else {
-            doze.bare.fetch_or(1 << slot, Ordering::Relaxed);
+            sleep_control.bare.fetch_or(1 << slot, Ordering::Relaxed);
             sys::send_bare_signal(signal);
         }
     });
@@ -154,25 +154,25 @@ unsafe fn put_back(slot: usize, signal: c_int, details: *const libc::siginfo_t) 
 /// # Safety
 /// `details` must be a valid record.
 unsafe fn in_order(slot: usize, signal: c_int, details: *mut libc::siginfo_t) {
-    sys::doze(|doze| {
+    sys::sleep_control(|sleep_control| {
         // SAFETY: the caller's promise.
         let came = unsafe { *details };
-        if doze.first_held.load(Ordering::Relaxed) & 1 << slot == 0 {
+        if sleep_control.first_held.load(Ordering::Relaxed) & 1 << slot == 0 {
             return;
         }
-        let bare = doze.bare.load(Ordering::Relaxed) & 1 << slot != 0;
+        let bare = sleep_control.bare.load(Ordering::Relaxed) & 1 << slot != 0;
         // SAFETY: the kernel filled the record: with zeros if it had none (collect_signal() in kernel/signal.c).
         let from = unsafe { came.si_pid() };
         let is_last = came.si_errno == STANDS_FOR_FIRST || bare && came.si_code == libc::SI_USER && from == 0;
         // SAFETY: the bit says that the slot was written; see `defer` for who uses it.
         unsafe {
-            let held = &mut (*doze.first.get())[slot];
+            let held = &mut (*sleep_control.first.get())[slot];
             *details = held.assume_init();
             held.write(came);
         }
         if is_last {
-            doze.first_held.fetch_and(!(1 << slot), Ordering::Relaxed);
-            doze.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
+            sleep_control.first_held.fetch_and(!(1 << slot), Ordering::Relaxed);
+            sleep_control.bare.fetch_and(!(1 << slot), Ordering::Relaxed);
         } else if bare {
             // With the last one that was queued the bare one goes.
             let mut stands = came;

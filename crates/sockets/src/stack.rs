@@ -24,26 +24,26 @@ use overfly_link::Link;
 use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::MacAddr;
 
-pub(crate) use self::datagram::{DatagramFace, Datagrams};
+pub(crate) use self::datagram::{DatagramTable, Datagrams};
 pub(crate) use self::datagram::{Read, Trouble};
-use crate::face::Face;
 use crate::interest::bits;
 use crate::socket::{Listening, Side, Socket, SocketId, State};
+use crate::socket_table::SocketTable;
 
 /// The next hop where the engine is to ask for it itself.
 const UNKNOWN: MacAddr = MacAddr([0; 6]);
 
 /// What carries the sockets.
-struct Drive<T> {
+struct Interface<T> {
     engine: Engine,
     transport: T,
 }
 
 /// The sockets of a process, from the first one on; the engine joins them when it is first needed.
 pub struct Stack<T> {
-    face: Face,
+    sockets: SocketTable,
     /// By [`Side`].
-    drives: [Option<Drive<T>>; 2],
+    interfaces: [Option<Interface<T>>; 2],
     /// Kicks are left to whoever holds the lock: other threads wait for it.
     pub(crate) defers: bool,
     /// A thread that does not hold it is in such a kick, or about to be.
@@ -87,8 +87,8 @@ impl<T: Link> Stack<T> {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            face: Face::new(),
-            drives: [None, None],
+            sockets: SocketTable::new(),
+            interfaces: [None, None],
             defers: false,
             kick_underway: false,
             owed: None,
@@ -107,37 +107,37 @@ impl<T: Link> Stack<T> {
 
     /// Before there are sockets: they are those of that context.
     pub(crate) fn belongs_to(&mut self, context: usize) {
-        self.face.belongs_to(context);
+        self.sockets.belongs_to(context);
     }
 
     /// Gives the stack what carries it on one side.
     pub fn start(&mut self, side: Side, engine: Engine, transport: T, cache_limit: usize) {
-        self.face.cache_limit = cache_limit;
+        self.sockets.cache_limit = cache_limit;
         self.fast_open_keys = None;
-        self.drives[side.index()] = Some(Drive { engine, transport });
+        self.interfaces[side.index()] = Some(Interface { engine, transport });
     }
 
-    fn drive(&self, side: Side) -> Option<&Drive<T>> {
-        self.drives[side.index()].as_ref()
+    fn interface(&self, side: Side) -> Option<&Interface<T>> {
+        self.interfaces[side.index()].as_ref()
     }
 
-    fn running(&self) -> impl Iterator<Item = &Drive<T>> {
-        self.drives.iter().flatten()
+    fn running(&self) -> impl Iterator<Item = &Interface<T>> {
+        self.interfaces.iter().flatten()
     }
 
     /// Connections can move into the kernel: those with urgent data will ask for it.
     pub(crate) fn hands_over(&mut self, can: bool) {
-        self.face.can_hand_over = can;
+        self.sockets.can_hand_over = can;
     }
 
     /// Whether [`Stack::take_urgent`] would return any.
     pub(crate) fn has_urgent(&self) -> bool {
-        !self.face.urgent.is_empty()
+        !self.sockets.urgent.is_empty()
     }
 
     /// Connections that urgent data came for since this was last asked.
     pub(crate) fn take_urgent(&mut self) -> Vec<SocketId> {
-        core::mem::take(&mut self.face.urgent)
+        core::mem::take(&mut self.sockets.urgent)
     }
 
     /// Whether there is an engine.
@@ -149,7 +149,7 @@ impl<T: Link> Stack<T> {
     /// Whether there is one on this side.
     #[must_use]
     pub fn runs(&self, side: Side) -> bool {
-        self.drive(side).is_some()
+        self.interface(side).is_some()
     }
 
     /// After a fork: the parent, or one of its own, goes on with the flows (number `ancestor` of them, for those that were
@@ -157,9 +157,9 @@ impl<T: Link> Stack<T> {
     pub fn forget(&mut self, ancestor: u32) -> [Option<T>; 2] {
         // Of those the child has all there is to know, with what was not read.
         let over = self.over();
-        let drives = core::mem::take(&mut self.drives);
-        for id in self.face.ids() {
-            let socket = self.face.at_mut(id);
+        let interfaces = core::mem::take(&mut self.interfaces);
+        for id in self.sockets.ids() {
+            let socket = self.sockets.at_mut(id);
             // The threads that hold any are the parent's.
             socket.holders = 0;
             match socket.state {
@@ -179,7 +179,7 @@ impl<T: Link> Stack<T> {
                 State::Connecting | State::Connected | State::Ended => {
                     socket.flow = None;
                     if socket.is_orphan() || socket.queued {
-                        self.face.release(id);
+                        self.sockets.release(id);
                     } else if over.contains(&id) {
                         socket.state = State::Ended;
                         socket.shared = true;
@@ -191,14 +191,14 @@ impl<T: Link> Stack<T> {
                 State::Free | State::Candidate | State::Lost => {}
             }
         }
-        self.face.forget_flows();
-        drives.map(|drive| drive.map(|drive| drive.transport))
+        self.sockets.forget_flows();
+        interfaces.map(|interface| interface.map(|interface| interface.transport))
     }
 
     /// A socket that is neither listening nor connected yet; AF_INET6 if `v6`. `None` without memory for it.
     pub fn open(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
-        let id = self.face.open()?;
-        let socket = self.face.at_mut(id);
+        let id = self.sockets.open()?;
+        let socket = self.sockets.at_mut(id);
         socket.state = State::Candidate;
         socket.references = 1;
         socket.descriptor = descriptor;
@@ -210,78 +210,80 @@ impl<T: Link> Stack<T> {
     /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free.
     #[must_use]
     pub fn is_free(&self, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
-        let state = self.drive(Side::Network).and_then(|drive| drive.engine.state_between(local, remote));
+        let state =
+            self.interface(Side::Network).and_then(|interface| interface.engine.state_between(local, remote));
         state.is_none_or(|state| reuse && state == overfly_engine::State::TimeWait)
     }
 
     /// The socket stays in the kernel: forget it. Its interests are the kernel's.
     pub fn leave_to_kernel(&mut self, id: SocketId) {
-        self.face.drop_interests(id);
-        self.face.release(id);
+        self.sockets.drop_interests(id);
+        self.sockets.release(id);
     }
 
     /// The socket's state in epoll's bits.
     #[must_use]
     pub fn level(&self, id: SocketId) -> u32 {
-        self.face.level(id)
+        self.sockets.level(id)
     }
 
     /// The same without what the kernel's socket has.
     pub(crate) fn level_here(&self, id: SocketId) -> u32 {
-        self.face.level_here(id)
+        self.sockets.level_here(id)
     }
 
     /// The same for somebody who waits for `wanted`.
     pub fn asked(&mut self, id: SocketId, wanted: u32) -> u32 {
-        self.face.asked(id, wanted)
+        self.sockets.asked(id, wanted)
     }
 
     /// Connections that the program holds and the engine carries.
     pub(crate) fn connections(&self) -> impl Iterator<Item = SocketId> {
-        self.face.ids().filter(|&id| {
-            let socket = self.face.at(id);
+        self.sockets.ids().filter(|&id| {
+            let socket = self.sockets.at(id);
             socket.references > 0 && socket.flow.is_some()
         })
     }
 
     pub(crate) fn socket(&self, id: SocketId) -> &Socket {
-        self.face.at(id)
+        self.sockets.at(id)
     }
 
     pub(crate) fn socket_mut(&mut self, id: SocketId) -> &mut Socket {
-        self.face.at_mut(id)
+        self.sockets.at_mut(id)
     }
 
     /// The kernel's listening socket has a connection.
     pub(crate) fn kernel_ready(&mut self, id: SocketId) {
         self.kernel_datagram_ready(id);
-        if self.face.at_mut(id).listening.as_mut().map(|listening| listening.kernel_ready = true).is_some() {
-            self.face.wake(id, bits::IN | bits::RDNORM);
+        if self.sockets.at_mut(id).listening.as_mut().map(|listening| listening.kernel_ready = true).is_some()
+        {
+            self.sockets.wake(id, bits::IN | bits::RDNORM);
         }
     }
 
     /// A connection's ends, and who is behind it.
     pub(crate) fn way(&self, id: SocketId) -> Option<(SocketAddr, SocketAddr, MacAddr)> {
-        let socket = self.face.at(id);
-        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
-        let (local, remote) = drive.engine.tuple(flow);
-        Some((local, remote, drive.engine.next_hop(flow)))
+        let socket = self.sockets.at(id);
+        let (flow, interface) = socket.flow.zip(self.interface(socket.side))?;
+        let (local, remote) = interface.engine.tuple(flow);
+        Some((local, remote, interface.engine.next_hop(flow)))
     }
 
     /// The connection within the host that has these ends.
     pub(crate) fn within_host(&self, local: SocketAddr, remote: SocketAddr) -> Option<SocketId> {
-        self.face.ids().find(|&id| {
-            self.face.at(id).side == Side::Loopback
+        self.sockets.ids().find(|&id| {
+            self.sockets.at(id).side == Side::Loopback
                 && self.way(id).is_some_and(|way| (way.0, way.1) == (local, remote))
         })
     }
 
     pub(crate) fn engine(&self, side: Side) -> Option<&Engine> {
-        self.drive(side).map(|drive| &drive.engine)
+        self.interface(side).map(|interface| &interface.engine)
     }
 
     pub(crate) fn transport_mut(&mut self, side: Side) -> Option<&mut T> {
-        self.drives[side.index()].as_mut().map(|drive| &mut drive.transport)
+        self.interfaces[side.index()].as_mut().map(|interface| &mut interface.transport)
     }
 
     /// The network's device is another one, with that hardware address.
@@ -290,18 +292,18 @@ impl<T: Link> Stack<T> {
         mac: MacAddr,
         renew: impl FnOnce(&mut T) -> Result<(), String>,
     ) -> Result<(), String> {
-        let Some(drive) = &mut self.drives[Side::Network.index()] else { return Ok(()) };
-        renew(&mut drive.transport)?;
-        drive.engine.set_mac(mac);
+        let Some(interface) = &mut self.interfaces[Side::Network.index()] else { return Ok(()) };
+        renew(&mut interface.transport)?;
+        interface.engine.set_mac(mac);
         Ok(())
     }
 
     pub(crate) fn transport(&self, side: Side) -> Option<&T> {
-        self.drive(side).map(|drive| &drive.transport)
+        self.interface(side).map(|interface| &interface.transport)
     }
 
     pub(crate) fn transports(&self) -> impl Iterator<Item = &T> {
-        self.running().map(|drive| &drive.transport)
+        self.running().map(|interface| &interface.transport)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use overfly_broker::Refusal;
 
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::kernel;
 use crate::process::contexts::are_several;
 use crate::socket::Side;
@@ -166,7 +166,7 @@ impl Statistics {
     }
 
     /// Prints everything, once.
-    pub(crate) fn report(&mut self, stack: &Stack<Carrier>, context: usize) {
+    pub(crate) fn report(&mut self, stack: &Stack<AnyLink>, context: usize) {
         let reasons = self.reasons().filter(|&(_, count)| count > 0);
         let left: String =
             reasons.map(|(name, count)| format!(" {} {count}", name.replace('_', " "))).collect();

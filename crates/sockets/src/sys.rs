@@ -1,6 +1,6 @@
 //! System calls that rustix does not offer in the shape that is needed here.
 //!
-//! A sleeping thread passes the kernel a timeout that lives in its own [`Doze`]. A signal handler's wrapper sets it to
+//! A sleeping thread passes the kernel a timeout that lives in its own [`SleepControl`]. A signal handler's wrapper sets it to
 //! zero: if the handler runs before the kernel reads the timeout the call returns at once, if it runs later the call
 //! returns EINTR. Either way no signal is slept through, and nothing has to be masked.
 
@@ -62,7 +62,7 @@ pub(crate) fn is_single_threaded() -> bool {
 /// What a thread's signal handlers and its waiting calls tell each other. All accesses are from one thread and its
 /// signal handlers; the atomics keep the compiler honest.
 #[repr(C)]
-pub(crate) struct Doze {
+pub(crate) struct SleepControl {
     /// `struct timespec` of the wait under way.
     seconds: AtomicI64,
     nanoseconds: AtomicI64,
@@ -84,8 +84,8 @@ pub(crate) struct Doze {
 pub(crate) const QUEUES: usize = 33;
 
 thread_local! {
-    static DOZE: Doze = const {
-        Doze {
+    static SLEEP_CONTROL: SleepControl = const {
+        SleepControl {
             seconds: AtomicI64::new(0),
             nanoseconds: AtomicI64::new(0),
             signals: AtomicU32::new(0),
@@ -101,29 +101,29 @@ thread_local! {
 
 /// This thread's.
 #[inline]
-pub(crate) fn doze<R>(look: impl FnOnce(&Doze) -> R) -> R {
-    DOZE.with(look)
+pub(crate) fn sleep_control<R>(look: impl FnOnce(&SleepControl) -> R) -> R {
+    SLEEP_CONTROL.with(look)
 }
 
 /// Handlers that this thread has run, for [`interrupted`].
 #[derive(Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct HandlersRun {
     signals: u32,
     interruptions: u32,
 }
 
 /// Notes where a call that a signal may interrupt begins.
-pub(crate) fn seen() -> Seen {
-    doze(|doze| Seen {
-        signals: doze.signals.load(Ordering::Relaxed),
-        interruptions: doze.interruptions.load(Ordering::Relaxed),
+pub(crate) fn handlers_run() -> HandlersRun {
+    sleep_control(|sleep_control| HandlersRun {
+        signals: sleep_control.signals.load(Ordering::Relaxed),
+        interruptions: sleep_control.interruptions.load(Ordering::Relaxed),
     })
 }
 
 /// A handler ran since, or the thread is cancelled: `restartable` calls go on unless the handler was installed without
 /// SA_RESTART (signal(7)).
-pub(crate) fn interrupted(since: Seen, restartable: bool) -> bool {
-    let now = seen();
+pub(crate) fn interrupted(since: HandlersRun, restartable: bool) -> bool {
+    let now = handlers_run();
     let handled =
         if restartable { now.interruptions != since.interruptions } else { now.signals != since.signals };
     handled || crate::cancel::came()
@@ -131,13 +131,13 @@ pub(crate) fn interrupted(since: Seen, restartable: bool) -> bool {
 
 /// A handler is about to run in this thread.
 pub(crate) fn note_signal(restarts: bool) {
-    doze(|doze| {
-        doze.signals.fetch_add(1, Ordering::Relaxed);
+    sleep_control(|sleep_control| {
+        sleep_control.signals.fetch_add(1, Ordering::Relaxed);
         if !restarts {
-            doze.interruptions.fetch_add(1, Ordering::Relaxed);
+            sleep_control.interruptions.fetch_add(1, Ordering::Relaxed);
         }
-        doze.seconds.store(0, Ordering::Relaxed);
-        doze.nanoseconds.store(0, Ordering::Relaxed);
+        sleep_control.seconds.store(0, Ordering::Relaxed);
+        sleep_control.nanoseconds.store(0, Ordering::Relaxed);
     });
 }
 
@@ -145,17 +145,21 @@ pub(crate) fn note_signal(restarts: bool) {
 const FOREVER_US: u64 = 1_000_000_000_000;
 
 /// Sets the thread's timeout, unless a handler has run since `since`: then the call must not sleep.
-fn arm<'a>(doze: &'a Doze, timeout_us: Option<u64>, since: Seen) -> *const Doze {
+fn arm<'a>(
+    sleep_control: &'a SleepControl,
+    timeout_us: Option<u64>,
+    since: HandlersRun,
+) -> *const SleepControl {
     let timeout = timeout_us.unwrap_or(FOREVER_US).min(FOREVER_US);
-    doze.seconds.store((timeout / 1_000_000) as i64, Ordering::Relaxed);
-    doze.nanoseconds.store((timeout % 1_000_000 * 1000) as i64, Ordering::Relaxed);
+    sleep_control.seconds.store((timeout / 1_000_000) as i64, Ordering::Relaxed);
+    sleep_control.nanoseconds.store((timeout % 1_000_000 * 1000) as i64, Ordering::Relaxed);
     core::sync::atomic::compiler_fence(Ordering::SeqCst);
-    if doze.signals.load(Ordering::Relaxed) != since.signals {
-        doze.seconds.store(0, Ordering::Relaxed);
-        doze.nanoseconds.store(0, Ordering::Relaxed);
+    if sleep_control.signals.load(Ordering::Relaxed) != since.signals {
+        sleep_control.seconds.store(0, Ordering::Relaxed);
+        sleep_control.nanoseconds.store(0, Ordering::Relaxed);
     }
-    let doze: &'a Doze = doze;
-    doze
+    let sleep_control: &'a SleepControl = sleep_control;
+    sleep_control
 }
 
 /// epoll_pwait2() for at most `timeout_us` microseconds (`None`: until something happens).
@@ -167,10 +171,10 @@ pub(crate) unsafe fn epoll_wait(
     events: *mut libc::epoll_event,
     max: usize,
     timeout_us: Option<u64>,
-    since: Seen,
+    since: HandlersRun,
 ) -> Result<usize, Errno> {
-    doze(|doze| {
-        let timeout = arm(doze, timeout_us, since);
+    sleep_control(|sleep_control| {
+        let timeout = arm(sleep_control, timeout_us, since);
         // SAFETY: `seconds` and `nanoseconds` are the first fields of a repr(C)-compatible pair, checked below; the
         // caller answers for `events`.
         let outcome = unsafe {
@@ -199,10 +203,10 @@ pub(crate) unsafe fn epoll_wait(
 pub(crate) fn poll(
     descriptors: &mut [libc::pollfd],
     timeout_us: Option<u64>,
-    since: Seen,
+    since: HandlersRun,
 ) -> Result<usize, Errno> {
-    doze(|doze| {
-        let timeout = arm(doze, timeout_us, since);
+    sleep_control(|sleep_control| {
+        let timeout = arm(sleep_control, timeout_us, since);
         // SAFETY: the slice is valid for its length, and the timeout for the call, which writes what is left of it.
         unsafe {
             call(
@@ -214,10 +218,10 @@ pub(crate) fn poll(
 }
 
 /// FUTEX_WAIT on a word of this process for at most `timeout_us` microseconds (`None`: until it is woken).
-pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_us: Option<u64>, since: Seen) {
+pub(crate) fn futex_wait(word: &AtomicU32, expected: u32, timeout_us: Option<u64>, since: HandlersRun) {
     const WAIT: usize = (libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG) as usize;
-    doze(|doze| {
-        let timeout = arm(doze, timeout_us, since);
+    sleep_control(|sleep_control| {
+        let timeout = arm(sleep_control, timeout_us, since);
         // SAFETY: the word and the timeout are valid for the call.
         let _ = unsafe {
             call(libc::SYS_futex, [word.as_ptr() as usize, WAIT, expected as usize, timespec(timeout), 0, 0])
@@ -330,10 +334,11 @@ pub(crate) fn reset_handler(signal: i32) {
         unsafe { call(libc::SYS_rt_sigaction, [signal as usize, &raw const default as usize, 0, 8, 0, 0]) };
 }
 
-/// The address of the timeout in a [`Doze`].
-fn timespec(doze: *const Doze) -> usize {
-    const { assert!(core::mem::offset_of!(Doze, nanoseconds) == core::mem::offset_of!(Doze, seconds) + 8) };
-    doze as usize + core::mem::offset_of!(Doze, seconds)
+/// The address of the timeout in a [`SleepControl`].
+fn timespec(sleep_control: *const SleepControl) -> usize {
+    use core::mem::offset_of;
+    const { assert!(offset_of!(SleepControl, nanoseconds) == offset_of!(SleepControl, seconds) + 8) };
+    sleep_control as usize + offset_of!(SleepControl, seconds)
 }
 
 /// Ends the process at once.

@@ -20,7 +20,7 @@ pub(crate) enum Entry {
     /// An epoll set.
     Set(SetId),
     /// Closed by the program, kept by a context for its next accept() or until a flow no longer needs its port.
-    Kept(u32),
+    Cached(u32),
     /// The library's own.
     Internal,
 }
@@ -31,7 +31,7 @@ impl Entry {
             Self::Kernel => 0,
             Self::Socket(SocketId(id)) => 1 << 32 | id as u64,
             Self::Set(SetId(id)) => 2 << 32 | id as u64,
-            Self::Kept(context) => 3 << 32 | context as u64,
+            Self::Cached(context) => 3 << 32 | context as u64,
             Self::Internal => 4 << 32,
         }
     }
@@ -40,7 +40,7 @@ impl Entry {
         match word >> 32 {
             1 => Self::Socket(SocketId(word as u32)),
             2 => Self::Set(SetId(word as u32)),
-            3 => Self::Kept(word as u32),
+            3 => Self::Cached(word as u32),
             4 => Self::Internal,
             _ => Self::Kernel,
         }

@@ -11,7 +11,7 @@ use crate::kernel::now;
 use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
-use crate::process::{Placed, Process, Told, leave_to_kernel, let_others_in, listener_event, watched};
+use crate::process::{Placed, Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, watched};
 use crate::socket::{SocketId, State};
 use crate::statistics::Why;
 use crate::sys;
@@ -26,7 +26,7 @@ pub(crate) fn epoll_ctl(
 ) -> Answer<()> {
     let set = match table::lookup(epoll) {
         Entry::Set(set) => set,
-        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
     if let (Entry::Set(inner), libc::EPOLL_CTL_ADD) = (table::lookup(descriptor), operation) {
@@ -38,7 +38,7 @@ pub(crate) fn epoll_ctl(
         Err(answer) => return answer,
     };
     if operation != libc::EPOLL_CTL_ADD {
-        return control(Told(&mut guard).0, (epoll, set), operation, (descriptor, id), event);
+        return control(WakeOnDrop(&mut guard).0, (epoll, set), operation, (descriptor, id), event);
     }
     let shared = shared(set);
     let before = shared.join(id.context());
@@ -51,7 +51,7 @@ pub(crate) fn epoll_ctl(
     if exposed {
         guard.expose(set);
     }
-    let answer = control(Told(&mut guard).0, (epoll, set), operation, (descriptor, id), event);
+    let answer = control(WakeOnDrop(&mut guard).0, (epoll, set), operation, (descriptor, id), event);
     drop(guard);
     // Who sleeps in it must be counted by this context, too.
     match before {

@@ -10,7 +10,7 @@ use super::{Answer, CLOSED, datagram, is_connection, lock_socket};
 use crate::kernel::{self};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
-use crate::process::{Process, Told, before_kernel_wait, moving};
+use crate::process::{Process, WakeOnDrop, before_kernel_wait, moving};
 use crate::socket::{SocketId, State};
 use crate::sys::{self};
 
@@ -61,7 +61,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
         return Answer::error(Errno::AGAIN);
     }
     guard.stack.socket_mut(id).catch_up();
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let (wanted, plausible) = (target.length(), target.is_plausible());
     if !plausible && !target.is_possible() {
         return Answer::error(Errno::FAULT);
@@ -99,7 +99,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 // Who peeks sees what is there, as long as more may come.
                 let ends = count == 0 || peek && guard.stack.level(id) & crate::interest::bits::RDHUP != 0;
                 if ends || done >= enough {
-                    let told = Told(&mut guard);
+                    let told = WakeOnDrop(&mut guard);
                     if told.0.stack.has_output() {
                         // A window update: worth sending when a window's worth was read.
                         told.0.output();
@@ -183,7 +183,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     };
     if !is_connection(&guard, id) {
         drop(guard);
-        return datagram::send(descriptor, source, None, datagram::Wishes::default(), flags);
+        return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
     }
     let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
     if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {
@@ -195,7 +195,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     }
     guard.keep_up();
     guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let (wanted, plausible) = (source.length(), source.is_plausible());
     if !plausible && !source.is_possible() {
         return Answer::error(Errno::FAULT);
@@ -214,7 +214,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
             Ok(count) => {
                 done += count;
                 if done >= wanted || nonblocking {
-                    Told(&mut guard).0.output();
+                    WakeOnDrop(&mut guard).0.output();
                     return Answer::ok(done);
                 }
             }
@@ -225,7 +225,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 guard.pump_before_waiting();
                 return match guard.stack.write(id, source.pieces(done)) {
                     Ok(count) => {
-                        Told(&mut guard).0.output();
+                        WakeOnDrop(&mut guard).0.output();
                         Answer::ok(count)
                     }
                     Err(error) => Answer::error(error),
@@ -308,7 +308,7 @@ fn send_from(
     if !is_connection(&guard, id) {
         return Answer::Kernel;
     }
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let nonblocking = dont_wait || guard.stack.socket(id).nonblocking;
     let mut done = 0;
     let mut patience = None;
@@ -317,7 +317,7 @@ fn send_from(
             Ok(0) => break Ok(()),
             Ok(sent) => {
                 done += sent;
-                Told(&mut guard).0.output();
+                WakeOnDrop(&mut guard).0.output();
                 if done >= count || nonblocking {
                     break Ok(());
                 }

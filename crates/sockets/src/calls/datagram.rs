@@ -17,7 +17,7 @@ use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::options::{self, Backing, Datagram as Does, wants};
 use crate::process::contexts::of;
-use crate::process::{For, Origin, Placed, Process, Told, Woken, leave_to_kernel, spin_until, wait};
+use crate::process::{For, Origin, Placed, Process, WakeOnDrop, Woken, leave_to_kernel, spin_until, wait};
 use crate::socket::{SocketId, State, canonical, presented};
 use crate::stack::{Read, Trouble};
 use crate::statistics::Why;
@@ -104,7 +104,7 @@ pub(crate) struct About {
 
 /// What a message asks for besides being sent.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct ControlMessages {
     /// Where it is to come from; else from where the socket is bound.
     pub(crate) from: Option<Origin>,
     /// To be sent in pieces of that length, 0 for one (UDP_SEGMENT); else as the socket's option says.
@@ -138,7 +138,7 @@ pub(crate) fn receive(
             return Answer::Kernel;
         }
     }
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let mut started = None;
     let mut pumped = false;
     loop {
@@ -284,7 +284,7 @@ pub(crate) fn send(
     descriptor: i32,
     source: Source<'_>,
     destination: Option<SocketAddr>,
-    wishes: Wishes,
+    wishes: ControlMessages,
     flags: i32,
 ) -> Answer<usize> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
@@ -292,7 +292,7 @@ pub(crate) fn send(
     if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 || length > MOST_PAYLOAD {
         return Answer::Kernel;
     }
-    let told = Told(&mut guard);
+    let told = WakeOnDrop(&mut guard);
     let process = &mut *told.0;
     let Some(part) = process.stack.datagrams(id) else { return Answer::Kernel };
     let pieces_above = part.pieces_above;
@@ -357,7 +357,7 @@ pub(crate) fn send(
 /// connect(); `None` is AF_UNSPEC, which dissolves the connection.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
-    let told = Told(&mut guard);
+    let told = WakeOnDrop(&mut guard);
     let process = &mut *told.0;
     // The kernel judges the address and chooses the source; its socket hears only of this peer, too.
     let socket = kernel::borrow(descriptor);
@@ -386,7 +386,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
 /// shutdown().
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
-    let told = Told(&mut guard);
+    let told = WakeOnDrop(&mut guard);
     let (how, read, write) = match how {
         libc::SHUT_RD => (Shutdown::Read, true, false),
         libc::SHUT_WR => (Shutdown::Write, false, true),

@@ -5,7 +5,7 @@
 use core::cell::Cell;
 
 use crate::process::contexts::of;
-use crate::process::{Process, Told};
+use crate::process::{Process, WakeOnDrop};
 use crate::socket::SocketId;
 
 thread_local! {
@@ -78,7 +78,7 @@ fn release(process: &mut Process, (id, generation): (SocketId, u32)) {
     if process.stack.socket(id).generation != generation {
         process.elsewhere().release((id, generation));
     } else if process.stack.release_hold(id) {
-        Told(process).0.output();
+        WakeOnDrop(process).0.output();
     }
 }
 

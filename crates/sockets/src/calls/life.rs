@@ -14,7 +14,7 @@ pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
 use crate::process::contexts::{self, at, own};
-use crate::process::{Process, Told, allow_own_address, is_active, process, sets};
+use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
 use crate::socket::{State, presented};
 use crate::table::{self, Entry};
 
@@ -56,7 +56,7 @@ pub(crate) fn forget_stale(descriptor: i32) {
         Entry::Set(_) => {
             let _ = close_set(descriptor);
         }
-        Entry::Kept(context) => at(context as usize).descriptors.give_up(descriptor),
+        Entry::Cached(context) => at(context as usize).descriptors.give_up(descriptor),
         Entry::Internal => process().descriptors.give_up(descriptor),
     }
 }
@@ -104,7 +104,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
             process.sets[set].references += 1;
             table::enter(new, Entry::Set(set));
         }
-        Entry::Kernel | Entry::Kept(_) | Entry::Internal => {}
+        Entry::Kernel | Entry::Cached(_) | Entry::Internal => {}
     }
 }
 
@@ -120,7 +120,7 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
         return Ok(());
     }
     let mut guard = lock_entry(descriptor).map_or_else(process, |(guard, _)| guard);
-    let told = Told(&mut guard);
+    let told = WakeOnDrop(&mut guard);
     told.0.share(descriptor)
 }
 
@@ -137,7 +137,7 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let entry = if remote { super::used(descriptor) } else { table::lookup(descriptor) };
     match entry {
         Entry::Socket(_) => {}
-        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     }
     let Some((mut process, id)) = lock_entry(descriptor) else { return Answer::Kernel };

@@ -6,11 +6,11 @@ use rustix::io::Errno;
 use super::{Answer, CLOSED, is_connection, lock_entry, lock_socket, used};
 use crate::kernel;
 use crate::options::{
-    Backing, Connection, Follow, Given, Kept, SOF_TIMESTAMPING_OPT_ID, SOF_TIMESTAMPING_OPT_ID_TCP,
-    SocketOption, Stream, Value, When, receive_limit_within, send_limit_within,
+    Backing, Connection, Follow, OptionAccess, OptionArgument, SOF_TIMESTAMPING_OPT_ID,
+    SOF_TIMESTAMPING_OPT_ID_TCP, SocketOption, Stream, Value, When, receive_limit_within, send_limit_within,
 };
 use crate::process::contexts::of;
-use crate::process::{Process, Told, leave_to_kernel};
+use crate::process::{Process, WakeOnDrop, leave_to_kernel};
 use crate::socket::{Later, Settings, SocketId, State};
 use crate::statistics::Why;
 use crate::table::{self, Entry};
@@ -119,7 +119,7 @@ pub(crate) fn connection(descriptor: i32) -> Answer<SocketId> {
     match used(descriptor) {
         Entry::Socket(id) if takes_over(id) => Answer::Kernel,
         Entry::Socket(id) if is_connection(&of(id), id) => Answer::ok(id),
-        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => Answer::error(CLOSED),
         Entry::Socket(_) | Entry::Kernel | Entry::Set(_) => Answer::Kernel,
     }
 }
@@ -207,10 +207,10 @@ impl Connection for Locked<'_> {
 }
 
 /// setsockopt() of an option that connections have at user level.
-pub(crate) fn set(descriptor: i32, kept: &Kept, given: &Given) -> Answer<()> {
+pub(crate) fn set(descriptor: i32, kept: &OptionAccess, given: &OptionArgument) -> Answer<()> {
     match lock_socket(descriptor) {
         Ok((mut guard, id)) if is_connection(&guard, id) => {
-            let told = Told(&mut guard);
+            let told = WakeOnDrop(&mut guard);
             let process = &mut *told.0;
             let outcome = kept.set(&mut Locked { process, id, descriptor }, given);
             if outcome.is_ok() && process.stack.has_output() {
@@ -224,7 +224,7 @@ pub(crate) fn set(descriptor: i32, kept: &Kept, given: &Given) -> Answer<()> {
 }
 
 /// getsockopt() of such an option, into `room` bytes.
-pub(crate) fn get(descriptor: i32, level: i32, kept: &Kept, room: usize) -> Answer<Value> {
+pub(crate) fn get(descriptor: i32, level: i32, kept: &OptionAccess, room: usize) -> Answer<Value> {
     match lock_socket(descriptor) {
         Ok((mut guard, id)) if is_connection(&guard, id) => {
             // What an AF_INET socket says of IPv6's options (ip_getsockopt()).
@@ -269,7 +269,7 @@ pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
                 _ => Answer::ok(libc::O_RDWR | flag),
             }
         }
-        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => Answer::Kernel,
     }
 }
@@ -283,5 +283,5 @@ pub(crate) fn close_on_exec_changed(descriptor: i32) {
 
 /// F_GETFD of what the program has closed.
 pub(crate) fn is_closed(descriptor: i32) -> bool {
-    matches!(table::lookup(descriptor), Entry::Kept(_) | Entry::Internal)
+    matches!(table::lookup(descriptor), Entry::Cached(_) | Entry::Internal)
 }

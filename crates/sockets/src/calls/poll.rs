@@ -18,7 +18,7 @@ use crate::process::{
     spin_until,
 };
 use crate::socket::{SocketId, State};
-use crate::sys::{self, Seen};
+use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
 /// poll() or select(), for at most `timeout` (`None`: for ever), with a signal mask if there is one.
@@ -34,7 +34,7 @@ pub(crate) fn poll(
         }
         return Answer::Kernel;
     }
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let _masked = Masked::new(mask);
     for descriptor in descriptors.iter() {
         used(descriptor.fd);
@@ -82,7 +82,7 @@ struct Poll<'a> {
     for_kernel: Vec<libc::pollfd>,
     /// The calling thread's context.
     own: usize,
-    since: Seen,
+    since: HandlersRun,
     call: Waiting,
     started: Instant,
     rounds: Rounds,
@@ -139,7 +139,7 @@ impl Poll<'_> {
                     shared(set).join(self.own);
                     shared(set).contexts()
                 }
-                Entry::Kernel | Entry::Kept(_) | Entry::Internal => Contexts::NONE,
+                Entry::Kernel | Entry::Cached(_) | Entry::Internal => Contexts::NONE,
             })
         })
     }
@@ -303,7 +303,7 @@ fn polled_sockets(descriptors: &[libc::pollfd]) -> Option<Vec<SocketId>> {
         match table::lookup(descriptor.fd) {
             Entry::Socket(id) if sockets.len() < MOST => sockets.push(id),
             Entry::Socket(_) | Entry::Set(_) => return None,
-            Entry::Kernel | Entry::Kept(_) | Entry::Internal => {}
+            Entry::Kernel | Entry::Cached(_) | Entry::Internal => {}
         }
     }
     sockets.sort_unstable_by_key(|id: &SocketId| id.context());
@@ -322,7 +322,7 @@ fn user_level(process: &mut Process, descriptor: &libc::pollfd, entry: Entry) ->
     let always = libc::POLLERR | libc::POLLHUP;
     match entry {
         Entry::Kernel => (0, descriptor.fd),
-        Entry::Kept(_) | Entry::Internal => (libc::POLLNVAL, -1),
+        Entry::Cached(_) | Entry::Internal => (libc::POLLNVAL, -1),
         Entry::Set(set) => {
             let ready = process.stack.set_is_ready(set);
             (if ready { libc::POLLIN & descriptor.events } else { 0 }, descriptor.fd)

@@ -18,7 +18,7 @@ use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
     For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, spin_until, tag,
 };
-use crate::sys::{self, Seen};
+use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
 /// While user-level events keep coming, how often the kernel's part of a set is looked at.
@@ -87,7 +87,7 @@ pub(crate) unsafe fn epoll_wait(
 ) -> Answer<usize> {
     let set = match table::lookup(epoll) {
         Entry::Set(set) => set,
-        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
     let shared = shared(set);
@@ -95,7 +95,7 @@ pub(crate) unsafe fn epoll_wait(
     if mask.is_some() && is_kernels(&mut at(own), set) {
         return Answer::Kernel;
     }
-    let since = sys::seen();
+    let since = sys::handlers_run();
     // Without the lock: with it, signals may be blocked that the program has not blocked.
     let _masked = Masked::new(mask);
     let mut rounds = Rounds::new();
@@ -164,7 +164,7 @@ struct Wait {
     shared: &'static Shared,
     /// The calling thread's context.
     own: usize,
-    since: Seen,
+    since: HandlersRun,
     timeout: Option<Duration>,
     /// With which context it begins.
     turn: usize,

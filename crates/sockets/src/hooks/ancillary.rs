@@ -4,7 +4,7 @@ use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use libc::{c_int, cmsghdr, in_pktinfo, in6_pktinfo, msghdr};
 
-use crate::calls::datagram::{About, Datagram, Wishes};
+use crate::calls::datagram::{About, ControlMessages, Datagram};
 use crate::memory::is_plausible;
 use crate::options::wants;
 use crate::process::Origin;
@@ -165,8 +165,8 @@ fn put_time(room: &mut Room, about: &About) {
 ///
 /// # Safety
 /// As for sendmsg(2).
-pub(super) unsafe fn wishes(message: &msghdr) -> Option<Wishes> {
-    let mut wishes = Wishes::default();
+pub(super) unsafe fn wishes(message: &msghdr) -> Option<ControlMessages> {
+    let mut wishes = ControlMessages::default();
     if message.msg_controllen == 0 {
         return Some(wishes);
     }

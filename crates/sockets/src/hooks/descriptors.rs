@@ -122,7 +122,9 @@ pub unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: c_ul
         return unsafe { next::fcntl(descriptor, command, argument) };
     }
     // With the lock in its hands nobody asks but the library.
-    let holding = crate::sys::doze(|doze| doze.holding.load(core::sync::atomic::Ordering::Relaxed));
+    let holding = crate::sys::sleep_control(|sleep_control| {
+        sleep_control.holding.load(core::sync::atomic::Ordering::Relaxed)
+    });
     if options::is_closed(descriptor) && !holding {
         return fail(Errno::BADF);
     }

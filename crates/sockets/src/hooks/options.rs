@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use super::{done, fail, next};
 use crate::calls::{Answer, datagram, life, options};
 use crate::memory::is_plausible;
-use crate::options::{Follow, Given, Kept, SocketOption, Stream, find};
+use crate::options::{Follow, OptionAccess, OptionArgument, SocketOption, Stream, find};
 use crate::socket::SocketId;
 use crate::table::is_ours;
 
 /// The program's arguments of setsockopt().
 #[derive(Clone, Copy)]
-struct Wish {
+struct SetCall {
     descriptor: c_int,
     level: c_int,
     name: c_int,
@@ -22,7 +22,7 @@ struct Wish {
     length: socklen_t,
 }
 
-impl Wish {
+impl SetCall {
     /// Reads a value that has at least its type's length.
     ///
     /// # Safety
@@ -42,13 +42,13 @@ impl Wish {
     ///
     /// # Safety
     /// As for setsockopt(2).
-    unsafe fn given(self, kept: &Kept) -> Result<Given, Errno> {
+    unsafe fn given(self, kept: &OptionAccess) -> Result<OptionArgument, Errno> {
         let taken = kept.taken(self.level, self.length as usize)?;
         if !is_plausible(self.pointer, self.length as usize) {
             return Err(Errno::FAULT);
         }
         // SAFETY: the program lends `length` bytes for the call, and `taken` is no more.
-        Ok(Given::new(unsafe { core::slice::from_raw_parts(self.pointer.cast(), taken) }))
+        Ok(OptionArgument::new(unsafe { core::slice::from_raw_parts(self.pointer.cast(), taken) }))
     }
 
     /// The kernel's socket gets it.
@@ -65,7 +65,7 @@ impl Wish {
     /// # Safety
     /// As for setsockopt(2).
     unsafe fn note_timeout(self, option: Option<&SocketOption>) {
-        if let Some(SocketOption { stream: Stream::Kept(Kept::Time(..)), name, .. }) = option
+        if let Some(SocketOption { stream: Stream::Here(OptionAccess::Time(..)), name, .. }) = option
             // SAFETY: the caller's promise.
             && let Ok(time) = unsafe { self.value::<libc::timeval>() }
         {
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn setsockopt(
     pointer: *const c_void,
     length: socklen_t,
 ) -> c_int {
-    let wish = Wish { descriptor, level, name, pointer, length };
+    let wish = SetCall { descriptor, level, name, pointer, length };
     if datagram::is_ours(descriptor) {
         // SAFETY: the program's arguments, handed on.
         let result = unsafe { wish.pass_on() };
@@ -184,7 +184,7 @@ pub unsafe extern "C" fn setsockopt(
     if level == libc::IPPROTO_IPV6 && !options::is_v6(id) {
         return fail(Errno::NOPROTOOPT);
     }
-    let Some(SocketOption { stream: Stream::Kept(kept), .. }) = option else {
+    let Some(SocketOption { stream: Stream::Here(kept), .. }) = option else {
         // SAFETY: the program's arguments, handed on.
         return unsafe { wish.set_behind(id, option) };
     };
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn setsockopt(
 unsafe fn told(
     descriptor: c_int,
     level: c_int,
-    kept: &Kept,
+    kept: &OptionAccess,
     pointer: *mut c_void,
     length: *mut socklen_t,
 ) -> Option<c_int> {
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn getsockopt(
             Answer::Kernel => {}
             Answer::Done(Err(error)) => return fail(error),
             Answer::Done(Ok(_)) => {
-                if let Some(SocketOption { stream: Stream::Kept(kept), .. }) = find(level, name)
+                if let Some(SocketOption { stream: Stream::Here(kept), .. }) = find(level, name)
                     // SAFETY: the program's arguments, handed on.
                     && let Some(result) = unsafe { told(descriptor, level, kept, pointer, length) }
                 {

@@ -9,7 +9,7 @@ use super::ancillary;
 use super::data::{VECTORS_MAX, count_vectors, each_passed, is_connection, message_flags};
 use super::sockets::address_from;
 use super::{count, count_or, next};
-use crate::calls::datagram::Wishes;
+use crate::calls::datagram::ControlMessages;
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Source, is_plausible};
@@ -61,7 +61,7 @@ pub unsafe extern "C-unwind" fn sendto(
         // SAFETY: the program lends the buffer for the call.
         let source = unsafe { Source::new(&raw const vector, 1) };
         let answer = if destination.is_some() || address.is_null() {
-            datagram::send(descriptor, source, destination, Wishes::default(), flags)
+            datagram::send(descriptor, source, destination, ControlMessages::default(), flags)
         } else {
             Answer::Kernel
         };

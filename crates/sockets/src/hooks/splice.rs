@@ -46,7 +46,7 @@ pub unsafe extern "C-unwind" fn splice(
 
 /// Waits, with no lock held, until a pipe's end is ready. `Ok(false)`: it is not, and nothing more will come.
 fn wait_for_pipe(end: c_int, events: i16, at_once: bool) -> Result<bool, Errno> {
-    let since = crate::sys::seen();
+    let since = crate::sys::handlers_run();
     let at_once = at_once || crate::kernel::is_nonblocking(end);
     before_kernel_wait();
     loop {

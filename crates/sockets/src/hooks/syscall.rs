@@ -25,7 +25,9 @@ pub unsafe extern "C" fn syscall(
 ) -> c_long {
     let arguments = [a, b, c, d, e, f];
     // What the library itself calls this way, it calls with the lock in its hands.
-    if is_active() && !crate::sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) {
+    if is_active()
+        && !crate::sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed))
+    {
         // SAFETY: the program's arguments, handed on.
         if let Some(result) = cancel::without(|| unsafe { hooked(number, arguments) }) {
             return result;

@@ -6,7 +6,7 @@ use core::time::Duration;
 use overfly_engine::Algorithm;
 use rustix::io::Errno;
 
-use super::{SocketOption, kept};
+use super::{SocketOption, access};
 use crate::socket::Settings;
 use crate::sys;
 
@@ -62,7 +62,7 @@ pub(crate) struct Fresh {
 impl Fresh {
     /// Looks at a new socket.
     pub(crate) fn read(socket: Backing, unsent_low_water: u32) -> Result<Self, Errno> {
-        let mut name = [0; kept::NAME_LEN];
+        let mut name = [0; access::NAME_LEN];
         let congestion = socket.get(libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name);
         let mut fresh = Self {
             settings: Settings::DEFAULT,
@@ -117,14 +117,14 @@ impl<'a> Placeholder<'a> {
 
     /// `struct linger`.
     pub(super) fn linger(&self) -> (bool, Duration) {
-        let [on, time] = kept::integers(self.bytes());
+        let [on, time] = access::integers(self.bytes());
         // A negative time is a very long one (sk_setsockopt() in net/core/sock.c).
         (on != 0, Duration::from_secs(u64::from(time as u32)))
     }
 
     /// `struct timeval`.
     pub(super) fn timeout(&self) -> Option<Duration> {
-        kept::timeout(kept::words(self.bytes())).ok().flatten()
+        access::timeout(access::words(self.bytes())).ok().flatten()
     }
 
     pub(super) fn set(&self, value: &[u8]) {
@@ -145,7 +145,7 @@ impl<'a> Placeholder<'a> {
 
     /// Zero, which means for ever, stands for a time-out below zero.
     pub(super) fn set_timeout(&self, timeout: Option<Duration>) {
-        self.set(&kept::word_bytes(match timeout {
+        self.set(&access::word_bytes(match timeout {
             Some(Duration::ZERO) => [-1, 0],
             Some(time) => [time.as_secs() as i64, i64::from(time.subsec_micros())],
             None => [0, 0],
@@ -155,9 +155,9 @@ impl<'a> Placeholder<'a> {
     /// What is off keeps its time.
     pub(super) fn set_linger(&self, is_on: bool, time: Duration) {
         let seconds = time.as_secs() as u32 as i32;
-        self.set(&kept::integer_bytes([1, seconds]));
+        self.set(&access::integer_bytes([1, seconds]));
         if !is_on {
-            self.set(&kept::integer_bytes([0, seconds]));
+            self.set(&access::integer_bytes([0, seconds]));
         }
     }
 }

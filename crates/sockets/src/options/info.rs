@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::kept::Connection;
+use super::access::Connection;
 use crate::stack::rows::state_number;
 
 /// Longest `struct tcp_info` that is given: up to tcpi_rcv_wnd, and what newer kernels have behind it as zeros.

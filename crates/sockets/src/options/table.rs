@@ -4,12 +4,12 @@ use core::time::Duration;
 
 use rustix::io::Errno;
 
-use super::backing::named;
-use super::kept::Kept::{Linger, Name, Number, Record, Time};
-use super::kept::{
+use super::access::OptionAccess::{Linger, Name, Number, Record, Time};
+use super::access::{
     change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, seconds, send_buffer,
     set_congestion, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer, timeout, timeval,
 };
+use super::backing::named;
 use super::{Carried, Datagram, Follow, Refused, SocketOption, When, info, wants};
 use crate::socket::SEND_LIMIT_RANGE;
 
@@ -258,7 +258,7 @@ pub(crate) const TABLE: &[SocketOption] = &[
         Name(congestion, set_congestion),
         Carried::Both(
             |from, to| {
-                let algorithm = named(&from.bytes::<{ super::kept::NAME_LEN }>());
+                let algorithm = named(&from.bytes::<{ super::access::NAME_LEN }>());
                 to.congestion = algorithm.filter(|&algorithm| Some(algorithm) != from.fresh.congestion);
             },
             |to, settings| {

@@ -103,31 +103,31 @@ fn connected(at: IpAddr) -> (TcpStream, TcpStream) {
     (one, listener.accept().unwrap().0)
 }
 
-fn kept(option: &SocketOption) -> Option<Kept> {
+fn kept(option: &SocketOption) -> Option<OptionAccess> {
     match option.stream {
-        Stream::Kept(kept) => Some(kept),
+        Stream::Here(kept) => Some(kept),
         _ => None,
     }
 }
 
 /// What is tried of each shape: values that are right, and such that are not.
-fn values(kept: &Kept) -> Vec<Vec<u8>> {
+fn values(kept: &OptionAccess) -> Vec<Vec<u8>> {
     match kept {
-        Kept::Number(..) | Kept::Record(_) => {
+        OptionAccess::Number(..) | OptionAccess::Record(_) => {
             [1, 0, -1, 2, 3, 87, 88, 127, 128, 255, 256, 5000, 32_767, 32_768, 100_000, i32::MAX, i32::MIN]
                 .iter()
                 .map(|number: &i32| number.to_ne_bytes().to_vec())
                 .collect()
         }
-        Kept::Linger(..) => [[1, 5], [0, 9], [1, 0], [7, 70_000], [0, 0]]
+        OptionAccess::Linger(..) => [[1, 5], [0, 9], [1, 0], [7, 70_000], [0, 0]]
             .iter()
             .map(|pair: &[i32; 2]| pair.map(i32::to_ne_bytes).concat())
             .collect(),
-        Kept::Time(..) => [[3, 200_000], [0, 0], [-3, 0], [0, 1_000_000], [5, -1], [70_000, 0]]
+        OptionAccess::Time(..) => [[3, 200_000], [0, 0], [-3, 0], [0, 1_000_000], [5, -1], [70_000, 0]]
             .iter()
             .map(|pair: &[i64; 2]| pair.map(i64::to_ne_bytes).concat())
             .collect(),
-        Kept::Name(..) => {
+        OptionAccess::Name(..) => {
             [&b"reno"[..], b"", b"no such", b"reno\0cubic", b"longer than any name of an algorithm"]
                 .map(<[u8]>::to_vec)
                 .to_vec()
@@ -139,7 +139,7 @@ fn values(kept: &Kept) -> Vec<Vec<u8>> {
 fn set_here(option: &SocketOption, of: &mut Local, value: &[u8]) -> Result<(), Errno> {
     let kept = kept(option).unwrap();
     let taken = kept.taken(option.level, value.len())?;
-    kept.set(of, &Given::new(&value[..taken]))
+    kept.set(of, &OptionArgument::new(&value[..taken]))
 }
 
 fn get_here(option: &SocketOption, of: &mut Local, room: usize) -> Result<Vec<u8>, Errno> {

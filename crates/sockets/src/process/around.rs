@@ -12,7 +12,7 @@ use super::loopback::WithinHost;
 use super::stalled::Stalled;
 use super::timers::Timers;
 use super::{Process, signal};
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::interest::SetId;
 use crate::kernel::now;
 use crate::sleepers::{Calls, Sleepers, Timer, World};
@@ -21,7 +21,7 @@ use crate::stack::Stack;
 
 /// What the machine sees of a process.
 pub(super) struct Around<'a> {
-    stack: &'a mut Stack<Carrier>,
+    stack: &'a mut Stack<AnyLink>,
     sets: &'a mut KernelSets,
     /// The broker has said something that nobody has heard.
     unheard: bool,
@@ -154,6 +154,6 @@ pub(super) fn call(calls: &Calls) {
 }
 
 /// There is output that the link had no frames for, or that the device did not take.
-pub(super) fn is_blocked(stack: &Stack<Carrier>) -> bool {
-    stack.has_output() || stack.transports().any(Carrier::is_busy)
+pub(super) fn is_blocked(stack: &Stack<AnyLink>) -> bool {
+    stack.has_output() || stack.transports().any(AnyLink::is_busy)
 }

@@ -22,7 +22,7 @@ use super::background::ring_bell;
 use super::handover::to_file;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::socket::{Arrival, Side, SocketId, State};
 use crate::table::Entry;
 
@@ -94,7 +94,7 @@ impl Process {
         if !self.session.may_return() {
             return false;
         }
-        let carries = self.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces);
+        let carries = self.stack.transport(Side::Network).is_some_and(AnyLink::is_interfaces);
         if carries {
             self.leave_broker(parting);
         } else {
@@ -134,7 +134,7 @@ impl Process {
         self.pump();
         while self.stack.handshakes() > 0 && self.pumped < end {
             let mut links: Vec<_> = self.link_descriptors.iter().copied().map(readable).collect();
-            let _ = sys::poll(&mut links, Some(HANDSHAKES_PAUSE_US), sys::seen());
+            let _ = sys::poll(&mut links, Some(HANDSHAKES_PAUSE_US), sys::handlers_run());
             self.pump();
         }
         self.stack.promote_deferred();
@@ -197,14 +197,14 @@ impl Process {
     fn let_go_of_link(&mut self) {
         self.settle();
         self.watch_everywhere();
-        let network = self.stack.transport(Side::Network).map_or_else(Vec::new, Carrier::numbers);
+        let network = self.stack.transport(Side::Network).map_or_else(Vec::new, AnyLink::numbers);
         let private = self.broker_descriptor().into_iter().chain(self.bell());
         // The broker may have them open still: by themselves they would not leave.
         for descriptor in private.chain(network.iter().copied()) {
             self.sets.prepared().for_each(|(_, set)| set.leave(descriptor));
         }
         self.link_descriptors.retain(|descriptor| !network.contains(descriptor));
-        if let Some(link) = self.stack.replace_network(Carrier::away()) {
+        if let Some(link) = self.stack.replace_network(AnyLink::away()) {
             link.disown();
         }
         self.stop_showing();
@@ -217,7 +217,7 @@ impl Process {
 
     /// A stack without a network: there is no broker to begin with.
     pub(super) fn start_away(&mut self) -> Result<(), NoStack> {
-        self.carry(Side::Network, Config::new(NO_DEVICE, Ipv4Addr::UNSPECIFIED, 32), Carrier::away())?;
+        self.carry(Side::Network, Config::new(NO_DEVICE, Ipv4Addr::UNSPECIFIED, 32), AnyLink::away())?;
         self.session.away = Some(Away::begin());
         self.watch_new_links();
         Ok(())

@@ -187,6 +187,6 @@ fn run() {
         }
         let pause = until.map(|until| until.as_micros().saturating_sub(now().as_micros()));
         let pause = pause.into_iter().chain(busy.then_some(PAUSE_US)).min();
-        let _ = sys::poll(&mut polled, pause, sys::seen());
+        let _ = sys::poll(&mut polled, pause, sys::handlers_run());
     }
 }

@@ -175,12 +175,12 @@ pub(super) fn begin(options: Options, rules: &Rules, environment: Option<&str>, 
     PER_THREAD.store(true, Ordering::Relaxed);
 }
 
-/// Waits until no other thread runs an errand of a context whose lock is held.
+/// Waits until no other thread runs deferred work of a context whose lock is held.
 pub(super) fn settle(context: usize) {
     ALL[context].process.settle();
 }
 
-/// Whether another thread runs an errand of a context whose lock is held.
+/// Whether another thread runs deferred work of a context whose lock is held.
 #[inline]
 pub(super) fn runs_errand(context: usize) -> bool {
     ALL[context].process.runs_errand()

@@ -288,7 +288,7 @@ fn serve(requests: i32, context: usize) {
     let mut event = libc::epoll_event { events: 0, u64: 0 };
     loop {
         // SAFETY: room for one record.
-        let outcome = unsafe { sys::epoll_wait(requests, &raw mut event, 1, None, sys::seen()) };
+        let outcome = unsafe { sys::epoll_wait(requests, &raw mut event, 1, None, sys::handlers_run()) };
         match outcome {
             Ok(1..) if !at(context).hear_heir(event.u64 as u32) => return,
             Ok(_) | Err(Errno::INTR) => {}

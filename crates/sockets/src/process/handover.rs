@@ -172,7 +172,7 @@ impl Process {
                 }
                 _ => Ok(()),
             },
-            Entry::Kept(_) | Entry::Internal => Err(Errno::BADF),
+            Entry::Cached(_) | Entry::Internal => Err(Errno::BADF),
             Entry::Kernel | Entry::Set(_) => Ok(()),
         }
     }

@@ -10,7 +10,7 @@ use super::contexts::are_several;
 use super::sets::Shared;
 use super::tags::PRIVATE_STACK;
 use super::{Process, sets, signal};
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::interest::{SetId, bits};
 use crate::stack::Stack;
 use crate::sys;
@@ -155,7 +155,7 @@ impl KernelSets {
     }
 
     /// As [`Process::signal_exposed`].
-    pub(super) fn signal_exposed(&mut self, stack: &mut Stack<Carrier>) {
+    pub(super) fn signal_exposed(&mut self, stack: &mut Stack<AnyLink>) {
         if !self.any_exposed {
             return;
         }

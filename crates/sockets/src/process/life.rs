@@ -130,7 +130,7 @@ pub(super) fn deliver(mut guard: Guard<'static, Process>, end: Instant) -> Guard
     guard.pump();
     while guard.unfinished() {
         let (next, woken) =
-            wait(guard, For::Frames, &mut [], Some(end), Instant::from_micros(0), sys::seen(), true);
+            wait(guard, For::Frames, &mut [], Some(end), Instant::from_micros(0), sys::handlers_run(), true);
         guard = next;
         guard.pump();
         if woken == Woken::TimedOut {

@@ -11,10 +11,10 @@ use overfly_link::memif::Loopback;
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
-use super::pairs::{Asked, Given};
+use super::pairs::{Asked, PendingTransfer};
 use super::start::Start;
 use super::{Process, has_addresses_of_its_own};
-use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
+use crate::any_link::{AnyLink, SEGMENT_OFFLOAD};
 use crate::kernel::{self, now};
 use crate::socket::{Side, SocketId, State, presented};
 use crate::statistics::Why;
@@ -47,7 +47,7 @@ pub(super) struct WithinHost {
     pub(super) offered: Vec<([u8; 6], SocketAddr)>,
     /// Who has said that it would, and has not got anything for that.
     pub(super) willing: Vec<([u8; 6], SocketAddr)>,
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<PendingTransfer>,
 }
 
 impl WithinHost {
@@ -85,7 +85,7 @@ impl WithinHost {
 
 impl Process {
     pub(super) fn loopback(&mut self) -> Option<&mut Loopback> {
-        self.stack.transport_mut(Side::Loopback).and_then(Carrier::loopback)
+        self.stack.transport_mut(Side::Loopback).and_then(AnyLink::loopback)
     }
 
     /// Makes the engine for connections within the host, at its first use. Returns whether there is one.
@@ -130,7 +130,7 @@ impl Process {
         config.checksum_offload = true;
         config.segment_offload = SEGMENT_OFFLOAD;
         config.time_wait = TIME_WAIT;
-        self.carry(Side::Loopback, config, Carrier::within_host(own, self.context)?)?;
+        self.carry(Side::Loopback, config, AnyLink::within_host(own, self.context)?)?;
         self.begin_to_show();
         self.watch_new_links();
         Ok(true)
@@ -163,7 +163,7 @@ impl Process {
 
     /// An address of the kernel's at the other end of the link: the program is a host of its own there.
     pub(super) fn is_across(&self, address: IpAddr) -> bool {
-        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(Carrier::leads_to_kernel);
+        let leads_to_kernel = self.stack.transport(Side::Network).is_some_and(AnyLink::leads_to_kernel);
         leads_to_kernel
             && !self.session.is_own(address)
             && (self.session.interface.iter().flat_map(|interface| &interface.addresses))

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use super::away::NoStack;
 use super::start::Start;
 use super::{Process, contexts, has_inherited, sets, table};
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -172,7 +172,7 @@ fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i
 /// Whether frames can be steered from the one to the other.
 fn are_neighbors(there: &Process, here: &Process) -> bool {
     let carries = |process: &Process| {
-        process.stack.transport(Side::Network).is_some_and(Carrier::is_interfaces) && !process.is_away()
+        process.stack.transport(Side::Network).is_some_and(AnyLink::is_interfaces) && !process.is_away()
     };
     carries(there) && carries(here) && there.interface_index == here.interface_index
 }

@@ -111,7 +111,7 @@ impl Backing {
 }
 
 /// An end that another process has got, and has not told yet what became of it.
-pub(super) struct Given {
+pub(super) struct PendingTransfer {
     to: [u8; 6],
     end: End,
 }
@@ -121,10 +121,10 @@ pub(super) struct Asked {
     whom: [u8; 6],
     local: SocketAddr,
     remote: SocketAddr,
-    answer: Option<Answer>,
+    answer: Option<Reply>,
 }
 
-enum Answer {
+enum Reply {
     /// The other end, as a [`PairEnd`].
     Given([OwnedFd; 3]),
     Gone,
@@ -163,13 +163,13 @@ impl Process {
             }
             Some(OtherEnd::Peer(peer)) => {
                 let [socket, file, holder] = match self.ask_for(peer, local, remote) {
-                    Some(Answer::Given(end)) => end,
-                    Some(Answer::Moved) => return Ok(()),
-                    Some(Answer::Gone) => {
+                    Some(Reply::Given(end)) => end,
+                    Some(Reply::Moved) => return Ok(()),
+                    Some(Reply::Gone) => {
                         self.pump();
                         return self.move_last_end(id, heir);
                     }
-                    Some(Answer::Refused) => {
+                    Some(Reply::Refused) => {
                         return Err("the other process's end cannot be moved".to_owned());
                     }
                     None => return Err("the other process does not answer".to_owned()),
@@ -258,7 +258,7 @@ impl Process {
     }
 
     /// Another process's end of a connection whose ends, seen from here, are these.
-    fn ask_for(&mut self, peer: [u8; 6], local: SocketAddr, remote: SocketAddr) -> Option<Answer> {
+    fn ask_for(&mut self, peer: [u8; 6], local: SocketAddr, remote: SocketAddr) -> Option<Reply> {
         let is_it = |asked: &Asked| (asked.whom, asked.local, asked.remote) == (peer, local, remote);
         self.within_host.asked.push(Asked { whom: peer, local, remote, answer: None });
         self.tell(peer, Verb::Ask, local, remote, &[]);
@@ -284,7 +284,7 @@ impl Process {
             };
             let mut bells = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
             let left = end.as_micros() - time.as_micros();
-            let _ = sys::poll(&mut bells, Some(left), sys::seen());
+            let _ = sys::poll(&mut bells, Some(left), sys::handlers_run());
         }
     }
 
@@ -345,9 +345,9 @@ impl Process {
             Verb::Give | Verb::Refuse | Verb::Gone => {
                 if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
                     asked.answer = Some(match (verb, <[OwnedFd; 3]>::try_from(descriptors)) {
-                        (Verb::Give, Ok(end)) => Answer::Given(end),
-                        (Verb::Gone, _) => Answer::Gone,
-                        _ => Answer::Refused,
+                        (Verb::Give, Ok(end)) => Reply::Given(end),
+                        (Verb::Gone, _) => Reply::Gone,
+                        _ => Reply::Refused,
                     });
                 } else if verb == Verb::Give {
                     // Too late.
@@ -367,7 +367,7 @@ impl Process {
                     self.end_moved(given.end, None);
                     // Whoever else wanted it has it.
                     self.within_host.asked.iter_mut().filter(|asked| is_about(asked)).for_each(|asked| {
-                        asked.answer = Some(Answer::Moved);
+                        asked.answer = Some(Reply::Moved);
                     });
                 }
             }
@@ -437,7 +437,7 @@ impl Process {
             Ok(end) => {
                 let PairEnd { socket, file, holder } = end.as_pair_end();
                 self.tell(to, Verb::Give, local, remote, &[socket, file, holder]);
-                self.within_host.given.push(Given { to, end });
+                self.within_host.given.push(PendingTransfer { to, end });
             }
             Err(_) => self.tell(to, Verb::Refuse, local, remote, &[]),
         }
@@ -478,7 +478,7 @@ impl Process {
 fn serve(bell: &OwnedFd, context: usize) {
     loop {
         let mut bells = [libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-        if sys::poll(&mut bells, None, sys::seen()).is_ok() && bells[0].revents != 0 {
+        if sys::poll(&mut bells, None, sys::handlers_run()).is_ok() && bells[0].revents != 0 {
             let mut process = at(context);
             if !process.answers() {
                 return;

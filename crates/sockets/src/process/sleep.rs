@@ -15,7 +15,7 @@ use crate::kernel::now;
 use crate::lock::Guard;
 use crate::sleepers::{For, Slept};
 use crate::socket::CONTEXTS;
-use crate::sys::{self, Seen};
+use crate::sys::{self, HandlersRun};
 
 /// What a thread is counted as while it waits without the lock. A handler that interrupts it may take long, or never come back.
 #[derive(Clone, Copy)]
@@ -191,7 +191,7 @@ pub(crate) fn wait(
     extra: &mut [libc::pollfd],
     deadline: Option<Instant>,
     spin_until: Instant,
-    since: Seen,
+    since: HandlersRun,
     restartable: bool,
 ) -> (Guard<'static, Process>, Woken) {
     let time = now();
@@ -276,7 +276,7 @@ impl Sleeper {
     }
 
     /// It sleeps, beside all sets. True if the kernel has said what has become of the program's descriptors.
-    pub(crate) fn sleep(&mut self, since: Seen) -> bool {
+    pub(crate) fn sleep(&mut self, since: HandlersRun) -> bool {
         if let Some(word) = self.word {
             sys::futex_wait(word, 0, self.timeout_us, since);
             return false;
@@ -365,9 +365,9 @@ pub(crate) const fn readable(fd: i32) -> libc::pollfd {
 }
 
 /// Tells sleeping threads what a call changed, when the call is done.
-pub(crate) struct Told<'a>(pub(crate) &'a mut Process);
+pub(crate) struct WakeOnDrop<'a>(pub(crate) &'a mut Process);
 
-impl Drop for Told<'_> {
+impl Drop for WakeOnDrop<'_> {
     fn drop(&mut self) {
         self.0.tell_sleepers();
     }

@@ -7,7 +7,7 @@ use overfly_engine::Instant;
 use overfly_link::Link;
 
 use super::Process;
-use crate::carrier::Carrier;
+use crate::any_link::AnyLink;
 use crate::socket::Side;
 
 /// How long a connection waits before it is looked whether another process would have it: an event loop comes back sooner.
@@ -73,7 +73,7 @@ impl Process {
     }
 
     fn offer_over_network(&mut self) -> usize {
-        let waiting = self.stack.transport(Side::Network).map_or(0, Carrier::others_wait);
+        let waiting = self.stack.transport(Side::Network).map_or(0, AnyLink::others_wait);
         let mut offered = 0;
         while offered < waiting.min(MOST)
             && let Some((listener, id, local)) = self.stack.oldest_queued(Side::Network)

@@ -15,7 +15,7 @@ use overfly_profile::rules::{self, Rules};
 use super::away::NoStack;
 use super::ports::SharedPorts;
 use super::{FREE_BIND, Process, contexts, signal};
-use crate::carrier::{Carrier, SEGMENT_OFFLOAD};
+use crate::any_link::{AnyLink, SEGMENT_OFFLOAD};
 use crate::socket::Side;
 use crate::statistics::Statistics;
 use crate::table::{self, Entry};
@@ -142,7 +142,7 @@ impl Process {
         let (address, prefix_len) = first_v4(&interface).unwrap_or((Ipv4Addr::UNSPECIFIED, 32));
         client.set_cluster(Cluster::new(self.options.cluster(), self.options.cluster_size as u32));
         let sockets = client.open_stack();
-        let link = Carrier::open(sockets.map_err(|error| self.session.no_stack(&error))?)?;
+        let link = AnyLink::open(sockets.map_err(|error| self.session.no_stack(&error))?)?;
         let mut config = Config::new(interface.mac, address, prefix_len);
         config.mtu = interface.mtu;
         // RFC 8200 section 5: a link with less carries no IPv6.
@@ -171,7 +171,7 @@ impl Process {
 
     /// A stack over a link that a test has joined to another in memory, without a broker: what there was before is forgotten.
     #[cfg(test)]
-    pub(crate) fn start_joined(&mut self, interface: Interface, link: Carrier) -> Result<(), String> {
+    pub(crate) fn start_joined(&mut self, interface: Interface, link: AnyLink) -> Result<(), String> {
         self.lose_stack(0);
         table::create(0);
         // Within the host there is nobody; the kernel does not have the address.
@@ -187,7 +187,7 @@ impl Process {
     }
 
     /// Makes the engine of one side.
-    pub(super) fn carry(&mut self, side: Side, mut config: Config, link: Carrier) -> Result<(), String> {
+    pub(super) fn carry(&mut self, side: Side, mut config: Config, link: AnyLink) -> Result<(), String> {
         self.equip()?;
         let fast_open = kernel::FastOpen::read();
         config.fast_open_client = fast_open.client();

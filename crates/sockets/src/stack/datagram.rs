@@ -13,10 +13,10 @@ use overfly_wire::MacAddr;
 pub(crate) use self::queue::{Datagrams, Place, Read, Record, Trouble};
 use self::queue::{OVERHEAD, meaning};
 use super::Stack;
-use crate::face::Face;
 use crate::interest::{NONE, bits};
 use crate::options::wants;
 use crate::socket::{Side, SocketId, State};
+use crate::socket_table::SocketTable;
 use overfly_link::Link;
 
 /// Destinations whose next hop is remembered at most, and for how long before the kernel is asked again.
@@ -27,7 +27,7 @@ const ELSEWHERE_VALID: Duration = Duration::from_secs(10);
 
 /// Of the whole process.
 #[derive(Default)]
-pub(crate) struct DatagramFace {
+pub(crate) struct DatagramTable {
     /// Socket of each of the engine's, by [`UdpId::index`].
     by_id: Vec<u32>,
     /// When the kernel was asked for the way to a destination.
@@ -40,7 +40,7 @@ pub(crate) struct DatagramFace {
     pub(crate) unsent_segments: u64,
 }
 
-impl DatagramFace {
+impl DatagramTable {
     pub(crate) const fn new() -> Self {
         Self {
             by_id: Vec::new(),
@@ -63,7 +63,7 @@ impl DatagramFace {
     }
 }
 
-impl Face {
+impl SocketTable {
     pub(crate) fn datagram_arrived(&mut self, arrived: Instant, id: UdpId, datagram: &Datagram<'_>) {
         let Some(id) = self.datagrams.socket(id) else { return };
         let socket = self.at_mut(id);
@@ -123,35 +123,35 @@ impl<T: Link> Stack<T> {
     /// A UDP socket; AF_INET6 if `v6`. `None` without memory for it.
     pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
         let id = self.open(descriptor, v6, nonblocking)?;
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         socket.state = State::Datagram;
         socket.datagrams = Some(Box::default());
         Some(id)
     }
 
     pub(crate) fn datagrams(&self, id: SocketId) -> Option<&Datagrams> {
-        self.face.at(id).datagrams.as_deref()
+        self.sockets.at(id).datagrams.as_deref()
     }
 
     pub(crate) fn datagrams_mut(&mut self, id: SocketId) -> Option<&mut Datagrams> {
-        self.face.at_mut(id).datagrams.as_deref_mut()
+        self.sockets.at_mut(id).datagrams.as_deref_mut()
     }
 
     /// Datagrams dropped because their socket's queue was full.
     #[must_use]
     pub fn datagram_overflows(&self) -> u64 {
-        self.face.datagrams.overflows
+        self.sockets.datagrams.overflows
     }
 
     /// Segments that were dropped as the link had no room.
     #[must_use]
     pub fn unsent_segments(&self) -> u64 {
-        self.face.datagrams.unsent_segments
+        self.sockets.datagrams.unsent_segments
     }
 
     /// Another socket than `id` that is at `local`.
     pub(crate) fn datagram_beside(&self, id: SocketId, local: SocketAddr) -> Option<SocketId> {
-        self.face.datagrams.by_id.iter().map(|&other| SocketId(other)).find(|&other| {
+        self.sockets.datagrams.by_id.iter().map(|&other| SocketId(other)).find(|&other| {
             other != SocketId(NONE)
                 && other != id
                 && self.datagrams(other).is_some_and(|part| {
@@ -172,13 +172,15 @@ impl<T: Link> Stack<T> {
         remote: Option<SocketAddr>,
         shared: bool,
     ) -> Result<(), Error> {
-        let Some(drive) = &mut self.drives[Side::Network.index()] else { return Err(Error::NoNeighbor) };
+        let Some(interface) = &mut self.interfaces[Side::Network.index()] else {
+            return Err(Error::NoNeighbor);
+        };
         let placed = match remote {
-            None if shared => drive.engine.udp_open_shared(local),
-            remote => drive.engine.udp_open(local, remote),
+            None if shared => interface.engine.udp_open_shared(local),
+            remote => interface.engine.udp_open(local, remote),
         };
         let place = Place { id: placed?, local, remote };
-        let by_id = &mut self.face.datagrams.by_id;
+        let by_id = &mut self.sockets.datagrams.by_id;
         if by_id.len() <= place.id.index() {
             by_id.resize(place.id.index() + 1, NONE);
         }
@@ -204,23 +206,23 @@ impl<T: Link> Stack<T> {
     pub fn displace_datagram(&mut self, id: SocketId) {
         let Some(part) = self.datagrams_mut(id) else { return };
         for place in core::mem::take(&mut part.places) {
-            self.face.datagrams.by_id[place.id.index()] = NONE;
-            if let Some(drive) = &mut self.drives[Side::Network.index()] {
-                drive.engine.udp_close(place.id);
+            self.sockets.datagrams.by_id[place.id.index()] = NONE;
+            if let Some(interface) = &mut self.interfaces[Side::Network.index()] {
+                interface.engine.udp_close(place.id);
             }
         }
     }
 
     /// `news` happened to a UDP socket.
     pub(crate) fn datagram_news(&mut self, id: SocketId, news: u32) {
-        self.face.wake(id, news);
+        self.sockets.wake(id, news);
     }
 
     /// The kernel's UDP socket has something.
     pub(crate) fn kernel_datagram_ready(&mut self, id: SocketId) {
         if let Some(part) = self.datagrams_mut(id) {
             part.kernel_ready = true;
-            self.face.wake(id, bits::IN | bits::RDNORM);
+            self.sockets.wake(id, bits::IN | bits::RDNORM);
         }
     }
 
@@ -233,7 +235,7 @@ impl<T: Link> Stack<T> {
         room: usize,
         peek: bool,
     ) -> Option<Read> {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let part = socket.datagrams.as_mut()?;
         let first = *part.queue.front()?;
         let (count, length) = part.together(&first, room);
@@ -254,12 +256,12 @@ impl<T: Link> Stack<T> {
     /// The oldest error that waits, taken. The one after it is the socket's error then, or there is none: sock_dequeue_err_skb() in
     /// Linux, net/core/skbuff.c.
     pub(crate) fn take_trouble(&mut self, id: SocketId) -> Option<Trouble> {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let part = socket.datagrams.as_mut()?;
         let trouble = part.troubles.pop_front()?;
         socket.error = part.troubles.front().map(|next| next.error);
         if socket.error.is_some() {
-            self.face.wake(id, bits::ERR);
+            self.sockets.wake(id, bits::ERR);
         }
         Some(trouble)
     }
@@ -278,8 +280,8 @@ impl<T: Link> Stack<T> {
         payload: &[u8],
     ) -> Result<(), SendError> {
         self.now = now;
-        let (Some(drive), Some(part)) =
-            (&mut self.drives[Side::Network.index()], self.face.at(id).datagrams.as_ref())
+        let (Some(interface), Some(part)) =
+            (&mut self.interfaces[Side::Network.index()], self.sockets.at(id).datagrams.as_ref())
         else {
             return Err(SendError::NoNeighbor);
         };
@@ -293,17 +295,17 @@ impl<T: Link> Stack<T> {
             return Err(SendError::Family);
         }
         // The kernel knows best how to get there, and may change its mind.
-        if let Some(&asked) = self.face.datagrams.next_hops.get(&destination.ip())
+        if let Some(&asked) = self.sockets.datagrams.next_hops.get(&destination.ip())
             && now - asked >= NEXT_HOP_VALID
         {
-            self.face.datagrams.next_hops.remove(&destination.ip());
+            self.sockets.datagrams.next_hops.remove(&destination.ip());
             return Err(SendError::NoNeighbor);
         }
         let to = Some(destination);
-        match drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload) {
+        match interface.engine.udp_send(now, place.id, &mut interface.transport, source, to, payload) {
             Err(SendError::Full) => {
-                drive.transport.flush();
-                drive.engine.udp_send(now, place.id, &mut drive.transport, source, to, payload)
+                interface.transport.flush();
+                interface.engine.udp_send(now, place.id, &mut interface.transport, source, to, payload)
             }
             outcome => outcome,
         }
@@ -322,7 +324,7 @@ impl<T: Link> Stack<T> {
     ) {
         for segment in rest.chunks(segment_len) {
             if self.send_datagram(now, id, source, destination, segment).is_err() {
-                self.face.datagrams.unsent_segments += 1;
+                self.sockets.datagrams.unsent_segments += 1;
             }
         }
     }
@@ -330,13 +332,13 @@ impl<T: Link> Stack<T> {
     /// Whether no way to a destination was found lately: the kernel sends there itself.
     #[must_use]
     pub fn is_elsewhere(&self, now: Instant, destination: IpAddr) -> bool {
-        let since = self.face.datagrams.elsewhere.get(&destination);
+        let since = self.sockets.datagrams.elsewhere.get(&destination);
         since.is_some_and(|&since| now - since < ELSEWHERE_VALID)
     }
 
     /// No way to a destination was found.
     pub fn goes_elsewhere(&mut self, now: Instant, destination: IpAddr) {
-        let elsewhere = &mut self.face.datagrams.elsewhere;
+        let elsewhere = &mut self.sockets.datagrams.elsewhere;
         if elsewhere.len() >= MAX_NEXT_HOPS {
             elsewhere.pop_first();
         }
@@ -345,11 +347,11 @@ impl<T: Link> Stack<T> {
 
     /// The kernel's answer to who the next hop is.
     pub fn next_hop(&mut self, now: Instant, destination: IpAddr, mac: MacAddr) {
-        let Some(drive) = &mut self.drives[Side::Network.index()] else { return };
+        let Some(interface) = &mut self.interfaces[Side::Network.index()] else { return };
         if mac != super::UNKNOWN {
-            drive.engine.set_neighbor(destination, mac);
+            interface.engine.set_neighbor(destination, mac);
         }
-        let next_hops = &mut self.face.datagrams.next_hops;
+        let next_hops = &mut self.sockets.datagrams.next_hops;
         if next_hops.len() >= MAX_NEXT_HOPS {
             next_hops.pop_first();
         }

@@ -8,10 +8,10 @@ use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 use super::tap::Tapped;
-use super::{Drive, Stack};
-use crate::face::Chore;
+use super::{Interface, Stack};
 use crate::owner::EngineOwner;
 use crate::socket::{Side, SocketId};
+use crate::socket_table::AfterCallback;
 
 /// Frames taken from the link at a time, unless [`Stack::enlarge_batches`] said more: a receive ring of the usual size. A program that
 /// is busy with many events at once finds as many frames when it looks again; what a look leaves in the ring would be lost when it
@@ -32,25 +32,25 @@ impl<T: Link> Stack<T> {
         for side in Side::ALL {
             received += self.receive(now, side);
         }
-        self.face.promote_due(now);
-        self.face.give_back_idle(now);
+        self.sockets.promote_due(now);
+        self.sockets.give_back_idle(now);
         self.do_chores();
         self.transmit(now);
         received
     }
 
     pub(super) fn receive(&mut self, now: Instant, side: Side) -> usize {
-        let Some(drive) = &mut self.drives[side.index()] else { return 0 };
-        let Drive { engine, transport } = drive;
-        let mut owner = EngineOwner { face: &mut self.face, side, now };
+        let Some(interface) = &mut self.interfaces[side.index()] else { return 0 };
+        let Interface { engine, transport } = interface;
+        let mut owner = EngineOwner { sockets: &mut self.sockets, side, now };
         let mut show = self.show.as_mut().filter(|_| self.captured);
         let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
             if let Some(show) = &mut show {
                 show.frame(now.as_micros(), false, frame);
             }
             engine.receive(now, frame, &mut owner);
-            if let Some(id) = owner.face.unnamed.take() {
-                let socket = owner.face.at_mut(id);
+            if let Some(id) = owner.sockets.unnamed.take() {
+                let socket = owner.sockets.at_mut(id);
                 if let Some(flow) = socket.flow {
                     (socket.local, socket.remote) = engine.tuple(flow);
                 }
@@ -64,18 +64,18 @@ impl<T: Link> Stack<T> {
     }
 
     pub(super) fn do_chores(&mut self) {
-        if self.face.chores.is_empty() {
+        if self.sockets.after_callbacks.is_empty() {
             return;
         }
-        let drives = &mut self.drives;
-        self.face.chores.retain(|chore| match *chore {
-            Chore::Abort(side, flow) => {
-                if let Some(drive) = &mut drives[side.index()] {
-                    drive.engine.abort(flow);
+        let interfaces = &mut self.interfaces;
+        self.sockets.after_callbacks.retain(|after| match *after {
+            AfterCallback::Abort(side, flow) => {
+                if let Some(interface) = &mut interfaces[side.index()] {
+                    interface.engine.abort(flow);
                 }
                 false
             }
-            Chore::Disconnected { .. } => true,
+            AfterCallback::Disconnected { .. } => true,
         });
     }
 
@@ -90,10 +90,10 @@ impl<T: Link> Stack<T> {
     }
 
     pub(super) fn transmit_on(&mut self, now: Instant, side: Side) -> bool {
-        let Some(drive) = &mut self.drives[side.index()] else { return true };
-        let Drive { engine, transport } = drive;
+        let Some(interface) = &mut self.interfaces[side.index()] else { return true };
+        let Interface { engine, transport } = interface;
         let mut done = !engine.has_output();
-        let mut owner = EngineOwner { face: &mut self.face, side, now };
+        let mut owner = EngineOwner { sockets: &mut self.sockets, side, now };
         // What the link cannot take at first it may after it was flushed; what is promised leaves it only here.
         let mut rounds = if transport.takes_promises() { PROMISED_ROUNDS } else { 2 };
         while !done && rounds > 0 {
@@ -130,8 +130,8 @@ impl<T: Link> Stack<T> {
 
     /// What was owed is done here and now, perhaps after it failed.
     pub(crate) fn finish_kick(&mut self, failure: Option<Errno>) {
-        if let (Some(errno), Some(drive)) = (failure, &mut self.drives[Side::Network.index()]) {
-            drive.transport.kick_failed(errno);
+        if let (Some(errno), Some(interface)) = (failure, &mut self.interfaces[Side::Network.index()]) {
+            interface.transport.kick_failed(errno);
         }
         self.flush();
     }
@@ -139,70 +139,70 @@ impl<T: Link> Stack<T> {
     /// Gets everything on its way here and now.
     pub(super) fn flush(&mut self) {
         self.owed = None;
-        for drive in self.drives.iter_mut().flatten() {
-            drive.transport.flush();
+        for interface in self.interfaces.iter_mut().flatten() {
+            interface.transport.flush();
         }
     }
 
     /// The same, for the last time.
     pub(crate) fn flush_finally(&mut self) {
-        self.drives.iter_mut().flatten().for_each(|drive| drive.transport.retry());
+        self.interfaces.iter_mut().flatten().for_each(|interface| interface.transport.retry());
         self.flush();
     }
 
     /// There is output that waits for company.
     #[must_use]
     pub fn has_output(&self) -> bool {
-        self.running().any(|drive| drive.engine.has_output())
+        self.running().any(|interface| interface.engine.has_output())
     }
 
     /// Enough output has come together to send it without being asked.
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
-        self.running().any(|drive| drive.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
+        self.running().any(|interface| interface.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
     }
 
     /// When [`Stack::pump`] must be called again even if no frame arrives.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let engines = self.running().filter_map(|drive| drive.engine.next_deadline());
-        engines.chain(self.face.next_deadline()).min()
+        let engines = self.running().filter_map(|interface| interface.engine.next_deadline());
+        engines.chain(self.sockets.next_deadline()).min()
     }
 
     /// The descriptor of a link was readable.
     pub(crate) fn rang(&mut self) {
-        for drive in self.drives.iter_mut().flatten() {
-            drive.transport.rang();
+        for interface in self.interfaces.iter_mut().flatten() {
+            interface.transport.rang();
         }
     }
 
     /// Before a sleep: frames that come from now on end it. Returns false if there are some already.
     pub fn arm(&mut self) -> bool {
         let mut safe = true;
-        for drive in self.drives.iter_mut().flatten() {
-            safe &= drive.transport.arm();
+        for interface in self.interfaces.iter_mut().flatten() {
+            safe &= interface.transport.arm();
         }
         safe
     }
 
     /// Whether anything became ready since this was last asked.
     pub fn take_news(&mut self) -> bool {
-        core::mem::take(&mut self.face.news)
+        core::mem::take(&mut self.sockets.news)
     }
 
     /// As [`Stack::take_news`], of sockets that are awaited.
     pub(crate) fn take_noted(&mut self) -> bool {
-        core::mem::take(&mut self.face.noted)
+        core::mem::take(&mut self.sockets.noted)
     }
 
     /// A thread will sleep until something happens to a socket.
     pub(crate) fn awaits(&mut self, id: SocketId) {
-        self.face.at_mut(id).awaited = true;
+        self.sockets.at_mut(id).awaited = true;
     }
 
     /// Nothing has happened to it since.
     pub(crate) fn is_awaited(&self, id: SocketId) -> bool {
-        self.face.at(id).awaited
+        self.sockets.at(id).awaited
     }
 
     /// Takes and sends frames in batches so many times as large.

@@ -12,13 +12,13 @@ use overfly_link::Link;
 impl<T: Link> Stack<T> {
     /// What whoever goes on with a connection must know, and the socket with its bytes. `None` if it cannot be moved now.
     pub(crate) fn export(&self, now: Instant, id: SocketId) -> Option<(Connection, &Socket)> {
-        let socket = self.face.at(id);
-        let (State::Connected, Some(flow), Some(drive)) =
-            (socket.state, socket.flow, self.drive(socket.side))
+        let socket = self.sockets.at(id);
+        let (State::Connected, Some(flow), Some(interface)) =
+            (socket.state, socket.flow, self.interface(socket.side))
         else {
             return None;
         };
-        let handover = drive.engine.export(now, flow)?;
+        let handover = interface.engine.export(now, flow)?;
         Some((describe(&handover, socket)?, socket))
     }
 
@@ -27,7 +27,7 @@ impl<T: Link> Stack<T> {
     pub(crate) fn export_ended(&self, id: SocketId) -> Option<(Connection, &Socket)> {
         const PAYLOAD: u16 = 1460;
         const WINDOW: u32 = 65_535;
-        let socket = self.face.at(id);
+        let socket = self.sockets.at(id);
         let over = match socket.state {
             State::Ended => socket.error.is_none(),
             State::Connected => self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed),
@@ -52,9 +52,9 @@ impl<T: Link> Stack<T> {
 
     /// Whether a listener has joined at `local`, and no connection that another process gave waits there.
     pub(crate) fn expects_arrivals(&self, local: SocketAddr) -> bool {
-        let mut ports = self.face.ports.iter().filter(|port| port.local == local).peekable();
+        let mut ports = self.sockets.ports.iter().filter(|port| port.local == local).peekable();
         let is_empty = |&id: &SocketId| {
-            self.face.at(id).listening.as_ref().is_some_and(|listening| listening.arrivals.is_empty())
+            self.sockets.at(id).listening.as_ref().is_some_and(|listening| listening.arrivals.is_empty())
         };
         ports.peek().is_some() && ports.flat_map(|port| &port.members).all(is_empty)
     }
@@ -62,13 +62,14 @@ impl<T: Link> Stack<T> {
     /// The connection of a side that has waited longest at one of the listeners: the listener, its socket, and where the listener
     /// joined.
     pub(crate) fn oldest_queued(&self, side: Side) -> Option<(SocketId, SocketId, SocketAddr)> {
-        let ports = self.face.ports.iter().filter(move |port| port.side == side);
+        let ports = self.sockets.ports.iter().filter(move |port| port.side == side);
         let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port)));
         members.find_map(|(member, port)| {
-            let queue = &self.face.at(member).listening.as_ref()?.queue;
+            let queue = &self.sockets.at(member).listening.as_ref()?.queue;
             let is_here = |&&id: &&SocketId| {
-                let flow = self.face.at(id).flow.filter(|_| self.face.at(id).side == side);
-                let ends = flow.zip(self.drive(side)).map(|(flow, drive)| drive.engine.tuple(flow));
+                let flow = self.sockets.at(id).flow.filter(|_| self.sockets.at(id).side == side);
+                let ends =
+                    flow.zip(self.interface(side)).map(|(flow, interface)| interface.engine.tuple(flow));
                 ends.is_some_and(|(local, _)| local.is_ipv4() == port.local.is_ipv4())
             };
             queue.iter().find(is_here).map(|&id| (member, id, port.local))
@@ -77,16 +78,16 @@ impl<T: Link> Stack<T> {
 
     /// Somebody else goes on with the connection: the stack forgets it, and what watches it.
     pub(crate) fn depart(&mut self, id: SocketId) {
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.forget(flow);
+        let socket = self.sockets.at(id);
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
+            interface.engine.forget(flow);
             let side = socket.side;
-            self.face.unbind_flow(side, flow);
+            self.sockets.unbind_flow(side, flow);
         }
-        self.face.drop_interests(id);
-        self.face.release(id);
+        self.sockets.drop_interests(id);
+        self.sockets.release(id);
         // Whoever sleeps looks again at what its descriptors are.
-        self.face.news = true;
+        self.sockets.news = true;
     }
 }
 

@@ -17,9 +17,9 @@ impl<T: Link> Stack<T> {
     /// Whether an accepted connection could go on in `other` now: it has one descriptor, nobody waits for it in a call, and nothing of it is
     /// to be told or done.
     pub(crate) fn may_move(&self, id: SocketId, other: &Self) -> bool {
-        let socket = self.face.at(id);
+        let socket = self.sockets.at(id);
         let (Some(flow), Some(here), Some(there)) =
-            (socket.flow, self.drive(Side::Network), other.drive(Side::Network))
+            (socket.flow, self.interface(Side::Network), other.interface(Side::Network))
         else {
             return false;
         };
@@ -42,16 +42,16 @@ impl<T: Link> Stack<T> {
 
     /// Takes the connection out, without what watches it. `None`, and nothing happens, if the engine cannot let it go.
     pub(crate) fn take_out(&mut self, id: SocketId) -> Option<Box<Moving>> {
-        let flow = self.face.at(id).flow?;
-        let drive = self.drives[Side::Network.index()].as_mut()?;
-        let moving = drive.engine.take_out(flow)?;
-        self.face.unbind_flow(Side::Network, flow);
-        self.face.drop_interests(id);
-        let socket = core::mem::replace(self.face.at_mut(id), Socket::new());
-        self.face.at_mut(id).generation = socket.generation.wrapping_add(1);
-        self.face.vacate(id);
+        let flow = self.sockets.at(id).flow?;
+        let interface = self.interfaces[Side::Network.index()].as_mut()?;
+        let moving = interface.engine.take_out(flow)?;
+        self.sockets.unbind_flow(Side::Network, flow);
+        self.sockets.drop_interests(id);
+        let socket = core::mem::replace(self.sockets.at_mut(id), Socket::new());
+        self.sockets.at_mut(id).generation = socket.generation.wrapping_add(1);
+        self.sockets.vacate(id);
         // Whoever sleeps looks again at what its descriptors are.
-        self.face.news = true;
+        self.sockets.news = true;
         Some(Box::new(Moving { socket, flow: moving }))
     }
 
@@ -66,21 +66,21 @@ impl<T: Link> Stack<T> {
         moving: Box<Moving>,
     ) -> Result<(), Box<Moving>> {
         let Moving { socket, flow } = *moving;
-        let outcome = match &mut self.drives[Side::Network.index()] {
-            Some(drive) => drive.engine.put_in(now, flow),
+        let outcome = match &mut self.interfaces[Side::Network.index()] {
+            Some(interface) => interface.engine.put_in(now, flow),
             None => Err(flow),
         };
         match outcome {
             Ok(flow) => {
-                let place = self.face.at_mut(reserved);
+                let place = self.sockets.at_mut(reserved);
                 let generation = place.generation;
                 *place =
                     Socket { generation, interests: NONE, listener: SocketId(NONE), flow: None, ..socket };
-                self.face.bind_flow(Side::Network, flow, reserved);
+                self.sockets.bind_flow(Side::Network, flow, reserved);
                 Ok(())
             }
             Err(flow) => {
-                self.face.release(reserved);
+                self.sockets.release(reserved);
                 Err(Box::new(Moving { socket, flow }))
             }
         }
@@ -88,11 +88,11 @@ impl<T: Link> Stack<T> {
 
     /// A place for a connection that is about to come. `None` without memory for it.
     pub(crate) fn reserve(&mut self) -> Option<SocketId> {
-        self.face.open()
+        self.sockets.open()
     }
 
     /// It does not come.
     pub(crate) fn unreserve(&mut self, id: SocketId) {
-        self.face.release(id);
+        self.sockets.release(id);
     }
 }

@@ -7,46 +7,47 @@ use overfly_link::Link;
 use rustix::io::Errno;
 
 use super::Stack;
-use crate::face::Chore;
 use crate::interest::bits;
 use crate::socket::{self, Side, SocketId};
+use crate::socket_table::AfterCallback;
 use crate::told;
 
 impl<T: Link> Stack<T> {
     /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
     /// FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
     pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {
-        if self.face.chores.is_empty() {
+        if self.sockets.after_callbacks.is_empty() {
             return;
         }
-        let drives = &self.drives;
+        let interfaces = &self.interfaces;
         let waits = |side: Side, local, remote| {
-            let state =
-                drives[side.index()].as_ref().and_then(|drive| drive.engine.state_between(local, remote));
+            let state = interfaces[side.index()]
+                .as_ref()
+                .and_then(|interface| interface.engine.state_between(local, remote));
             state == Some(State::FinWait2)
         };
-        self.face.chores.retain(|chore| match *chore {
-            Chore::Disconnected { side, local, remote, .. } if waits(side, local, remote) => true,
-            Chore::Disconnected { side, local, remote, descriptor } => {
+        self.sockets.after_callbacks.retain(|after| match *after {
+            AfterCallback::Disconnected { side, local, remote, .. } if waits(side, local, remote) => true,
+            AfterCallback::Disconnected { side, local, remote, descriptor } => {
                 each(side, local, remote, descriptor);
                 false
             }
-            Chore::Abort(..) => true,
+            AfterCallback::Abort(..) => true,
         });
     }
 
     /// Connections that the program holds and that are over.
     pub(super) fn over(&self) -> Vec<SocketId> {
         let is_one = |state| matches!(state, socket::State::Connected | socket::State::Ended);
-        let over = |&id: &SocketId| is_one(self.face.at(id).state) && self.is_over(id);
-        self.face.ids().filter(|&id| self.face.at(id).references > 0).filter(over).collect()
+        let over = |&id: &SocketId| is_one(self.sockets.at(id).state) && self.is_over(id);
+        self.sockets.ids().filter(|&id| self.sockets.at(id).references > 0).filter(over).collect()
     }
 
     /// Sockets whose connections are over and forgotten, of which nobody has to be told anything.
     pub(crate) fn forgotten(&self) -> Vec<SocketId> {
         let over = self.over().into_iter();
         let is_forgotten = |id: &SocketId| {
-            let socket = self.face.at(*id);
+            let socket = self.sockets.at(*id);
             socket.disconnected && socket.flow.is_none() && socket.pending_error().is_none()
         };
         over.filter(is_forgotten).collect()
@@ -60,12 +61,12 @@ impl<T: Link> Stack<T> {
             told::prepare();
         }
         for id in over {
-            let socket = self.face.at_mut(id);
+            let socket = self.sockets.at_mut(id);
             socket.customized = true;
             socket.share_end();
         }
-        for id in self.face.ids() {
-            let socket = self.face.at_mut(id);
+        for id in self.sockets.ids() {
+            let socket = self.sockets.at_mut(id);
             socket.shared |= socket.state == socket::State::Candidate;
             let is_one = matches!(socket.state, socket::State::Connecting | socket::State::Connected);
             if is_one && socket.is_untold() && socket.connect_of_several.is_none() {
@@ -78,7 +79,7 @@ impl<T: Link> Stack<T> {
     pub(crate) fn ended_between(&self, local: SocketAddr, remote: SocketAddr) -> Option<SocketId> {
         let mut over = self.over().into_iter();
         over.find(|&id| {
-            let socket = self.face.at(id);
+            let socket = self.sockets.at(id);
             // Of one that connect() to AF_UNSPEC has ended there is only what nobody has been told: it may be connected anew in the kernel.
             let told = socket.disconnected && socket.pending_error().is_none();
             (socket.local, socket.remote) == (local, remote) && !told
@@ -87,10 +88,10 @@ impl<T: Link> Stack<T> {
 
     /// An inherited connection is over: `describe` says how.
     pub(crate) fn has_ended(&mut self, id: SocketId, describe: impl FnOnce(&mut socket::Socket)) {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         (socket.state, socket.shared, socket.customized) = (socket::State::Ended, true, true);
         describe(socket);
-        self.face.wake(
+        self.sockets.wake(
             id,
             bits::IN | bits::OUT | bits::ERR | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM,
         );
@@ -100,12 +101,12 @@ impl<T: Link> Stack<T> {
     /// there was one.
     pub(crate) fn disconnect(&mut self, now: Instant, id: SocketId) {
         let alive = !self.is_over(id);
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.abort(flow);
+        let socket = self.sockets.at(id);
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
+            interface.engine.abort(flow);
             self.transmit(now);
         }
-        let forgotten = self.face.at_mut(id);
+        let forgotten = self.sockets.at_mut(id);
         // Nobody reads it any more, in whatever process.
         forgotten.catch_up();
         forgotten.has_read(forgotten.receive.len());
@@ -115,6 +116,6 @@ impl<T: Link> Stack<T> {
             forgotten.error = Some(Errno::CONNRESET);
         }
         forgotten.disconnected = true;
-        self.face.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);
+        self.sockets.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);
     }
 }

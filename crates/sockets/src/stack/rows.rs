@@ -32,7 +32,7 @@ fn size(length: usize) -> u32 {
 impl<T> Stack<T> {
     /// Sockets that the stack carries.
     pub(crate) fn shown_sockets(&self) -> impl Iterator<Item = &Socket> {
-        self.face.ids().map(|id| self.face.at(id)).filter(|socket| match socket.state {
+        self.sockets.ids().map(|id| self.sockets.at(id)).filter(|socket| match socket.state {
             State::Listening => socket.listening.as_ref().is_some_and(|part| !part.joined.is_empty()),
             State::Datagram => socket.datagrams.as_ref().is_some_and(|part| !part.places.is_empty()),
             State::Connecting | State::Connected => true,
@@ -68,7 +68,7 @@ impl<T> Stack<T> {
     }
 
     fn connection_row(&self, now: Instant, socket: &Socket) -> Row {
-        let engine = self.drives[socket.side.index()].as_ref().map(|drive| &drive.engine);
+        let engine = self.interfaces[socket.side.index()].as_ref().map(|interface| &interface.engine);
         let flow = engine.zip(socket.flow);
         // One that waits to be accepted does not know its ends yet.
         let (local, remote) = match flow {

@@ -6,7 +6,7 @@ use core::time::Duration;
 use overfly_engine::{Algorithm, Engine, Error, Info, KeepAlive, ListenerId, State as FlowState};
 use overfly_profile::sysctls::FastOpenKeys;
 
-use super::{Drive, Stack};
+use super::{Interface, Stack};
 use crate::interest::bits;
 use crate::socket::{Settings, SocketId};
 use overfly_link::Link;
@@ -17,9 +17,10 @@ impl<T: Link> Stack<T> {
         if settings == *before {
             return;
         }
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         socket.settings = settings;
-        let (Some(flow), Some(Drive { engine, .. })) = (socket.flow, &mut self.drives[socket.side.index()])
+        let (Some(flow), Some(Interface { engine, .. })) =
+            (socket.flow, &mut self.interfaces[socket.side.index()])
         else {
             return;
         };
@@ -64,7 +65,7 @@ impl<T: Link> Stack<T> {
 
     /// Changes a socket's settings.
     pub fn change(&mut self, id: SocketId, change: impl FnOnce(&mut Settings)) {
-        let before = self.face.at(id).settings;
+        let before = self.sockets.at(id).settings;
         let mut settings = before;
         change(&mut settings);
         self.settle(id, &before, settings);
@@ -73,64 +74,64 @@ impl<T: Link> Stack<T> {
     /// TCP_NODELAY is set, perhaps again: what waits for company goes (tcp_push_pending_frames() in net/ipv4/tcp.c).
     pub(crate) fn no_delay(&mut self, id: SocketId) {
         self.change(id, |settings| settings.no_delay = true);
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_no_delay(flow, true);
+        let socket = self.sockets.at(id);
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
+            interface.engine.set_no_delay(flow, true);
         }
     }
 
     /// SO_RCVLOWAT is set, perhaps again: what there is to read is news once more, if it is enough (tcp_set_rcvlowat() in
     /// net/ipv4/tcp.c).
     pub(crate) fn tell_readers(&mut self, id: SocketId) {
-        if self.face.level(id) & bits::IN != 0 {
-            self.face.wake(id, bits::IN | bits::RDNORM);
+        if self.sockets.level(id) & bits::IN != 0 {
+            self.sockets.wake(id, bits::IN | bits::RDNORM);
         }
     }
 
     /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
     pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         if socket.more == more {
             return;
         }
         socket.more = more;
         let cork = more || socket.settings.cork;
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.set_cork(flow, cork);
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
+            interface.engine.set_cork(flow, cork);
         }
     }
 
     /// A listener has other settings than when this process joined it.
     pub(crate) fn change_listener(&mut self, id: SocketId, settings: Settings) {
-        self.face.at_mut(id).settings = settings;
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            let Some(drive) = &mut self.drives[port.side.index()] else { continue };
+        self.sockets.at_mut(id).settings = settings;
+        for port in self.sockets.ports.iter().filter(|port| port.members.contains(&id)) {
+            let Some(interface) = &mut self.interfaces[port.side.index()] else { continue };
             let most = match settings.max_segment {
                 0 => u16::MAX,
                 bytes => bytes,
             };
-            drive.engine.set_listener_max_segment(port.listener, most);
-            drive.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
+            interface.engine.set_listener_max_segment(port.listener, most);
+            interface.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
         }
     }
 
     /// Connections of the listener are to be accepted once they have data, or after so long (TCP_DEFER_ACCEPT).
     pub fn defer_accept(&mut self, id: SocketId, defer: Duration) {
-        if let Some(listening) = &mut self.face.at_mut(id).listening {
+        if let Some(listening) = &mut self.sockets.at_mut(id).listening {
             listening.defer = defer;
         }
     }
 
     /// The listener takes data in a SYN (TCP_FASTOPEN), from `max` handshakes at a time; these are the keys of its cookies.
     pub(crate) fn open_fast(&mut self, id: SocketId, max: u32, keys: Option<FastOpenKeys>) {
-        for port in self.face.ports.iter().filter(|port| port.members.contains(&id)) {
-            if let Some(drive) = &mut self.drives[port.side.index()] {
-                drive.engine.set_listener_fast_open(port.listener, max);
+        for port in self.sockets.ports.iter().filter(|port| port.members.contains(&id)) {
+            if let Some(interface) = &mut self.interfaces[port.side.index()] {
+                interface.engine.set_listener_fast_open(port.listener, max);
             }
         }
         if let Some((primary, backup)) = keys.filter(|_| max > 0 && keys != self.fast_open_keys) {
-            for drive in self.drives.iter_mut().flatten() {
-                drive.engine.set_fast_open_keys(primary, backup);
+            for interface in self.interfaces.iter_mut().flatten() {
+                interface.engine.set_fast_open_keys(primary, backup);
             }
             self.fast_open_keys = keys;
         }
@@ -139,24 +140,24 @@ impl<T: Link> Stack<T> {
     /// The largest packet that the path to the socket's peer takes, in bytes.
     #[must_use]
     pub fn path_mtu(&self, id: SocketId) -> Option<u16> {
-        let flow = self.face.at(id).flow?;
-        self.drive(self.face.at(id).side).map(|drive| drive.engine.path_mtu(flow))
+        let flow = self.sockets.at(id).flow?;
+        self.interface(self.sockets.at(id).side).map(|interface| interface.engine.path_mtu(flow))
     }
 
     /// What governs the congestion window of the socket's flow.
     #[must_use]
     pub fn congestion(&self, id: SocketId) -> Option<Algorithm> {
-        let socket = self.face.at(id);
-        let drive = self.drive(socket.side)?;
-        socket.flow.map(|flow| drive.engine.congestion(flow)).or(socket.settings.congestion)
+        let socket = self.sockets.at(id);
+        let interface = self.interface(socket.side)?;
+        socket.flow.map(|flow| interface.engine.congestion(flow)).or(socket.settings.congestion)
     }
 
     /// What the engine knows of the socket's flow.
     #[must_use]
     pub fn info(&self, id: SocketId) -> Option<Info> {
-        let socket = self.face.at(id);
-        let (flow, drive) = socket.flow.zip(self.drive(socket.side))?;
-        let mut info = drive.engine.info(flow);
+        let socket = self.sockets.at(id);
+        let (flow, interface) = socket.flow.zip(self.interface(socket.side))?;
+        let mut info = interface.engine.info(flow);
         if socket.write_shut {
             // Whether or not the FIN could be sent yet (tcp_shutdown() in Linux, net/ipv4/tcp.c).
             info.state = match info.state {

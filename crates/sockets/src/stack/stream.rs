@@ -27,17 +27,17 @@ impl<T: Link> Stack<T> {
         settings: Settings,
     ) -> Result<(), Error> {
         self.now = now;
-        let Some(drive) = &mut self.drives[side.index()] else { return Err(Error::NoNeighbor) };
+        let Some(interface) = &mut self.interfaces[side.index()] else { return Err(Error::NoNeighbor) };
         if next_hop != UNKNOWN {
-            drive.engine.set_neighbor(remote.ip(), next_hop);
+            interface.engine.set_neighbor(remote.ip(), next_hop);
         }
-        let flow = drive.engine.connect(now, local, remote)?;
+        let flow = interface.engine.connect(now, local, remote)?;
         if settings.max_segment != 0 {
             // Before the SYN, which says so.
-            drive.engine.set_max_segment(flow, settings.max_segment);
+            interface.engine.set_max_segment(flow, settings.max_segment);
         }
-        self.face.bind_flow(side, flow, id);
-        let socket = self.face.at_mut(id);
+        self.sockets.bind_flow(side, flow, id);
+        let socket = self.sockets.at_mut(id);
         socket.begin_anew();
         // Also the one that ended the connection before (tcp_connect_init() in Linux).
         socket.error = None;
@@ -48,10 +48,10 @@ impl<T: Link> Stack<T> {
         socket.remote = remote;
         self.settle(id, &Settings::DEFAULT, settings);
         // The socket is ours from now on, and so is what watches it.
-        let mut index = self.face.at(id).interests;
+        let mut index = self.sockets.at(id).interests;
         while index != NONE {
-            self.face.interests.take_over(index);
-            index = self.face.interests.at(index).next;
+            self.sockets.interests.take_over(index);
+            index = self.sockets.interests.at(index).next;
         }
         self.connects += 1;
         self.connects_within_host += u64::from(side == Side::Loopback);
@@ -61,17 +61,17 @@ impl<T: Link> Stack<T> {
     /// The SYN of a connection just begun may carry data (TCP Fast Open): as much of `source` as the socket has room for is
     /// written if the server is known to take it, else nothing, and the server is asked for its cookie. Returns the bytes.
     pub fn open_with_data<'b>(&mut self, id: SocketId, source: impl Iterator<Item = &'b [u8]>) -> usize {
-        let socket = self.face.at(id);
+        let socket = self.sockets.at(id);
         let (local, remote) = (socket.local, socket.remote);
-        let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) else {
+        let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) else {
             return 0;
         };
-        let now = drive.engine.may_open_fast(self.now, local.ip(), remote);
-        drive.engine.set_fast_open(flow);
+        let now = interface.engine.may_open_fast(self.now, local.ip(), remote);
+        interface.engine.set_fast_open(flow);
         if !now {
             return 0;
         }
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let mut written = 0;
         for piece in source {
             let length = piece.len().min(socket.space());
@@ -92,7 +92,7 @@ impl<T: Link> Stack<T> {
         target: impl Iterator<Item = &'b mut [MaybeUninit<u8>]>,
         peek: bool,
     ) -> Result<usize, Errno> {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         if socket.receive.is_empty() {
             return match socket.state {
                 // After the end of the stream comes nothing, not even an error (SOCK_DONE in tcp_recvmsg_locked()).
@@ -122,14 +122,14 @@ impl<T: Link> Stack<T> {
 
     /// Drops `count` received bytes (MSG_TRUNC, and what [`Stack::read`] copied).
     pub fn consume(&mut self, id: SocketId, count: usize) -> usize {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let count = count.min(socket.receive.len());
         socket.has_read(count);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
             if socket.read_shut {
-                drive.engine.consumed_in_silence(flow, count);
+                interface.engine.consumed_in_silence(flow, count);
             } else {
-                drive.engine.consumed(flow, count);
+                interface.engine.consumed(flow, count);
             }
         }
         count
@@ -137,7 +137,7 @@ impl<T: Link> Stack<T> {
 
     /// Why a write cannot go on, or the space that there is.
     pub(super) fn space(&mut self, id: SocketId) -> Result<usize, Errno> {
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         if let Some(error) = socket.take_error() {
             return Err(error);
         }
@@ -159,9 +159,9 @@ impl<T: Link> Stack<T> {
     }
 
     pub(super) fn promise(&mut self, id: SocketId, bytes: usize) {
-        let socket = self.face.at(id);
-        if let (Some(flow), Some(drive)) = (socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.send(flow, bytes);
+        let socket = self.sockets.at(id);
+        if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
+            interface.engine.send(flow, bytes);
         }
     }
 
@@ -172,7 +172,7 @@ impl<T: Link> Stack<T> {
         source: impl Iterator<Item = &'b [u8]>,
     ) -> Result<usize, Errno> {
         let mut space = self.space(id)?;
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         let mut written = 0;
         for piece in source {
             let length = piece.len().min(space);
@@ -207,7 +207,7 @@ impl<T: Link> Stack<T> {
         let mut space = self.space(id)?.min(wanted);
         let mut written = 0;
         let mut outcome = Ok(());
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         while space > 0 {
             let spare = socket.send.spare(space);
             let offered = spare.len();
@@ -247,7 +247,7 @@ impl<T: Link> Stack<T> {
     /// shutdown(). Errors as Linux has them.
     pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
         let over = self.is_over(id);
-        let socket = self.face.at_mut(id);
+        let socket = self.sockets.at_mut(id);
         socket.read_shut |= read;
         let first = write && !socket.write_shut;
         socket.write_shut |= write;
@@ -255,10 +255,12 @@ impl<T: Link> Stack<T> {
         if over {
             return Err(Errno::NOTCONN);
         }
-        if let (true, Some(flow), Some(drive)) = (first, socket.flow, &mut self.drives[socket.side.index()]) {
-            drive.engine.shutdown(flow);
+        if let (true, Some(flow), Some(interface)) =
+            (first, socket.flow, &mut self.interfaces[socket.side.index()])
+        {
+            interface.engine.shutdown(flow);
         }
-        self.face.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
+        self.sockets.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
         Ok(())
     }
 
@@ -266,7 +268,7 @@ impl<T: Link> Stack<T> {
     #[must_use]
     pub fn is_over(&self, id: SocketId) -> bool {
         use overfly_engine::State::{Closed, TimeWait};
-        match self.face.at(id).state {
+        match self.sockets.at(id).state {
             State::Connecting => false,
             State::Connected => self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait)),
             _ => true,
@@ -277,7 +279,7 @@ impl<T: Link> Stack<T> {
     /// data will make the close a reset.
     pub(crate) fn lingers(&self, id: SocketId) -> Option<Duration> {
         use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
-        let socket = self.face.at(id);
+        let socket = self.sockets.at(id);
         let time = socket.settings.linger.filter(|time| !time.is_zero() && socket.references == 1)?;
         let open = matches!(self.info(id)?.state, Established | CloseWait | FinWait1 | Closing | LastAck);
         (open && socket.receive.is_empty()).then_some(time)
@@ -286,7 +288,7 @@ impl<T: Link> Stack<T> {
     /// Bytes that were written and not acknowledged, and those of them that were not sent.
     pub(crate) fn waiting(&self, id: SocketId) -> (usize, usize) {
         use overfly_engine::State::{Closing, FinWait1, LastAck};
-        let socket = self.face.at(id);
+        let socket = self.sockets.at(id);
         // The FIN has a number as well (tcp_ioctl() in net/ipv4/tcp.c).
         let closing = socket.write_shut
             && self.info(id).is_some_and(|info| matches!(info.state, FinWait1 | Closing | LastAck));
@@ -295,6 +297,6 @@ impl<T: Link> Stack<T> {
 
     /// SO_ERROR: the pending error, taken.
     pub fn take_error(&mut self, id: SocketId) -> Option<Errno> {
-        self.face.at_mut(id).take_error()
+        self.sockets.at_mut(id).take_error()
     }
 }

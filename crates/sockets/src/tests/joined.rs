@@ -8,8 +8,8 @@ use overfly_broker::Interface;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
+use crate::any_link::AnyLink;
 use crate::calls::{self, Answer};
-use crate::carrier::Carrier;
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::process::process;
@@ -87,7 +87,7 @@ impl World {
             addresses: vec![(SERVER_IP.into(), 16)],
             partial_checksums: false,
         };
-        process().start_joined(interface, Carrier::Joined(end(&there, &back))).unwrap();
+        process().start_joined(interface, AnyLink::Joined(end(&there, &back))).unwrap();
         let mut peer = Stack::new();
         let engine = Engine::new(Config::new(CLIENT_MAC, CLIENT, 16)).unwrap();
         peer.start(Side::Network, engine, end(&back, &there), 16);

@@ -13,7 +13,7 @@ use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
 use crate::process::{For, Process, Woken, before_kernel_wait, spin_until, wait};
 use crate::socket::SocketId;
-use crate::sys::{self, Seen};
+use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
 /// When a call began to wait, and for how long it does: as SO_RCVTIMEO or SO_SNDTIMEO were then, whatever another thread sets meanwhile.
@@ -40,7 +40,7 @@ pub(super) struct Rest {
     pub(in crate::calls) elsewhere: bool,
     pub(in crate::calls) flags: i32,
     pub(in crate::calls) wanted: usize,
-    pub(in crate::calls) since: Seen,
+    pub(in crate::calls) since: HandlersRun,
 }
 
 impl Rest {
@@ -139,7 +139,7 @@ pub(super) fn wait_for(
     hold: &mut Hold,
     reading: bool,
     Patience { started, timeout }: Patience,
-    since: Seen,
+    since: HandlersRun,
 ) -> Result<crate::lock::Guard<'static, Process>, Answer<usize>> {
     guard.leaves_event_loop();
     let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);

@@ -11,7 +11,7 @@ use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::process::contexts::{are_several, at};
-use crate::process::{For, Process, Told, Woken, process, sets, wait};
+use crate::process::{For, Process, WakeOnDrop, Woken, process, sets, wait};
 use crate::socket::{SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -22,7 +22,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         Ok(locked) => locked,
         Err(answer) => return untold::shut(descriptor, answer),
     };
-    let told = Told(&mut guard);
+    let told = WakeOnDrop(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
         // Only that it no longer receives ends a listener (inet_shutdown() in Linux).
         let how = match how {
@@ -102,16 +102,18 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
                 }
                 _ => return Answer::Kernel,
             }
-            let told = Told(&mut guard);
+            let told = WakeOnDrop(&mut guard);
             if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
         }
         Entry::Set(_) => close_set(descriptor),
         // With the lock in its hands nobody but the library closes anything.
-        Entry::Internal if sys::doze(|doze| doze.holding.load(Ordering::Relaxed)) => {
+        Entry::Internal
+            if sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed)) =>
+        {
             table::enter(descriptor, Entry::Kernel);
             Answer::Kernel
         }
-        Entry::Kept(_) | Entry::Internal => Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => Answer::error(CLOSED),
     }
 }
 
@@ -123,7 +125,7 @@ fn linger(
     descriptor: i32,
     time: Duration,
 ) -> Guard<'static, Process> {
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let deadline = now() + time;
     let _ = guard.stack.shutdown(id, false, true);
     guard.leaves_event_loop();
@@ -197,7 +199,7 @@ pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
         Entry::Kernel => table::forget_untold(new),
         Entry::Socket(_) => {
             let Some((mut guard, id)) = lock_entry(new) else { return Ok(()) };
-            let told = Told(&mut guard);
+            let told = WakeOnDrop(&mut guard);
             if told.0.close_socket(id, new) {
                 told.0.descriptors.give_up(new);
             }
@@ -205,7 +207,7 @@ pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
         Entry::Set(_) => {
             close_set(new);
         }
-        Entry::Kept(context) => at(context as usize).descriptors.give_up(new),
+        Entry::Cached(context) => at(context as usize).descriptors.give_up(new),
         Entry::Internal => return Err(Errno::BUSY),
     }
     Ok(())
@@ -217,7 +219,7 @@ pub(crate) fn close_range(first: u32, last: u32, mut close_in_kernel: impl FnMut
     let mut from = first;
     for descriptor in first..end.min(last.saturating_add(1)) {
         let kept = match table::lookup(descriptor as i32) {
-            Entry::Kept(_) | Entry::Internal => true,
+            Entry::Cached(_) | Entry::Internal => true,
             Entry::Kernel | Entry::Socket(_) | Entry::Set(_) => {
                 matches!(close(descriptor as i32), Answer::Done(Ok(())))
             }

@@ -10,14 +10,14 @@ use crate::calls::{Answer, CLOSED, data, datagram, lock_socket, untold};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
-use crate::process::{For, Process, Told, Woken, leave_to_kernel, spin_until, wait};
+use crate::process::{For, Process, WakeOnDrop, Woken, leave_to_kernel, spin_until, wait};
 use crate::socket::{SocketId, State};
 use crate::sys;
 use crate::table::{self, Entry};
 
 /// connect() to an address of either family, or to what is none.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(Answer::Kernel) if table::take_untold(descriptor) => return untold::connect(descriptor),
@@ -58,7 +58,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         return Answer::Kernel;
     }
     // A thread that sleeps must not sleep past the time when the SYN is to be sent again.
-    let begun = Told(&mut guard).0.connect(id, descriptor, remote, None);
+    let begun = WakeOnDrop(&mut guard).0.connect(id, descriptor, remote, None);
     match begun {
         Ok(Some(_)) => finish_connecting(guard, id, descriptor, since, false),
         Ok(None) => {
@@ -86,7 +86,7 @@ pub(crate) fn open_fast(
     source: Source<'_>,
     flags: i32,
 ) -> Answer<usize> {
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
@@ -112,7 +112,7 @@ pub(crate) fn open_fast(
     {
         return Answer::Kernel;
     }
-    let begun = Told(&mut guard).0.connect(id, descriptor, remote, Some(source));
+    let begun = WakeOnDrop(&mut guard).0.connect(id, descriptor, remote, Some(source));
     let written = match begun {
         Ok(Some(written)) => written,
         Ok(None) => {
@@ -148,7 +148,7 @@ pub(crate) fn disconnect(descriptor: i32) -> Answer<()> {
     };
     match guard.stack.socket(id).state {
         State::Connecting | State::Connected | State::Ended => {
-            let told = Told(&mut guard);
+            let told = WakeOnDrop(&mut guard);
             told.0.pump_before_waiting();
             told.0.stack.disconnect(now(), id);
             told.0.output();
@@ -184,7 +184,7 @@ fn finish_connecting(
     mut guard: Guard<'static, Process>,
     id: SocketId,
     descriptor: i32,
-    since: sys::Seen,
+    since: sys::HandlersRun,
     again: bool,
 ) -> Answer<()> {
     let started = now();

@@ -31,13 +31,13 @@ pub(crate) fn listened(descriptor: i32, backlog: i32) {
 pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let id = match table::lookup(descriptor) {
         Entry::Socket(id) => id,
-        Entry::Kept(_) | Entry::Internal => return Answer::error(CLOSED),
+        Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Set(_) => return Answer::Kernel,
     };
     if flags & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC) != 0 {
         return Answer::error(Errno::INVAL);
     }
-    let since = sys::seen();
+    let since = sys::handlers_run();
     let mut guard = of(id);
     if guard.stack.socket(id).listening.is_none() {
         return Answer::Kernel;

@@ -9,7 +9,7 @@ use overfly_engine::{FlowId, Instant, ListenerId};
 use crate::bound;
 use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{INDEX_BITS, Side, Socket, SocketId, State};
-use crate::stack::{DatagramFace, Datagrams};
+use crate::stack::{DatagramTable, Datagrams};
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
 /// has left, and stays until the handshakes that it began are done.
@@ -38,7 +38,7 @@ impl Port {
 }
 
 /// What a callback noted, to be done when the engine may be called again.
-pub(crate) enum Chore {
+pub(crate) enum AfterCallback {
     /// A connection for a listener that has gone, or one that was shut down both ways and got data.
     Abort(Side, FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
@@ -46,7 +46,7 @@ pub(crate) enum Chore {
 }
 
 /// All sockets and epoll sets of the process.
-pub(crate) struct Face {
+pub(crate) struct SocketTable {
     sockets: Vec<Socket>,
     /// The context, as the upper bits of its sockets' numbers.
     base: u32,
@@ -57,8 +57,8 @@ pub(crate) struct Face {
     by_flow: [Vec<u32>; 2],
     pub(crate) ports: Vec<Port>,
     pub(crate) interests: Interests,
-    pub(crate) datagrams: DatagramFace,
-    pub(crate) chores: Vec<Chore>,
+    pub(crate) datagrams: DatagramTable,
+    pub(crate) after_callbacks: Vec<AfterCallback>,
     /// Connections can move into the kernel.
     pub(crate) can_hand_over: bool,
     /// Accepted connections that want to, since urgent data came.
@@ -96,7 +96,7 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 const IDLE_SLICE: usize = 1024;
 const IDLE_PAUSE: Duration = Duration::from_millis(1);
 
-impl Face {
+impl SocketTable {
     pub(crate) const fn new() -> Self {
         Self {
             sockets: Vec::new(),
@@ -106,8 +106,8 @@ impl Face {
             by_flow: [const { Vec::new() }; 2],
             ports: Vec::new(),
             interests: Interests::new(),
-            datagrams: DatagramFace::new(),
-            chores: Vec::new(),
+            datagrams: DatagramTable::new(),
+            after_callbacks: Vec::new(),
             can_hand_over: false,
             urgent: Vec::new(),
             deferred: BTreeSet::new(),
@@ -209,7 +209,7 @@ impl Face {
         self.by_flow.iter_mut().for_each(Vec::clear);
         self.ports.clear();
         self.datagrams.forget();
-        self.chores.clear();
+        self.after_callbacks.clear();
         self.leaving.clear();
         self.deferred.clear();
         self.urgent.clear();
@@ -220,13 +220,13 @@ impl Face {
         level(&self.sockets[id.index()])
     }
 
-    /// As [`Face::level`], without what the kernel's socket of a listener, or of a UDP socket, has: who asks that socket as well
+    /// As [`SocketTable::level`], without what the kernel's socket of a listener, or of a UDP socket, has: who asks that socket as well
     /// hears from it what there is now.
     pub(crate) fn level_here(&self, id: SocketId) -> u32 {
         level_with(&self.sockets[id.index()], false)
     }
 
-    /// As [`Face::level`], for somebody who waits for `wanted`.
+    /// As [`SocketTable::level`], for somebody who waits for `wanted`.
     pub(crate) fn asked(&mut self, id: SocketId, wanted: u32) -> u32 {
         asked(&mut self.sockets[id.index()], wanted)
     }
@@ -307,7 +307,7 @@ impl Face {
         }
     }
 
-    /// When [`Face::promote_due`] or [`Face::give_back_idle`] has something to do.
+    /// When [`SocketTable::promote_due`] or [`SocketTable::give_back_idle`] has something to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let deferred = self.deferred.first().map(|&(until, _)| Instant::from_micros(until));
         deferred.into_iter().chain(self.idle.due).min()

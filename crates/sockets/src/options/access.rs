@@ -50,7 +50,7 @@ pub(crate) type Set<T> = fn(&mut dyn Connection, T) -> Result<(), Errno>;
 
 /// What an option's value looks like, and how it is read and written.
 #[derive(Clone, Copy)]
-pub(crate) enum Kept {
+pub(crate) enum OptionAccess {
     /// `int`.
     Number(Get<i32>, Set<i32>),
     /// `struct linger`: whether it is on, and the seconds.
@@ -65,7 +65,7 @@ pub(crate) enum Kept {
 
 /// As much of a value as an option has, as the program gives it.
 #[derive(Clone, Copy)]
-pub(crate) struct Given {
+pub(crate) struct OptionArgument {
     bytes: [u8; MOST],
     length: usize,
 }
@@ -95,8 +95,8 @@ impl Value {
     }
 }
 
-impl Given {
-    /// `bytes` as many as [`Kept::taken`] says.
+impl OptionArgument {
+    /// `bytes` as many as [`OptionAccess::taken`] says.
     pub(crate) fn new(bytes: &[u8]) -> Self {
         let mut given = [0; MOST];
         given[..bytes.len()].copy_from_slice(bytes);
@@ -112,7 +112,7 @@ impl Given {
     }
 }
 
-impl Kept {
+impl OptionAccess {
     /// How many bytes of a value of `length` are looked at. `level` is the option's.
     ///
     /// # Errors
@@ -131,7 +131,7 @@ impl Kept {
     }
 
     /// setsockopt().
-    pub(crate) fn set(&self, of: &mut dyn Connection, given: &Given) -> Result<(), Errno> {
+    pub(crate) fn set(&self, of: &mut dyn Connection, given: &OptionArgument) -> Result<(), Errno> {
         match self {
             Self::Number(_, set) => set(of, given.number()),
             Self::Linger(_, set) => set(of, integers(given.start())),

@@ -19,7 +19,7 @@ pub(crate) const SEGMENT_OFFLOAD: u32 = 65_435;
 
 /// The link of this process.
 #[derive(Debug)]
-pub(crate) enum Carrier {
+pub(crate) enum AnyLink {
     Xdp(XdpLink),
     Memif(MemifPort),
     Tap(Box<TapPort>),
@@ -60,13 +60,13 @@ impl Link for Away {
 macro_rules! with {
     ($carrier:ident, $link:ident => $call:expr) => {
         match $carrier {
-            Carrier::Xdp($link) => $call,
-            Carrier::Memif($link) => $call,
-            Carrier::Tap($link) => $call,
-            Carrier::Loopback($link) => $call,
-            Carrier::Away($link) => $call,
+            AnyLink::Xdp($link) => $call,
+            AnyLink::Memif($link) => $call,
+            AnyLink::Tap($link) => $call,
+            AnyLink::Loopback($link) => $call,
+            AnyLink::Away($link) => $call,
             #[cfg(test)]
-            Carrier::Joined($link) => $call,
+            AnyLink::Joined($link) => $call,
         }
     };
 }
@@ -85,18 +85,18 @@ macro_rules! forward {
     };
 }
 
-impl Carrier {
+impl AnyLink {
     /// Opens what the broker gave. Its descriptors move out of the program's way.
-    pub(crate) fn open(sockets: Sockets) -> Result<Carrier, String> {
+    pub(crate) fn open(sockets: Sockets) -> Result<AnyLink, String> {
         match sockets {
-            Sockets::Xdp(sockets) => open_xdp(sockets).map(Carrier::Xdp),
+            Sockets::Xdp(sockets) => open_xdp(sockets).map(AnyLink::Xdp),
             Sockets::Memif { socket, address } => {
                 let port = MemifPort::join(socket, &address, REGISTRY).map_err(|error| error.to_string())?;
-                Ok(Carrier::Memif(port))
+                Ok(AnyLink::Memif(port))
             }
             Sockets::Tap { queue, channel } => {
                 let port = TapPort::join(queue, channel, REGISTRY).map_err(|error| error.to_string())?;
-                Ok(Carrier::Tap(Box::new(port)))
+                Ok(AnyLink::Tap(Box::new(port)))
             }
         }
     }
@@ -104,7 +104,7 @@ impl Carrier {
     /// Goes on with new sockets: its interface was gone and is there again. Its descriptors keep their numbers.
     pub(crate) fn renew(&mut self, sockets: Sockets) -> Result<(), String> {
         match (self, sockets) {
-            (Carrier::Xdp(link), Sockets::Xdp(sockets)) => {
+            (AnyLink::Xdp(link), Sockets::Xdp(sockets)) => {
                 link.renew(sockets).map_err(|error| error.to_string())
             }
             _ => Err("what carries the frames cannot be renewed".to_owned()),
@@ -112,27 +112,27 @@ impl Carrier {
     }
 
     /// One in the place of an interface's, until there is a broker again.
-    pub(crate) fn away() -> Carrier {
-        Carrier::Away(Away(vec![0; AWAY_LEN].into()))
+    pub(crate) fn away() -> AnyLink {
+        AnyLink::Away(Away(vec![0; AWAY_LEN].into()))
     }
 
     /// It is about to be closed, with all that it has open.
     pub(crate) fn disown(&self) {
-        if let Carrier::Xdp(link) = self {
+        if let AnyLink::Xdp(link) = self {
             link.own_descriptors().for_each(release);
         }
     }
 
     /// Whether it is an interface's.
     pub(crate) const fn is_interfaces(&self) -> bool {
-        matches!(self, Carrier::Xdp(_))
+        matches!(self, AnyLink::Xdp(_))
     }
 
     /// One that carries connections within the host, for the stack of a context; `own` is its hardware address.
-    pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<Carrier, String> {
+    pub(crate) fn within_host(own: [u8; 6], context: usize) -> Result<AnyLink, String> {
         const { assert!(CONTEXTS <= PROCESS_STACKS_MAX as usize) };
         let loopback = Loopback::new(own, context as u8, REGISTRY).map_err(|error| error.to_string())?;
-        Ok(Carrier::Loopback(Box::new(loopback)))
+        Ok(AnyLink::Loopback(Box::new(loopback)))
     }
 
     /// The numbers of [`Link::descriptors`].
@@ -142,23 +142,23 @@ impl Carrier {
 
     /// Whether its descriptors are readable for others than frames, too: who wants to exchange some.
     pub(crate) const fn has_doors(&self) -> bool {
-        !matches!(self, Carrier::Xdp(_) | Carrier::Tap(_) | Carrier::Away(_))
+        !matches!(self, AnyLink::Xdp(_) | AnyLink::Tap(_) | AnyLink::Away(_))
     }
 
     /// The program has its addresses to itself: no kernel answers ARP for it, nor finds next hops.
     pub(crate) const fn is_alone(&self) -> bool {
-        matches!(self, Carrier::Memif(_) | Carrier::Tap(_))
+        matches!(self, AnyLink::Memif(_) | AnyLink::Tap(_))
     }
 
     /// This host's kernel is at the other end.
     pub(crate) const fn leads_to_kernel(&self) -> bool {
-        matches!(self, Carrier::Tap(_))
+        matches!(self, AnyLink::Tap(_))
     }
 
     /// The switch of connections within the host.
     pub(crate) fn loopback(&mut self) -> Option<&mut Loopback> {
         match self {
-            Carrier::Loopback(loopback) => Some(loopback),
+            AnyLink::Loopback(loopback) => Some(loopback),
             _ => None,
         }
     }
@@ -166,17 +166,17 @@ impl Carrier {
     /// What it has done, in words.
     pub(crate) fn report(&self) -> String {
         match self {
-            Carrier::Xdp(link) => format!("{:?} {:?}", link.counters(), link.long_frame_counters()),
-            Carrier::Memif(port) => {
+            AnyLink::Xdp(link) => format!("{:?} {:?}", link.counters(), link.long_frame_counters()),
+            AnyLink::Memif(port) => {
                 format!("{:?} {:?}", port.hub().link_counters(), port.hub().counters())
             }
-            Carrier::Tap(port) => format!("{:?}", port.counters()),
-            Carrier::Loopback(loopback) => {
+            AnyLink::Tap(port) => format!("{:?}", port.counters()),
+            AnyLink::Loopback(loopback) => {
                 format!("{:?} {:?}", loopback.counters(), loopback.hub().link_counters())
             }
-            Carrier::Away(_) => "there is no broker".to_owned(),
+            AnyLink::Away(_) => "there is no broker".to_owned(),
             #[cfg(test)]
-            Carrier::Joined(_) => "joined in memory".to_owned(),
+            AnyLink::Joined(_) => "joined in memory".to_owned(),
         }
     }
 }
@@ -203,7 +203,7 @@ fn release(descriptor: BorrowedFd<'_>) {
     table::enter(descriptor.as_raw_fd(), Entry::Kernel);
 }
 
-impl Link for Carrier {
+impl Link for AnyLink {
     forward! { &mut self:
         receive(budget: usize, each: impl FnMut(&[u8])) -> usize;
         flush();
@@ -233,7 +233,7 @@ impl Link for Carrier {
     }
 }
 
-impl FrameSink for Carrier {
+impl FrameSink for AnyLink {
     forward! { &mut self:
         frame() -> Option<&mut [u8]>;
         long_frame(length: usize) -> Option<&mut [u8]>;
