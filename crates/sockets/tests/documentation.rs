@@ -99,7 +99,7 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 8] = [
     ("options/backing.rs", &["SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"], "a fresh socket's"),
     ("options/info.rs", &["TCP_INFO"], "how long the kernel's is"),
     (
-        "options/kept.rs",
+        "options/access.rs",
         &["SO_RCVBUF", "TCP_MAXSEG"],
         "what the kernel's socket says where the connection does not",
     ),
