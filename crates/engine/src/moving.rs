@@ -3,12 +3,15 @@
 //! The order: see whether it [may go](Engine::may_move) and whether the other engine [has room](Engine::has_room), steer its frames there,
 //! [`Engine::take_out`], [`Engine::put_in`]. Both engines have the same clock and the same configuration, but for their secrets.
 
+use core::net::SocketAddr;
+
 use crate::engine::Engine;
 use crate::flow::{Flags, Flow, State};
 use crate::owner::FlowId;
 use crate::sequence::Sequence;
 use crate::shared::NO_LISTENER;
 use crate::time::{Deadline, Instant};
+use crate::tuple::Tuple;
 
 /// A connection between two engines.
 #[derive(Debug)]
@@ -59,6 +62,12 @@ impl Engine {
         self.flows.free(index);
         self.shared.departed.add(&tuple, self.shared.config.max_departed as usize);
         Some(Moving(Box::new(flow)))
+    }
+
+    /// A connection that was steered here for a moment has stayed in the other engine: its frames that have come are dropped, as the
+    /// sender repeats them, and not answered with RST.
+    pub fn stays_away(&mut self, local: SocketAddr, remote: SocketAddr) {
+        self.shared.departed.add(&Tuple::new(local, remote), self.shared.config.max_departed as usize);
     }
 
     /// The connection goes on here.

@@ -141,6 +141,7 @@ fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i
     let moving = if there.stack.may_move(id, &here.stack) { there.stack.take_out(id) } else { None };
     let Some(moving) = moving else {
         here.stack.unreserve(reserved);
+        here.stack.stays_away(local, remote);
         if let Some(client) = there.session.client.as_mut() {
             let _ = client.fetch_flow(local, remote);
         }

@@ -1,5 +1,7 @@
 //! Connections that go on in the stack of another context.
 
+use core::net::SocketAddr;
+
 use overfly_engine::Instant;
 use overfly_link::Link;
 
@@ -83,6 +85,13 @@ impl<T: Link> Stack<T> {
                 self.sockets.release(reserved);
                 Err(Box::new(Moving { socket, flow }))
             }
+        }
+    }
+
+    /// A connection that was about to come has stayed where it was: frames of it that have come here are nobody's.
+    pub(crate) fn stays_away(&mut self, local: SocketAddr, remote: SocketAddr) {
+        if let Some(interface) = &mut self.interfaces[Side::Network.index()] {
+            interface.engine.stays_away(local, remote);
         }
     }
 

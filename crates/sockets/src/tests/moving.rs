@@ -246,6 +246,26 @@ fn every_byte_is_right_whichever_stack_has_the_connection() {
     assert!(one.is_some() || moves > 1000, "{moves} moves");
 }
 
+#[test]
+fn frames_of_a_connection_that_stays_where_it_was_are_no_reset() {
+    let mut fork = Fork::new(0);
+    let talk = Talk::begin(&mut fork, 40_000);
+    let remote = SocketAddr::new(CLIENT.into(), talk.port);
+    // Steered to the second stack for as long as one frame takes.
+    fork.steering.insert(talk.port, 1);
+    write(&mut fork.client, talk.client, b"question").unwrap();
+    fork.client.pump(fork.now);
+    fork.distribute();
+    fork.steering.insert(talk.port, 0);
+    fork.stacks[1].stays_away(SERVER, remote);
+    fork.settle();
+    let counters = *fork.stacks[1].engine(Side::Network).unwrap().counters();
+    assert_eq!((counters.drop_departed, counters.resets_sent), (1, 0));
+    while read(&mut fork.stacks[0], talk.server, 10) != Ok(b"question".to_vec()) {
+        fork.wait();
+    }
+}
+
 /// What was not read, what waits to be sent, the settings and the place in the stream go along; the old stack answers nothing.
 #[test]
 fn all_that_a_connection_is_goes_along() {

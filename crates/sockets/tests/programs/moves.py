@@ -27,7 +27,11 @@ for turn in range({turns}):
     data = rng.randbytes(rng.choice([1, 10, 700, 1460, 9000, 90_000]))
     writer = threading.Thread(target=s.sendall, args=(data,))
     writer.start()
-    got = take(len(data))
+    try:
+        got = take(len(data))
+    except OSError as fault:
+        tell(b"turn %d of %d bytes: %s" % (turn, len(data), repr(fault).encode()))
+        raise SystemExit
     if got != data:
         tell(b"turn %d: %d of %d bytes, right up to %d" % (turn, len(got), len(data), next((at for at in range(len(got)) if got[at] != data[at]), len(got))))
         raise SystemExit
@@ -36,7 +40,11 @@ if rng.random() < 0.2:
     s.sendall(bytes(50_000)); s.close()
 else:
     s.shutdown(socket.SHUT_WR)
-    assert s.recv(1) == b""
+    try:
+        assert s.recv(1) == b""
+    except OSError as fault:
+        tell(b"end: %s" % repr(fault).encode())
+        raise SystemExit
 tell(b"right")
 """
 
