@@ -1,6 +1,7 @@
 //! `deploy/kubernetes/*.yaml` and the chart in `deploy/helm`: held to Kubernetes' own schemas. The agent and its server are played with crun, the
 //! Job with processes: a namespace stands for each pod, and /etc/hosts for the cluster's DNS. Needs root, crun, nginx, python3 with venv, and PyPI.
 
+use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -35,6 +36,9 @@ fn python() -> &'static Path {
             command.args(["-c", "import kubernetes_validate, yaml"]).stderr(Stdio::null());
             command.status().is_ok_and(|status| status.success())
         };
+        // Tests in process namespaces of their own are other processes, and may come here at the same time.
+        let only_one = File::create(place.with_extension("lock")).expect("a file to lock");
+        only_one.lock().expect("its lock");
         if !has(&python) {
             succeeds(Path::new("python3"), &["-m", "venv", &place.display().to_string()]);
             succeeds(&python, &["-m", "pip", "install", "--quiet", VALIDATOR]);

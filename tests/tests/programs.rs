@@ -49,9 +49,9 @@ fn every_program_is_tested() {
 #[test]
 fn the_documentation_names_them() {
     let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/programs.md")).unwrap();
-    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(' ').next());
-    // Two tables with a head each.
-    let mut named: Vec<&str> = rows.filter(|name| *name != "program").collect();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    // Two tables with a head each; a third one says of some under which load they were measured.
+    let mut named: Vec<&str> = rows.filter(|name| *name != "program" && !name.contains(' ')).collect();
     named.sort_unstable();
     assert_eq!(named, Program::all().iter().map(Program::name).collect::<Vec<_>>());
 }
