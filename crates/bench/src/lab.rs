@@ -367,8 +367,6 @@ fn tune_kernel_stack() -> Vec<String> {
         ("net/ipv4/tcp_tw_reuse", &["1"]),
         ("net/ipv4/tcp_max_tw_buckets", &["1000000"]),
         ("net/ipv4/ip_local_port_range", &["1024 65535"]),
-        // A server's first answers wait for the neighbour's hardware address: those to hundreds of clients behind it, too.
-        ("net/ipv4/neigh/default/unres_qlen_bytes", &["8388608"]),
         // A namespace may have what the machine allows everybody only (tcp_set_default_congestion_control() in net/ipv4/tcp_cong.c):
         // where the machine's own is BBR, that is not CUBIC. Reno is allowed everywhere.
         ("net/ipv4/tcp_congestion_control", &["cubic", "reno"]),
