@@ -11,7 +11,7 @@ mod words;
 
 pub use axes::{Cell, Several};
 pub use hosts::{Host, Hosts};
-pub use load::{Astf, FindMax, Over, Tool};
+pub use load::{Astf, Client, FindMax, Over, ReceiveOffload, Tool};
 pub use measure::{Described, Measure};
 pub use rules::{Metric, Rule};
 
@@ -159,36 +159,6 @@ pub enum Stop {
     Term,
     /// SIGINT.
     Int,
-}
-
-/// `[client]`
-#[derive(Debug, Clone, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Client {
-    /// Which of the plan's hosts it runs on.
-    pub host: Option<String>,
-    /// Connections that are kept busy: one number, or several to go through.
-    pub connections: Several<u32>,
-    /// Requests that are due each second, whatever the server does, to go through. Empty: a closed loop.
-    #[serde(default)]
-    pub rates_per_s: Vec<f64>,
-    /// What makes the requests.
-    #[serde(default)]
-    pub tool: Tool,
-    /// More options for it, as one would type them.
-    #[serde(default)]
-    pub arguments: Vec<String>,
-    /// What `overfly load astf` runs.
-    #[serde(default)]
-    pub astf: Option<Astf>,
-    /// The largest load that holds a condition is looked for.
-    #[serde(default)]
-    pub find_max: Option<FindMax>,
-    /// Threads, all on one core.
-    #[serde(default = "one")]
-    pub threads: u32,
-    /// The core.
-    pub cpu: usize,
 }
 
 /// Which run follows which.
@@ -340,10 +310,6 @@ pub(crate) const A_FILE: &str = "http://@ADDRESS@:@PORT@/@BYTES@";
 
 fn a_file() -> String {
     A_FILE.to_owned()
-}
-
-fn one() -> u32 {
-    1
 }
 
 /// One run of a plan.

@@ -5,8 +5,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use overfly_engine::Prefix;
+use overfly_steer::ReceiveOffload;
 
 use crate::error::Error;
+use crate::link::Link;
 
 /// A whole number.
 pub(crate) fn number<N: FromStr>(option: &'static str, given: &str) -> Result<N, Error> {
@@ -53,6 +55,25 @@ pub(crate) fn ports(given: &str) -> Result<RangeInclusive<u16>, Error> {
         .and_then(|(low, high)| Some(low.parse().ok()?..=high.parse().ok()?))
         .filter(|ports| !ports.is_empty() && *ports.start() >= 1024)
         .ok_or_else(|| Error::usage("--ports", given, "LOW-HIGH from 1024-65535, such as 10000-32000"))
+}
+
+/// `--receive-offload`, which only a link over an interface has.
+pub(crate) fn receive_offload(given: Option<&str>, link: Option<&Link>) -> Result<ReceiveOffload, Error> {
+    const OPTION: &str = "--receive-offload";
+    let offload = match given {
+        None => return Ok(ReceiveOffload::Packets),
+        Some("packets") => ReceiveOffload::Packets,
+        Some("segments") => ReceiveOffload::Segments,
+        Some(other) => return Err(Error::usage(OPTION, other, "packets or segments")),
+    };
+    if link != Some(&Link::Xdp) {
+        return Err(Error::usage(
+            OPTION,
+            given.unwrap_or_default(),
+            "--link xdp with it: others have no interface of their own",
+        ));
+    }
+    Ok(offload)
 }
 
 /// `10.77.1.0/24` of `--sources`.

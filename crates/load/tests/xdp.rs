@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use lab::Lab;
 use overfly_load::http::{Hostility, Rate, Report, Settings, Target, run};
 use overfly_load::{Error, Link};
+use overfly_steer::ReceiveOffload;
 use overfly_testing::kernel::napis_have_threads;
 
 impl Lab {
@@ -105,6 +106,32 @@ fn keep_alive_over_one_and_two_stacks_run_after_run() {
             assert_eq!(report.counters["link.yields"] > 0, !cpus.is_empty() && napis_have_threads());
             lab.check_clean(&open);
         }
+    }
+}
+
+/// Of a kernel server on veth, which segments late.
+#[test]
+fn several_segments_arrive_in_one_frame_where_that_is_wanted() {
+    const BODY: usize = 200_000;
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(BODY, false));
+    let [packets, segments] = [ReceiveOffload::Packets, ReceiveOffload::Segments].map(|offload| {
+        let report = lab.load(|settings| {
+            settings.receive_offload = offload;
+            settings.requests = Some(200);
+            settings.cpus = vec![0];
+            settings.connections = 4;
+            settings.expect_size = Some(BODY as u64);
+        });
+        assert_eq!((report.requests, report.succeeded), (200, 200));
+        lab.check_clean(&open);
+        report.counters["link.received_frames"]
+    });
+    let of_mtu = (200 * BODY / 1448) as u64;
+    assert!(packets >= of_mtu, "{packets} frames for {of_mtu} segments");
+    // Older kernels have no such frames for generic XDP: crates/steer/src/long_packets.rs.
+    if lab.client.enter(|| overfly_steer::segments_of("eth0")).is_ok() {
+        assert!(segments * 4 < of_mtu, "{segments} frames for {of_mtu} segments");
     }
 }
 

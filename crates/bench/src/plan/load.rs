@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Client, Connection, Link, Measure, Mode, Plan, within};
+use super::{Connection, Link, Measure, Mode, Plan, Several, within};
 
 /// What makes a plan's load.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -27,6 +27,67 @@ pub enum Tool {
     /// `overfly load http`, for what connections that stay open take of the machine's memory.
     Idle,
 }
+
+/// `[client]`
+#[derive(Debug, Clone, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct Client {
+    /// Which of the plan's hosts it runs on.
+    pub host: Option<String>,
+    /// Connections that are kept busy: one number, or several to go through.
+    pub connections: Several<u32>,
+    /// Requests that are due each second, whatever the server does, to go through. Empty: a closed loop.
+    #[serde(default)]
+    pub rates_per_s: Vec<f64>,
+    /// What makes the requests.
+    #[serde(default)]
+    pub tool: Tool,
+    /// More options for it, as one would type them.
+    #[serde(default)]
+    pub arguments: Vec<String>,
+    /// What may arrive at it over xdp.
+    #[serde(default)]
+    pub receive_offload: ReceiveOffload,
+    /// What `overfly load astf` runs.
+    #[serde(default)]
+    pub astf: Option<Astf>,
+    /// The largest load that holds a condition is looked for.
+    #[serde(default)]
+    pub find_max: Option<FindMax>,
+    /// Threads, all on one core.
+    #[serde(default = "one")]
+    pub threads: u32,
+    /// The core.
+    pub cpu: usize,
+}
+
+/// What may arrive at a generator of ours over xdp.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ReceiveOffload {
+    /// Packets; its own core receives them.
+    #[default]
+    Packets,
+    /// What a server sends as one frame of several segments, too; the core of the server receives.
+    Segments,
+    /// Segments where an answer has more than one packet.
+    Auto,
+}
+
+impl ReceiveOffload {
+    /// What `--receive-offload` is for answers of so many bytes.
+    #[must_use]
+    pub fn word(self, payload_bytes: u64) -> &'static str {
+        match self {
+            ReceiveOffload::Segments => "segments",
+            ReceiveOffload::Auto if payload_bytes > A_PACKET => "segments",
+            ReceiveOffload::Packets | ReceiveOffload::Auto => "packets",
+        }
+    }
+}
+
+/// Bytes of an answer that have room in a packet of 1,500, behind its headers and HTTP's.
+const A_PACKET: u64 = 1200;
 
 /// `[client.astf]`
 #[derive(Debug, Clone, Deserialize, Serialize)]
@@ -210,9 +271,21 @@ impl Plan {
                 "modes: kernel-busy-poll is an option of sockperf's sockets, not of {tool}'s server; expected client.tool = \"sockperf\""
             ));
         }
+        if self.client.receive_offload != ReceiveOffload::default() && !self.has_own_generator_over_xdp() {
+            return Err(format!(
+                "client.receive_offload: {tool} over {} does not know it; expected a generator of Overfly's, and xdp among links",
+                list(&self.links)
+            ));
+        }
         self.check_null(tool)?;
         self.check_tables(tool)?;
         self.check_rules()
+    }
+
+    /// Whether any run has Overfly's own stack in its generator over an interface.
+    fn has_own_generator_over_xdp(&self) -> bool {
+        let is_own = matches!(self.client.tool, Tool::Overfly | Tool::Astf | Tool::Vod | Tool::Idle);
+        is_own && self.links.contains(&Link::Xdp)
     }
 
     /// The null server answers HTTP, and the flows of a profile.

@@ -47,6 +47,22 @@ fn large_payloads_are_measured_with_kernel_sockets_too() {
 }
 
 #[test]
+fn what_may_arrive_is_asked_over_an_interface_only() {
+    let text = RIGHT.replacen("cpu = 0\n[client]", "cpu = 0\n[client]\nreceive_offload = \"segments\"", 1);
+    let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();
+    assert_eq!(plan.client.receive_offload, ReceiveOffload::Segments);
+    assert_eq!(
+        [0, 1024, 10_000].map(|bytes| ReceiveOffload::Auto.word(bytes)),
+        ["packets", "packets", "segments"]
+    );
+    let text = text.replacen("repeats = 3", "links = [\"kernel\"]\nrepeats = 1", 1);
+    let line = Plan::parse(Path::new("p.toml"), &text).unwrap_err().to_string();
+    let unknown = complaint("connections = 64", "connections = 64\nreceive_offload = \"frames\"");
+    assert!(unknown.contains("`frames` is not known; expected"), "{unknown}");
+    assert!(line.contains("client.receive_offload: overfly over \"kernel\" does not know it"), "{line}");
+}
+
+#[test]
 fn over_memif_the_kernel_has_its_loopback() {
     let text = RIGHT.replacen("repeats = 3", "links = [\"memif\"]\nrepeats = 1", 1);
     let plan = Plan::parse(Path::new("p.toml"), &text).unwrap();

@@ -116,7 +116,11 @@ impl Generator<'_> {
     /// What carries connections of a generator of ours.
     fn link(&self, words: &mut Words) {
         match self.case.generator {
-            Link::Xdp => words.add(["--link", "xdp", "--interface", self.site.client_device()]),
+            Link::Xdp => {
+                words.add(["--link", "xdp", "--interface", self.site.client_device()]);
+                let offload = self.plan.client.receive_offload;
+                words.add(["--receive-offload", offload.word(self.cell.payload_bytes)]);
+            }
             Link::Memif => words.add(["--link", &self.site.memif()]),
             Link::Kernel | Link::Host => words.add(["--link", "kernel"]),
             Link::Memory => {}

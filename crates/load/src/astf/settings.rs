@@ -4,6 +4,8 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use overfly_steer::ReceiveOffload;
+
 use crate::error::Error;
 use crate::link::Link;
 
@@ -39,6 +41,8 @@ pub struct Settings {
     pub link: Option<Link>,
     /// The interface for `xdp`; `None`: the one that the route names.
     pub interface: Option<String>,
+    /// What may arrive over `xdp`.
+    pub receive_offload: ReceiveOffload,
     /// The stack's own address and prefix length, where no kernel gives one.
     pub network: Option<crate::link::Network>,
     /// The next hop for the other side's addresses; `None`: whoever is at the other end of the link.
@@ -76,6 +80,7 @@ impl Default for Settings {
             ends: Ends::Both,
             link: None,
             interface: None,
+            receive_offload: ReceiveOffload::Packets,
             network: None,
             gateway: None,
             multiplier: 1.0,

@@ -85,6 +85,7 @@ fn client(settings: &Settings, plan: &Plan) -> Result<Stacks, Error> {
         servers: &[first],
         url: &plan.name,
         interface: settings.interface.as_deref(),
+        receive_offload: settings.receive_offload,
         threads: settings.threads,
         cpus: &settings.cpus,
         connections: RINGS_FOR,

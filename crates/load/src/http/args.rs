@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
-use crate::arguments::{count, cpus, header, number, per_s, ports, sources, time};
+use crate::arguments::{count, cpus, header, number, per_s, ports, receive_offload, sources, time};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output::OutputArgs;
@@ -119,6 +119,11 @@ pub struct HttpArgs {
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub interface: Option<String>,
+    /// What may arrive over --link xdp: packets (a thread of the kernel's receives on the generator's processors, where --cpus names
+    /// them), or segments (on veth: what a kernel server sends as one frame, in one piece; the server's processor receives)
+    /// [default: packets]
+    #[arg(long, value_name = "WHAT", allow_hyphen_values = true, help_heading = CONNECTIONS)]
+    pub receive_offload: Option<String>,
     /// Connect from each of these addresses in turn: 10.77.1.0/24
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub sources: Option<String>,
@@ -274,6 +279,7 @@ impl HttpArgs {
         settings.link = Link::parse(&self.link)?;
         settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         settings.interface.clone_from(&self.interface);
+        settings.receive_offload = receive_offload(self.receive_offload.as_deref(), Some(&settings.link))?;
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;
         Ok(())
@@ -343,6 +349,7 @@ fn digest(given: &str) -> Result<[u8; 32], Error> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use overfly_steer::ReceiveOffload;
 
     #[derive(Parser)]
     struct Command {
@@ -370,6 +377,21 @@ mod tests {
         let s = settings("http://a --link xdp --interface eth0 --ports 20000-30000").unwrap();
         assert_eq!((s.link, s.interface.as_deref()), (Link::Xdp, Some("eth0")));
         assert_eq!(s.ports, 20_000..=30_000);
+        assert_eq!(s.receive_offload, ReceiveOffload::Packets);
+        let s = settings("http://a --link xdp --receive-offload segments").unwrap();
+        assert_eq!(s.receive_offload, ReceiveOffload::Segments);
+        for (line, named) in [
+            (
+                "--link xdp --receive-offload all http://a",
+                "--receive-offload all: expected packets or segments",
+            ),
+            (
+                "--receive-offload segments http://a",
+                "--receive-offload segments: expected --link xdp with it",
+            ),
+        ] {
+            assert!(settings(line).unwrap_err().to_string().contains(named), "{line}");
+        }
         assert_eq!(settings("-n 5 http://a").unwrap().duration, None);
     }
 

@@ -139,10 +139,12 @@ pub fn run_from(
         }
         Link::Xdp => {
             let servers = servers_of(&routes);
-            let (stacks, attachment) = xdp::open(&xdp::Wanted {
+            // The program stays until the last frame of the last thread is out.
+            let (stacks, _attachment) = xdp::open(&xdp::Wanted {
                 servers: &servers,
                 url: settings.targets[0].url(),
                 interface: settings.interface.as_deref(),
+                receive_offload: settings.receive_offload,
                 threads: settings.threads,
                 cpus: &settings.cpus,
                 connections: settings.connections_of(0),
@@ -152,10 +154,7 @@ pub fn run_from(
                 configure: &|config| config,
             })?;
             let workers = stack_workers(settings, &plan, stacks, seeds.zip(routes).collect())?;
-            let report = start().and_then(|()| drive(settings, workers, progress));
-            // The program stays until the last frame of the last thread is out.
-            drop(attachment);
-            report
+            start().and_then(|()| drive(settings, workers, progress))
         }
     }
 }

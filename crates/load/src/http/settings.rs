@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use overfly_engine::Prefix;
+use overfly_steer::ReceiveOffload;
 
 use super::schedule::Rate;
 use super::script::Workload;
@@ -85,6 +86,8 @@ pub struct Settings {
     pub network: Network,
     /// The interface for `xdp`; `None`: the one that the route to the server names.
     pub interface: Option<String>,
+    /// What may arrive over `xdp`.
+    pub receive_offload: ReceiveOffload,
     /// Thread i runs on processor `cpus[i % cpus.len()]` alone. Empty: wherever.
     pub cpus: Vec<usize>,
     /// Local addresses that connections come from in turn; `None`: the one on the way to the server.
@@ -125,6 +128,7 @@ impl Settings {
             link: Link::Kernel,
             network: Network::default(),
             interface: None,
+            receive_offload: ReceiveOffload::Packets,
             cpus: Vec::new(),
             sources: None,
             ports: 10_000..=32_000,

@@ -32,6 +32,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) url: &'a str,
     /// `None`: the one that the route to the server names.
     pub(crate) interface: Option<&'a str>,
+    pub(crate) receive_offload: ReceiveOffload,
     pub(crate) threads: usize,
     /// Most connections of a thread.
     pub(crate) connections: usize,
@@ -74,8 +75,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         stacks: threads,
         rx_ring,
         rx_frames: 2 * rx_ring * u32::from(threads),
-        // What it asks for and reads is short, and a thread receives for it.
-        receive_offload: ReceiveOffload::Packets,
+        receive_offload: wanted.receive_offload,
         ..Options::default()
     };
     let refused = |error: overfly_steer::Error| match error {

@@ -88,6 +88,7 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
                 servers: &[address],
                 url: &settings.url,
                 interface: settings.interface.as_deref(),
+                receive_offload: settings.receive_offload,
                 threads: settings.threads,
                 cpus: &settings.cpus,
                 connections: settings.most_streams().div_ceil(settings.threads as u64) as usize,

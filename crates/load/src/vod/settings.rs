@@ -4,6 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use overfly_engine::Prefix;
+use overfly_steer::ReceiveOffload;
 
 use super::buffer::Shape;
 use super::ramp::RampSettings;
@@ -41,6 +42,8 @@ pub struct Settings {
     pub network: Network,
     /// The interface for `xdp`; `None`: the one that the route to the server names.
     pub interface: Option<String>,
+    /// What may arrive over `xdp`.
+    pub receive_offload: ReceiveOffload,
     /// Addresses that connections come from, chosen at random; `None`: this host's, or the stack's own.
     pub sources: Option<Prefix>,
     /// The local ports that a user-level stack takes for itself.
@@ -74,6 +77,7 @@ impl Settings {
             link: Link::Kernel,
             network: Network::default(),
             interface: None,
+            receive_offload: ReceiveOffload::Packets,
             sources: None,
             ports: 10_000..=65_000,
             attempts: 10,
