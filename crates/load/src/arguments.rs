@@ -57,23 +57,32 @@ pub(crate) fn ports(given: &str) -> Result<RangeInclusive<u16>, Error> {
         .ok_or_else(|| Error::usage("--ports", given, "LOW-HIGH from 1024-65535, such as 10000-32000"))
 }
 
-/// `--receive-offload`, which only a link over an interface has.
-pub(crate) fn receive_offload(given: Option<&str>, link: Option<&Link>) -> Result<ReceiveOffload, Error> {
-    const OPTION: &str = "--receive-offload";
-    let offload = match given {
-        None => return Ok(ReceiveOffload::Packets),
-        Some("packets") => ReceiveOffload::Packets,
-        Some("segments") => ReceiveOffload::Segments,
-        Some(other) => return Err(Error::usage(OPTION, other, "packets or segments")),
-    };
-    if link != Some(&Link::Xdp) {
-        return Err(Error::usage(
-            OPTION,
-            given.unwrap_or_default(),
-            "--link xdp with it: others have no interface of their own",
-        ));
+/// What a link over an interface has, whatever kind of load it carries.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct ReceiveArgs {
+    /// What may arrive over --link xdp: packets (a thread of the kernel's receives on the generator's processors, where --cpus names
+    /// them), or segments (on veth: what a kernel server sends as one frame, in one piece; the server's processor receives)
+    /// [default: packets]
+    #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
+    pub receive_offload: Option<String>,
+}
+
+impl ReceiveArgs {
+    /// What it asks for, with which other links have nothing to do.
+    pub(crate) fn offload(&self, link: Option<&Link>) -> Result<ReceiveOffload, Error> {
+        const OPTION: &str = "--receive-offload";
+        let Some(given) = self.receive_offload.as_deref() else { return Ok(ReceiveOffload::Packets) };
+        let offload = match given {
+            "packets" => ReceiveOffload::Packets,
+            "segments" => ReceiveOffload::Segments,
+            _ => return Err(Error::usage(OPTION, given, "packets or segments")),
+        };
+        if link != Some(&Link::Xdp) {
+            let expected = "--link xdp with it: others have no interface of their own";
+            return Err(Error::usage(OPTION, given, expected));
+        }
+        Ok(offload)
     }
-    Ok(offload)
 }
 
 /// `10.77.1.0/24` of `--sources`.

@@ -284,8 +284,7 @@ impl Plan {
 
     /// Whether any run has Overfly's own stack in its generator over an interface.
     fn has_own_generator_over_xdp(&self) -> bool {
-        let is_own = matches!(self.client.tool, Tool::Overfly | Tool::Astf | Tool::Vod | Tool::Idle);
-        is_own && self.links.contains(&Link::Xdp)
+        !self.client.tool.is_foreign() && self.links.contains(&Link::Xdp)
     }
 
     /// The null server answers HTTP, and the flows of a profile.

@@ -16,7 +16,7 @@ use super::report::{Counted, Probed, Report, Watched, counted, sum};
 use super::run::{Running, Shared, Stage};
 use super::settings::{Ends, Settings};
 use super::watch::Watch;
-use crate::arguments::{count, cpus, number, ports, receive_offload, time};
+use crate::arguments::{ReceiveArgs, count, cpus, number, ports, time};
 use crate::control::{Control, ControlSocket};
 use crate::error::Error;
 use crate::link::Link;
@@ -50,11 +50,9 @@ pub struct AstfArgs {
     /// The interface for --link xdp [default: the one that the route names]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub interface: Option<String>,
-    /// What may arrive over --link xdp: packets (a thread of the kernel's receives on the generator's processors, where --cpus names
-    /// them), or segments (on veth: what a kernel server sends as one frame, in one piece; the server's processor receives)
-    /// [default: packets]
-    #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
-    pub receive_offload: Option<String>,
+    /// How frames come.
+    #[command(flatten)]
+    pub receive: ReceiveArgs,
     /// The stack's own address with --link memif or tap, and the length of its prefix [default: 10.77.0.2/24, of a server 10.77.0.1/24]
     #[arg(long, value_name = "IP/LENGTH", allow_hyphen_values = true)]
     pub address: Option<String>,
@@ -125,7 +123,7 @@ impl AstfArgs {
         let link = self.link.as_deref().map(Link::parse).transpose()?;
         let settings = Settings {
             ends,
-            receive_offload: receive_offload(self.receive_offload.as_deref(), link.as_ref())?,
+            receive_offload: self.receive.offload(link.as_ref())?,
             link,
             interface: self.interface.clone(),
             network: self.address.as_deref().map(str::parse).transpose()?,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
-use crate::arguments::{count, cpus, header, number, per_s, ports, receive_offload, sources, time};
+use crate::arguments::{ReceiveArgs, count, cpus, header, number, per_s, ports, sources, time};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output::OutputArgs;
@@ -119,11 +119,9 @@ pub struct HttpArgs {
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub interface: Option<String>,
-    /// What may arrive over --link xdp: packets (a thread of the kernel's receives on the generator's processors, where --cpus names
-    /// them), or segments (on veth: what a kernel server sends as one frame, in one piece; the server's processor receives)
-    /// [default: packets]
-    #[arg(long, value_name = "WHAT", allow_hyphen_values = true, help_heading = CONNECTIONS)]
-    pub receive_offload: Option<String>,
+    /// How frames come.
+    #[command(flatten, next_help_heading = CONNECTIONS)]
+    pub receive: ReceiveArgs,
     /// Connect from each of these addresses in turn: 10.77.1.0/24
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true, help_heading = CONNECTIONS)]
     pub sources: Option<String>,
@@ -279,7 +277,7 @@ impl HttpArgs {
         settings.link = Link::parse(&self.link)?;
         settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         settings.interface.clone_from(&self.interface);
-        settings.receive_offload = receive_offload(self.receive_offload.as_deref(), Some(&settings.link))?;
+        settings.receive_offload = self.receive.offload(Some(&settings.link))?;
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;
         Ok(())

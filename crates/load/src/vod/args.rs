@@ -11,7 +11,7 @@ use super::settings::Settings;
 use crate::control::Control;
 use overfly_terminal::redraw;
 
-use crate::arguments::{count, cpus, number, ports, receive_offload, sources, time};
+use crate::arguments::{ReceiveArgs, count, cpus, number, ports, sources, time};
 use crate::error::Error;
 use crate::link::Link;
 use crate::output::{print_report, redraw_fitted};
@@ -95,11 +95,9 @@ pub struct VodArgs {
     /// The interface for --link xdp [default: the one on the route to the server]
     #[arg(long, value_name = "NAME", allow_hyphen_values = true)]
     pub interface: Option<String>,
-    /// What may arrive over --link xdp: packets (a thread of the kernel's receives on the generator's processors, where --cpus names
-    /// them), or segments (on veth: what a kernel server sends as one frame, in one piece; the server's processor receives)
-    /// [default: packets]
-    #[arg(long, value_name = "WHAT", allow_hyphen_values = true)]
-    pub receive_offload: Option<String>,
+    /// How frames come.
+    #[command(flatten)]
+    pub receive: ReceiveArgs,
     /// Addresses that connections come from, such as 10.77.0.0/16, chosen at random [default: one]
     #[arg(long, value_name = "PREFIX", allow_hyphen_values = true)]
     pub sources: Option<String>,
@@ -154,7 +152,7 @@ impl VodArgs {
         settings.link = Link::parse(&self.link)?;
         settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
         settings.interface.clone_from(&self.interface);
-        settings.receive_offload = receive_offload(self.receive_offload.as_deref(), Some(&settings.link))?;
+        settings.receive_offload = self.receive.offload(Some(&settings.link))?;
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;
         settings.attempts = number("--attempts", &self.attempts)?;

@@ -84,7 +84,8 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
             conduct(settings, plan.stack_works(stacks), &wanted, control, stop, progress)
         }
         Link::Xdp => {
-            let (stacks, attachment) = xdp::open(&xdp::Wanted {
+            // The program stays until the last frame of the last thread is out.
+            let (stacks, _attachment) = xdp::open(&xdp::Wanted {
                 servers: &[address],
                 url: &settings.url,
                 interface: settings.interface.as_deref(),
@@ -98,10 +99,7 @@ pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> R
                 configure: &|config| config,
             })?;
             let works = plan.stack_works(stacks);
-            let report = conduct(settings, works, &wanted, control, stop, progress);
-            // The program stays until the last frame of the last thread is out.
-            drop(attachment);
-            report
+            conduct(settings, works, &wanted, control, stop, progress)
         }
     }
 }
