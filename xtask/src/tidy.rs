@@ -34,6 +34,8 @@ enum Rule {
     Duplicates,
     /// A module is where its name says: no `#[path]`.
     PathAttributes,
+    /// The file of a module is `name.rs` beside its folder, not `name/mod.rs`; below `tests` cargo asks for the other.
+    ModuleFiles,
     /// What is included at compile time lies in the crate, which could be packaged.
     Includes,
     /// A name of a time that is a bare number ends in its unit.
@@ -45,11 +47,12 @@ enum Rule {
 }
 
 impl Rule {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::FileLines,
         Self::FunctionLines,
         Self::Duplicates,
         Self::PathAttributes,
+        Self::ModuleFiles,
         Self::Includes,
         Self::Units,
         Self::Marks,
@@ -63,6 +66,7 @@ impl Rule {
             Self::FunctionLines => "function-lines",
             Self::Duplicates => "duplicates",
             Self::PathAttributes => "path-attributes",
+            Self::ModuleFiles => "module-files",
             Self::Includes => "includes",
             Self::Units => "units",
             Self::Marks => "marks",
@@ -161,6 +165,7 @@ impl Tree {
         let mut findings = Vec::new();
         for file in self.rust() {
             rust::judge(self, file, &mut findings);
+            module_file(file, &mut findings);
         }
         for file in &self.files {
             marks(file, &mut findings);
@@ -201,6 +206,19 @@ fn resolve(folder: &str, path: &str) -> Option<String> {
 /// The folder of a file.
 fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
+}
+
+/// One style for the files of modules.
+fn module_file(file: &File, findings: &mut Vec<Finding>) {
+    let Some(module) = file.path.strip_suffix("/mod.rs") else { return };
+    if !file.path.split('/').any(|folder| folder == "tests") {
+        findings.push(Finding {
+            rule: Rule::ModuleFiles,
+            key: file.path.clone(),
+            lines: 0,
+            message: format!("{}: name it {module}.rs", file.path),
+        });
+    }
 }
 
 fn marks(file: &File, findings: &mut Vec<Finding>) {
@@ -330,6 +348,12 @@ mod tests {
         assert_eq!(found(&[("a.py", &bad)], Rule::Marks).len(), 1);
         let word = format!("x{}x = 1\n", MARKS[1]);
         assert_eq!(found(&[("a.py", &word)], Rule::Marks), [""; 0]);
+    }
+
+    #[test]
+    fn the_file_of_a_module_has_its_name() {
+        let files = [("a/src/b/mod.rs", ""), ("a/src/c.rs", ""), ("a/tests/lab/mod.rs", "")];
+        assert_eq!(found(&files, Rule::ModuleFiles), ["a/src/b/mod.rs"]);
     }
 
     #[test]

@@ -40,7 +40,7 @@ struct Diagnosis {
 #[derive(Debug, Serialize)]
 struct Finding {
     name: Cow<'static, str>,
-    state: State,
+    state: Health,
     detail: String,
     /// What to type to change it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ struct Finding {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum State {
+enum Health {
     /// As it should be.
     Good,
     /// Something is slower or cannot be measured, the main job works.
@@ -80,8 +80,8 @@ impl Diagnosis {
     fn of_this_machine() -> Diagnosis {
         let (xdp, memif) = (xdp(), memif());
         let library = library();
-        let carries = [&xdp, &memif].iter().any(|finding| finding.state != State::Missing);
-        let works = carries && library.state != State::Missing;
+        let carries = [&xdp, &memif].iter().any(|finding| finding.state != Health::Missing);
+        let works = carries && library.state != Health::Missing;
         let mut machine = vec![
             library,
             interface(),
@@ -104,9 +104,9 @@ impl Diagnosis {
             text.push('\n');
             for finding in findings {
                 let mark = match finding.state {
-                    State::Good => "yes ",
-                    State::Limited => "-   ",
-                    State::Missing => "NO  ",
+                    Health::Good => "yes ",
+                    Health::Limited => "-   ",
+                    Health::Missing => "NO  ",
                 };
                 text.push_str(&format!("  {mark} {:<14} {}\n", finding.name, finding.detail));
                 if let Some(remedy) = &finding.remedy {
@@ -115,7 +115,7 @@ impl Diagnosis {
             }
         }
         let over_interfaces =
-            self.links.iter().any(|link| link.name == "xdp" && link.state != State::Missing);
+            self.links.iter().any(|link| link.name == "xdp" && link.state != Health::Missing);
         text.push_str(match (self.works, over_interfaces) {
             (true, true) => "`overfly run` works here.\n",
             (true, false) => {
@@ -128,7 +128,7 @@ impl Diagnosis {
 }
 
 impl Finding {
-    fn new(name: impl Into<Cow<'static, str>>, state: State, detail: impl Into<String>) -> Finding {
+    fn new(name: impl Into<Cow<'static, str>>, state: Health, detail: impl Into<String>) -> Finding {
         Finding { name: name.into(), state, detail: detail.into(), remedy: None }
     }
 
@@ -140,7 +140,7 @@ impl Finding {
 
 /// Tries it: an XDP program and AF_XDP sockets on a veth pair in namespaces that are thrown away.
 fn xdp() -> Finding {
-    let missing = |detail: String| Finding::new("xdp", State::Missing, detail);
+    let missing = |detail: String| Finding::new("xdp", Health::Missing, detail);
     if let Err(errno) = rustix::net::socket(AddressFamily::XDP, SocketType::RAW, None) {
         return match errno {
             rustix::io::Errno::AFNOSUPPORT => {
@@ -174,12 +174,12 @@ fn xdp() -> Finding {
     match tried {
         Ok((Ok(true), Ok(()))) => Finding::new(
             "xdp",
-            State::Good,
+            Health::Good,
             "native XDP and AF_XDP, segments leave together, packets of up to 34,802 bytes, tried on a veth pair",
         ),
         Ok((Ok(true), Err(reason))) => Finding::new(
             "xdp",
-            State::Limited,
+            Health::Limited,
             format!(
                 "native XDP and AF_XDP, tried on a veth pair; no packets longer than 1,778 bytes: {reason}"
             ),
@@ -188,7 +188,7 @@ fn xdp() -> Finding {
             let reason = apart.err().unwrap_or_else(|| "no packet socket".to_owned());
             Finding::new(
                 "xdp",
-                State::Limited,
+                Health::Limited,
                 format!(
                     "native XDP and AF_XDP, tried on a veth pair; large answers leave segment by segment: {reason}"
                 ),
@@ -201,7 +201,7 @@ fn xdp() -> Finding {
 
 /// Tries it: a socket for clients, and memory to share with them.
 fn memif() -> Finding {
-    let missing = |detail: String| Finding::new("memif", State::Missing, detail);
+    let missing = |detail: String| Finding::new("memif", Health::Missing, detail);
     let place = format!("@overfly-doctor-{}", std::process::id());
     let place: Address = match place.parse() {
         Ok(place) => place,
@@ -213,7 +213,7 @@ fn memif() -> Finding {
     match memfd_create("overfly-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING) {
         Ok(_) => Finding::new(
             "memif",
-            State::Good,
+            Health::Good,
             "shared memory between programs of this host, without privilege",
         ),
         Err(errno) => missing(format!("no memory to share (memfd_create): {errno}")),
@@ -223,11 +223,11 @@ fn memif() -> Finding {
 /// Whether `--link tap:NAME` may have queues of a device.
 fn tap() -> Finding {
     const DEVICE: &str = "/dev/net/tun";
-    let limited = |detail: String| Finding::new("tap", State::Limited, detail);
+    let limited = |detail: String| Finding::new("tap", Health::Limited, detail);
     match fs::OpenOptions::new().read(true).write(true).open(DEVICE) {
         Ok(_) => Finding::new(
             "tap",
-            State::Good,
+            Health::Good,
             format!(
                 "{DEVICE} opens; a tap device leads to this host's kernel, in a namespace of one's own too (`unshare -Urn`)"
             ),
@@ -256,8 +256,8 @@ fn capabilities_missing() -> Vec<&'static str> {
 
 fn library() -> Finding {
     match crate::run::library() {
-        Ok(path) => Finding::new("liboverfly.so", State::Good, path.display().to_string()),
-        Err(reason) => Finding::new("liboverfly.so", State::Missing, reason).remedy("make build"),
+        Ok(path) => Finding::new("liboverfly.so", Health::Good, path.display().to_string()),
+        Err(reason) => Finding::new("liboverfly.so", Health::Missing, reason).remedy("make build"),
     }
 }
 
@@ -269,9 +269,9 @@ fn interface() -> Finding {
                 .and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
                 .unwrap_or_else(|| "no device driver".to_owned());
             let mtu = fs::read_to_string(format!("/sys/class/net/{name}/mtu")).unwrap_or_default();
-            Finding::new("interface", State::Good, format!("{name} ({driver}, MTU {})", mtu.trim()))
+            Finding::new("interface", Health::Good, format!("{name} ({driver}, MTU {})", mtu.trim()))
         }
-        Err(reason) => Finding::new("interface", State::Limited, reason)
+        Err(reason) => Finding::new("interface", Health::Limited, reason)
             .remedy("overfly lab up && overfly lab exec server -- overfly run -- PROGRAM"),
     }
 }
@@ -279,32 +279,32 @@ fn interface() -> Finding {
 /// What the interface's driver offers XDP, as the kernel says it (docs/drivers.md).
 fn driver() -> Finding {
     let Ok(name) = crate::interface::choose() else {
-        return Finding::new("driver", State::Limited, "no interface was chosen");
+        return Finding::new("driver", Health::Limited, "no interface was chosen");
     };
     match overfly_steer::xdp_features(&name) {
         Ok(Some(features)) => {
             let state = match (features.native && features.redirect, features.zero_copy) {
-                (false, _) => State::Missing,
-                (true, false) => State::Limited,
-                (true, true) => State::Good,
+                (false, _) => Health::Missing,
+                (true, false) => Health::Limited,
+                (true, true) => Health::Good,
             };
             Finding::new("driver", state, format!("{name}: {features}"))
         }
         Ok(None) => Finding::new(
             "driver",
-            State::Limited,
+            Health::Limited,
             "this kernel does not say what drivers offer (Linux 6.3 does)",
         ),
-        Err(error) => Finding::new("driver", State::Limited, error.to_string()),
+        Err(error) => Finding::new("driver", Health::Limited, error.to_string()),
     }
 }
 
 /// Which rules decide whom a stack may serve.
 fn firewall() -> Finding {
     match overfly_steer::firewall_in_force() {
-        Ok(rules) => Finding::new("firewall", State::Good, rules),
+        Ok(rules) => Finding::new("firewall", Health::Good, rules),
         Err(error) => {
-            Finding::new("firewall", State::Limited, error.to_string()).remedy("sudo overfly doctor")
+            Finding::new("firewall", Health::Limited, error.to_string()).remedy("sudo overfly doctor")
         }
     }
 }
@@ -313,14 +313,14 @@ fn firewall() -> Finding {
 fn routing() -> Finding {
     match overfly_steer::routing_rules() {
         Ok(ruled) => routing_of(ruled),
-        Err(error) => Finding::new("routing", State::Limited, error.to_string()),
+        Err(error) => Finding::new("routing", Health::Limited, error.to_string()),
     }
 }
 
 fn routing_of(ruled: [bool; 2]) -> Finding {
     let (families, options) = match ruled {
         [false, false] => {
-            return Finding::new("routing", State::Good, "no rules but the kernel's own");
+            return Finding::new("routing", Health::Good, "no rules but the kernel's own");
         }
         [true, false] => ("IPv4", ""),
         [false, true] => ("IPv6", "-6 "),
@@ -329,17 +329,17 @@ fn routing_of(ruled: [bool; 2]) -> Finding {
     let detail = format!(
         "`ip rule` has rules of yours, or there is a VRF: connections that come over {families} are the kernel's, all of them"
     );
-    Finding::new("routing", State::Limited, detail).remedy(format!("ip {options}rule"))
+    Finding::new("routing", Health::Limited, detail).remedy(format!("ip {options}rule"))
 }
 
 fn cores() -> Finding {
     match overfly_bench::lab::queue_count() {
         1 => Finding::new(
             "cores",
-            State::Limited,
+            Health::Limited,
             "1: a server and a generator share it, so figures mean little",
         ),
-        cores => Finding::new("cores", State::Good, cores.to_string()),
+        cores => Finding::new("cores", Health::Good, cores.to_string()),
     }
 }
 
@@ -349,9 +349,9 @@ fn descriptors() -> Finding {
     let current = limit.current.unwrap_or(u64::MAX);
     let shown = limit.current.map_or_else(|| "no limit".to_owned(), |current| current.to_string());
     if current >= ENOUGH {
-        return Finding::new("open files", State::Good, shown);
+        return Finding::new("open files", Health::Good, shown);
     }
-    Finding::new("open files", State::Limited, format!("{shown}: so many connections at most"))
+    Finding::new("open files", Health::Limited, format!("{shown}: so many connections at most"))
         .remedy(format!("ulimit -n {}", limit.maximum.unwrap_or(1_048_576).min(1_048_576)))
 }
 
@@ -364,14 +364,14 @@ fn locked_memory() -> Finding {
         .find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok())
         .is_some_and(|effective| effective & (1 << CAP_IPC_LOCK) != 0);
     match getrlimit(Resource::Memlock).current {
-        Some(_) if unlimited => Finding::new("locked memory", State::Good, "no limit (CAP_IPC_LOCK)"),
-        None => Finding::new("locked memory", State::Good, "no limit"),
+        Some(_) if unlimited => Finding::new("locked memory", Health::Good, "no limit (CAP_IPC_LOCK)"),
+        None => Finding::new("locked memory", Health::Good, "no limit"),
         Some(bytes) if bytes >= ENOUGH => {
-            Finding::new("locked memory", State::Good, format!("{} MiB", bytes >> 20))
+            Finding::new("locked memory", Health::Good, format!("{} MiB", bytes >> 20))
         }
         Some(bytes) => Finding::new(
             "locked memory",
-            State::Limited,
+            Health::Limited,
             format!("{} KiB: too little for packet buffers", bytes >> 10),
         )
         .remedy("ulimit -l unlimited"),
@@ -390,8 +390,8 @@ const TOOLS: [(&str, &str, &str); 6] = [
 
 fn tool((program, package, purpose): (&'static str, &'static str, &'static str)) -> Finding {
     match crate::program::find(program.as_ref()) {
-        Ok(path) => Finding::new(program, State::Good, path.display().to_string()),
-        Err(_) => Finding::new(program, State::Limited, format!("not installed; {purpose} need it"))
+        Ok(path) => Finding::new(program, Health::Good, path.display().to_string()),
+        Err(_) => Finding::new(program, Health::Limited, format!("not installed; {purpose} need it"))
             .remedy(format!("apt-get install {package}")),
     }
 }
@@ -402,10 +402,14 @@ mod tests {
 
     #[test]
     fn rules_that_choose_routes_are_said_with_their_families() {
-        assert!(routing_of([false; 2]).state == State::Good);
+        assert!(routing_of([false; 2]).state == Health::Good);
         for (ruled, family) in [([true, false], "over IPv4 are"), ([false, true], "over IPv6 are")] {
             let finding = routing_of(ruled);
-            assert!(finding.state == State::Limited && finding.detail.contains(family), "{}", finding.detail);
+            assert!(
+                finding.state == Health::Limited && finding.detail.contains(family),
+                "{}",
+                finding.detail
+            );
         }
     }
 }

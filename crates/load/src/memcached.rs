@@ -20,7 +20,7 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum MemcachedFraming {
     /// The byte that says what follows.
     Kind,
     /// `E`: `END`, or `ERROR`.
@@ -47,9 +47,9 @@ pub(crate) enum State {
 }
 
 /// The state of one connection's current reply.
-pub(crate) type Parser = replies::Parser<State>;
+pub(crate) type Parser = replies::Parser<MemcachedFraming>;
 
-impl Framing for State {
+impl Framing for MemcachedFraming {
     const BEGIN: Self = Self::Kind;
     const AFTER_VALUE: Self = Self::ValueCr;
     const STATUS: u16 = 404;
@@ -66,44 +66,52 @@ impl Framing for State {
     #[inline]
     fn byte(self, byte: u8, reply: &mut Reply) -> Result<Option<Self>, Malformed> {
         Ok(Some(match (self, byte) {
-            (State::Kind, b'V') => State::Word(1),
-            (State::Kind, b'E') => State::EndOrError,
+            (MemcachedFraming::Kind, b'V') => MemcachedFraming::Word(1),
+            (MemcachedFraming::Kind, b'E') => MemcachedFraming::EndOrError,
             // CLIENT_ERROR, SERVER_ERROR.
-            (State::Kind, b'C' | b'S') | (State::EndOrError, b'R') => {
+            (MemcachedFraming::Kind, b'C' | b'S') | (MemcachedFraming::EndOrError, b'R') => {
                 reply.status = 500;
-                State::Error
+                MemcachedFraming::Error
             }
-            (State::EndOrError, b'N') => State::End(2),
-            (State::Word(there), _) if byte == VALUE[usize::from(there)] => {
+            (MemcachedFraming::EndOrError, b'N') => MemcachedFraming::End(2),
+            (MemcachedFraming::Word(there), _) if byte == VALUE[usize::from(there)] => {
                 reply.status = 200;
                 if usize::from(there) + 1 == VALUE.len() {
-                    State::KeyAndFlags(0)
+                    MemcachedFraming::KeyAndFlags(0)
                 } else {
-                    State::Word(there + 1)
+                    MemcachedFraming::Word(there + 1)
                 }
             }
-            (State::Kind | State::EndOrError | State::Word(_), _) => return Err(Malformed::StatusLine),
-            (State::KeyAndFlags(_), b'\r' | b'\n') => return Err(Malformed::ContentLength),
-            (State::KeyAndFlags(0), b' ') => State::KeyAndFlags(1),
-            (State::KeyAndFlags(_), b' ') => State::Length { some: false },
-            (State::KeyAndFlags(ends), _) => State::KeyAndFlags(ends),
-            (State::Length { .. }, b'0'..=b'9') => {
-                reply.digit(byte, VALUE_LIMIT)?;
-                State::Length { some: true }
+            (MemcachedFraming::Kind | MemcachedFraming::EndOrError | MemcachedFraming::Word(_), _) => {
+                return Err(Malformed::StatusLine);
             }
-            (State::Length { some: true }, b'\r') | (State::Unique, b'\r') => State::LengthEnd,
-            (State::Length { some: true }, b' ') | (State::Unique, b'0'..=b'9') => State::Unique,
-            (State::LengthEnd, b'\n') if reply.remaining == 0 => State::ValueCr,
-            (State::LengthEnd, b'\n') => State::Value,
-            (State::ValueCr, b'\r') => State::ValueLf,
-            (State::ValueLf, b'\n') => State::End(0),
-            (State::End(there), _) if byte == END[usize::from(there)] => {
+            (MemcachedFraming::KeyAndFlags(_), b'\r' | b'\n') => return Err(Malformed::ContentLength),
+            (MemcachedFraming::KeyAndFlags(0), b' ') => MemcachedFraming::KeyAndFlags(1),
+            (MemcachedFraming::KeyAndFlags(_), b' ') => MemcachedFraming::Length { some: false },
+            (MemcachedFraming::KeyAndFlags(ends), _) => MemcachedFraming::KeyAndFlags(ends),
+            (MemcachedFraming::Length { .. }, b'0'..=b'9') => {
+                reply.digit(byte, VALUE_LIMIT)?;
+                MemcachedFraming::Length { some: true }
+            }
+            (MemcachedFraming::Length { some: true }, b'\r') | (MemcachedFraming::Unique, b'\r') => {
+                MemcachedFraming::LengthEnd
+            }
+            (MemcachedFraming::Length { some: true }, b' ') | (MemcachedFraming::Unique, b'0'..=b'9') => {
+                MemcachedFraming::Unique
+            }
+            (MemcachedFraming::LengthEnd, b'\n') if reply.remaining == 0 => MemcachedFraming::ValueCr,
+            (MemcachedFraming::LengthEnd, b'\n') => MemcachedFraming::Value,
+            (MemcachedFraming::ValueCr, b'\r') => MemcachedFraming::ValueLf,
+            (MemcachedFraming::ValueLf, b'\n') => MemcachedFraming::End(0),
+            (MemcachedFraming::End(there), _) if byte == END[usize::from(there)] => {
                 if usize::from(there) + 1 == END.len() {
                     return Ok(None);
                 }
-                State::End(there + 1)
+                MemcachedFraming::End(there + 1)
             }
-            (State::ValueCr | State::ValueLf | State::End(_), _) => return Err(Malformed::ChunkEnd),
+            (MemcachedFraming::ValueCr | MemcachedFraming::ValueLf | MemcachedFraming::End(_), _) => {
+                return Err(Malformed::ChunkEnd);
+            }
             _ => return Err(Malformed::ContentLength),
         }))
     }
@@ -114,7 +122,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8], step: usize) -> (Vec<(u16, u64)>, Option<Malformed>) {
-        replies::in_steps::<State>(text, step)
+        replies::in_steps::<MemcachedFraming>(text, step)
     }
 
     #[test]

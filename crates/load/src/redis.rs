@@ -17,7 +17,7 @@ pub(crate) fn get(key: &str) -> Vec<u8> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum RespFraming {
     /// The byte that says what follows.
     Kind,
     /// A line of text, to its end.
@@ -39,9 +39,9 @@ pub(crate) enum State {
 }
 
 /// The state of one connection's current reply.
-pub(crate) type Parser = replies::Parser<State>;
+pub(crate) type Parser = replies::Parser<RespFraming>;
 
-impl Framing for State {
+impl Framing for RespFraming {
     const BEGIN: Self = Self::Kind;
     const AFTER_VALUE: Self = Self::ValueCr;
     const STATUS: u16 = 200;
@@ -58,30 +58,30 @@ impl Framing for State {
     #[inline]
     fn byte(self, byte: u8, reply: &mut Reply) -> Result<Option<Self>, Malformed> {
         Ok(Some(match (self, byte) {
-            (State::Kind, b'$') => State::Length { some: false },
-            (State::Kind, b'+' | b':') => State::Line,
-            (State::Kind, b'-') => {
+            (RespFraming::Kind, b'$') => RespFraming::Length { some: false },
+            (RespFraming::Kind, b'+' | b':') => RespFraming::Line,
+            (RespFraming::Kind, b'-') => {
                 reply.status = 500;
-                State::Line
+                RespFraming::Line
             }
-            (State::Kind, _) => return Err(Malformed::StatusLine),
-            (State::Length { .. }, b'0'..=b'9') => {
+            (RespFraming::Kind, _) => return Err(Malformed::StatusLine),
+            (RespFraming::Length { .. }, b'0'..=b'9') => {
                 reply.digit(byte, VALUE_LIMIT)?;
-                State::Length { some: true }
+                RespFraming::Length { some: true }
             }
-            (State::Length { some: true }, b'\r') => State::LengthEnd,
-            (State::Length { some: false }, b'-') => State::Minus,
-            (State::Minus, b'1') => State::Null,
-            (State::Null, b'\r') => State::NullEnd,
-            (State::LengthEnd, b'\n') if reply.remaining == 0 => State::ValueCr,
-            (State::LengthEnd, b'\n') => State::Value,
-            (State::NullEnd, b'\n') => {
+            (RespFraming::Length { some: true }, b'\r') => RespFraming::LengthEnd,
+            (RespFraming::Length { some: false }, b'-') => RespFraming::Minus,
+            (RespFraming::Minus, b'1') => RespFraming::Null,
+            (RespFraming::Null, b'\r') => RespFraming::NullEnd,
+            (RespFraming::LengthEnd, b'\n') if reply.remaining == 0 => RespFraming::ValueCr,
+            (RespFraming::LengthEnd, b'\n') => RespFraming::Value,
+            (RespFraming::NullEnd, b'\n') => {
                 reply.status = 404;
                 return Ok(None);
             }
-            (State::ValueCr, b'\r') => State::ValueLf,
-            (State::ValueLf, b'\n') => return Ok(None),
-            (State::ValueCr | State::ValueLf, _) => return Err(Malformed::ChunkEnd),
+            (RespFraming::ValueCr, b'\r') => RespFraming::ValueLf,
+            (RespFraming::ValueLf, b'\n') => return Ok(None),
+            (RespFraming::ValueCr | RespFraming::ValueLf, _) => return Err(Malformed::ChunkEnd),
             _ => return Err(Malformed::ContentLength),
         }))
     }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     fn read(text: &[u8], step: usize) -> (Vec<(u16, u64)>, Option<Malformed>) {
-        replies::in_steps::<State>(text, step)
+        replies::in_steps::<RespFraming>(text, step)
     }
 
     #[test]

@@ -198,7 +198,7 @@ fn date_value(head: &[u8]) -> Option<usize> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ResponsePart {
     /// `position` bytes of `HTTP/1.` are there.
     Version,
     Minor,
@@ -265,7 +265,7 @@ pub struct Parser {
     position: u8,
     /// Which of the names or tokens still fit: one bit each.
     candidates: u8,
-    state: State,
+    state: ResponsePart,
     field: Field,
     minor: u8,
     /// The value's token or number is over: only blanks may follow before a comma or the end.
@@ -332,7 +332,7 @@ impl Parser {
             status: 0,
             position: 0,
             candidates: 0,
-            state: State::Version,
+            state: ResponsePart::Version,
             field: Field::Other,
             minor: 0,
             blank_after: false,
@@ -356,7 +356,7 @@ impl Parser {
     #[must_use]
     #[inline]
     pub fn is_fresh(&self) -> bool {
-        self.state == State::Version && self.line_bytes == 0
+        self.state == ResponsePart::Version && self.line_bytes == 0
     }
 
     /// Content bytes of the response under way that have been seen.
@@ -420,7 +420,7 @@ impl Parser {
     /// The stream has ended: the response whose body ends there, if that is what this is.
     #[must_use]
     pub fn finish(&mut self) -> Option<Response> {
-        (self.state == State::UntilClose).then(|| self.complete())
+        (self.state == ResponsePart::UntilClose).then(|| self.complete())
     }
 
     fn feed_slowly(
@@ -459,7 +459,7 @@ impl Parser {
 
     #[inline]
     fn in_head(&self) -> bool {
-        (self.state as u8) < State::Body as u8
+        (self.state as u8) < ResponsePart::Body as u8
     }
 
     #[inline]
@@ -472,10 +472,10 @@ impl Parser {
         match head.framing {
             Framing::Length(length) => {
                 self.remaining = length;
-                self.state = State::Body;
+                self.state = ResponsePart::Body;
             }
-            Framing::Chunked => self.state = State::ChunkSize,
-            Framing::UntilClose => self.state = State::UntilClose,
+            Framing::Chunked => self.state = ResponsePart::ChunkSize,
+            Framing::UntilClose => self.state = ResponsePart::UntilClose,
         }
     }
 
@@ -491,7 +491,8 @@ impl Parser {
     fn head(&mut self, data: &[u8]) -> Result<(usize, Option<Head>), Malformed> {
         let mut at = 0;
         while at < data.len() {
-            if matches!(self.state, State::Reason | State::Value) && self.field == Field::Other {
+            if matches!(self.state, ResponsePart::Reason | ResponsePart::Value) && self.field == Field::Other
+            {
                 // Nothing to learn before the end of the line.
                 let skipped = memchr3(b'\r', b'\n', 0, &data[at..]).unwrap_or(data.len() - at);
                 self.count(skipped)?;
@@ -523,30 +524,30 @@ impl Parser {
     #[inline]
     fn head_byte(&mut self, byte: u8) -> Result<Option<Head>, Malformed> {
         match self.state {
-            State::Version => {
+            ResponsePart::Version => {
                 if byte != VERSION[usize::from(self.position)] {
                     return Err(Malformed::StatusLine);
                 }
                 self.position += 1;
                 if usize::from(self.position) == VERSION.len() {
-                    self.state = State::Minor;
+                    self.state = ResponsePart::Minor;
                 }
             }
-            State::Minor => {
+            ResponsePart::Minor => {
                 if !byte.is_ascii_digit() {
                     return Err(Malformed::StatusLine);
                 }
                 self.minor = byte - b'0';
-                self.state = State::CodeSpace;
+                self.state = ResponsePart::CodeSpace;
             }
-            State::CodeSpace => {
+            ResponsePart::CodeSpace => {
                 if byte != b' ' {
                     return Err(Malformed::StatusLine);
                 }
                 self.position = 0;
-                self.state = State::Code;
+                self.state = ResponsePart::Code;
             }
-            State::Code => {
+            ResponsePart::Code => {
                 if !byte.is_ascii_digit() {
                     return Err(Malformed::StatusCode);
                 }
@@ -556,33 +557,33 @@ impl Parser {
                     if self.status < 100 {
                         return Err(Malformed::StatusCode);
                     }
-                    self.state = State::CodeEnd;
+                    self.state = ResponsePart::CodeEnd;
                 }
             }
-            State::CodeEnd => match byte {
-                b' ' => self.state = State::Reason,
+            ResponsePart::CodeEnd => match byte {
+                b' ' => self.state = ResponsePart::Reason,
                 // The blank before an empty reason is often left out.
-                b'\r' => self.state = State::LineEnd,
-                b'\n' => self.state = State::LineStart,
+                b'\r' => self.state = ResponsePart::LineEnd,
+                b'\n' => self.state = ResponsePart::LineStart,
                 b'0'..=b'9' => return Err(Malformed::StatusCode),
                 _ => return Err(Malformed::StatusLine),
             },
-            State::Reason => match byte {
-                b'\r' => self.state = State::LineEnd,
-                b'\n' => self.state = State::LineStart,
+            ResponsePart::Reason => match byte {
+                b'\r' => self.state = ResponsePart::LineEnd,
+                b'\n' => self.state = ResponsePart::LineStart,
                 0 => return Err(Malformed::StatusLine),
                 _ => {}
             },
-            State::LineEnd => {
+            ResponsePart::LineEnd => {
                 if byte != b'\n' {
                     return Err(Malformed::HeaderValue);
                 }
-                self.state = State::LineStart;
+                self.state = ResponsePart::LineStart;
             }
-            State::LineStart => return self.line_start(byte),
-            State::Name => self.name_byte(byte)?,
-            State::Value => self.value_byte(byte)?,
-            State::HeadEnd => {
+            ResponsePart::LineStart => return self.line_start(byte),
+            ResponsePart::Name => self.name_byte(byte)?,
+            ResponsePart::Value => self.value_byte(byte)?,
+            ResponsePart::HeadEnd => {
                 if byte != b'\n' {
                     return Err(Malformed::HeaderName);
                 }
@@ -599,19 +600,19 @@ impl Parser {
             if !self.field_seen {
                 return Err(Malformed::HeaderName);
             }
-            self.state = State::Value;
+            self.state = ResponsePart::Value;
             self.value_byte(b' ')?;
             return Ok(None);
         }
         self.end_value()?;
         match byte {
-            b'\r' => self.state = State::HeadEnd,
+            b'\r' => self.state = ResponsePart::HeadEnd,
             b'\n' => return Ok(Some(self.conclude())),
             _ => {
                 self.field_seen = true;
                 self.position = 0;
                 self.candidates = (1 << NAMES.len()) - 1;
-                self.state = State::Name;
+                self.state = ResponsePart::Name;
                 self.name_byte(byte)?;
             }
         }
@@ -631,7 +632,7 @@ impl Parser {
             }
             self.begin_element();
             self.remaining = 0;
-            self.state = State::Value;
+            self.state = ResponsePart::Value;
             return Ok(());
         }
         if !TOKEN[usize::from(byte)] {
@@ -657,8 +658,8 @@ impl Parser {
 
     fn value_byte(&mut self, byte: u8) -> Result<(), Malformed> {
         match byte {
-            b'\r' => self.state = State::LineEnd,
-            b'\n' => self.state = State::LineStart,
+            b'\r' => self.state = ResponsePart::LineEnd,
+            b'\n' => self.state = ResponsePart::LineStart,
             0 => return Err(Malformed::HeaderValue),
             b' ' | b'\t' => self.blank_after = self.position > 0,
             _ => match self.field {
@@ -749,7 +750,7 @@ impl Parser {
     /// Reads on in a body.
     fn body(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Response>), Malformed> {
         match self.state {
-            State::Body => {
+            ResponsePart::Body => {
                 let used = (data.len() as u64).min(self.remaining);
                 self.remaining -= used;
                 self.body_bytes += used;
@@ -757,7 +758,7 @@ impl Parser {
                 let response = (self.remaining == 0).then(|| self.complete());
                 Ok((used as usize, response))
             }
-            State::UntilClose => {
+            ResponsePart::UntilClose => {
                 self.body_bytes += data.len() as u64;
                 sink.content(data);
                 Ok((data.len(), None))
@@ -770,14 +771,14 @@ impl Parser {
     fn chunks(&mut self, data: &[u8], sink: &mut impl Sink) -> Result<(usize, Option<Response>), Malformed> {
         let mut at = 0;
         while at < data.len() {
-            if self.state == State::ChunkData {
+            if self.state == ResponsePart::ChunkData {
                 let used = ((data.len() - at) as u64).min(self.remaining);
                 self.remaining -= used;
                 self.body_bytes += used;
                 sink.content(&data[at..at + used as usize]);
                 at += used as usize;
                 if self.remaining == 0 {
-                    self.state = State::ChunkDataCr;
+                    self.state = ResponsePart::ChunkDataCr;
                 }
                 continue;
             }
@@ -797,7 +798,7 @@ impl Parser {
     /// One byte of the framing around chunks. True when the last one is over.
     fn chunk_byte(&mut self, byte: u8) -> Result<bool, Malformed> {
         match self.state {
-            State::ChunkSize => match byte {
+            ResponsePart::ChunkSize => match byte {
                 b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F' => {
                     let digit = match byte {
                         b'0'..=b'9' => byte - b'0',
@@ -810,48 +811,48 @@ impl Parser {
                     self.position = 1;
                 }
                 _ if self.position == 0 => return Err(Malformed::ChunkSize),
-                b' ' | b'\t' => self.state = State::ChunkSizeSpace,
-                b';' => self.state = State::ChunkExtension,
-                b'\r' => self.state = State::ChunkSizeEnd,
+                b' ' | b'\t' => self.state = ResponsePart::ChunkSizeSpace,
+                b';' => self.state = ResponsePart::ChunkExtension,
+                b'\r' => self.state = ResponsePart::ChunkSizeEnd,
                 b'\n' => self.begin_chunk(),
                 _ => return Err(Malformed::ChunkSize),
             },
-            State::ChunkSizeSpace => match byte {
+            ResponsePart::ChunkSizeSpace => match byte {
                 b' ' | b'\t' => {}
-                b';' => self.state = State::ChunkExtension,
-                b'\r' => self.state = State::ChunkSizeEnd,
+                b';' => self.state = ResponsePart::ChunkExtension,
+                b'\r' => self.state = ResponsePart::ChunkSizeEnd,
                 b'\n' => self.begin_chunk(),
                 _ => return Err(Malformed::ChunkSize),
             },
-            State::ChunkExtension => match byte {
-                b'\r' => self.state = State::ChunkSizeEnd,
+            ResponsePart::ChunkExtension => match byte {
+                b'\r' => self.state = ResponsePart::ChunkSizeEnd,
                 b'\n' => self.begin_chunk(),
                 _ => {}
             },
-            State::ChunkSizeEnd => {
+            ResponsePart::ChunkSizeEnd => {
                 if byte != b'\n' {
                     return Err(Malformed::ChunkSize);
                 }
                 self.begin_chunk();
             }
-            State::ChunkDataCr => match byte {
-                b'\r' => self.state = State::ChunkDataLf,
+            ResponsePart::ChunkDataCr => match byte {
+                b'\r' => self.state = ResponsePart::ChunkDataLf,
                 b'\n' => self.begin_size(),
                 _ => return Err(Malformed::ChunkEnd),
             },
-            State::ChunkDataLf => {
+            ResponsePart::ChunkDataLf => {
                 if byte != b'\n' {
                     return Err(Malformed::ChunkEnd);
                 }
                 self.begin_size();
             }
-            State::TrailerStart => match byte {
-                b'\r' => self.state = State::TrailerEnd,
+            ResponsePart::TrailerStart => match byte {
+                b'\r' => self.state = ResponsePart::TrailerEnd,
                 b'\n' => return Ok(true),
-                _ => self.state = State::Trailer,
+                _ => self.state = ResponsePart::Trailer,
             },
-            State::Trailer if byte == b'\n' => self.state = State::TrailerStart,
-            State::TrailerEnd => {
+            ResponsePart::Trailer if byte == b'\n' => self.state = ResponsePart::TrailerStart,
+            ResponsePart::TrailerEnd => {
                 if byte != b'\n' {
                     return Err(Malformed::ChunkEnd);
                 }
@@ -863,7 +864,7 @@ impl Parser {
     }
 
     fn begin_size(&mut self) {
-        self.state = State::ChunkSize;
+        self.state = ResponsePart::ChunkSize;
         self.position = 0;
         self.remaining = 0;
         self.line_bytes = 0;
@@ -871,6 +872,6 @@ impl Parser {
 
     fn begin_chunk(&mut self) {
         self.line_bytes = 0;
-        self.state = if self.remaining == 0 { State::TrailerStart } else { State::ChunkData };
+        self.state = if self.remaining == 0 { ResponsePart::TrailerStart } else { ResponsePart::ChunkData };
     }
 }

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use crate::lock::Guard;
 use crate::process::contexts::of;
 use crate::process::{Process, has_inherited};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::table::{self, Entry};
 
 /// Who does a call.
@@ -88,6 +88,6 @@ fn lock_entry(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
 fn is_connection(process: &Process, id: SocketId) -> bool {
     matches!(
         process.stack.socket(id).state,
-        State::Connecting | State::Connected | State::Ended | State::Lost
+        SocketState::Connecting | SocketState::Connected | SocketState::Ended | SocketState::Lost
     )
 }

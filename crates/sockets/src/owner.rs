@@ -11,7 +11,7 @@ use overfly_wire::{Promised, Promises};
 use rustix::io::Errno;
 
 use crate::interest::{NONE, bits};
-use crate::socket::{Side, SocketId, State};
+use crate::socket::{Side, SocketId, SocketState};
 use crate::socket_table::{AfterCallback, SocketTable};
 
 /// Payload of fewer bytes is copied into its frame: that costs no more than two more pieces of it.
@@ -99,7 +99,7 @@ impl EngineOwner<'_> {
         self.sockets.unbind_flow(self.side, flow);
         let socket = self.sockets.at_mut(id);
         socket.flow = None;
-        socket.state = State::Ended;
+        socket.state = SocketState::Ended;
         let (side, local, remote) = (self.side, socket.local, socket.remote);
         let after = (!socket.passive).then_some(AfterCallback::Disconnected {
             side,
@@ -141,7 +141,7 @@ impl Owner for EngineOwner<'_> {
             Event::Incoming { .. } => {}
             Event::Connected => {
                 let socket = self.sockets.at_mut(id);
-                socket.state = State::Connected;
+                socket.state = SocketState::Connected;
                 self.sockets.wake(id, bits::OUT | bits::WRNORM);
             }
             Event::Acknowledged { offset } => self.acknowledged(id, offset),

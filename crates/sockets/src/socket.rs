@@ -59,7 +59,7 @@ pub(crate) fn presented(address: SocketAddr, v6: bool, interface: u32) -> Socket
 
 /// Where a socket stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum State {
+pub(crate) enum SocketState {
     /// Nobody's: waits in the list of free sockets.
     Free,
     /// Neither listening nor connected; lives in the kernel until it is known where it goes.
@@ -222,7 +222,7 @@ pub(crate) struct Later {
 
 /// One socket.
 pub(crate) struct Socket {
-    pub(crate) state: State,
+    pub(crate) state: SocketState,
     /// The program holds this many descriptors of it. Zero while it waits to be accepted, and after close().
     pub(crate) references: u32,
     /// Calls that wait and keep it, though its last descriptor be closed.
@@ -320,7 +320,7 @@ pub(crate) struct Socket {
 impl Socket {
     pub(crate) const fn new() -> Self {
         Self {
-            state: State::Free,
+            state: SocketState::Free,
             references: 0,
             holders: 0,
             generation: 0,
@@ -464,7 +464,7 @@ impl Socket {
 
     /// Established, and to be accepted from `listener`.
     pub(crate) fn waits_for(&mut self, listener: SocketId) {
-        self.state = State::Connected;
+        self.state = SocketState::Connected;
         self.passive = true;
         self.queued = true;
         self.listener = listener;

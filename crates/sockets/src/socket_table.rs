@@ -8,7 +8,7 @@ use overfly_engine::{FlowId, Instant, ListenerId};
 
 use crate::bound;
 use crate::interest::{Interests, NONE, SetId, bits};
-use crate::socket::{INDEX_BITS, Side, Socket, SocketId, State};
+use crate::socket::{INDEX_BITS, Side, Socket, SocketId, SocketState};
 use crate::stack::{DatagramTable, Datagrams};
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
@@ -392,17 +392,17 @@ fn level(socket: &Socket) -> u32 {
 fn level_with(socket: &Socket, kernel: bool) -> u32 {
     let mut events = 0;
     match socket.state {
-        State::Free | State::Candidate => return 0,
-        State::Listening => {
+        SocketState::Free | SocketState::Candidate => return 0,
+        SocketState::Listening => {
             let ready = socket
                 .listening
                 .as_ref()
                 .is_some_and(|listening| listening.has_connections() || kernel && listening.kernel_ready);
             return if ready { bits::IN | bits::RDNORM } else { 0 };
         }
-        State::Datagram => events |= datagram_level(socket, kernel),
-        State::Connecting => {}
-        State::Connected => {
+        SocketState::Datagram => events |= datagram_level(socket, kernel),
+        SocketState::Connecting => {}
+        SocketState::Connected => {
             if socket.receive.len() >= socket.low_water() {
                 events |= bits::IN | bits::RDNORM;
             }
@@ -416,13 +416,13 @@ fn level_with(socket: &Socket, kernel: bool) -> u32 {
                 events |= bits::HUP;
             }
         }
-        State::Ended if socket.disconnected => {
+        SocketState::Ended if socket.disconnected => {
             events |= bits::OUT | bits::HUP | bits::WRNORM;
             if socket.read_shut {
                 events |= bits::IN | bits::RDHUP | bits::RDNORM;
             }
         }
-        State::Ended | State::Lost => {
+        SocketState::Ended | SocketState::Lost => {
             events |= bits::IN | bits::OUT | bits::HUP | bits::RDHUP | bits::RDNORM | bits::WRNORM;
         }
     }

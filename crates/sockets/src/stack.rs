@@ -27,7 +27,7 @@ use overfly_wire::MacAddr;
 pub(crate) use self::datagram::{DatagramTable, Datagrams};
 pub(crate) use self::datagram::{Read, Trouble};
 use crate::interest::bits;
-use crate::socket::{Listening, Side, Socket, SocketId, State};
+use crate::socket::{Listening, Side, Socket, SocketId, SocketState};
 use crate::socket_table::SocketTable;
 
 /// The next hop where the engine is to ask for it itself.
@@ -163,32 +163,32 @@ impl<T: Link> Stack<T> {
             // The threads that hold any are the parent's.
             socket.holders = 0;
             match socket.state {
-                State::Listening => {
+                SocketState::Listening => {
                     if let Some(listening) = &mut socket.listening {
                         let Listening { backlog, defer, forced_nonblocking, .. } = **listening;
                         **listening =
                             Listening { backlog, defer, forced_nonblocking, ..Listening::default() };
                     }
                 }
-                State::Datagram => {
+                SocketState::Datagram => {
                     socket.receive.recycle();
                     if let Some(part) = &mut socket.datagrams {
                         part.forget_all_but_settings();
                     }
                 }
-                State::Connecting | State::Connected | State::Ended => {
+                SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
                     socket.flow = None;
                     if socket.is_orphan() || socket.queued {
                         self.sockets.release(id);
                     } else if over.contains(&id) {
-                        socket.state = State::Ended;
+                        socket.state = SocketState::Ended;
                         socket.shared = true;
                     } else {
-                        socket.state = State::Lost;
+                        socket.state = SocketState::Lost;
                         socket.ancestor = ancestor;
                     }
                 }
-                State::Free | State::Candidate | State::Lost => {}
+                SocketState::Free | SocketState::Candidate | SocketState::Lost => {}
             }
         }
         self.sockets.forget_flows();
@@ -199,7 +199,7 @@ impl<T: Link> Stack<T> {
     pub fn open(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
         let id = self.sockets.open()?;
         let socket = self.sockets.at_mut(id);
-        socket.state = State::Candidate;
+        socket.state = SocketState::Candidate;
         socket.references = 1;
         socket.descriptor = descriptor;
         socket.v6 = v6;

@@ -42,7 +42,7 @@ pub struct Down {
 }
 
 #[derive(PartialEq, Eq, Clone, Copy)]
-enum State {
+enum Existence {
     Absent,
     Ours,
     NotOurs,
@@ -64,7 +64,7 @@ impl NamedLab {
         require_root("`overfly lab up`, which makes network namespaces,")?;
         let _guard = self.guard()?;
         let states = self.states()?;
-        if states.iter().all(|&(_, state)| state == State::Ours) {
+        if states.iter().all(|&(_, state)| state == Existence::Ours) {
             return Ok(Up::AlreadyThere);
         }
         self.remove(&states)?;
@@ -143,7 +143,7 @@ impl NamedLab {
         }
     }
 
-    fn states(&self) -> Result<Vec<(String, State)>, Error> {
+    fn states(&self) -> Result<Vec<(String, Existence)>, Error> {
         let states: Vec<_> = self
             .names()
             .into_iter()
@@ -151,23 +151,23 @@ impl NamedLab {
                 let marked =
                     fs::read_to_string(self.marker(&name)).ok().and_then(|text| text.trim().parse().ok());
                 let state = match inode(Path::new(NAMES).join(&name)) {
-                    Err(_) => State::Absent,
-                    Ok(actual) if Some(actual) == marked => State::Ours,
-                    Ok(_) => State::NotOurs,
+                    Err(_) => Existence::Absent,
+                    Ok(actual) if Some(actual) == marked => Existence::Ours,
+                    Ok(_) => Existence::NotOurs,
                 };
                 (name, state)
             })
             .collect();
-        match states.iter().find(|(_, state)| *state == State::NotOurs) {
+        match states.iter().find(|(_, state)| *state == Existence::NotOurs) {
             Some((name, _)) => Err(Error::NotOurs(name.clone())),
             None => Ok(states),
         }
     }
 
-    fn remove(&self, states: &[(String, State)]) -> Result<Down, Error> {
+    fn remove(&self, states: &[(String, Existence)]) -> Result<Down, Error> {
         let mut down = Down { removed: Vec::new(), left_running: Vec::new() };
         for (name, state) in states {
-            if *state == State::Ours {
+            if *state == Existence::Ours {
                 let file = Path::new(NAMES).join(name);
                 let inode = inode(&file).map_err(Error::kernel(format!("look at {}", file.display())))?;
                 for process in processes() {

@@ -21,17 +21,17 @@ const LEASHES: usize = 64;
 /// A program's place at the broker of its interface, whichever that is by now.
 pub(super) struct Place {
     interface: String,
-    state: Mutex<State>,
+    state: Mutex<Membership>,
 }
 
-struct State {
+struct Membership {
     lease: Arc<Lease>,
     leaving: bool,
 }
 
 impl Place {
     pub(super) fn new(interface: &str, lease: Lease) -> Place {
-        let state = State { lease: Arc::new(lease), leaving: false };
+        let state = Membership { lease: Arc::new(lease), leaving: false };
         Place { interface: interface.to_owned(), state: Mutex::new(state) }
     }
 
@@ -39,7 +39,7 @@ impl Place {
         &self.interface
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Membership> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use overfly_broker::observer;
 
-use super::{Finding, State, capabilities_missing};
+use super::{Finding, Health, capabilities_missing};
 use crate::interface;
 
 /// Every interface with an address, in the order of names.
@@ -29,8 +29,8 @@ fn finding(name: String) -> Finding {
     // Whether sockets take such packets shows only to those who may make some.
     let arrive = capabilities_missing().is_empty().then(|| overfly_steer::long_packets_of(&name));
     let state = match (&leave, &arrive) {
-        (Ok(()), Some(Ok(_))) => State::Good,
-        _ => State::Limited,
+        (Ok(()), Some(Ok(_))) => Health::Good,
+        _ => Health::Limited,
     };
     let leave = match leave {
         Ok(()) => "segments can leave together".to_owned(),
@@ -50,7 +50,7 @@ fn finding(name: String) -> Finding {
     match overfly_steer::bridge_that_answers(&name) {
         Ok(Some(bridge)) => {
             let detail = format!("{}; {detail}", interface::answered_by(&name, &bridge));
-            Finding::new(name, State::Limited, detail).remedy(interface::silence(&bridge))
+            Finding::new(name, Health::Limited, detail).remedy(interface::silence(&bridge))
         }
         _ => Finding::new(name, state, detail),
     }

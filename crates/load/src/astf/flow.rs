@@ -35,7 +35,7 @@ impl Key {
 
 /// Where a flow is in its life, and what its program waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum FlowState {
     /// There is none.
     Free,
     /// Its SYN was sent.
@@ -60,11 +60,11 @@ pub(crate) enum State {
     Closing,
 }
 
-impl State {
+impl FlowState {
     /// Its program has begun and not ended.
     #[inline]
     pub(crate) fn has_program(self) -> bool {
-        !matches!(self, State::Free | State::Opening | State::Undecided | State::Closing)
+        !matches!(self, FlowState::Free | FlowState::Opening | FlowState::Undecided | FlowState::Closing)
     }
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Flow {
     /// Counts the flows that were in this place.
     pub(crate) generation: u32,
     pub(crate) template: u16,
-    pub(crate) state: State,
+    pub(crate) state: FlowState,
     flags: u8,
 }
 
@@ -136,13 +136,13 @@ impl Flow {
         mark_us: 0,
         generation: 0,
         template: NO_TEMPLATE,
-        state: State::Free,
+        state: FlowState::Free,
         flags: 0,
     };
 
     /// A new flow in this place.
     #[inline]
-    pub(crate) fn begin(&mut self, template: u16, state: State, now_us: u64) {
+    pub(crate) fn begin(&mut self, template: u16, state: FlowState, now_us: u64) {
         *self = Flow {
             begun_us: now_us,
             template,
@@ -155,7 +155,7 @@ impl Flow {
     /// The place is free. The template stays, since the engine may still send and receive for it.
     #[inline]
     pub(crate) fn end(&mut self) {
-        self.state = State::Free;
+        self.state = FlowState::Free;
         self.extra = None;
         self.flags &= NOTED;
     }
@@ -267,17 +267,20 @@ mod tests {
     #[test]
     fn a_place_knows_its_flows_apart() {
         let mut flow = Flow::FREE;
-        flow.begin(3, State::Opening, 10);
+        flow.begin(3, FlowState::Opening, 10);
         let first = flow.generation;
         flow.set_peer_closed();
         flow.extra_mut(5).variables[2] = 9;
         assert!(flow.note() && !flow.note());
         flow.end();
         assert!(
-            flow.state == State::Free && flow.template == 3 && !flow.peer_closed() && flow.extra.is_none()
+            flow.state == FlowState::Free
+                && flow.template == 3
+                && !flow.peer_closed()
+                && flow.extra.is_none()
         );
         assert!(!flow.note(), "it still stands in the list");
-        flow.begin(4, State::Running, 20);
+        flow.begin(4, FlowState::Running, 20);
         assert_ne!(flow.generation, first);
     }
 }

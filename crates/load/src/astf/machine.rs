@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use overfly_engine::{Error, FlowId, Instant, SendError, UdpId};
 
 use super::counter::Counter;
-use super::flow::{Key, NO_BUFFER, Parent, State};
+use super::flow::{FlowState, Key, NO_BUFFER, Parent};
 use super::form::{Command, Comparison, Transport, UserCounter};
 use super::opener::Opener;
 use super::plan::{NO_TEMPLATE, Plan, Role, Tuning};
@@ -95,8 +95,8 @@ impl<W: Wire> Machine<'_, W> {
         }
         if idle {
             state.set_idle_due();
-        } else if state.state == State::Time {
-            state.state = State::Running;
+        } else if state.state == FlowState::Time {
+            state.state = FlowState::Running;
         }
         self.side.note(key);
     }
@@ -116,31 +116,31 @@ impl<W: Wire> Machine<'_, W> {
         }
         let flow = self.side.flow_mut(key);
         match flow.state {
-            State::Undecided if flow.step == NOBODY => {
-                flow.state = State::Closing;
+            FlowState::Undecided if flow.step == NOBODY => {
+                flow.state = FlowState::Closing;
                 self.stack.engine.abort(FlowId::at(key.index()));
             }
-            State::Undecided if flow.peer_closed() => {
-                flow.state = State::Closing;
+            FlowState::Undecided if flow.peer_closed() => {
+                flow.state = FlowState::Closing;
                 self.stack.engine.close(FlowId::at(key.index()));
             }
-            State::Running => self.run(key),
-            State::Receive if flow.balance >= 0 => {
+            FlowState::Running => self.run(key),
+            FlowState::Receive if flow.balance >= 0 => {
                 let template = flow.template;
                 let step = flow.step as usize;
-                flow.state = State::Running;
+                flow.state = FlowState::Running;
                 flow.step += 1;
                 if let Some((needed, false)) = awaited(self.plan.program(template, self.side.role)[step]) {
                     self.side.flow_mut(key).balance += needed;
                 }
                 self.run(key);
             }
-            State::Receive if flow.peer_closed() => {
+            FlowState::Receive if flow.peer_closed() => {
                 let template = flow.template;
                 self.side.count(template, Counter::program_cut_short, 1);
                 self.close(key);
             }
-            State::PeerClose if flow.peer_closed() => self.close(key),
+            FlowState::PeerClose if flow.peer_closed() => self.close(key),
             _ => {}
         }
     }
@@ -230,7 +230,7 @@ impl<W: Wire> Machine<'_, W> {
                     return Next::Stop;
                 } else {
                     flow.balance -= needed;
-                    flow.state = State::Receive;
+                    flow.state = FlowState::Receive;
                     return Next::Stop;
                 }
             }
@@ -261,7 +261,7 @@ impl<W: Wire> Machine<'_, W> {
                 if flow.peer_closed() {
                     self.close(key);
                 } else {
-                    flow.state = State::PeerClose;
+                    flow.state = FlowState::PeerClose;
                 }
                 return Next::Stop;
             }
@@ -342,7 +342,7 @@ impl<W: Wire> Machine<'_, W> {
         let at_us = self.side.now_us + u64::from(us);
         let flow = self.side.flow_mut(key);
         flow.step += 1;
-        flow.state = State::Time;
+        flow.state = FlowState::Time;
         let generation = flow.generation;
         self.side.wheel.insert(at_us, key.0, generation);
         Next::Stop
@@ -362,7 +362,7 @@ impl<W: Wire> Machine<'_, W> {
             let queued = self.stack.engine.unacknowledged(id);
             let most = self.plan.templates[usize::from(template)].tuning(role).queue;
             if queued > 0 && queued + u64::from(bytes) > u64::from(most) {
-                flow.state = State::Room;
+                flow.state = FlowState::Room;
                 return Next::Stop;
             }
             if queued > 0 {
@@ -379,7 +379,7 @@ impl<W: Wire> Machine<'_, W> {
         flow.buffer = buffer;
         flow.step += 1;
         let next = if flow.blocks() {
-            flow.state = State::Sent;
+            flow.state = FlowState::Sent;
             Next::Stop
         } else {
             Next::On
@@ -432,7 +432,7 @@ impl<W: Wire> Machine<'_, W> {
     fn close(&mut self, key: Key) {
         self.ended(key);
         if key.is_stream() {
-            self.side.streams[key.index()].state = State::Closing;
+            self.side.streams[key.index()].state = FlowState::Closing;
             self.stack.engine.close(FlowId::at(key.index()));
         } else {
             self.end_datagrams(key);
@@ -443,7 +443,7 @@ impl<W: Wire> Machine<'_, W> {
     pub(crate) fn reset(&mut self, key: Key) {
         self.ended(key);
         if key.is_stream() {
-            self.side.streams[key.index()].state = State::Closing;
+            self.side.streams[key.index()].state = FlowState::Closing;
             self.stack.engine.abort(FlowId::at(key.index()));
         } else {
             self.end_datagrams(key);
@@ -500,11 +500,11 @@ impl<W: Wire> Machine<'_, W> {
             let socket = self.side.sockets_at(key);
             self.stack.engine.udp_ends(socket).0.ip()
         };
-        self.side.flow_mut(key).state = State::Nested;
+        self.side.flow_mut(key).state = FlowState::Nested;
         if self.open(template, Some((from, parent))) {
             return Next::Stop;
         }
-        self.side.flow_mut(key).state = State::Running;
+        self.side.flow_mut(key).state = FlowState::Running;
         Next::On
     }
 
@@ -550,9 +550,9 @@ impl<W: Wire> Machine<'_, W> {
         let now_us = self.side.now_us;
         let flow = self.side.place(key);
         if key.is_stream() {
-            flow.begin(template, State::Opening, now_us);
+            flow.begin(template, FlowState::Opening, now_us);
         } else {
-            flow.begin(template, State::Running, now_us);
+            flow.begin(template, FlowState::Running, now_us);
         }
         if parent.is_some() {
             flow.extra_mut(now_us as i64 * 1000).parent = parent;
@@ -599,7 +599,7 @@ impl<W: Wire> Machine<'_, W> {
                 Ok(socket) => {
                     let key = Key::datagram(socket.index());
                     let now_us = self.side.now_us;
-                    self.side.place(key).begin(template, State::Running, now_us);
+                    self.side.place(key).begin(template, FlowState::Running, now_us);
                     self.side.entered(template);
                     self.side.count(template, Counter::flows_total, 1);
                     self.side.count(template, Counter::udps_accepts, 1);
@@ -624,14 +624,14 @@ impl<W: Wire> Machine<'_, W> {
     pub(crate) fn reset_all(&mut self) {
         for index in 0..self.side.streams.len() {
             let flow = &self.side.streams[index];
-            if !matches!(flow.state, State::Free) {
+            if !matches!(flow.state, FlowState::Free) {
                 let template = flow.template;
                 self.side.count(template, Counter::tcps_testdrops, 1);
                 self.reset(Key::stream(index));
             }
         }
         for index in 0..self.side.datagrams.len() {
-            if self.side.datagrams[index].state != State::Free {
+            if self.side.datagrams[index].state != FlowState::Free {
                 self.reset(Key::datagram(index));
             }
         }

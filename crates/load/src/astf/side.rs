@@ -8,7 +8,7 @@ use overfly_wire::checksum::Sum;
 
 use super::buffer::Buffer;
 use super::counter::{Counter, Tally};
-use super::flow::{Flow, Key, NO_BUFFER, State};
+use super::flow::{Flow, FlowState, Key, NO_BUFFER};
 use super::latency::Latency;
 use super::path::Note;
 use super::plan::{Match, NO_TEMPLATE, Plan, Port, Role};
@@ -146,7 +146,7 @@ impl Side {
     pub(crate) fn left(&mut self, key: Key) {
         let stream = key.is_stream();
         let flow = self.flow_mut(key);
-        if flow.state == State::Free {
+        if flow.state == FlowState::Free {
             return;
         }
         let (template, established) = (flow.template, flow.is_established());
@@ -166,8 +166,8 @@ impl Side {
             && let Some(parent) = extra.parent
         {
             let flow = self.flow_mut(parent.key);
-            if flow.generation == parent.generation && flow.state == State::Nested {
-                flow.state = State::Running;
+            if flow.generation == parent.generation && flow.state == FlowState::Nested {
+                flow.state = FlowState::Running;
                 if extra.next_template.is_some() {
                     flow.extra_mut(0).next_template = extra.next_template;
                 }
@@ -188,9 +188,9 @@ impl Side {
         let flow = self.place(key);
         let answers = flow.mark_us;
         match only {
-            Some(template) => flow.begin(template, State::Running, now_us),
+            Some(template) => flow.begin(template, FlowState::Running, now_us),
             None => {
-                flow.begin(NO_TEMPLATE, State::Undecided, now_us);
+                flow.begin(NO_TEMPLATE, FlowState::Undecided, now_us);
                 flow.step = port.into();
             }
         }
@@ -230,7 +230,7 @@ impl Side {
                 let begun_ns = self.now_us as i64 * 1000;
                 let flow = self.flow_mut(key);
                 flow.template = template;
-                flow.state = State::Running;
+                flow.state = FlowState::Running;
                 flow.step = 0;
                 if let Some(extra) = &mut flow.extra {
                     extra.timers = [begun_ns; 5];
@@ -264,12 +264,12 @@ impl Side {
             }
         }
         let goes_on = match flow.state {
-            State::Sent => reached(end(flow.sent_from, flow.buffer)),
-            State::Room => true,
+            FlowState::Sent => reached(end(flow.sent_from, flow.buffer)),
+            FlowState::Room => true,
             _ => false,
         };
         if goes_on {
-            flow.state = State::Running;
+            flow.state = FlowState::Running;
             self.note(key);
         }
     }
@@ -289,7 +289,7 @@ impl Side {
         let now_us = self.now_us as u32;
         let flow = self.flow_mut(key);
         flow.balance += amount;
-        let satisfied = flow.state == State::Receive && flow.balance >= 0;
+        let satisfied = flow.state == FlowState::Receive && flow.balance >= 0;
         if flow.awaits_first_byte() {
             flow.set_awaits_first_byte(false);
             let (us, template) = (now_us.wrapping_sub(flow.mark_us), flow.template);
@@ -356,7 +356,7 @@ impl Owner for Side {
                 let now_us = self.now_us;
                 let flow = &mut self.streams[key.index()];
                 flow.set_established();
-                flow.state = State::Running;
+                flow.state = FlowState::Running;
                 let (template, took_us) = (flow.template, now_us - flow.begun_us);
                 let tally = self.tally(template);
                 tally.established += 1;
@@ -368,7 +368,7 @@ impl Owner for Side {
             Event::RemoteClosed => {
                 let flow = &mut self.streams[key.index()];
                 flow.set_peer_closed();
-                if matches!(flow.state, State::Receive | State::PeerClose | State::Undecided) {
+                if matches!(flow.state, FlowState::Receive | FlowState::PeerClose | FlowState::Undecided) {
                     self.note(key);
                 }
             }
@@ -381,7 +381,7 @@ impl Owner for Side {
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
         let key = Key::stream(flow.index());
         let flow = &self.streams[key.index()];
-        if flow.state == State::Undecided
+        if flow.state == FlowState::Undecided
             && flow.step != NOBODY
             && let Some(local) = flow.extra.as_ref().and_then(|extra| extra.local)
         {
@@ -519,7 +519,8 @@ impl Side {
     /// A datagram of so many bytes has come for a flow.
     pub(crate) fn took(&mut self, key: Key, bytes: u32) {
         let now_ms = (self.now_us / 1000) as u32;
-        let Some(flow) = self.datagrams.get_mut(key.index()).filter(|flow| flow.state != State::Free) else {
+        let Some(flow) = self.datagrams.get_mut(key.index()).filter(|flow| flow.state != FlowState::Free)
+        else {
             return;
         };
         flow.sent_from = now_ms;
@@ -533,5 +534,5 @@ impl Side {
 
 #[inline(always)]
 fn state_is_undecided(streams: &[Flow], flow: FlowId) -> bool {
-    streams[flow.index()].state == State::Undecided
+    streams[flow.index()].state == FlowState::Undecided
 }

@@ -148,7 +148,7 @@ impl Matcher {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum RequestPart {
     /// Before a request; empty lines are skipped (RFC 9112 section 2.2).
     Start,
     Method,
@@ -215,7 +215,7 @@ pub(crate) struct Parser {
     length: u64,
     /// Bytes of the head, of the chunk-size line, or of the trailers.
     line_bytes: u32,
-    state: State,
+    state: RequestPart,
     field: u8,
     matcher: Matcher,
     facts: Facts,
@@ -236,7 +236,7 @@ impl Parser {
             size: 0,
             length: 0,
             line_bytes: 0,
-            state: State::Start,
+            state: RequestPart::Start,
             field: OTHER,
             matcher: Matcher::NEW,
             facts: Facts {
@@ -257,13 +257,13 @@ impl Parser {
     /// Between two requests.
     #[must_use]
     pub(crate) fn is_idle(&self) -> bool {
-        self.state == State::Start
+        self.state == RequestPart::Start
     }
 
     /// In a request's head: what a body brings counts as progress, what a head brings does not.
     #[must_use]
     pub(crate) fn is_in_head(&self) -> bool {
-        !matches!(self.state, State::Start | State::Body | State::Chunk)
+        !matches!(self.state, RequestPart::Start | RequestPart::Body | RequestPart::Chunk)
     }
 
     /// Takes bytes up to the next thing that is to be known. Returns how many; all of them if nothing came up.
@@ -275,28 +275,28 @@ impl Parser {
         data: &[u8],
         cache: &mut HeadCache,
     ) -> (usize, Result<Option<Parsed>, Malformed>) {
-        if self.state == State::Start
+        if self.state == RequestPart::Start
             && let Some((request, length)) = cache.lookup(data)
         {
             return (length, Ok(Some(Parsed::Request(request))));
         }
-        let whole = self.state == State::Start;
+        let whole = self.state == RequestPart::Start;
         let mut at = 0;
         while at < data.len() {
             let rest = &data[at..];
             match self.state {
-                State::Body | State::Chunk => {
+                RequestPart::Body | RequestPart::Chunk => {
                     let taken = self.number.min(rest.len() as u64);
                     self.number -= taken;
                     at += taken as usize;
-                    if self.number == 0 && self.state == State::Body {
+                    if self.number == 0 && self.state == RequestPart::Body {
                         return (at, Ok(Some(Parsed::Request(self.finish()))));
                     } else if self.number == 0 {
-                        self.state = State::ChunkEnd;
+                        self.state = RequestPart::ChunkEnd;
                     }
                     continue;
                 }
-                State::Value if self.field == OTHER => {
+                RequestPart::Value if self.field == OTHER => {
                     let skipped = memchr3(b'\r', b'\n', 0, rest).unwrap_or(rest.len());
                     self.line_bytes += skipped as u32;
                     if self.line_bytes > HEAD_LIMIT {
@@ -327,7 +327,7 @@ impl Parser {
 
     /// The request is complete: the next may begin.
     fn finish(&mut self) -> Request {
-        self.state = State::Start;
+        self.state = RequestPart::Start;
         let facts = self.facts;
         Request {
             size: facts.sized.then_some(self.size),
@@ -339,45 +339,49 @@ impl Parser {
 
     fn step(&mut self, byte: u8) -> Result<Option<Parsed>, Malformed> {
         self.line_bytes += 1;
-        let in_chunk_line =
-            matches!(self.state, State::ChunkSizeStart | State::ChunkSize | State::ChunkExtension);
+        let in_chunk_line = matches!(
+            self.state,
+            RequestPart::ChunkSizeStart | RequestPart::ChunkSize | RequestPart::ChunkExtension
+        );
         if self.line_bytes > if in_chunk_line { CHUNK_LINE_LIMIT } else { HEAD_LIMIT } {
             return Err(Malformed::TooLong);
         }
         match self.state {
-            State::Start => {
+            RequestPart::Start => {
                 self.line_bytes = 0;
                 if !matches!(byte, b'\r' | b'\n') {
-                    *self = Parser { state: State::Method, ..Parser::new() };
+                    *self = Parser { state: RequestPart::Method, ..Parser::new() };
                     return self.method(byte);
                 }
             }
-            State::Method => return self.method(byte),
-            State::TargetStart
-            | State::Authority
-            | State::Size
-            | State::SizeEnd
-            | State::Path
-            | State::Version => return self.request_line(byte),
-            State::LineEnd => match byte {
+            RequestPart::Method => return self.method(byte),
+            RequestPart::TargetStart
+            | RequestPart::Authority
+            | RequestPart::Size
+            | RequestPart::SizeEnd
+            | RequestPart::Path
+            | RequestPart::Version => return self.request_line(byte),
+            RequestPart::LineEnd => match byte {
                 b'\r' => {}
-                b'\n' => self.state = State::HeaderStart,
+                b'\n' => self.state = RequestPart::HeaderStart,
                 _ => return Err(Malformed::Version),
             },
-            State::HeaderStart
-            | State::HeaderName
-            | State::ValueStart
-            | State::Value
-            | State::ValueEnd
-            | State::HeadEnd => return self.header(byte),
-            State::ChunkSizeStart
-            | State::ChunkSize
-            | State::ChunkExtension
-            | State::ChunkSizeEnd
-            | State::ChunkEnd
-            | State::ChunkLineFeed => self.chunk_line(byte)?,
-            State::TrailerStart | State::Trailer | State::TrailersEnd => return self.trailer(byte),
-            State::Body | State::Chunk => {}
+            RequestPart::HeaderStart
+            | RequestPart::HeaderName
+            | RequestPart::ValueStart
+            | RequestPart::Value
+            | RequestPart::ValueEnd
+            | RequestPart::HeadEnd => return self.header(byte),
+            RequestPart::ChunkSizeStart
+            | RequestPart::ChunkSize
+            | RequestPart::ChunkExtension
+            | RequestPart::ChunkSizeEnd
+            | RequestPart::ChunkEnd
+            | RequestPart::ChunkLineFeed => self.chunk_line(byte)?,
+            RequestPart::TrailerStart | RequestPart::Trailer | RequestPart::TrailersEnd => {
+                return self.trailer(byte);
+            }
+            RequestPart::Body | RequestPart::Chunk => {}
         }
         Ok(None)
     }
@@ -386,7 +390,7 @@ impl Parser {
         const METHODS: [&[u8]; 1] = [b"head"];
         if byte == b' ' && self.matcher.at > 0 {
             self.facts.head_only = self.matcher.end(&METHODS) == 0;
-            self.state = State::TargetStart;
+            self.state = RequestPart::TargetStart;
         } else if is_token(byte) {
             self.matcher.feed(&METHODS, byte);
             // Methods are case-sensitive (RFC 9110 section 9.1).
@@ -401,40 +405,40 @@ impl Parser {
 
     /// Target and version. A size is the path's first part: digits and a unit, then nothing, `/…` or `?…`.
     fn request_line(&mut self, byte: u8) -> Result<Option<Parsed>, Malformed> {
-        if self.state == State::Version {
+        if self.state == RequestPart::Version {
             return self.version(byte);
         }
-        if byte == b' ' && self.state != State::TargetStart {
+        if byte == b' ' && self.state != RequestPart::TargetStart {
             // http://host without a path asks for the root.
-            self.facts.sized &= self.state != State::Authority || self.number >= 2;
+            self.facts.sized &= self.state != RequestPart::Authority || self.number >= 2;
             self.number = 0;
-            self.state = State::Version;
+            self.state = RequestPart::Version;
             return Ok(None);
         }
         if !byte.is_ascii_graphic() {
             return Err(Malformed::Target);
         }
         match (self.state, byte) {
-            (State::TargetStart, b'/') => (self.state, self.facts.sized) = (State::Size, true),
-            (State::TargetStart, b'*') => (self.state, self.facts.sized) = (State::Path, true),
-            (State::TargetStart, _) => {
-                (self.state, self.facts.sized) = (State::Authority, true);
+            (RequestPart::TargetStart, b'/') => (self.state, self.facts.sized) = (RequestPart::Size, true),
+            (RequestPart::TargetStart, b'*') => (self.state, self.facts.sized) = (RequestPart::Path, true),
+            (RequestPart::TargetStart, _) => {
+                (self.state, self.facts.sized) = (RequestPart::Authority, true);
                 self.number = 0;
             }
-            (State::Authority, b'/') if self.number == 2 => self.state = State::Size,
-            (State::Authority, b'/') => self.number += 1,
-            (State::Authority, _) => {}
-            (State::Size, b'0'..=b'9') => {
+            (RequestPart::Authority, b'/') if self.number == 2 => self.state = RequestPart::Size,
+            (RequestPart::Authority, b'/') => self.number += 1,
+            (RequestPart::Authority, _) => {}
+            (RequestPart::Size, b'0'..=b'9') => {
                 self.facts.digits = true;
                 self.scale(10, u64::from(byte - b'0'));
             }
-            (State::Size, b'k' | b'K') if self.facts.digits => self.unit(1_000),
-            (State::Size, b'm' | b'M') if self.facts.digits => self.unit(1_000_000),
-            (State::Size, b'g' | b'G') if self.facts.digits => self.unit(1_000_000_000),
-            (State::Size | State::SizeEnd, b'?' | b'/') => self.state = State::Path,
-            (State::Size | State::SizeEnd, _) => {
+            (RequestPart::Size, b'k' | b'K') if self.facts.digits => self.unit(1_000),
+            (RequestPart::Size, b'm' | b'M') if self.facts.digits => self.unit(1_000_000),
+            (RequestPart::Size, b'g' | b'G') if self.facts.digits => self.unit(1_000_000_000),
+            (RequestPart::Size | RequestPart::SizeEnd, b'?' | b'/') => self.state = RequestPart::Path,
+            (RequestPart::Size | RequestPart::SizeEnd, _) => {
                 self.facts.sized = false;
-                self.state = State::Path;
+                self.state = RequestPart::Path;
             }
             _ => {}
         }
@@ -443,7 +447,7 @@ impl Parser {
 
     fn unit(&mut self, factor: u64) {
         self.scale(factor, 0);
-        self.state = State::SizeEnd;
+        self.state = RequestPart::SizeEnd;
     }
 
     fn scale(&mut self, factor: u64, more: u64) {
@@ -459,7 +463,7 @@ impl Parser {
             Some(expected) if byte == *expected => self.number += 1,
             None if byte.is_ascii_digit() => {
                 self.facts.old = byte == b'0';
-                self.state = State::LineEnd;
+                self.state = RequestPart::LineEnd;
             }
             _ => return Err(Malformed::Version),
         }
@@ -468,31 +472,31 @@ impl Parser {
 
     fn header(&mut self, byte: u8) -> Result<Option<Parsed>, Malformed> {
         match (self.state, byte) {
-            (State::HeaderStart, b'\r') => self.state = State::HeadEnd,
-            (State::HeaderStart | State::HeadEnd, b'\n') => return self.head_is_complete(),
-            (State::HeadEnd, _) => return Err(Malformed::HeaderName),
-            (State::HeaderName, b':') => {
+            (RequestPart::HeaderStart, b'\r') => self.state = RequestPart::HeadEnd,
+            (RequestPart::HeaderStart | RequestPart::HeadEnd, b'\n') => return self.head_is_complete(),
+            (RequestPart::HeadEnd, _) => return Err(Malformed::HeaderName),
+            (RequestPart::HeaderName, b':') => {
                 self.field = self.matcher.end(&FIELDS);
-                self.state = State::ValueStart;
+                self.state = RequestPart::ValueStart;
                 self.begin_value()?;
             }
-            (State::HeaderStart | State::HeaderName, _) if is_token(byte) => {
-                if self.state == State::HeaderStart {
+            (RequestPart::HeaderStart | RequestPart::HeaderName, _) if is_token(byte) => {
+                if self.state == RequestPart::HeaderStart {
                     self.matcher = Matcher::NEW;
-                    self.state = State::HeaderName;
+                    self.state = RequestPart::HeaderName;
                 }
                 self.matcher.feed(&FIELDS, byte);
             }
-            (State::HeaderStart | State::HeaderName, _) => return Err(Malformed::HeaderName),
-            (State::ValueStart, b' ' | b'\t') => {}
-            (State::ValueStart | State::Value, b'\r') => self.state = State::ValueEnd,
-            (State::ValueStart | State::Value | State::ValueEnd, b'\n') => {
+            (RequestPart::HeaderStart | RequestPart::HeaderName, _) => return Err(Malformed::HeaderName),
+            (RequestPart::ValueStart, b' ' | b'\t') => {}
+            (RequestPart::ValueStart | RequestPart::Value, b'\r') => self.state = RequestPart::ValueEnd,
+            (RequestPart::ValueStart | RequestPart::Value | RequestPart::ValueEnd, b'\n') => {
                 self.end_value()?;
-                self.state = State::HeaderStart;
+                self.state = RequestPart::HeaderStart;
             }
-            (State::ValueEnd, _) | (_, 0) => return Err(Malformed::HeaderValue),
+            (RequestPart::ValueEnd, _) | (_, 0) => return Err(Malformed::HeaderValue),
             _ => {
-                self.state = State::Value;
+                self.state = RequestPart::Value;
                 self.value(byte)?;
             }
         }
@@ -577,37 +581,42 @@ impl Parser {
         }
         if facts.content_length && self.length > 0 {
             self.number = self.length;
-            self.state = State::Body;
+            self.state = RequestPart::Body;
             return Ok(expecting);
         }
         Ok(Some(Parsed::Request(self.finish())))
     }
 
     fn begin_chunk_line(&mut self) {
-        self.state = State::ChunkSizeStart;
+        self.state = RequestPart::ChunkSizeStart;
         self.number = 0;
         self.line_bytes = 0;
     }
 
     fn chunk_line(&mut self, byte: u8) -> Result<(), Malformed> {
         match (self.state, byte) {
-            (State::ChunkSizeStart | State::ChunkSize, b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F') => {
+            (
+                RequestPart::ChunkSizeStart | RequestPart::ChunkSize,
+                b'0'..=b'9' | b'a'..=b'f' | b'A'..=b'F',
+            ) => {
                 let digit = (byte as char).to_digit(16).unwrap_or_default();
                 self.number = (self.number.checked_mul(16))
                     .and_then(|number| number.checked_add(u64::from(digit)))
                     .ok_or(Malformed::ChunkSize)?;
-                self.state = State::ChunkSize;
+                self.state = RequestPart::ChunkSize;
             }
-            (State::ChunkSize, b';' | b' ' | b'\t') => self.state = State::ChunkExtension,
-            (State::ChunkSize | State::ChunkExtension, b'\r') => self.state = State::ChunkSizeEnd,
-            (State::ChunkSize | State::ChunkExtension | State::ChunkSizeEnd, b'\n') => {
+            (RequestPart::ChunkSize, b';' | b' ' | b'\t') => self.state = RequestPart::ChunkExtension,
+            (RequestPart::ChunkSize | RequestPart::ChunkExtension, b'\r') => {
+                self.state = RequestPart::ChunkSizeEnd
+            }
+            (RequestPart::ChunkSize | RequestPart::ChunkExtension | RequestPart::ChunkSizeEnd, b'\n') => {
                 self.line_bytes = 0;
-                self.state = if self.number == 0 { State::TrailerStart } else { State::Chunk };
+                self.state = if self.number == 0 { RequestPart::TrailerStart } else { RequestPart::Chunk };
             }
-            (State::ChunkExtension, 1..) => {}
-            (State::ChunkEnd, b'\r') => self.state = State::ChunkLineFeed,
-            (State::ChunkEnd | State::ChunkLineFeed, b'\n') => self.begin_chunk_line(),
-            (State::ChunkEnd | State::ChunkLineFeed, _) => return Err(Malformed::ChunkEnd),
+            (RequestPart::ChunkExtension, 1..) => {}
+            (RequestPart::ChunkEnd, b'\r') => self.state = RequestPart::ChunkLineFeed,
+            (RequestPart::ChunkEnd | RequestPart::ChunkLineFeed, b'\n') => self.begin_chunk_line(),
+            (RequestPart::ChunkEnd | RequestPart::ChunkLineFeed, _) => return Err(Malformed::ChunkEnd),
             _ => return Err(Malformed::ChunkSize),
         }
         Ok(())
@@ -616,14 +625,14 @@ impl Parser {
     /// Trailers are dropped unread.
     fn trailer(&mut self, byte: u8) -> Result<Option<Parsed>, Malformed> {
         match (self.state, byte) {
-            (State::TrailerStart, b'\r') => self.state = State::TrailersEnd,
-            (State::TrailerStart | State::TrailersEnd, b'\n') => {
+            (RequestPart::TrailerStart, b'\r') => self.state = RequestPart::TrailersEnd,
+            (RequestPart::TrailerStart | RequestPart::TrailersEnd, b'\n') => {
                 return Ok(Some(Parsed::Request(self.finish())));
             }
-            (State::TrailersEnd, _) => return Err(Malformed::HeaderName),
-            (_, b'\n') => self.state = State::TrailerStart,
+            (RequestPart::TrailersEnd, _) => return Err(Malformed::HeaderName),
+            (_, b'\n') => self.state = RequestPart::TrailerStart,
             (_, 0) => return Err(Malformed::HeaderValue),
-            _ => self.state = State::Trailer,
+            _ => self.state = RequestPart::Trailer,
         }
         Ok(None)
     }

@@ -12,7 +12,7 @@ use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
 use crate::process::{Placed, Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, watched};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -124,17 +124,18 @@ fn add(
 ) -> Answer<()> {
     let (events, data) = (event.events, event.u64);
     let state = process.stack.socket(id).state;
-    if process.options.ul_epoll == 0 && matches!(state, State::Candidate | State::Listening | State::Datagram)
+    if process.options.ul_epoll == 0
+        && matches!(state, SocketState::Candidate | SocketState::Listening | SocketState::Datagram)
     {
         process.left(Why::KernelEpoll);
         leave_to_kernel(process, id);
         return Answer::Kernel;
     }
     match state {
-        State::Connecting | State::Connected | State::Ended => {
+        SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
-        State::Listening | State::Datagram => {
+        SocketState::Listening | SocketState::Datagram => {
             if !joins(process, id, descriptor) {
                 leave_to_kernel(process, id);
                 return Answer::Kernel;
@@ -148,13 +149,13 @@ fn add(
             watched(process, id, 1);
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
-        State::Candidate => {
+        SocketState::Candidate => {
             if let Err(error) = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event) {
                 return Answer::error(error);
             }
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, true))
         }
-        State::Free | State::Lost => Answer::Kernel,
+        SocketState::Free | SocketState::Lost => Answer::Kernel,
     }
 }
 
@@ -162,8 +163,8 @@ fn add(
 /// kernel's.
 pub(super) fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
     match process.stack.socket(id).state {
-        State::Listening => process.join_to_watch(id, descriptor),
-        State::Datagram => process.place_datagram(id, descriptor) != Placed::No,
+        SocketState::Listening => process.join_to_watch(id, descriptor),
+        SocketState::Datagram => process.place_datagram(id, descriptor) != Placed::No,
         _ => true,
     }
 }
@@ -181,7 +182,7 @@ fn modify(
         Err(error) => return Answer::error(error),
     };
     let for_kernel = match process.stack.socket(id).state {
-        State::Listening | State::Datagram => listener_event(id, event.events),
+        SocketState::Listening | SocketState::Datagram => listener_event(id, event.events),
         _ if in_kernel => event,
         _ => return Answer::ok(()),
     };
@@ -193,7 +194,7 @@ fn remove(process: &mut Process, set: SetId, epoll: i32, id: SocketId, descripto
         Ok(in_kernel) => in_kernel,
         Err(error) => return Answer::error(error),
     };
-    let listening = matches!(process.stack.socket(id).state, State::Listening | State::Datagram);
+    let listening = matches!(process.stack.socket(id).state, SocketState::Listening | SocketState::Datagram);
     if listening && !in_kernel {
         watched(process, id, -1);
     }

@@ -11,7 +11,7 @@ use crate::kernel::{self};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::process::{Process, WakeOnDrop, before_kernel_wait, moving};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::sys::{self};
 
 /// Locks the socket for a call that reads from it, and which may make it the calling thread's own.
@@ -186,7 +186,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
     }
     let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
-    if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == State::Connected {
+    if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == SocketState::Connected {
         // The engine has no urgent pointer: who uses it is better off with the kernel.
         return match guard.hand_over(id) {
             Ok(()) => Answer::Kernel,
@@ -218,7 +218,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                     return Answer::ok(done);
                 }
             }
-            Err(Errno::AGAIN) if wanted == 0 && guard.stack.socket(id).state == State::Connected => {
+            Err(Errno::AGAIN) if wanted == 0 && guard.stack.socket(id).state == SocketState::Connected => {
                 return Answer::ok(0);
             }
             Err(Errno::AGAIN) if nonblocking => {
@@ -385,9 +385,9 @@ pub(crate) fn queued(descriptor: i32, queue: Queue) -> Answer<usize> {
     let socket = process.stack.socket(id);
     match socket.state {
         // Whether it listens still its kernel's socket knows: another process may have ended that.
-        State::Free | State::Candidate | State::Listening => Answer::Kernel,
-        State::Datagram if queue != Queue::Received => Answer::Kernel,
-        State::Datagram => {
+        SocketState::Free | SocketState::Candidate | SocketState::Listening => Answer::Kernel,
+        SocketState::Datagram if queue != Queue::Received => Answer::Kernel,
+        SocketState::Datagram => {
             drop(process);
             datagram::pending(descriptor)
         }

@@ -18,7 +18,7 @@ use crate::memory::{Source, Target};
 use crate::options::{self, Backing, Datagram as Does, wants};
 use crate::process::contexts::of;
 use crate::process::{For, Origin, Placed, Process, WakeOnDrop, Woken, leave_to_kernel, spin_until, wait};
-use crate::socket::{SocketId, State, canonical, presented};
+use crate::socket::{SocketId, SocketState, canonical, presented};
 use crate::stack::{Read, Trouble};
 use crate::statistics::Why;
 use crate::sys;
@@ -56,7 +56,7 @@ fn ours(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
     }
     let Entry::Socket(id) = table::lookup(descriptor) else { return None };
     let guard = of(id);
-    (guard.stack.socket(id).state == State::Datagram).then_some((guard, id))
+    (guard.stack.socket(id).state == SocketState::Datagram).then_some((guard, id))
 }
 
 /// Whether `descriptor` is a UDP socket of ours.

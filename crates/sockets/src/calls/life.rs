@@ -15,7 +15,7 @@ pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
 use crate::process::contexts::{self, at, own};
 use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
-use crate::socket::{State, presented};
+use crate::socket::{SocketState, presented};
 use crate::table::{self, Entry};
 
 /// socket() in the kernel gave `descriptor`.
@@ -142,7 +142,7 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     }
     let Some((mut process, id)) = lock_entry(descriptor) else { return Answer::Kernel };
     let socket = process.stack.socket(id);
-    if remote || socket.state == State::Connecting {
+    if remote || socket.state == SocketState::Connecting {
         // Some ask for the peer's name to learn whether there is one still.
         process.pump_before_waiting();
     }
@@ -150,10 +150,14 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let socket = process.stack.socket(id);
     let presented = |address| Answer::ok(presented(address, socket.v6, process.interface_index));
     match socket.state {
-        State::Connecting | State::Ended if remote => Answer::error(Errno::NOTCONN),
-        State::Connected if remote && over => Answer::error(Errno::NOTCONN),
-        State::Connected | State::Lost if remote => presented(socket.remote),
-        State::Connected | State::Connecting | State::Ended | State::Lost => presented(socket.local),
-        State::Free | State::Candidate | State::Listening | State::Datagram => Answer::Kernel,
+        SocketState::Connecting | SocketState::Ended if remote => Answer::error(Errno::NOTCONN),
+        SocketState::Connected if remote && over => Answer::error(Errno::NOTCONN),
+        SocketState::Connected | SocketState::Lost if remote => presented(socket.remote),
+        SocketState::Connected | SocketState::Connecting | SocketState::Ended | SocketState::Lost => {
+            presented(socket.local)
+        }
+        SocketState::Free | SocketState::Candidate | SocketState::Listening | SocketState::Datagram => {
+            Answer::Kernel
+        }
     }
 }

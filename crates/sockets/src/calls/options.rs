@@ -11,14 +11,14 @@ use crate::options::{
 };
 use crate::process::contexts::of;
 use crate::process::{Process, WakeOnDrop, leave_to_kernel};
-use crate::socket::{Later, Settings, SocketId, State};
+use crate::socket::{Later, Settings, SocketId, SocketState};
 use crate::statistics::Why;
 use crate::table::{self, Entry};
 
 /// The connection is the kernel's before it is given an option that needs a connection, or one that a close() right behind it
 /// must heed. `number` is the first number of its value.
 pub(crate) fn hands_over_first(id: SocketId, option: &SocketOption, number: Option<i32>) -> bool {
-    option.hands_over_first(number) && of(id).stack.socket(id).state == State::Connected
+    option.hands_over_first(number) && of(id).stack.socket(id).state == SocketState::Connected
 }
 
 /// Time stamps with identifiers of a connection that is being opened: the kernel gets them with the connection. Returns what
@@ -29,7 +29,7 @@ pub(crate) fn stamps_later(id: SocketId, option: &SocketOption, value: [i32; 2],
     }
     let mut process = of(id);
     let socket = process.stack.socket_mut(id);
-    if socket.state != State::Connecting {
+    if socket.state != SocketState::Connecting {
         return None;
     }
     socket.later = Some(Box::new(Later { name: option.name, value, length }));
@@ -41,13 +41,13 @@ pub(crate) fn leave_with_option(descriptor: i32, option: &SocketOption) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
     let mut process = of(id);
     match process.stack.socket(id).state {
-        State::Connecting | State::Connected
+        SocketState::Connecting | SocketState::Connected
             if matches!(option.stream, Stream::KernelOnly(When::NotOnceOpening)) => {}
         // The next connect() of one that has ended is the kernel's, too.
-        State::Connecting | State::Connected | State::Ended => {
+        SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
             process.stack.socket_mut(id).wants_kernel = true;
         }
-        State::Candidate | State::Listening => {
+        SocketState::Candidate | SocketState::Listening => {
             process.part(id);
             process.left(Why::SocketOption);
             leave_to_kernel(&mut process, id);
@@ -62,8 +62,10 @@ pub(crate) fn tied_to_link(descriptor: i32) {
     let mut process = of(id);
     let there = process.is_tied_elsewhere(descriptor);
     match process.stack.socket(id).state {
-        State::Connecting | State::Connected if there => process.stack.socket_mut(id).wants_kernel = true,
-        State::Listening if there && process.stack.has_joined(id) => {
+        SocketState::Connecting | SocketState::Connected if there => {
+            process.stack.socket_mut(id).wants_kernel = true
+        }
+        SocketState::Listening if there && process.stack.has_joined(id) => {
             process.part(id);
             process.left(Why::OtherAddress);
             leave_to_kernel(&mut process, id);
@@ -248,8 +250,8 @@ pub(crate) fn set_nonblocking(descriptor: i32, on: bool) -> Answer<()> {
             let joined = socket.listening.as_ref().is_some_and(|listening| !listening.joined.is_empty());
             match socket.state {
                 // The kernel's socket of a joined listener never blocks: accept() waits for the stack as well.
-                State::Candidate | State::Datagram | State::Free => Answer::Kernel,
-                State::Listening if !joined => Answer::Kernel,
+                SocketState::Candidate | SocketState::Datagram | SocketState::Free => Answer::Kernel,
+                SocketState::Listening if !joined => Answer::Kernel,
                 _ => Answer::ok(()),
             }
         }
@@ -265,7 +267,7 @@ pub(crate) fn status_flags(descriptor: i32) -> Answer<i32> {
             let socket = process.stack.socket(id);
             let flag = if socket.nonblocking { libc::O_NONBLOCK } else { 0 };
             match socket.state {
-                State::Candidate | State::Datagram | State::Free => Answer::Kernel,
+                SocketState::Candidate | SocketState::Datagram | SocketState::Free => Answer::Kernel,
                 _ => Answer::ok(libc::O_RDWR | flag),
             }
         }

@@ -17,7 +17,7 @@ use crate::process::{
     For, Process, Sleeper, before_kernel_wait, goes_on, is_active, leave_to_kernel, let_others_in, settled,
     spin_until,
 };
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
@@ -287,7 +287,7 @@ impl Poll<'_> {
                 && let Entry::Socket(id) = table::lookup(descriptor.fd)
             {
                 let process = self.rounds.enter(id.context());
-                if matches!(process.stack.socket(id).state, State::Listening | State::Datagram) {
+                if matches!(process.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
                     process.stack.kernel_ready(id);
                 }
             }
@@ -328,12 +328,14 @@ fn user_level(process: &mut Process, descriptor: &libc::pollfd, entry: Entry) ->
             (if ready { libc::POLLIN & descriptor.events } else { 0 }, descriptor.fd)
         }
         Entry::Socket(id) => match process.stack.socket(id).state {
-            State::Free | State::Candidate => (0, descriptor.fd),
+            SocketState::Free | SocketState::Candidate => (0, descriptor.fd),
             // The kernel's socket may have a datagram, or a connection, too. What it had once somebody else may have taken.
-            State::Datagram => {
+            SocketState::Datagram => {
                 (process.stack.level_here(id) as i16 & (descriptor.events | always), descriptor.fd)
             }
-            State::Listening => (process.stack.level_here(id) as i16 & descriptor.events, descriptor.fd),
+            SocketState::Listening => {
+                (process.stack.level_here(id) as i16 & descriptor.events, descriptor.fd)
+            }
             _ => {
                 let level = process.stack.asked(id, u32::from(descriptor.events as u16));
                 (level as i16 & (descriptor.events | always), -1)

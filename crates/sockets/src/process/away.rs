@@ -23,7 +23,7 @@ use super::handover::to_file;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
 use crate::any_link::AnyLink;
-use crate::socket::{Arrival, Side, SocketId, State};
+use crate::socket::{Arrival, Side, SocketId, SocketState};
 use crate::table::Entry;
 
 /// How often it is looked whether there is a broker again, and after one has said no.
@@ -109,7 +109,7 @@ impl Process {
             self.evacuate();
         }
         for id in self.stack.held() {
-            if self.stack.socket(id).state == State::Connecting {
+            if self.stack.socket(id).state == SocketState::Connecting {
                 self.connect_in_kernel(id);
             }
         }
@@ -140,7 +140,7 @@ impl Process {
         self.stack.promote_deferred();
         let mut lost = None;
         for id in self.stack.held() {
-            if self.stack.socket(id).state == State::Connected && !self.stack.is_over(id) {
+            if self.stack.socket(id).state == SocketState::Connected && !self.stack.is_over(id) {
                 match self.try_hand_over(id) {
                     Ok(()) => self.statistics.handovers += 1,
                     Err(reason) => lost = Some(reason),

@@ -11,7 +11,7 @@ use super::ports::SharedPort;
 use super::{Process, has_addresses_of_its_own};
 use crate::kernel::{self, now};
 use crate::memory::Source;
-use crate::socket::{Side, SocketId, State, canonical};
+use crate::socket::{Side, SocketId, SocketState, canonical};
 use crate::statistics::{Refused, Why};
 use crate::{allocate, sys};
 
@@ -142,7 +142,7 @@ impl Process {
         next_hop: MacAddr,
     ) -> bool {
         // A socket that was connected before has its options, and O_NONBLOCK, here.
-        let again = self.stack.socket(id).state == State::Ended;
+        let again = self.stack.socket(id).state == SocketState::Ended;
         let settings = if again { self.stack.socket(id).settings } else { self.settings(id, descriptor) };
         if self.stack.connect(now(), side, id, local, remote, next_hop, settings).is_err() {
             self.statistics.connects_refused += 1;

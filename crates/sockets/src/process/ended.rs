@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::Process;
-use crate::socket::{Socket, SocketId, State};
+use crate::socket::{Socket, SocketId, SocketState};
 use crate::told;
 
 /// Of those that the ancestor has closed so many are remembered, while there are children, and so many bytes of what each had not read.
@@ -141,7 +141,7 @@ impl Process {
     pub(super) fn remember_end(&mut self, id: SocketId) {
         let socket = self.stack.socket_mut(id);
         socket.share_end();
-        let ended = matches!(socket.state, State::Connected | State::Ended);
+        let ended = matches!(socket.state, SocketState::Connected | SocketState::Ended);
         if !ended || socket.receive.len() > UNREAD {
             return;
         }

@@ -9,7 +9,7 @@ use rustix::net::{AddressFamily, ipproto, sockopt};
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
 use super::{Process, contexts, listens_now};
 use crate::kernel::{self, now};
-use crate::socket::State;
+use crate::socket::SocketState;
 use crate::table::{self, Entry};
 
 /// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
@@ -49,7 +49,7 @@ impl Process {
         for descriptor in 0..table::length() {
             if let Entry::Socket(id) = table::lookup(descriptor)
                 && id.context() == self.context
-                && self.stack.socket(id).state == State::Lost
+                && self.stack.socket(id).state == SocketState::Lost
                 && !kernel::is_close_on_exec(descriptor)
             {
                 self.claim(id, descriptor);

@@ -22,7 +22,7 @@ use super::elsewhere::Elsewhere;
 use super::ended::{Closed, Ended};
 use crate::interest::SetId;
 use crate::kernel;
-use crate::socket::{SocketId, State, canonical};
+use crate::socket::{SocketId, SocketState, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -173,7 +173,7 @@ impl Process {
     pub(super) fn leave_to_child(&mut self, id: SocketId) -> bool {
         let socket = self.stack.socket(id);
         let (held, calls) = ((id, socket.generation), socket.holders);
-        if socket.state == State::Connected {
+        if socket.state == SocketState::Connected {
             let kept =
                 (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
             if self.hand_over(id).is_ok() {
@@ -197,7 +197,7 @@ impl Process {
     /// The process ends: what its children may still have goes on in the kernel.
     pub(super) fn leave_inheritance(&mut self) {
         let inherited =
-            |id: &SocketId| self.stack.socket(*id).state == State::Connected && self.is_inherited(*id);
+            |id: &SocketId| self.stack.socket(*id).state == SocketState::Connected && self.is_inherited(*id);
         let inherited: Vec<_> = self.stack.connections().filter(inherited).collect();
         for id in inherited {
             let _ = self.hand_over(id);
@@ -206,7 +206,7 @@ impl Process {
 
     /// The program uses a descriptor whose connection may be an ancestor's: from now on it is the kernel's, or one that has ended.
     pub(crate) fn claim(&mut self, id: SocketId, descriptor: i32) -> Entry {
-        if self.stack.socket(id).state != State::Lost {
+        if self.stack.socket(id).state != SocketState::Lost {
             return Entry::Socket(id);
         }
         // Perhaps it is the kernel's already, or just about to be.

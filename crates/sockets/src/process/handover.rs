@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Process;
 use crate::kernel::{self, now};
 use crate::options::{self, Backing};
-use crate::socket::{Settings, Side, Socket, SocketId, State};
+use crate::socket::{Settings, Side, Socket, SocketId, SocketState};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -48,7 +48,7 @@ impl Process {
     /// Hands a connection over that has asked for it. False if it stays.
     pub(crate) fn hand_over_as_wanted(&mut self, id: SocketId) -> bool {
         let socket = self.stack.socket_mut(id);
-        if !socket.wants_kernel || socket.state != State::Connected || socket.references == 0 {
+        if !socket.wants_kernel || socket.state != SocketState::Connected || socket.references == 0 {
             return false;
         }
         socket.wants_kernel = false;
@@ -71,7 +71,7 @@ impl Process {
     pub(crate) fn hand_over_all(&mut self) {
         let held: Vec<_> = self.stack.connections().collect();
         for id in held {
-            if self.stack.socket(id).state == State::Connected {
+            if self.stack.socket(id).state == SocketState::Connected {
                 let _ = self.hand_over(id);
             }
         }
@@ -136,7 +136,7 @@ impl Process {
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);
-        let untold = matches!(socket.state, State::Connected | State::Lost) && socket.is_untold();
+        let untold = matches!(socket.state, SocketState::Connected | SocketState::Lost) && socket.is_untold();
         for descriptor in 0..table::length() {
             if table::lookup(descriptor) != Entry::Socket(id) {
                 continue;
@@ -161,12 +161,12 @@ impl Process {
     pub(crate) fn share(&mut self, descriptor: i32) -> Result<(), Errno> {
         match table::lookup(descriptor) {
             Entry::Socket(id) => match self.stack.socket(id).state {
-                State::Connecting | State::Connected | State::Ended => self.hand_over(id),
-                State::Lost => {
+                SocketState::Connecting | SocketState::Connected | SocketState::Ended => self.hand_over(id),
+                SocketState::Lost => {
                     self.claim(id, descriptor);
                     Ok(())
                 }
-                State::Listening => {
+                SocketState::Listening => {
                     self.restore_blocking(id, descriptor);
                     Ok(())
                 }

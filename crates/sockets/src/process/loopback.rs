@@ -16,7 +16,7 @@ use super::start::Start;
 use super::{Process, has_addresses_of_its_own};
 use crate::any_link::{AnyLink, SEGMENT_OFFLOAD};
 use crate::kernel::{self, now};
-use crate::socket::{Side, SocketId, State, presented};
+use crate::socket::{Side, SocketId, SocketState, presented};
 use crate::statistics::Why;
 
 /// How long the other program may take to answer a SYN: it may be computing, and its kernel is always there.
@@ -276,8 +276,8 @@ impl Process {
     fn look_at_openings(&mut self) {
         while let Some(&(deadline, id, flow)) = self.within_host.openings.front() {
             let socket = self.stack.socket(id);
-            let waits =
-                (socket.flow, socket.side, socket.state) == (Some(flow), Side::Loopback, State::Connecting);
+            let waits = (socket.flow, socket.side, socket.state)
+                == (Some(flow), Side::Loopback, SocketState::Connecting);
             if waits && self.pumped < deadline {
                 break;
             }

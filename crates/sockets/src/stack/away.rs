@@ -8,7 +8,7 @@ use super::Stack;
 use super::settings::listen;
 use crate::interest::NONE;
 use crate::owner::EngineOwner;
-use crate::socket::{Side, SocketId, State};
+use crate::socket::{Side, SocketId, SocketState};
 use overfly_link::Link;
 
 impl<T: Link> Stack<T> {
@@ -125,7 +125,7 @@ impl<T: Link> Stack<T> {
     /// UDP sockets whose datagrams come to the stack.
     pub(crate) fn datagram_sockets(&self) -> Vec<SocketId> {
         let placed = |&id: &SocketId| {
-            self.sockets.at(id).state == State::Datagram
+            self.sockets.at(id).state == SocketState::Datagram
                 && self.datagrams(id).is_some_and(|its| !its.places.is_empty())
         };
         self.sockets.ids().filter(placed).collect()

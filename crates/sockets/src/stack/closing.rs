@@ -6,7 +6,7 @@ use overfly_link::Link;
 use rustix::io::Errno;
 
 use super::{Closed, Stack};
-use crate::socket::{Side, Socket, SocketId, State};
+use crate::socket::{Side, Socket, SocketId, SocketState};
 
 impl<T: Link> Stack<T> {
     /// One more descriptor of the same socket.
@@ -52,7 +52,7 @@ impl<T: Link> Stack<T> {
         self.sockets.note(id);
         let socket = self.sockets.at_mut(id);
         let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) else {
-            let reusable = socket.passive && socket.state == State::Ended;
+            let reusable = socket.passive && socket.state == SocketState::Ended;
             self.sockets.release(id);
             return if reusable { Closed::Reusable } else { Closed::Done };
         };

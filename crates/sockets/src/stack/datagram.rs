@@ -15,7 +15,7 @@ use self::queue::{OVERHEAD, meaning};
 use super::Stack;
 use crate::interest::{NONE, bits};
 use crate::options::wants;
-use crate::socket::{Side, SocketId, State};
+use crate::socket::{Side, SocketId, SocketState};
 use crate::socket_table::SocketTable;
 use overfly_link::Link;
 
@@ -124,7 +124,7 @@ impl<T: Link> Stack<T> {
     pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
         let id = self.open(descriptor, v6, nonblocking)?;
         let socket = self.sockets.at_mut(id);
-        socket.state = State::Datagram;
+        socket.state = SocketState::Datagram;
         socket.datagrams = Some(Box::default());
         Some(id)
     }

@@ -6,14 +6,14 @@ use overfly_broker::connection::{Connection, flags};
 use overfly_engine::{Handover, Instant, SentFin};
 
 use super::Stack;
-use crate::socket::{Side, Socket, SocketId, State};
+use crate::socket::{Side, Socket, SocketId, SocketState};
 use overfly_link::Link;
 
 impl<T: Link> Stack<T> {
     /// What whoever goes on with a connection must know, and the socket with its bytes. `None` if it cannot be moved now.
     pub(crate) fn export(&self, now: Instant, id: SocketId) -> Option<(Connection, &Socket)> {
         let socket = self.sockets.at(id);
-        let (State::Connected, Some(flow), Some(interface)) =
+        let (SocketState::Connected, Some(flow), Some(interface)) =
             (socket.state, socket.flow, self.interface(socket.side))
         else {
             return None;
@@ -29,8 +29,10 @@ impl<T: Link> Stack<T> {
         const WINDOW: u32 = 65_535;
         let socket = self.sockets.at(id);
         let over = match socket.state {
-            State::Ended => socket.error.is_none(),
-            State::Connected => self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed),
+            SocketState::Ended => socket.error.is_none(),
+            SocketState::Connected => {
+                self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed)
+            }
             _ => false,
         };
         if !over || socket.side != Side::Loopback {

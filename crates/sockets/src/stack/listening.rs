@@ -8,21 +8,21 @@ use overfly_link::Link;
 use super::Stack;
 use super::settings;
 use crate::interest::{NONE, SetId, bits};
-use crate::socket::{Arrival, Settings, Side, SocketId, State};
+use crate::socket::{Arrival, Settings, Side, SocketId, SocketState};
 use crate::socket_table::Port;
 
 impl<T: Link> Stack<T> {
     /// listen(): the socket becomes a listener, in the kernel until [`Stack::join`].
     pub fn listening(&mut self, id: SocketId, backlog: u32) {
         let socket = self.sockets.at_mut(id);
-        socket.state = State::Listening;
+        socket.state = SocketState::Listening;
         socket.listening.get_or_insert_default().backlog = backlog;
     }
 
     /// The kernel's socket listens no more, and this process has parted.
     pub(crate) fn stopped_listening(&mut self, id: SocketId) {
         let socket = self.sockets.at_mut(id);
-        socket.state = State::Candidate;
+        socket.state = SocketState::Candidate;
         socket.listening = None;
     }
 
@@ -265,7 +265,7 @@ impl<T: Link> Stack<T> {
 
     /// Listeners that the program holds.
     pub(crate) fn listeners(&self) -> impl Iterator<Item = SocketId> {
-        self.sockets.ids().filter(|&id| self.sockets.at(id).state == State::Listening)
+        self.sockets.ids().filter(|&id| self.sockets.at(id).state == SocketState::Listening)
     }
 
     /// A listener's descriptor at that address, of either side.

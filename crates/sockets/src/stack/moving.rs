@@ -7,7 +7,7 @@ use overfly_link::Link;
 
 use super::Stack;
 use crate::interest::NONE;
-use crate::socket::{Side, Socket, SocketId, State};
+use crate::socket::{Side, Socket, SocketId, SocketState};
 
 /// A connection between two stacks: what the program has of it, and what the engine knows.
 pub(crate) struct Moving {
@@ -25,7 +25,7 @@ impl<T: Link> Stack<T> {
         else {
             return false;
         };
-        socket.state == State::Connected
+        socket.state == SocketState::Connected
             && socket.side == Side::Network
             && socket.passive
             && (socket.references, socket.holders) == (1, 0)

@@ -38,7 +38,7 @@ impl<T: Link> Stack<T> {
 
     /// Connections that the program holds and that are over.
     pub(super) fn over(&self) -> Vec<SocketId> {
-        let is_one = |state| matches!(state, socket::State::Connected | socket::State::Ended);
+        let is_one = |state| matches!(state, socket::SocketState::Connected | socket::SocketState::Ended);
         let over = |&id: &SocketId| is_one(self.sockets.at(id).state) && self.is_over(id);
         self.sockets.ids().filter(|&id| self.sockets.at(id).references > 0).filter(over).collect()
     }
@@ -67,8 +67,9 @@ impl<T: Link> Stack<T> {
         }
         for id in self.sockets.ids() {
             let socket = self.sockets.at_mut(id);
-            socket.shared |= socket.state == socket::State::Candidate;
-            let is_one = matches!(socket.state, socket::State::Connecting | socket::State::Connected);
+            socket.shared |= socket.state == socket::SocketState::Candidate;
+            let is_one =
+                matches!(socket.state, socket::SocketState::Connecting | socket::SocketState::Connected);
             if is_one && socket.is_untold() && socket.connect_of_several.is_none() {
                 socket.connect_of_several = told::Error::new();
             }
@@ -89,7 +90,7 @@ impl<T: Link> Stack<T> {
     /// An inherited connection is over: `describe` says how.
     pub(crate) fn has_ended(&mut self, id: SocketId, describe: impl FnOnce(&mut socket::Socket)) {
         let socket = self.sockets.at_mut(id);
-        (socket.state, socket.shared, socket.customized) = (socket::State::Ended, true, true);
+        (socket.state, socket.shared, socket.customized) = (socket::SocketState::Ended, true, true);
         describe(socket);
         self.sockets.wake(
             id,
@@ -111,7 +112,7 @@ impl<T: Link> Stack<T> {
         forgotten.catch_up();
         forgotten.has_read(forgotten.receive.len());
         forgotten.begin_anew();
-        forgotten.state = socket::State::Ended;
+        forgotten.state = socket::SocketState::Ended;
         if alive {
             forgotten.error = Some(Errno::CONNRESET);
         }

@@ -4,7 +4,7 @@ use overfly_broker::watch::{self, Row};
 use overfly_engine::{Instant, State as Flow, Timer};
 
 use super::Stack;
-use crate::socket::{Socket, State};
+use crate::socket::{Socket, SocketState};
 
 /// What Linux calls a state (include/net/tcp_states.h).
 pub(crate) const fn state_number(state: Flow) -> u8 {
@@ -33,10 +33,10 @@ impl<T> Stack<T> {
     /// Sockets that the stack carries.
     pub(crate) fn shown_sockets(&self) -> impl Iterator<Item = &Socket> {
         self.sockets.ids().map(|id| self.sockets.at(id)).filter(|socket| match socket.state {
-            State::Listening => socket.listening.as_ref().is_some_and(|part| !part.joined.is_empty()),
-            State::Datagram => socket.datagrams.as_ref().is_some_and(|part| !part.places.is_empty()),
-            State::Connecting | State::Connected => true,
-            State::Ended | State::Free | State::Candidate | State::Lost => false,
+            SocketState::Listening => socket.listening.as_ref().is_some_and(|part| !part.joined.is_empty()),
+            SocketState::Datagram => socket.datagrams.as_ref().is_some_and(|part| !part.places.is_empty()),
+            SocketState::Connecting | SocketState::Connected => true,
+            SocketState::Ended | SocketState::Free | SocketState::Candidate | SocketState::Lost => false,
         })
     }
 
@@ -61,7 +61,7 @@ impl<T> Stack<T> {
                     row
                 })
             });
-            let connection = matches!(socket.state, State::Connecting | State::Connected);
+            let connection = matches!(socket.state, SocketState::Connecting | SocketState::Connected);
             let connection = connection.then(|| self.connection_row(now, socket));
             listening.chain(datagrams).chain(connection)
         })

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 
 use super::Stack;
 use crate::interest::{Interest, NONE, SetId, bits};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use overfly_link::Link;
 
 impl<T: Link> Stack<T> {
@@ -128,7 +128,8 @@ impl<T: Link> Stack<T> {
     /// Descriptors in a set whose connections are an ancestor's.
     pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
         let interests = &self.sockets.interests;
-        let lost = |index: &u32| self.sockets.at(SocketId(interests.at(*index).socket)).state == State::Lost;
+        let lost =
+            |index: &u32| self.sockets.at(SocketId(interests.at(*index).socket)).state == SocketState::Lost;
         interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }
 

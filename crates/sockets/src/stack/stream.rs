@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Stack, UNKNOWN};
 use crate::interest::{NONE, bits};
-use crate::socket::{Settings, Side, SocketId, State};
+use crate::socket::{Settings, Side, SocketId, SocketState};
 
 impl<T: Link> Stack<T> {
     /// Begins an active open from a socket that is neither listening nor connected.
@@ -41,7 +41,7 @@ impl<T: Link> Stack<T> {
         socket.begin_anew();
         // Also the one that ended the connection before (tcp_connect_init() in Linux).
         socket.error = None;
-        socket.state = State::Connecting;
+        socket.state = SocketState::Connecting;
         socket.forks = self.forks;
         socket.passive = false;
         socket.local = local;
@@ -96,15 +96,17 @@ impl<T: Link> Stack<T> {
         if socket.receive.is_empty() {
             return match socket.state {
                 // After the end of the stream comes nothing, not even an error (SOCK_DONE in tcp_recvmsg_locked()).
-                State::Connected | State::Ended if socket.remote_closed => Ok(0),
+                SocketState::Connected | SocketState::Ended if socket.remote_closed => Ok(0),
                 _ if socket.pending_error().is_some() => Err(socket.take_error().unwrap_or(Errno::IO)),
-                State::Connected if socket.read_shut => Ok(0),
-                State::Connected | State::Connecting => Err(Errno::AGAIN),
-                State::Ended if socket.disconnected && !socket.read_shut => Err(Errno::NOTCONN),
-                State::Ended => Ok(0),
-                State::Free | State::Candidate | State::Listening | State::Datagram | State::Lost => {
-                    Err(Errno::NOTCONN)
-                }
+                SocketState::Connected if socket.read_shut => Ok(0),
+                SocketState::Connected | SocketState::Connecting => Err(Errno::AGAIN),
+                SocketState::Ended if socket.disconnected && !socket.read_shut => Err(Errno::NOTCONN),
+                SocketState::Ended => Ok(0),
+                SocketState::Free
+                | SocketState::Candidate
+                | SocketState::Listening
+                | SocketState::Datagram
+                | SocketState::Lost => Err(Errno::NOTCONN),
             };
         }
         let mut copied = 0;
@@ -142,10 +144,12 @@ impl<T: Link> Stack<T> {
             return Err(error);
         }
         match socket.state {
-            State::Connected if !socket.write_shut => {}
-            State::Connecting => return Err(Errno::AGAIN),
-            State::Connected | State::Ended | State::Candidate | State::Listening => return Err(Errno::PIPE),
-            State::Free | State::Datagram | State::Lost => return Err(Errno::NOTCONN),
+            SocketState::Connected if !socket.write_shut => {}
+            SocketState::Connecting => return Err(Errno::AGAIN),
+            SocketState::Connected | SocketState::Ended | SocketState::Candidate | SocketState::Listening => {
+                return Err(Errno::PIPE);
+            }
+            SocketState::Free | SocketState::Datagram | SocketState::Lost => return Err(Errno::NOTCONN),
         }
         let space = socket.space();
         if space == 0 {
@@ -269,8 +273,10 @@ impl<T: Link> Stack<T> {
     pub fn is_over(&self, id: SocketId) -> bool {
         use overfly_engine::State::{Closed, TimeWait};
         match self.sockets.at(id).state {
-            State::Connecting => false,
-            State::Connected => self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait)),
+            SocketState::Connecting => false,
+            SocketState::Connected => {
+                self.info(id).is_some_and(|info| matches!(info.state, Closed | TimeWait))
+            }
             _ => true,
         }
     }

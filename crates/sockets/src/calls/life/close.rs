@@ -12,7 +12,7 @@ use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::process::contexts::{are_several, at};
 use crate::process::{For, Process, WakeOnDrop, Woken, process, sets, wait};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -36,7 +36,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         }
         return Answer::Done(outcome);
     }
-    if told.0.stack.socket(id).state == State::Datagram {
+    if told.0.stack.socket(id).state == SocketState::Datagram {
         drop(told);
         drop(guard);
         return datagram::shutdown(descriptor, how);
@@ -54,7 +54,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         _ => return Answer::error(Errno::INVAL),
     };
     told.0.pump_before_waiting();
-    if told.0.stack.socket(id).state == State::Connecting {
+    if told.0.stack.socket(id).state == SocketState::Connecting {
         told.0.stack.disconnect(now(), id);
         told.0.output();
         return Answer::ok(());

@@ -11,7 +11,7 @@ use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
 use crate::process::{For, Process, WakeOnDrop, Woken, leave_to_kernel, spin_until, wait};
-use crate::socket::{SocketId, State};
+use crate::socket::{SocketId, SocketState};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -23,35 +23,35 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
         Err(Answer::Kernel) if table::take_untold(descriptor) => return untold::connect(descriptor),
         Err(answer) => return answer,
     };
-    if guard.stack.socket(id).state == State::Connecting {
+    if guard.stack.socket(id).state == SocketState::Connecting {
         guard.pump_before_waiting();
     }
     if guard.stack.socket(id).disconnecting {
         return Answer::error(Errno::INVAL);
     }
     match guard.stack.socket(id).state {
-        State::Candidate => {}
-        State::Datagram => {
+        SocketState::Candidate => {}
+        SocketState::Datagram => {
             drop(guard);
             return remote.map_or(Answer::Kernel, |remote| datagram::connect(descriptor, Some(remote)));
         }
-        State::Connecting => return finish_connecting(guard, id, descriptor, since, true),
+        SocketState::Connecting => return finish_connecting(guard, id, descriptor, since, true),
         // The first connect() after a handshake that nobody waited for says that it is done (inet_stream_connect()).
-        State::Connected => {
+        SocketState::Connected => {
             let socket = guard.stack.socket_mut(id);
             let tells = socket.tell_connect() && !socket.passive;
             return if tells { Answer::ok(()) } else { Answer::error(Errno::ISCONN) };
         }
         // As long as nobody has been told that it failed, it is being opened (the same function).
-        State::Ended if !guard.stack.socket(id).disconnected => {
+        SocketState::Ended if !guard.stack.socket(id).disconnected => {
             let socket = guard.stack.socket(id);
             if socket.passive || socket.connect_told {
                 return Answer::error(Errno::ISCONN);
             }
             return failed_to_connect(&mut guard, id);
         }
-        State::Ended => {}
-        State::Listening | State::Free | State::Lost => return Answer::Kernel,
+        SocketState::Ended => {}
+        SocketState::Listening | SocketState::Free | SocketState::Lost => return Answer::Kernel,
     }
     let Some(remote) = remote else { return Answer::Kernel };
     if is_misfit(&guard, id, descriptor, remote) {
@@ -72,7 +72,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
 /// The stack does not open this connection: the kernel does.
 fn connects_in_kernel(process: &mut Process, id: SocketId) {
     process.statistics.kernel_connects += 1;
-    if process.stack.socket(id).state == State::Ended {
+    if process.stack.socket(id).state == SocketState::Ended {
         process.moved(id);
     } else {
         leave_to_kernel(process, id);
@@ -92,8 +92,8 @@ pub(crate) fn open_fast(
         Err(answer) => return answer,
     };
     match guard.stack.socket(id).state {
-        State::Candidate => {}
-        State::Ended if guard.stack.socket(id).disconnected => {}
+        SocketState::Candidate => {}
+        SocketState::Ended if guard.stack.socket(id).disconnected => {}
         // As connect() would (tcp_sendmsg_fastopen() in Linux).
         _ => {
             drop(guard);
@@ -147,14 +147,14 @@ pub(crate) fn disconnect(descriptor: i32) -> Answer<()> {
         Err(answer) => return answer,
     };
     match guard.stack.socket(id).state {
-        State::Connecting | State::Connected | State::Ended => {
+        SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
             let told = WakeOnDrop(&mut guard);
             told.0.pump_before_waiting();
             told.0.stack.disconnect(now(), id);
             told.0.output();
             Answer::ok(())
         }
-        State::Listening => {
+        SocketState::Listening => {
             let outcome = rustix::net::connect_unspec(kernel::borrow(descriptor));
             if outcome.is_ok() {
                 stopped_listening(&mut guard, id, descriptor);
@@ -205,8 +205,8 @@ fn finish_connecting(
             _ => return Answer::error(CLOSED),
         }
         match guard.stack.socket(id).state {
-            State::Connecting => {}
-            State::Connected => {
+            SocketState::Connecting => {}
+            SocketState::Connected => {
                 guard.stack.socket_mut(id).tell_connect();
                 return Answer::ok(());
             }

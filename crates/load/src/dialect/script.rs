@@ -23,7 +23,7 @@ use self::thread::{Handle, Shared};
 use crate::error::Error;
 use crate::http::{Exchange, Next, Target};
 
-const WRK: &str = include_str!("wrk.lua");
+const WRK: &str = include_str!("script/wrk.lua");
 
 /// What a script is started with.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(super) struct Summary {
 pub(super) struct Script {
     file: PathBuf,
     /// The state of `setup` and `done`.
-    main: State,
+    main: Interpreter,
     threads: Vec<ThreadScript>,
 }
 
@@ -66,7 +66,7 @@ impl Script {
             Error::usage("-s", plan.file.display(), format!("a script that can be read ({error})"))
         })?;
         let named = |error| failed(plan.file, &error);
-        let main = State::new(plan, &text).map_err(named)?;
+        let main = Interpreter::new(plan, &text).map_err(named)?;
         let threads = (0..plan.threads).map(|_| ThreadScript::start(plan, &text, &main));
         let threads = threads.collect::<mlua::Result<_>>().map_err(named)?;
         Ok(Script { file: plan.file.to_path_buf(), main, threads })
@@ -92,15 +92,15 @@ fn failed(file: &Path, error: &mlua::Error) -> Error {
 
 /// A Lua state with `wrk` and the script in it.
 #[derive(Debug, Clone)]
-struct State {
+struct Interpreter {
     lua: Lua,
     wrk: Table,
     /// `io.stdout:flush()`: what scripts print waits in C's buffer, which is not ours.
     flush: Function,
 }
 
-impl State {
-    fn new(plan: &Plan<'_>, text: &[u8]) -> mlua::Result<State> {
+impl Interpreter {
+    fn new(plan: &Plan<'_>, text: &[u8]) -> mlua::Result<Interpreter> {
         let lua = Lua::new();
         let target = plan.target;
         let wrk = lua.create_table()?;
@@ -124,7 +124,7 @@ impl State {
         let flush = lua.load("local out = io.stdout; return function() out:flush() end").eval()?;
         let name = plan.file.file_name().unwrap_or_default().to_string_lossy();
         lua.load(text).set_name(format!("={name}")).exec()?;
-        Ok(State { lua, wrk, flush })
+        Ok(Interpreter { lua, wrk, flush })
     }
 
     /// The script's global function of that name.
@@ -153,7 +153,7 @@ impl State {
 #[derive(Debug, Clone)]
 pub(super) struct ThreadScript {
     file: Arc<Path>,
-    state: State,
+    state: Interpreter,
     shared: Arc<Shared>,
     /// `request`, unless every request is the same.
     request: Option<Function>,
@@ -166,8 +166,8 @@ pub(super) struct ThreadScript {
 }
 
 impl ThreadScript {
-    fn start(plan: &Plan<'_>, text: &[u8], main: &State) -> mlua::Result<ThreadScript> {
-        let state = State::new(plan, text)?;
+    fn start(plan: &Plan<'_>, text: &[u8], main: &Interpreter) -> mlua::Result<ThreadScript> {
+        let state = Interpreter::new(plan, text)?;
         let shared = Arc::new(Shared::default());
         shared.set_address(Some(plan.server));
         let handle = Handle { state: state.lua.weak(), shared: shared.clone() };
