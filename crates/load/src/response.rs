@@ -10,7 +10,11 @@
 //!
 //! Sources: RFC 9112 (message syntax and framing), RFC 9110 (fields, status codes).
 
+mod part;
+
 use memchr::memchr3;
+
+use self::part::ResponsePart;
 
 /// Longest status line and header block taken, in bytes.
 pub const HEAD_LIMIT: u32 = 64 * 1024;
@@ -195,39 +199,6 @@ fn date_value(head: &[u8]) -> Option<usize> {
             && memchr3(0, b'\r', b'\n', &line[NAME.len()..LINE - 1]).is_none()
     })?;
     Some(start + NAME.len())
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ResponsePart {
-    /// `position` bytes of `HTTP/1.` are there.
-    Version,
-    Minor,
-    CodeSpace,
-    /// `position` digits are there.
-    Code,
-    CodeEnd,
-    Reason,
-    /// A CR ended a status or header line: LF must follow.
-    LineEnd,
-    LineStart,
-    Name,
-    Value,
-    /// A CR at the start of a header line: LF must follow, and ends the head.
-    HeadEnd,
-    /// `remaining` bytes of body are to come.
-    Body,
-    UntilClose,
-    /// `position` is 1 when a digit was there.
-    ChunkSize,
-    ChunkSizeSpace,
-    ChunkExtension,
-    ChunkSizeEnd,
-    ChunkData,
-    ChunkDataCr,
-    ChunkDataLf,
-    TrailerStart,
-    Trailer,
-    TrailerEnd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

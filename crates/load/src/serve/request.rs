@@ -7,7 +7,11 @@
 //!
 //! Sources: RFC 9112 (message syntax and framing), RFC 9110 (methods, fields, Expect).
 
+mod part;
+
 use memchr::memchr3;
+
+use self::part::RequestPart;
 
 /// Longest request line with its header block, and longest trailer section, in bytes.
 const HEAD_LIMIT: u32 = 16 * 1024;
@@ -145,45 +149,6 @@ impl Matcher {
             |index: &usize| self.candidates & 1 << index != 0 && words[*index].len() == usize::from(self.at);
         (0..words.len()).find(whole).map_or(OTHER, |index| index as u8)
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum RequestPart {
-    /// Before a request; empty lines are skipped (RFC 9112 section 2.2).
-    Start,
-    Method,
-    TargetStart,
-    /// `http://host` of an absolute target; `number` counts its slashes.
-    Authority,
-    /// The size so far is in `number`.
-    Size,
-    /// The size was complete with a unit.
-    SizeEnd,
-    /// Whatever follows the size, or a path that names none.
-    Path,
-    /// `number` bytes of [`VERSION`] have come.
-    Version,
-    LineEnd,
-    HeaderStart,
-    HeaderName,
-    ValueStart,
-    Value,
-    ValueEnd,
-    /// After the carriage return of the empty line.
-    HeadEnd,
-    /// `number` more bytes.
-    Body,
-    ChunkSizeStart,
-    ChunkSize,
-    ChunkExtension,
-    ChunkSizeEnd,
-    /// `number` more bytes of this chunk.
-    Chunk,
-    ChunkEnd,
-    ChunkLineFeed,
-    TrailerStart,
-    Trailer,
-    TrailersEnd,
 }
 
 const VERSION: &[u8] = b"HTTP/1.";
@@ -607,7 +572,7 @@ impl Parser {
             }
             (RequestPart::ChunkSize, b';' | b' ' | b'\t') => self.state = RequestPart::ChunkExtension,
             (RequestPart::ChunkSize | RequestPart::ChunkExtension, b'\r') => {
-                self.state = RequestPart::ChunkSizeEnd
+                self.state = RequestPart::ChunkSizeEnd;
             }
             (RequestPart::ChunkSize | RequestPart::ChunkExtension | RequestPart::ChunkSizeEnd, b'\n') => {
                 self.line_bytes = 0;
