@@ -6,7 +6,7 @@ use crate::plan::{Connection, Tool};
 
 /// What a generator found out, whichever it was.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Told {
+pub(crate) struct ToolReport {
     /// What the plan's load comes to.
     pub(crate) value: f64,
     /// Of requests, flows, messages.
@@ -62,7 +62,7 @@ pub(crate) fn arguments(
 }
 
 /// What a foreign generator printed, and the same as JSON for the raw data.
-pub(crate) fn told(tool: Tool, output: &str) -> Result<Told, String> {
+pub(crate) fn told(tool: Tool, output: &str) -> Result<ToolReport, String> {
     let told = match tool {
         Tool::Wrk => of_wrk(output),
         Tool::Ab => of_ab(output),
@@ -85,7 +85,7 @@ pub(crate) fn told(tool: Tool, output: &str) -> Result<Told, String> {
             raw["latency_us"][name] = percentile_of_sockperf(output, label).into();
         }
     }
-    Ok(Told { raw, ..told })
+    Ok(ToolReport { raw, ..told })
 }
 
 /// As reports name them, and as sockperf prints them.
@@ -100,7 +100,7 @@ const SOCKPERF_PERCENTILES: [(&str, &str); 6] = [
 
 /// sockperf 3.7, `ping-pong`: `[Valid Duration] RunTime=0.5 sec; SentMessages=94039; ReceivedMessages=94039`, and half round trips,
 /// `---> percentile 99.900 =   19.337`, µs. What was dropped, doubled or came out of order is in one line.
-fn of_sockperf(output: &str) -> Option<Told> {
+fn of_sockperf(output: &str) -> Option<ToolReport> {
     let valid = output.lines().find(|line| line.contains("[Valid Duration]"))?;
     let count = |label: &str| -> Option<u64> {
         let digits = valid.split_once(label)?.1;
@@ -112,13 +112,13 @@ fn of_sockperf(output: &str) -> Option<Told> {
         rest.split(';').next()?.trim().parse::<u64>().ok()
     })?;
     let p50 = percentile_of_sockperf(output, "50.000")?;
-    Some(Told {
+    Some(ToolReport {
         value: p50,
         succeeded: received,
         failed: dropped.max(sent.saturating_sub(received)),
         latency_p50_us: p50,
         latency_p99_us: percentile_of_sockperf(output, "99.000")?,
-        ..Told::default()
+        ..ToolReport::default()
     })
 }
 
@@ -129,8 +129,8 @@ fn percentile_of_sockperf(output: &str, label: &str) -> Option<f64> {
 
 /// wrk 4: `123 requests in 1.00s, 1.2MB read`, `50%  640.00us`, `Socket errors: connect 0, read 1, write 0, timeout 0`,
 /// `Non-2xx or 3xx responses: 3`, `Requests/sec:  123.4`.
-fn of_wrk(output: &str) -> Option<Told> {
-    let mut told = Told { value: after(output, "Requests/sec:")?, ..Told::default() };
+fn of_wrk(output: &str) -> Option<ToolReport> {
+    let mut told = ToolReport { value: after(output, "Requests/sec:")?, ..ToolReport::default() };
     let all =
         output.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<u64>().ok())?;
     let statuses = after(output, "Non-2xx or 3xx responses:").unwrap_or(0.0) as u64;
@@ -150,17 +150,17 @@ fn of_wrk(output: &str) -> Option<Told> {
 
 /// ab 2.3: `Complete requests:`, `Failed requests:`, `Non-2xx responses:`, `Requests per second:    123.45 [#/sec] (mean)`, and a
 /// table of percentiles in whole milliseconds.
-fn of_ab(output: &str) -> Option<Told> {
+fn of_ab(output: &str) -> Option<ToolReport> {
     let count = |label: &str| after(output, label).map(|value| value as u64);
     let failed = count("Failed requests:")? + count("Non-2xx responses:").unwrap_or(0);
     let percentile = |label: &str| after(output, label).map(|ms| ms * 1000.0);
-    Some(Told {
+    Some(ToolReport {
         value: after(output, "Requests per second:")?,
         succeeded: count("Complete requests:")?.saturating_sub(failed),
         failed,
         latency_p50_us: percentile("50%")?,
         latency_p99_us: percentile("99%")?,
-        ..Told::default()
+        ..ToolReport::default()
     })
 }
 
@@ -244,8 +244,15 @@ sockperf: ---> percentile 50.000 =    2.487
             (Tool::Ab, AB, 17_039.11, 17_033, 7, 1000.0, 3000.0),
             (Tool::Sockperf, SOCKPERF, 2.487, 94_038, 1, 2.487, 3.015),
         ] {
-            let told = Told { raw: Value::Null, ..told(tool, output).unwrap() };
-            let wanted = Told { value, succeeded, failed, latency_p50_us, latency_p99_us, ..Told::default() };
+            let told = ToolReport { raw: Value::Null, ..told(tool, output).unwrap() };
+            let wanted = ToolReport {
+                value,
+                succeeded,
+                failed,
+                latency_p50_us,
+                latency_p99_us,
+                ..ToolReport::default()
+            };
             assert_eq!(told, wanted, "{tool}");
         }
         assert_eq!(told(Tool::Sockperf, SOCKPERF).unwrap().raw["latency_us"]["p99_9"], 19.337);

@@ -19,7 +19,7 @@ use self::clocks::Clocks;
 use self::generator::Generator;
 use self::server::Server;
 use crate::agent::Spent;
-use crate::foreign::Told;
+use crate::foreign::ToolReport;
 use crate::hosts::Hosts;
 use crate::interruption::interrupted;
 use crate::plan::{Case, Cell, Link, Mode, Plan, Tool};
@@ -260,7 +260,12 @@ fn memory_with_one(generator: &Generator<'_>) -> Result<u64, String> {
 
 impl Trial {
     /// What the generator said, and what processes and cores spent meanwhile.
-    fn take(&mut self, plan: &Plan, told: Told, clocks: Option<(Clocks, Clocks)>) -> Result<(), String> {
+    fn take(
+        &mut self,
+        plan: &Plan,
+        told: ToolReport,
+        clocks: Option<(Clocks, Clocks)>,
+    ) -> Result<(), String> {
         self.load = told.raw;
         self.value = told.value;
         self.work_per_s = if plan.measure().is_rate() { told.value } else { 0.0 };

@@ -22,8 +22,8 @@ use overfly_steer::{Hosting, host, leave_descriptors_behind, restore_deferral};
 use rustix::process::Pid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use self::heard::Place;
-use self::seek::Answer;
+use self::heard::Registration;
+use self::seek::AgentAnswer;
 use crate::acceleration::attachment_options;
 use crate::complain;
 
@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// A program's place at the broker of an interface. Dropping it gives the place up; the broker ends with the last.
 pub(crate) struct Membership {
-    place: Arc<Place>,
+    place: Arc<Registration>,
     environment: String,
     /// What the device's settings were before the broker changed them.
     before: Option<Deferral>,
@@ -80,11 +80,13 @@ impl Membership {
 
     /// Joins the broker of an interface that nobody serves yet: the agent's, or one that is started here. `None`: look again.
     fn of_nobodys(interface: &str, in_force: &InForce) -> Result<Option<Membership>, String> {
-        let agent = seek::Place::known();
+        let agent = seek::AgentSocket::known();
         let said = match agent.as_ref().map(|agent| agent.ask(interface)) {
-            Some(Answer::Served(lease)) => return Membership::joined(interface, lease, in_force).map(Some),
-            Some(Answer::Again) => return Ok(None),
-            Some(Answer::No(reason)) => Some(reason),
+            Some(AgentAnswer::Served(lease)) => {
+                return Membership::joined(interface, lease, in_force).map(Some);
+            }
+            Some(AgentAnswer::Again) => return Ok(None),
+            Some(AgentAnswer::No(reason)) => Some(reason),
             None => None,
         };
         let is_root = rustix::process::geteuid().is_root();
@@ -138,7 +140,7 @@ impl Membership {
 
     fn new(interface: &str, lease: Lease, broker: Option<Child>) -> Result<Membership, String> {
         let (environment, before) = (lease.environment().to_owned(), lease.device_before());
-        let place = Arc::new(Place::new(interface, lease));
+        let place = Arc::new(Registration::new(interface, lease));
         let listen = {
             let place = Arc::clone(&place);
             move || place.listen()

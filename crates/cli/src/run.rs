@@ -130,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// What the arguments ask for.
-enum Carrier {
+enum ChosenLink {
     /// An interface, or the one to be chosen.
     Xdp(Option<String>),
     Memif(Address, Network),
@@ -138,13 +138,13 @@ enum Carrier {
 }
 
 impl Arguments {
-    fn carrier(&self) -> Result<Carrier, String> {
-        let Some(link) = &self.link else { return Ok(Carrier::Xdp(self.interface.clone())) };
+    fn carrier(&self) -> Result<ChosenLink, String> {
+        let Some(link) = &self.link else { return Ok(ChosenLink::Xdp(self.interface.clone())) };
         let network = self.address.as_deref().map_or(Ok(Network::SERVER), str::parse);
         let network = network.map_err(|error| error.to_string())?;
         match Link::parse(link) {
-            Ok(Link::Memif(place)) => Ok(Carrier::Memif(place, network)),
-            Ok(Link::Tap(name)) => Ok(Carrier::Tap(name, network)),
+            Ok(Link::Memif(place)) => Ok(ChosenLink::Memif(place, network)),
+            Ok(Link::Tap(name)) => Ok(ChosenLink::Tap(name, network)),
             Err(error) if link.starts_with("memif:") => Err(error.to_string()),
             // Not what Link::parse expects: a generator has links that a program has not.
             _ => Err(format!(
@@ -154,12 +154,12 @@ impl Arguments {
     }
 }
 
-impl Carrier {
+impl ChosenLink {
     fn start(self, in_force: &InForce) -> Result<Acceleration, String> {
         match self {
-            Carrier::Memif(place, network) => Acceleration::start_memif(&place, network),
-            Carrier::Tap(name, network) => Acceleration::start_tap(&name, network),
-            Carrier::Xdp(interface) => {
+            ChosenLink::Memif(place, network) => Acceleration::start_memif(&place, network),
+            ChosenLink::Tap(name, network) => Acceleration::start_tap(&name, network),
+            ChosenLink::Xdp(interface) => {
                 Acceleration::start(&interface.map_or_else(interface::choose, Ok)?, in_force)
             }
         }

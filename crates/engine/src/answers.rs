@@ -16,7 +16,7 @@ use crate::tuple::Tuple;
 use crate::udp::Held;
 
 /// An answer that belongs to no flow (any more).
-pub(crate) enum Answer {
+pub(crate) enum StatelessReply {
     Tcp {
         next_hop: MacAddr,
         tuple: Tuple,
@@ -72,7 +72,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 
 impl Shared {
     /// Queues an answer that belongs to no flow.
-    pub(crate) fn answer(&mut self, answer: Answer) {
+    pub(crate) fn answer(&mut self, answer: StatelessReply) {
         if self.answers.len() < self.config.max_answers as usize {
             self.answers.push_back(answer);
         } else {
@@ -88,7 +88,7 @@ impl Shared {
             (Sequence::default(), arrival.sequence() + arrival.length(), TcpFlags::RST | TcpFlags::ACK)
         };
         self.counters.resets_sent += 1;
-        self.answer(Answer::Tcp {
+        self.answer(StatelessReply::Tcp {
             next_hop: arrival.next_hop,
             tuple: arrival.tuple,
             sequence,
@@ -100,12 +100,12 @@ impl Shared {
     }
 
     /// What tells the flow's peer that it has ended, if there is anything to tell.
-    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<Answer> {
+    pub(crate) fn reset_of(&self, now: Instant, flow: &Flow) -> Option<StatelessReply> {
         // A SYN-SENT flow just goes.
         if matches!(flow.state, State::SynSent | State::Closed | State::TimeWait) {
             return None;
         }
-        Some(Answer::Tcp {
+        Some(StatelessReply::Tcp {
             next_hop: flow.next_hop,
             tuple: flow.tuple,
             sequence: flow.send_next,
@@ -131,8 +131,8 @@ impl Shared {
     }
 
     /// The ACK of a flow that is about to go, as an answer.
-    pub(crate) fn acknowledgment(&self, now: Instant, flow: &mut Flow) -> Answer {
-        Answer::Tcp {
+    pub(crate) fn acknowledgment(&self, now: Instant, flow: &mut Flow) -> StatelessReply {
+        StatelessReply::Tcp {
             next_hop: flow.next_hop,
             tuple: flow.tuple,
             sequence: flow.send_next,
@@ -160,10 +160,10 @@ impl Shared {
         true
     }
 
-    fn write_answer<S: FrameSink>(&mut self, answer: &Answer, sink: &mut S) -> Result<(), Full> {
+    fn write_answer<S: FrameSink>(&mut self, answer: &StatelessReply, sink: &mut S) -> Result<(), Full> {
         let frame = sink.frame().ok_or(Full)?;
         let length = match answer {
-            &Answer::Tcp { next_hop, tuple, sequence, acknowledgment, flags, window, options } => {
+            &StatelessReply::Tcp { next_hop, tuple, sequence, acknowledgment, flags, window, options } => {
                 let header = Header {
                     source_port: tuple.local_port,
                     destination_port: tuple.remote_port,
@@ -179,7 +179,7 @@ impl Shared {
                 let marks = (0, self.config.hop_limit_to(tuple.remote().ip()));
                 self.finish_tcp(frame, next_hop, &tuple, lengths, sum, marks)
             }
-            &Answer::Arp { operation, sender_ip, target_mac, target_ip } => {
+            &StatelessReply::Arp { operation, sender_ip, target_mac, target_ip } => {
                 let destination =
                     if operation == arp::Operation::Request { MacAddr::BROADCAST } else { target_mac };
                 ethernet::Header { destination, source: self.config.mac, ethertype: ethernet::ETHERTYPE_ARP }
@@ -188,14 +188,14 @@ impl Shared {
                     arp::Packet { operation, sender_mac: self.config.mac, sender_ip, target_mac, target_ip };
                 ethernet::HEADER_LEN + packet.emit(&mut frame[ethernet::HEADER_LEN..])
             }
-            &Answer::Solicit { source, target } => {
+            &StatelessReply::Solicit { source, target } => {
                 let group = ipv6::solicited_node(target);
                 let asked =
                     icmpv6::NeighborSolicitation { target, source_link_address: Some(self.config.mac) };
                 let length = asked.emit(&mut frame[headers_len(false)..], source, group);
                 self.write_neighbor(frame, source, group, multicast_mac(group), length)
             }
-            &Answer::Advertise { target, to } => {
+            &StatelessReply::Advertise { target, to } => {
                 // RFC 4861 section 7.2.4.
                 let solicited = !to.is_unspecified();
                 let to = if solicited { to } else { ALL_NODES };
@@ -213,17 +213,17 @@ impl Shared {
                 let length = answer.emit(&mut frame[headers_len(false)..], target, to);
                 self.write_neighbor(frame, target, to, next_hop, length)
             }
-            Answer::PortUnreachable { next_hop, local, remote, quote } => {
+            StatelessReply::PortUnreachable { next_hop, local, remote, quote } => {
                 self.write_refusal(frame, *next_hop, (*local, *remote), quote)
             }
-            Answer::Datagram(held) => self.write_held(frame, held),
-            Answer::Echo { next_hop, local, remote, identifier, sequence, data } => {
+            StatelessReply::Datagram(held) => self.write_held(frame, held),
+            StatelessReply::Echo { next_hop, local, remote, identifier, sequence, data } => {
                 let path = Path { next_hop: *next_hop, source: *local, destination: *remote };
                 self.write_echo(frame, &path, (*identifier, *sequence), data)
             }
         };
         match answer {
-            Answer::Tcp { tuple, .. } if self.config.checksum_offload => {
+            StatelessReply::Tcp { tuple, .. } if self.config.checksum_offload => {
                 let checksum_from = headers_len(tuple.is_v4()) as u16;
                 sink.commit_unfinished(length, Unfinished { checksum_from, ..Unfinished::default() });
             }

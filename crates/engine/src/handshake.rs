@@ -2,7 +2,7 @@
 
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Timestamps};
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::config::{Ecn, SynCookies};
 use crate::congestion::CongestionControl;
 use crate::cookies::{self, Offer};
@@ -173,7 +173,7 @@ impl Shared {
             }
         }
         self.counters.syn_cookies_sent += 1;
-        self.answer(Answer::Tcp {
+        self.answer(StatelessReply::Tcp {
             next_hop: arrival.next_hop,
             tuple,
             sequence: Sequence::new(cookie),

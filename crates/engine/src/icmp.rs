@@ -5,7 +5,7 @@ use core::net::{Ipv6Addr, SocketAddr};
 use overfly_wire::ip::{Packet, Quote, Quoted};
 use overfly_wire::{MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::engine::Engine;
 use crate::flow::State;
 use crate::owner::{Failure, Owner};
@@ -43,7 +43,7 @@ impl Engine {
                         <= self.shared.config.mtu.into()
                     && self.shared.config.is_own(packet.destination().into())
                 {
-                    self.shared.answer(Answer::Echo {
+                    self.shared.answer(StatelessReply::Echo {
                         next_hop,
                         local: packet.destination().into(),
                         remote: packet.source().into(),
@@ -104,7 +104,7 @@ impl Engine {
                         <= self.shared.config.mtu.into()
                     && self.shared.config.is_own(destination.into()) =>
             {
-                self.shared.answer(Answer::Echo {
+                self.shared.answer(StatelessReply::Echo {
                     next_hop,
                     local: destination.into(),
                     remote: source.into(),
@@ -147,7 +147,7 @@ impl Engine {
         {
             self.set_neighbor(source, mac);
         }
-        self.shared.answer(Answer::Advertise { target: asked.target, to: source });
+        self.shared.answer(StatelessReply::Advertise { target: asked.target, to: source });
     }
 
     /// An ICMP error about a packet that we may have sent.

@@ -7,7 +7,7 @@ use overfly_wire::ip::{Ecn, Packet};
 use overfly_wire::tcp::{Flags as TcpFlags, Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, ipv4, ipv6};
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::engine::Engine;
 use crate::flow::Flags;
 use crate::owner::{Act, FlowId, Owner};
@@ -115,7 +115,7 @@ impl Engine {
         }
         self.set_neighbor(packet.sender_ip, packet.sender_mac);
         if is_ours && packet.operation == arp::Operation::Request {
-            self.shared.answer(Answer::Arp {
+            self.shared.answer(StatelessReply::Arp {
                 operation: arp::Operation::Reply,
                 sender_ip: packet.target_ip,
                 target_mac: packet.sender_mac,

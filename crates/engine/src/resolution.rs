@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use overfly_wire::{MacAddr, arp};
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::engine::Engine;
 use crate::flow::{Flags, Flow};
 use crate::neighbor::next_hop;
@@ -136,13 +136,13 @@ impl Shared {
     fn ask(&mut self, source: IpAddr, next_hop: IpAddr) {
         let source = if self.config.is_own(source) { source } else { self.config.address_beside(source) };
         self.answer(match (source, next_hop) {
-            (IpAddr::V4(sender_ip), IpAddr::V4(target_ip)) => Answer::Arp {
+            (IpAddr::V4(sender_ip), IpAddr::V4(target_ip)) => StatelessReply::Arp {
                 operation: arp::Operation::Request,
                 sender_ip,
                 target_mac: MacAddr([0; 6]),
                 target_ip,
             },
-            (IpAddr::V6(source), IpAddr::V6(target)) => Answer::Solicit { source, target },
+            (IpAddr::V6(source), IpAddr::V6(target)) => StatelessReply::Solicit { source, target },
             _ => return,
         });
     }
@@ -161,7 +161,7 @@ impl Engine {
             match self.shared.neighbors.find(&self.shared.config, held.tuple().remote.ip()) {
                 Some(mac) => {
                     held.set_next_hop(mac);
-                    self.shared.answer(Answer::Datagram(held));
+                    self.shared.answer(StatelessReply::Datagram(held));
                 }
                 None => waiting.datagrams.push_back(held),
             }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use overfly_wire::MacAddr;
 use overfly_wire::tcp::Timestamps;
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::config::Config;
 use crate::congestion::Congestion;
 use crate::cookies::Cookies;
@@ -41,7 +41,7 @@ pub(crate) struct Shared {
     pub(crate) neighbors: Neighbors,
     pub(crate) resolution: Resolution,
     /// Answers that belong to no flow.
-    pub(crate) answers: VecDeque<Answer>,
+    pub(crate) answers: VecDeque<StatelessReply>,
     /// Flows whose data came at a time and is acknowledged as soon as it has passed, unless an answer takes the acknowledgment
     /// along ([`Turn::schedule_ack`]). One that has gone, or acknowledged since, may still stand here.
     pub(crate) quick: VecDeque<(Instant, u32)>,

@@ -19,7 +19,7 @@ use overfly_wire::ip::Packet;
 use overfly_wire::udp::{HEADER_LEN, Header};
 use overfly_wire::{FrameSink, MacAddr, Malformed, icmpv4, icmpv6, ipv4, ipv6};
 
-use crate::answers::Answer;
+use crate::answers::StatelessReply;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::flows::Table;
@@ -657,7 +657,7 @@ impl Engine {
         self.shared.counters.port_unreachables_sent += 1;
         let most = if local.is_ipv4() { icmpv4::MAX_QUOTE_LEN } else { icmpv6::MAX_QUOTE_LEN };
         let quote = packet[..packet.len().min(most)].into();
-        self.shared.answer(Answer::PortUnreachable { next_hop, local, remote, quote });
+        self.shared.answer(StatelessReply::PortUnreachable { next_hop, local, remote, quote });
     }
 }
 

@@ -141,7 +141,7 @@ fn the_control_socket_opens_streams_and_ends_the_run() {
         ask("{\"stop\": true}\n");
         run.join().unwrap()
     });
-    assert_eq!((report.ended, report.standing.opened, report.standing.lost()), (Ended::Told, 40, 0));
+    assert_eq!((report.ended, report.standing.opened, report.standing.lost()), (Ended::OnRequest, 40, 0));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_run_that_is_told_to_stop_ends() {
             stop.0.store(true, Ordering::Relaxed);
         }
     });
-    assert_eq!(report.unwrap().ended, Ended::Told);
+    assert_eq!(report.unwrap().ended, Ended::OnRequest);
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::confined::Confined;
 use crate::device;
 use crate::error::Error;
 use crate::firewall::Firewall;
-use crate::groups::{self, Groups, listening_places};
+use crate::groups::{BoundAddress, Groups, listening_places};
 use crate::long_packets::{ReceiveOffload, Shape};
 use crate::mirror::{self, Neighbor};
 use crate::napi::ReceivingThreads;
@@ -637,7 +637,7 @@ impl Attachment {
     /// While there are none, the kernel serves it.
     #[must_use]
     pub fn listening_stacks(&self, protocol: Protocol, address: SocketAddr) -> usize {
-        self.groups.accepting_stacks(groups::Place::new(protocol, address))
+        self.groups.accepting_stacks(BoundAddress::new(protocol, address))
     }
 
     /// The stack gets no new connections there, and no datagrams. TCP connections that it has stay its own. Takes what
@@ -668,13 +668,13 @@ impl Attachment {
     }
 
     /// Where the program is to find listeners.
-    fn places(&self) -> BTreeMap<groups::Place, Group> {
+    fn places(&self) -> BTreeMap<BoundAddress, Group> {
         let local: Vec<IpAddr> = self.interface.addresses.iter().map(|(address, _)| *address).collect();
         self.groups.expand(&local)
     }
 
     /// Whether the firewall lets anybody through to places that were asked for.
-    fn check_firewall(&mut self, asked: &[groups::Place]) -> Result<(), Error> {
+    fn check_firewall(&mut self, asked: &[BoundAddress]) -> Result<(), Error> {
         let places = self.places();
         let theirs =
             places.keys().filter(|place| asked.contains(place) || asked.contains(&place.everywhere()));
@@ -687,7 +687,7 @@ impl Attachment {
     /// [`Error::Firewall`]: the kernel must send them.
     pub(crate) fn may_send(&mut self, stack: u16, destination: IpAddr) -> Result<(), Error> {
         let destination = destination.to_canonical();
-        let mut places: Vec<groups::Place> = (self.places().into_iter())
+        let mut places: Vec<BoundAddress> = (self.places().into_iter())
             .filter(|(place, group)| place.protocol == Protocol::Udp && group.has(stack))
             .map(|(place, _)| place)
             .filter(|place| place.address.is_ipv4() == destination.is_ipv4())
@@ -695,7 +695,7 @@ impl Attachment {
         if places.is_empty() {
             let own = self.interface.addresses.iter().map(|(address, _)| *address);
             let own = own.filter(|address| address.is_ipv4() == destination.is_ipv4()).take(1);
-            places.extend(own.map(|address| groups::Place::new(Protocol::Udp, SocketAddr::new(address, 0))));
+            places.extend(own.map(|address| BoundAddress::new(Protocol::Udp, SocketAddr::new(address, 0))));
         }
         let Some(firewall) = &mut self.firewall else { return Ok(()) };
         if firewall.is_judged(stack) {
@@ -953,7 +953,7 @@ impl Attachment {
             None => {}
         }
         if let Some(firewall) = &self.firewall {
-            firewall.admits(&groups::Place::new(protocol, local), remote)?;
+            firewall.admits(&BoundAddress::new(protocol, local), remote)?;
         }
         self.program.add_connection(flow, stack)?;
         self.connections.insert(flow, Opened { stack, _held: held });
@@ -1046,7 +1046,7 @@ impl Attachment {
     /// busy: then nobody else but one that waits, unless the connection `cannot_wait`.
     pub fn next_listener(&mut self, listener: SocketAddr, giver: u16, cannot_wait: bool) -> Option<u16> {
         self.turn = self.turn.wrapping_add(1);
-        let place = groups::Place::new(Protocol::Tcp, listener);
+        let place = BoundAddress::new(Protocol::Tcp, listener);
         let all = self.groups.accepting_stacks(place);
         let in_turn = (0..all).filter_map(|next| self.groups.accepting(place, self.turn.wrapping_add(next)));
         let waiting = in_turn.into_iter().find(|&stack| self.program.is_waiting(stack));
@@ -1062,7 +1062,7 @@ impl Attachment {
 
     /// Whether the stack, and no other, takes new connections there.
     pub(crate) fn accepts_alone(&self, listener: SocketAddr, stack: u16) -> bool {
-        let place = groups::Place::new(Protocol::Tcp, listener);
+        let place = BoundAddress::new(Protocol::Tcp, listener);
         self.groups.accepts(stack, place) && self.groups.accepting_stacks(place) == 1
     }
 

@@ -24,7 +24,7 @@ use overfly_link::xdp::STACKS_MAX;
 use rustix::io::Errno;
 
 use crate::error::Error;
-use crate::groups::Place;
+use crate::groups::BoundAddress;
 use crate::netlink::{Monitor, Netlink};
 use evaluate::{Packet, judge};
 pub(crate) use outside::ControlGroups;
@@ -72,7 +72,7 @@ pub(crate) struct Firewall {
     read_at: Instant,
     changed: bool,
     /// What they say of places.
-    listening: BTreeMap<Place, Listening>,
+    listening: BTreeMap<BoundAddress, Listening>,
     /// Stacks whose packets a program of their process's control group judges, which nobody follows: a bit for each place.
     judged: u64,
 }
@@ -177,7 +177,7 @@ impl Firewall {
     }
 
     /// Whom the rules let through to a listener.
-    pub(crate) fn listening(&mut self, place: &Place) -> &Listening {
+    pub(crate) fn listening(&mut self, place: &BoundAddress) -> &Listening {
         if !self.listening.contains_key(place) {
             let listening = self.judge_listening(place);
             self.listening.insert(*place, listening);
@@ -185,7 +185,7 @@ impl Firewall {
         &self.listening[place]
     }
 
-    fn judge_listening(&self, place: &Place) -> Listening {
+    fn judge_listening(&self, place: &BoundAddress) -> Listening {
         let bits = if place.address.is_ipv4() { 32 } else { 128 };
         let first = self.packet(place, None, Some(true));
         let open = Packet { established: true, heeds_log: false, ..first };
@@ -228,7 +228,12 @@ impl Firewall {
         }
     }
 
-    fn packet(&self, place: &Place, remote_port: Option<u16>, opened_by_peer: Option<bool>) -> Packet<'_> {
+    fn packet(
+        &self,
+        place: &BoundAddress,
+        remote_port: Option<u16>,
+        opened_by_peer: Option<bool>,
+    ) -> Packet<'_> {
         Packet {
             interface: self.interface,
             name: &self.name,
@@ -248,7 +253,7 @@ impl Firewall {
     ///
     /// # Errors
     /// [`Error::Firewall`]: it is the kernel's.
-    pub(crate) fn admits(&self, local: &Place, remote: SocketAddr) -> Result<(), Error> {
+    pub(crate) fn admits(&self, local: &BoundAddress, remote: SocketAddr) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
         }
@@ -279,7 +284,7 @@ impl Firewall {
     ///
     /// # Errors
     /// [`Error::Firewall`]: they are the kernel's.
-    pub(crate) fn admits_datagrams(&mut self, local: &Place, peer: IpAddr) -> Result<(), Error> {
+    pub(crate) fn admits_datagrams(&mut self, local: &BoundAddress, peer: IpAddr) -> Result<(), Error> {
         self.admits(local, SocketAddr::new(peer, 0))?;
         if self.is_empty() || self.listening(local).accepted.contains(number(peer)) {
             return Ok(());
@@ -288,7 +293,12 @@ impl Firewall {
     }
 
     /// Whether an open connection of a stack's goes on.
-    pub(crate) fn lets_go_on(&mut self, local: &Place, remote: SocketAddr, opened_by_peer: bool) -> bool {
+    pub(crate) fn lets_go_on(
+        &mut self,
+        local: &BoundAddress,
+        remote: SocketAddr,
+        opened_by_peer: bool,
+    ) -> bool {
         let address = number(remote.ip().to_canonical());
         if self.is_empty() || opened_by_peer && self.listening(local).established.contains(address) {
             return true;
@@ -299,7 +309,7 @@ impl Firewall {
     }
 
     /// Whether every connection that a listener may have goes on.
-    pub(crate) fn lets_all_go_on(&mut self, place: &Place) -> bool {
+    pub(crate) fn lets_all_go_on(&mut self, place: &BoundAddress) -> bool {
         let bits = if place.address.is_ipv4() { 32 } else { 128 };
         self.is_empty() || self.listening(place).established.is_all(bits)
     }

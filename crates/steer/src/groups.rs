@@ -10,25 +10,25 @@ use crate::program::Group;
 
 /// Where somebody listens: a protocol, an address (perhaps all of a family: 0.0.0.0 or `::`) and a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct BoundAddress {
     pub(crate) protocol: Protocol,
     pub(crate) address: IpAddr,
     pub(crate) port: u16,
 }
 
-impl Place {
+impl BoundAddress {
     /// An IPv4-mapped address is the IPv4 address. Scope and flow label of an IPv6 address are not kept.
-    pub(crate) fn new(protocol: Protocol, address: SocketAddr) -> Place {
-        Place { protocol, address: address.ip().to_canonical(), port: address.port() }
+    pub(crate) fn new(protocol: Protocol, address: SocketAddr) -> BoundAddress {
+        BoundAddress { protocol, address: address.ip().to_canonical(), port: address.port() }
     }
 
     /// As this one, at another address.
-    fn at(self, address: IpAddr) -> Place {
-        Place { address, ..self }
+    fn at(self, address: IpAddr) -> BoundAddress {
+        BoundAddress { address, ..self }
     }
 
     /// The same port at all addresses of this one's family.
-    pub(crate) fn everywhere(self) -> Place {
+    pub(crate) fn everywhere(self) -> BoundAddress {
         self.at(match self.address {
             IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -37,11 +37,11 @@ impl Place {
 }
 
 /// Where a listener's connections come to.
-pub(crate) fn listening_places(protocol: Protocol, address: SocketAddr, v6only: bool) -> Vec<Place> {
-    let mut places = vec![Place::new(protocol, address)];
+pub(crate) fn listening_places(protocol: Protocol, address: SocketAddr, v6only: bool) -> Vec<BoundAddress> {
+    let mut places = vec![BoundAddress::new(protocol, address)];
     if address.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && !v6only {
         let ipv4 = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port());
-        places.push(Place::new(protocol, ipv4));
+        places.push(BoundAddress::new(protocol, ipv4));
     }
     places
 }
@@ -82,12 +82,12 @@ impl Members {
 /// All listeners of an attachment.
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
-    asked: BTreeMap<Place, Members>,
+    asked: BTreeMap<BoundAddress, Members>,
 }
 
 impl Groups {
     /// Whether the stack could begin to accept there.
-    pub(crate) fn admits(&self, stack: u16, place: Place, cluster: &Cluster) -> Result<(), Taken> {
+    pub(crate) fn admits(&self, stack: u16, place: BoundAddress, cluster: &Cluster) -> Result<(), Taken> {
         let Some(members) = self.asked.get(&place) else { return Ok(()) };
         let stacks = members.accepting.len();
         if stacks == 0 || members.accepting.contains(&stack) {
@@ -99,7 +99,7 @@ impl Groups {
     }
 
     /// The stack accepts there from now on. False if it did already.
-    pub(crate) fn listen(&mut self, stack: u16, place: Place, cluster: Cluster) -> bool {
+    pub(crate) fn listen(&mut self, stack: u16, place: BoundAddress, cluster: Cluster) -> bool {
         let members = self.asked.entry(place).or_default();
         if members.accepting.contains(&stack) {
             return false;
@@ -111,7 +111,7 @@ impl Groups {
     }
 
     /// The stack accepts no more there; its connections stay its own.
-    pub(crate) fn unlisten(&mut self, stack: u16, place: Place) {
+    pub(crate) fn unlisten(&mut self, stack: u16, place: BoundAddress) {
         if let Some(members) = self.asked.get_mut(&place)
             && let Some(index) = members.accepting.iter().position(|&member| member == stack)
         {
@@ -126,23 +126,23 @@ impl Groups {
     }
 
     /// A stack that accepts there: number `turn` of them, counted in a circle.
-    pub(crate) fn accepting(&self, place: Place, turn: usize) -> Option<u16> {
+    pub(crate) fn accepting(&self, place: BoundAddress, turn: usize) -> Option<u16> {
         let accepting = &self.asked.get(&place)?.accepting;
         accepting.get(turn.checked_rem(accepting.len())?).copied()
     }
 
     /// Whether the stack accepts there.
-    pub(crate) fn accepts(&self, stack: u16, place: Place) -> bool {
+    pub(crate) fn accepts(&self, stack: u16, place: BoundAddress) -> bool {
         self.asked.get(&place).is_some_and(|members| members.accepting.contains(&stack))
     }
 
     /// How many stacks accept there.
-    pub(crate) fn accepting_stacks(&self, place: Place) -> usize {
+    pub(crate) fn accepting_stacks(&self, place: BoundAddress) -> usize {
         self.asked.get(&place).map_or(0, |members| members.accepting.len())
     }
 
     /// As if the stack had never listened there: it cannot have had a connection.
-    pub(crate) fn withdraw(&mut self, stack: u16, place: Place) {
+    pub(crate) fn withdraw(&mut self, stack: u16, place: BoundAddress) {
         if let Some(members) = self.asked.get_mut(&place) {
             members.accepting.retain(|&member| member != stack);
             if members.are_none() {
@@ -162,7 +162,7 @@ impl Groups {
 
     /// What the program must know, given the interface's addresses. A listener at an address takes precedence over one at
     /// all addresses, as in the kernel; connections of the latter's former stacks still find home.
-    pub(crate) fn expand(&self, local: &[IpAddr]) -> BTreeMap<Place, Group> {
+    pub(crate) fn expand(&self, local: &[IpAddr]) -> BTreeMap<BoundAddress, Group> {
         let mut expanded = BTreeMap::new();
         for asked in self.asked.keys() {
             for &address in local.iter().filter(|address| address.is_ipv4() == asked.address.is_ipv4()) {
@@ -194,8 +194,8 @@ mod tests {
     const ALL_V4: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
     const ALL_V6: IpAddr = IpAddr::V6(Ipv6Addr::UNSPECIFIED);
 
-    fn at(address: IpAddr) -> Place {
-        Place { protocol: Protocol::Tcp, address, port: 80 }
+    fn at(address: IpAddr) -> BoundAddress {
+        BoundAddress { protocol: Protocol::Tcp, address, port: 80 }
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn protocols_have_their_own_groups() {
         let mut groups = Groups::default();
-        let udp = Place { protocol: Protocol::Udp, ..at(A) };
+        let udp = BoundAddress { protocol: Protocol::Udp, ..at(A) };
         groups.listen(1, at(A), Cluster::default());
         groups.listen(2, udp, Cluster::default());
         assert_eq!(groups.expand(&[A]), [(at(A), Group::new(&[1])), (udp, Group::new(&[2]))].into());
@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn a_mapped_address_is_the_ipv4_address() {
-        let mapped = Place::new(Protocol::Tcp, "[::ffff:10.0.0.1]:80".parse().unwrap());
+        let mapped = BoundAddress::new(Protocol::Tcp, "[::ffff:10.0.0.1]:80".parse().unwrap());
         assert_eq!(mapped, at(A));
-        let scoped = Place::new(Protocol::Tcp, "[fe80::1%3]:80".parse().unwrap());
+        let scoped = BoundAddress::new(Protocol::Tcp, "[fe80::1%3]:80".parse().unwrap());
         assert_eq!(scoped, at(C));
     }
 

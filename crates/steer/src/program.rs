@@ -15,7 +15,7 @@ use rustix::io::{Errno, fcntl_dupfd_cloexec};
 
 use crate::error::{Error, last_error};
 use crate::firewall::Verdicts;
-use crate::groups::Place;
+use crate::groups::BoundAddress;
 use crate::mirror::{self, Prefix, Way};
 use crate::orphans::Records;
 
@@ -104,7 +104,7 @@ pub(crate) struct ListenerKey {
 }
 
 impl ListenerKey {
-    pub(crate) fn new(place: &Place) -> ListenerKey {
+    pub(crate) fn new(place: &BoundAddress) -> ListenerKey {
         ListenerKey {
             address: octets(place.address),
             port: place.port.to_be_bytes(),
@@ -272,7 +272,7 @@ pub(crate) struct Program {
     pulses: Map,
     /// How often each stack had looked when it was last given a connection.
     passed: [u64; STACKS_MAX as usize],
-    installed: BTreeMap<Place, Group>,
+    installed: BTreeMap<BoundAddress, Group>,
     /// What the map of that name holds.
     settings: Config,
     /// Of the stack that was admitted last; 25 bits of it are used.
@@ -450,7 +450,7 @@ impl Program {
     }
 
     /// Installs exactly these listeners.
-    pub(crate) fn set_listeners(&mut self, wanted: BTreeMap<Place, Group>) -> Result<(), Error> {
+    pub(crate) fn set_listeners(&mut self, wanted: BTreeMap<BoundAddress, Group>) -> Result<(), Error> {
         let mut result = Ok(());
         let obsolete: Vec<_> =
             self.installed.keys().filter(|place| !wanted.contains_key(place)).copied().collect();
@@ -955,7 +955,7 @@ mod tests {
         }
 
         fn listen(&mut self, family: Family, protocol: Protocol, stacks: &[u16]) {
-            let place = Place::new(protocol, family.here());
+            let place = BoundAddress::new(protocol, family.here());
             self.program.set_listeners([(place, Group::new(stacks))].into()).unwrap();
         }
     }
@@ -1379,7 +1379,7 @@ mod tests {
         let mut bench = Bench::new();
         let places = [V4, V6].into_iter().flat_map(|family| {
             [Protocol::Tcp, Protocol::Udp]
-                .map(|protocol| (Place::new(protocol, family.here()), Group::new(&[2])))
+                .map(|protocol| (BoundAddress::new(protocol, family.here()), Group::new(&[2])))
         });
         bench.program.set_listeners(places.collect()).unwrap();
         bench.serve(&[0, 1, 2, 3]);

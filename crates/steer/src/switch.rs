@@ -20,7 +20,7 @@ use rustix::io::Errno;
 
 use self::outlet::Outlet;
 use crate::error::Error;
-use crate::groups::{Groups, Place, listening_places};
+use crate::groups::{BoundAddress, Groups, listening_places};
 use crate::orphans::Reached;
 use crate::program::FlowKey;
 
@@ -230,7 +230,7 @@ impl Table {
         if let Some(&stack) = self.opened.get(&flow) {
             return Some(stack);
         }
-        let place = Place::new(protocol, local);
+        let place = BoundAddress::new(protocol, local);
         let place =
             [place, place.everywhere()].into_iter().find(|&place| self.groups.accepting_stacks(place) > 0)?;
         // A new connection with an old one's tuple stays where it was only if that stack still accepts.
@@ -247,7 +247,7 @@ impl Table {
     }
 
     /// Number `turn` of a listener's stacks, or the next one that waits for a connection; if nobody does, the next one that takes one.
-    fn who_takes(&self, place: Place, turn: usize, outlets: &mut [Outlet]) -> Option<u16> {
+    fn who_takes(&self, place: BoundAddress, turn: usize, outlets: &mut [Outlet]) -> Option<u16> {
         let count = self.groups.accepting_stacks(place);
         let in_circle = |from: usize| self.groups.accepting(place, (turn % count.max(1)) + from);
         let now = Instant::now();
@@ -646,7 +646,7 @@ mod tests {
     }
 
     fn listen(table: &mut Table, stack: u16, address: SocketAddr) {
-        table.groups.listen(stack, Place::new(Protocol::Tcp, address), Cluster::default());
+        table.groups.listen(stack, BoundAddress::new(Protocol::Tcp, address), Cluster::default());
     }
 
     #[test]
@@ -670,7 +670,7 @@ mod tests {
             assert!(count > 10, "{count} of 100 connections are stack {stack}'s");
         }
         listen(&mut table, 3, everywhere);
-        table.groups.unlisten(1, Place::new(Protocol::Tcp, everywhere));
+        table.groups.unlisten(1, BoundAddress::new(Protocol::Tcp, everywhere));
         for (port, &owner) in (1..=100).zip(&owners) {
             assert_eq!(table.addressee(&tcp_frame(remote(port), local(80), ack), &mut []), owner);
         }
@@ -700,7 +700,7 @@ mod tests {
         assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(2));
         table.opened.insert(FlowKey::new(Protocol::Tcp, local(80), remote(9)), 3);
         assert_eq!(table.addressee(&ack, &mut []), Addressee::Stack(3));
-        table.groups.unlisten(2, Place::new(Protocol::Tcp, local(80)));
+        table.groups.unlisten(2, BoundAddress::new(Protocol::Tcp, local(80)));
         let other = tcp_frame(remote(10), local(80), tcp::Flags::SYN);
         assert_eq!(table.addressee(&other, &mut []), Addressee::Stack(1));
     }
@@ -709,7 +709,7 @@ mod tests {
     fn a_peers_datagrams_go_to_one_stack() {
         let mut table = Table::default();
         for stack in [1, 2, 3] {
-            table.groups.listen(stack, Place::new(Protocol::Udp, local(53)), Cluster::default());
+            table.groups.listen(stack, BoundAddress::new(Protocol::Udp, local(53)), Cluster::default());
         }
         let owner = table.addressee(&udp_frame(remote(7), local(53)), &mut []);
         assert!((0..100).all(|_| table.addressee(&udp_frame(remote(7), local(53)), &mut []) == owner));

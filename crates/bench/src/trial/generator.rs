@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::child::Output;
 use super::server::Server;
-use crate::foreign::{self, Told};
+use crate::foreign::{self, ToolReport};
 use crate::interruption::interrupted;
 use crate::plan::{A_FILE, Astf, Case, Cell, Connection, Link, Mode, Over, Plan, Tool};
 use crate::site::Site;
@@ -197,7 +197,7 @@ impl Generator<'_> {
     }
 
     /// What it found out.
-    pub(super) fn told(&self, output: &Output) -> Result<Told, String> {
+    pub(super) fn told(&self, output: &Output) -> Result<ToolReport, String> {
         let tool = self.tool();
         if tool.is_foreign() {
             let said = if output.stdout.trim().is_empty() { &output.stderr } else { &output.stdout };
@@ -213,7 +213,7 @@ impl Generator<'_> {
             _ if self.plan.client.find_max.is_some() => of_search(&raw),
             _ => of_http(&raw, self.cell),
         };
-        told.map(|told| Told { raw, ..told }).map_err(|error| not_understood(&error))
+        told.map(|told| ToolReport { raw, ..told }).map_err(|error| not_understood(&error))
     }
 }
 
@@ -334,7 +334,7 @@ struct Latency {
     p99: f64,
 }
 
-fn of_http(raw: &Value, cell: Cell) -> Result<Told, serde_json::Error> {
+fn of_http(raw: &Value, cell: Cell) -> Result<ToolReport, serde_json::Error> {
     let report = HttpReport::deserialize(raw)?;
     let thread_s = report.duration_s * report.threads;
     let busy = report.record.filter(|_| thread_s > 0.0).map(|record| record.busy_ns * 1e-9 / thread_s);
@@ -345,7 +345,7 @@ fn of_http(raw: &Value, cell: Cell) -> Result<Told, serde_json::Error> {
             report.connections_open_max, report.connections
         ));
     }
-    Ok(Told {
+    Ok(ToolReport {
         value: report.requests_per_s,
         succeeded: report.succeeded,
         failed: report.failed_total,
@@ -354,7 +354,7 @@ fn of_http(raw: &Value, cell: Cell) -> Result<Told, serde_json::Error> {
         generator_busy: busy,
         client_cpu_us: Some(report.cpu_us_per_request),
         problems,
-        ..Told::default()
+        ..ToolReport::default()
     })
 }
 
@@ -380,9 +380,9 @@ struct Probe {
     report: Option<Value>,
 }
 
-fn of_search(raw: &Value) -> Result<Told, serde_json::Error> {
+fn of_search(raw: &Value) -> Result<ToolReport, serde_json::Error> {
     let report = SearchReport::deserialize(raw)?;
-    let mut told = Told { remarks: report.remarks, ..Told::default() };
+    let mut told = ToolReport { remarks: report.remarks, ..ToolReport::default() };
     let Some(found) = report.holds else {
         let why = report.probes.into_iter().find_map(|probe| probe.why).unwrap_or_default();
         told.problems.push(format!("not even the smallest load holds: {why}"));
@@ -418,7 +418,7 @@ struct VodReport {
 /// A generator whose ticks come later than that drains its buffers in jerks.
 const LATE_MS: f64 = 100.0;
 
-fn of_vod(raw: &Value) -> Result<Told, serde_json::Error> {
+fn of_vod(raw: &Value) -> Result<ToolReport, serde_json::Error> {
     let report = VodReport::deserialize(raw)?;
     let mut remarks = Vec::new();
     if report.ended == "time_over" || report.ended == "streams_reached" {
@@ -431,7 +431,7 @@ fn of_vod(raw: &Value) -> Result<Told, serde_json::Error> {
         ));
     }
     let thread_s = report.duration_s * report.threads;
-    Ok(Told {
+    Ok(ToolReport {
         value: report.sustained as f64,
         succeeded: report.sustained,
         failed: report.failed,
@@ -441,7 +441,7 @@ fn of_vod(raw: &Value) -> Result<Told, serde_json::Error> {
             .into_iter()
             .collect(),
         remarks,
-        ..Told::default()
+        ..ToolReport::default()
     })
 }
 
@@ -481,7 +481,7 @@ struct Times {
 const FLOW_FAILURES: [&str; 5] =
     ["tcps_drops", "tcps_conndrops", "tcps_timeoutdrop", "udps_keepdrops", "program_cut_short"];
 
-fn of_astf(raw: &Value) -> Result<Told, serde_json::Error> {
+fn of_astf(raw: &Value) -> Result<ToolReport, serde_json::Error> {
     let report = AstfReport::deserialize(raw)?;
     let count = |name: &str| report.totals.client.counters.get(name).copied().unwrap_or(0);
     let begun = count("flows_total");
@@ -490,7 +490,7 @@ fn of_astf(raw: &Value) -> Result<Told, serde_json::Error> {
     // Of one group; a profile with several has no latency in one number.
     let times = report.latency.values().next().filter(|_| report.latency.len() == 1);
     let time = |name: &str| times.and_then(|times| times.flow.us.get(name).copied()).unwrap_or(0.0);
-    Ok(Told {
+    Ok(ToolReport {
         value: if begun > 0 { report.flows_per_s * well as f64 / begun as f64 } else { 0.0 },
         succeeded: well,
         failed,
@@ -499,7 +499,7 @@ fn of_astf(raw: &Value) -> Result<Told, serde_json::Error> {
         generator_busy: Some(report.busy),
         client_cpu_us: (well > 0 && report.duration_s > 0.0).then(|| report.cpu_s * 1e6 / well as f64),
         remarks: report.remarks,
-        ..Told::default()
+        ..ToolReport::default()
     })
 }
 

@@ -37,7 +37,7 @@ pub(super) struct Server<'a> {
 
 /// Where a server has its files, and where it listens.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct ServerFiles<'a> {
     root: &'a str,
     config: &'a str,
     port: u16,
@@ -50,7 +50,7 @@ fn words(
     tools: Tools<'_>,
     mode: Mode,
     cell: Cell,
-    place: Place<'_>,
+    place: ServerFiles<'_>,
 ) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     match mode {
@@ -133,7 +133,7 @@ impl Server<'_> {
         site.write(format!("{root}/www/{}", cell.payload_bytes), &payload)
             .map_err(|error| error.to_string())?;
 
-        let place = Place { root: &root, config: &config, port };
+        let place = ServerFiles { root: &root, config: &config, port };
         let words = words(plan, site, tools, mode, cell, place);
         // Not a pipe, which would have to be emptied while the server runs.
         let log = rustix::fs::memfd_create("server-log", rustix::fs::MemfdFlags::CLOEXEC)

@@ -19,7 +19,7 @@ const LONG_PAUSE: Duration = Duration::from_secs(60);
 const LEASHES: usize = 64;
 
 /// A program's place at the broker of its interface, whichever that is by now.
-pub(super) struct Place {
+pub(super) struct Registration {
     interface: String,
     state: Mutex<Membership>,
 }
@@ -29,10 +29,10 @@ struct Membership {
     leaving: bool,
 }
 
-impl Place {
-    pub(super) fn new(interface: &str, lease: Lease) -> Place {
+impl Registration {
+    pub(super) fn new(interface: &str, lease: Lease) -> Registration {
         let state = Membership { lease: Arc::new(lease), leaving: false };
-        Place { interface: interface.to_owned(), state: Mutex::new(state) }
+        Registration { interface: interface.to_owned(), state: Mutex::new(state) }
     }
 
     pub(super) fn interface(&self) -> &str {
@@ -43,7 +43,7 @@ impl Place {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The program has ended: so does the lease, and [`Place::listen`].
+    /// The program has ended: so does the lease, and [`Registration::listen`].
     pub(super) fn leave(&self) {
         let mut state = self.state();
         state.leaving = true;

@@ -7,14 +7,14 @@ use overfly_broker::Lease;
 use overfly_broker::agent::{AGENT_ENVIRONMENT, PATH, seek};
 
 /// The agent's place, as seen from here.
-pub(crate) struct Place {
+pub(crate) struct AgentSocket {
     path: PathBuf,
     /// Somebody said so: what it refuses is not tried otherwise.
     pub(crate) is_named: bool,
 }
 
 /// What comes of asking it.
-pub(crate) enum Answer {
+pub(crate) enum AgentAnswer {
     Served(Lease),
     /// Something has just ended: ask again.
     Again,
@@ -22,36 +22,36 @@ pub(crate) enum Answer {
     No(String),
 }
 
-impl Place {
+impl AgentSocket {
     /// What the environment says, or the usual place if something is there. An empty variable: there is none.
-    pub(crate) fn known() -> Option<Place> {
+    pub(crate) fn known() -> Option<AgentSocket> {
         match std::env::var_os(AGENT_ENVIRONMENT) {
             Some(path) if path.is_empty() => None,
-            Some(path) => Some(Place { path: path.into(), is_named: true }),
-            None => Path::new(PATH).exists().then(|| Place { path: PATH.into(), is_named: false }),
+            Some(path) => Some(AgentSocket { path: path.into(), is_named: true }),
+            None => Path::new(PATH).exists().then(|| AgentSocket { path: PATH.into(), is_named: false }),
         }
     }
 
     /// Has the agent find the interface's broker, or start it, and joins that.
-    pub(crate) fn ask(&self, interface: &str) -> Answer {
+    pub(crate) fn ask(&self, interface: &str) -> AgentAnswer {
         let path = self.path.display();
-        let no = |error: Error| Answer::No(format!("the agent at {path}: {error}"));
+        let no = |error: Error| AgentAnswer::No(format!("the agent at {path}: {error}"));
         match seek(&self.path, interface) {
             Ok(Some(name)) => match Lease::at(&name) {
-                Ok(lease) => Answer::Served(lease),
-                Err(Error::Gone { .. }) => Answer::Again,
-                Err(error) => Answer::No(error.to_string()),
+                Ok(lease) => AgentAnswer::Served(lease),
+                Err(Error::Gone { .. }) => AgentAnswer::Again,
+                Err(error) => AgentAnswer::No(error.to_string()),
             },
             // It was started by another agent, or by somebody else of root's.
             Ok(None) => match Lease::at_interface(interface) {
-                Ok(Some(lease)) => Answer::Served(lease),
+                Ok(Some(lease)) => AgentAnswer::Served(lease),
                 Ok(None) => {
-                    Answer::No(format!("{interface} is served by somebody whom this user cannot trust"))
+                    AgentAnswer::No(format!("{interface} is served by somebody whom this user cannot trust"))
                 }
-                Err(Error::Gone { .. }) => Answer::Again,
-                Err(error) => Answer::No(error.to_string()),
+                Err(Error::Gone { .. }) => AgentAnswer::Again,
+                Err(error) => AgentAnswer::No(error.to_string()),
             },
-            Err(Error::Gone { .. }) => Answer::No(format!("no agent answers at {path}")),
+            Err(Error::Gone { .. }) => AgentAnswer::No(format!("no agent answers at {path}")),
             Err(error) => no(error),
         }
     }

@@ -50,7 +50,7 @@ pub(crate) fn works(settings: &Settings, plan: &Arc<Plan>, shared: &Arc<Shared>)
         Ends::Client => Role::Client,
         Ends::Server => Role::Server,
     };
-    let carrier = Carrier { settings, plan, shared, role };
+    let carrier = StackParts { settings, plan, shared, role };
     match settings.link.as_ref() {
         Some(Link::Memif(place)) if role == Role::Client => {
             let wires = memif::dial(place, settings.threads)?;
@@ -76,14 +76,14 @@ pub(crate) fn works(settings: &Settings, plan: &Arc<Plan>, shared: &Arc<Shared>)
 }
 
 /// What stacks are made from.
-struct Carrier<'a> {
+struct StackParts<'a> {
     settings: &'a Settings,
     plan: &'a Arc<Plan>,
     shared: &'a Arc<Shared>,
     role: Role,
 }
 
-impl Carrier<'_> {
+impl StackParts<'_> {
     /// Each thread's work on its wire, whose MTU, offload and peer `describe` tells.
     fn works<W: Wire + Send + 'static>(
         &self,

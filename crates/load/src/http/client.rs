@@ -13,7 +13,7 @@ use std::sync::Arc;
 use self::partial::{Partials, Progress};
 use super::opening::Opening;
 use super::outgoing::{Outgoing, Repeated};
-use super::party::{Carrier, Party, Why};
+use super::party::{ClientStack, Party, Why};
 use super::plan::Plan;
 use super::reason;
 use super::schedule::{Schedule, lanes};
@@ -39,7 +39,7 @@ enum Phase {
     Done,
     /// To be reset.
     Broken,
-    /// Closed or reset by us, or failed: the carrier sees to the rest.
+    /// Closed or reset by us, or failed: the stack sees to the rest.
     Dying,
 }
 
@@ -125,7 +125,7 @@ pub(crate) struct Client<'a> {
     plan: Arc<Plan>,
     servers: Vec<Server>,
     slots: Vec<Slot>,
-    /// Connections with something to do once the carrier can be called.
+    /// Connections with something to do once the stack can be called.
     noted: Vec<u32>,
     outgoing: Outgoing,
     cache: HeadCache,
@@ -179,7 +179,7 @@ impl Scripted {
         }
     }
 
-    /// What `called` says; an error is kept for the carrier's next round.
+    /// What `called` says; an error is kept for the stack's next round.
     fn or_stop<T>(&mut self, called: Result<T, Error>, stopped: T) -> T {
         called.unwrap_or_else(|error| {
             self.failed.get_or_insert(error);
@@ -203,7 +203,7 @@ impl<'a> Client<'a> {
         let interest = script.as_ref().map_or(Interest::Nothing, |script| script.interest);
         let servers = servers_of(&plan, settings, index);
         let outgoing = if keeps_streams {
-            Outgoing::Kept(Vec::new())
+            Outgoing::Stored(Vec::new())
         } else {
             let repeated = |server: &Server| {
                 let Template { usual, last } = &server.requests[0];
@@ -288,7 +288,7 @@ impl<'a> Client<'a> {
     }
 
     /// Sends the slot's next request, or as many as a script makes at once.
-    fn send(&mut self, slot: usize, intended_ns: u64, carrier: &mut impl Carrier) {
+    fn send(&mut self, slot: usize, intended_ns: u64, stack: &mut impl ClientStack) {
         if self.slots[slot].tainted {
             self.outstanding += 1;
             self.end_one(
@@ -315,7 +315,7 @@ impl<'a> Client<'a> {
             self.put_under_way(slot, Request { intended_ns, sent_ns: self.now_ns, no_content });
         }
         self.tally.sent(intended_ns, bytes);
-        carrier.send(slot, bytes);
+        stack.send(slot, bytes);
     }
 
     #[inline]
@@ -482,10 +482,10 @@ impl<'a> Client<'a> {
     }
 
     /// What a connection does next that is open and may have room for a request.
-    fn go_on(&mut self, slot: usize, carrier: &mut impl Carrier) {
+    fn go_on(&mut self, slot: usize, stack: &mut impl ClientStack) {
         if std::mem::take(&mut self.slots[slot].owes) {
             self.outstanding -= 1;
-            self.send(slot, self.slots[slot].intended_ns, carrier);
+            self.send(slot, self.slots[slot].intended_ns, stack);
         }
         if self.plan.rate.is_some() {
             let place = &mut self.slots[slot];
@@ -503,11 +503,11 @@ impl<'a> Client<'a> {
             if !self.take_ticket(self.now_ns) {
                 if self.slots[slot].under_way == 0 {
                     self.leave(slot);
-                    self.end(slot, false, carrier);
+                    self.end(slot, false, stack);
                 }
                 return;
             }
-            self.send(slot, self.now_ns, carrier);
+            self.send(slot, self.now_ns, stack);
         }
     }
 
@@ -525,7 +525,7 @@ impl<'a> Client<'a> {
         delay_ns > 0
     }
 
-    fn wake_the_delayed(&mut self, carrier: &mut impl Carrier) {
+    fn wake_the_delayed(&mut self, stack: &mut impl ClientStack) {
         while let Some(scripted) = &mut self.script
             && let Some(Reverse((due_ns, slot))) = scripted.delayed.peek().copied()
             && due_ns <= self.now_ns
@@ -537,25 +537,25 @@ impl<'a> Client<'a> {
                 continue;
             }
             if self.take_ticket(self.now_ns) {
-                self.send(slot, self.now_ns, carrier);
+                self.send(slot, self.now_ns, stack);
             }
             self.note(slot, Phase::Open);
         }
     }
 
     /// Ends a connection that has left.
-    fn end(&mut self, slot: usize, with_reset: bool, carrier: &mut impl Carrier) {
-        end(carrier, slot, with_reset);
-        self.gone(slot, carrier);
+    fn end(&mut self, slot: usize, with_reset: bool, stack: &mut impl ClientStack) {
+        end(stack, slot, with_reset);
+        self.gone(slot, stack);
     }
 
-    fn gone<C: Carrier>(&mut self, slot: usize, _: &C) {
+    fn gone<C: ClientStack>(&mut self, slot: usize, _: &C) {
         if C::GONE_AT_ONCE {
             self.slots[slot].phase = Phase::Free;
         }
     }
 
-    fn attend_to_the_noted(&mut self, carrier: &mut impl Carrier) {
+    fn attend_to_the_noted(&mut self, stack: &mut impl ClientStack) {
         let mut at = 0;
         // Going on may note more.
         while at < self.noted.len() {
@@ -563,10 +563,10 @@ impl<'a> Client<'a> {
             at += 1;
             self.slots[slot].noted = false;
             match self.slots[slot].phase {
-                Phase::Open => self.go_on(slot, carrier),
+                Phase::Open => self.go_on(slot, stack),
                 phase @ (Phase::Done | Phase::Broken) => {
                     self.leave(slot);
-                    self.end(slot, phase == Phase::Broken, carrier);
+                    self.end(slot, phase == Phase::Broken, stack);
                 }
                 _ => {}
             }
@@ -575,7 +575,7 @@ impl<'a> Client<'a> {
     }
 
     /// Open loop: requests whose time has come, as far as there are connections for them.
-    fn send_what_is_due(&mut self, carrier: &mut impl Carrier) {
+    fn send_what_is_due(&mut self, stack: &mut impl ClientStack) {
         let begin_ns = self.tally.begin_ns();
         if self.plan.rate.is_none() || begin_ns > self.now_ns {
             return;
@@ -599,13 +599,13 @@ impl<'a> Client<'a> {
                 }
                 match slot {
                     Some(slot) => {
-                        self.send(slot, due_ns, carrier);
+                        self.send(slot, due_ns, stack);
                         self.note(slot, self.slots[slot].phase);
                     }
                     None => {
                         let since_ns = self.opening.take_vacancy(server);
                         self.promised_ns.push(due_ns.max(since_ns));
-                        self.connect(server, Some(due_ns), carrier);
+                        self.connect(server, Some(due_ns), stack);
                     }
                 }
             }
@@ -634,7 +634,7 @@ impl<'a> Client<'a> {
     }
 
     /// Begins the connections that are wanted, while there are requests left.
-    fn open_connections(&mut self, carrier: &mut impl Carrier) {
+    fn open_connections(&mut self, stack: &mut impl ClientStack) {
         if !self.is_running() {
             return;
         }
@@ -652,7 +652,7 @@ impl<'a> Client<'a> {
             } else {
                 None
             };
-            self.connect(server, owed, carrier);
+            self.connect(server, owed, stack);
         }
         if self.opening.is_complete() && !self.tally.is_ready() {
             self.tally.ready(self.now_ns);
@@ -660,8 +660,8 @@ impl<'a> Client<'a> {
     }
 
     /// Begins a connection, for a request that was due then if there is one already.
-    fn connect(&mut self, server: usize, intended_ns: Option<u64>, carrier: &mut impl Carrier) {
-        let slot = match carrier.connect(server) {
+    fn connect(&mut self, server: usize, intended_ns: Option<u64>, stack: &mut impl ClientStack) {
+        let slot = match stack.connect(server) {
             Ok(slot) => slot,
             Err(why) => {
                 self.tally.record.explain(why.of_connect_in_words());
@@ -720,7 +720,7 @@ impl<'a> Client<'a> {
     }
 
     /// Fails what has taken too long. Of many connections some at a time: nobody waits for a look at a million.
-    fn fail_the_late(&mut self, carrier: &mut impl Carrier) {
+    fn fail_the_late(&mut self, stack: &mut impl ClientStack) {
         if self.now_ns < self.next_scan_ns {
             return;
         }
@@ -746,7 +746,7 @@ impl<'a> Client<'a> {
                 Phase::Closing => self.leave(slot),
                 _ => continue,
             }
-            self.end(slot, true, carrier);
+            self.end(slot, true, stack);
         }
     }
 
@@ -787,8 +787,8 @@ impl Ended {
     }
 }
 
-fn end(carrier: &mut impl Carrier, slot: usize, with_reset: bool) {
-    if with_reset { carrier.reset(slot) } else { carrier.close(slot) }
+fn end(stack: &mut impl ClientStack, slot: usize, with_reset: bool) {
+    if with_reset { stack.reset(slot) } else { stack.close(slot) }
 }
 
 fn servers_of(plan: &Plan, settings: &Settings, index: usize) -> Vec<Server> {
@@ -931,14 +931,14 @@ impl Party for Client<'_> {
     }
 
     #[inline]
-    fn proceed(&mut self, carrier: &mut impl Carrier) -> Result<(), Error> {
-        self.attend_to_the_noted(carrier);
-        self.wake_the_delayed(carrier);
-        self.send_what_is_due(carrier);
-        self.open_connections(carrier);
-        self.fail_the_late(carrier);
+    fn proceed(&mut self, stack: &mut impl ClientStack) -> Result<(), Error> {
+        self.attend_to_the_noted(stack);
+        self.wake_the_delayed(stack);
+        self.send_what_is_due(stack);
+        self.open_connections(stack);
+        self.fail_the_late(stack);
         // What became of these may want to go on at once.
-        self.attend_to_the_noted(carrier);
+        self.attend_to_the_noted(stack);
         match self.script.as_mut().and_then(|script| script.failed.take()) {
             Some(error) => Err(error),
             None => Ok(()),
@@ -983,7 +983,7 @@ impl Party for Client<'_> {
         self.tally.record.busy_ns += ns;
     }
 
-    fn stop(&mut self, now_ns: u64, carrier: &mut impl Carrier) {
+    fn stop(&mut self, now_ns: u64, stack: &mut impl ClientStack) {
         self.now_ns = now_ns;
         self.count_unsent();
         self.tally.stop(now_ns);
@@ -991,7 +991,7 @@ impl Party for Client<'_> {
         for slot in 0..self.slots.len() {
             if !matches!(self.slots[slot].phase, Phase::Free | Phase::Dying) {
                 self.leave(slot);
-                self.end(slot, true, carrier);
+                self.end(slot, true, stack);
             }
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::opening::Opening;
-use super::party::{Carrier, Party, Why};
+use super::party::{ClientStack, Party, Why};
 use super::plan::Plan;
 use super::report::Report;
 use super::tally::{Outcome, Tally};
@@ -184,25 +184,25 @@ impl<'a> Hostile<'a> {
         self.slots[slot].phase = Phase::Dying;
     }
 
-    fn end(&mut self, slot: usize, with_reset: bool, carrier: &mut impl Carrier) {
+    fn end(&mut self, slot: usize, with_reset: bool, stack: &mut impl ClientStack) {
         if with_reset {
-            carrier.reset(slot);
+            stack.reset(slot);
         } else {
-            carrier.close(slot);
+            stack.close(slot);
         }
-        self.gone(slot, carrier);
+        self.gone(slot, stack);
     }
 
-    fn gone<C: Carrier>(&mut self, slot: usize, _: &C) {
+    fn gone<C: ClientStack>(&mut self, slot: usize, _: &C) {
         if C::GONE_AT_ONCE {
             self.slots[slot].phase = Phase::Free;
         }
     }
 
-    fn begin(&mut self, slot: usize, carrier: &mut impl Carrier) {
+    fn begin(&mut self, slot: usize, stack: &mut impl ClientStack) {
         let (first, _) = &self.streams[self.slots[slot].server];
         if !first.is_empty() {
-            carrier.send(slot, first.len());
+            stack.send(slot, first.len());
             self.tally.sent(self.now_ns, first.len());
         }
         if self.kind.is_slow() {
@@ -211,7 +211,7 @@ impl<'a> Hostile<'a> {
     }
 
     /// The slow ones do a little more.
-    fn go_on(&mut self, carrier: &mut impl Carrier) {
+    fn go_on(&mut self, stack: &mut impl ClientStack) {
         while let Some((due_ns, slot, turn)) = self.due.front().copied()
             && due_ns <= self.now_ns
         {
@@ -221,18 +221,18 @@ impl<'a> Hostile<'a> {
                 continue;
             }
             if self.kind == Hostility::SlowReader {
-                carrier.consumed(slot, SIP);
+                stack.consumed(slot, SIP);
             } else {
                 let (_, more) = &self.streams[place.server];
-                carrier.send(slot, more.len());
+                stack.send(slot, more.len());
                 self.tally.record.bytes_out += more.len() as u64;
             }
             self.due.push_back((self.now_ns + self.interval_ns, slot, turn));
         }
     }
 
-    fn connect(&mut self, server: usize, carrier: &mut impl Carrier) {
-        let slot = match carrier.connect(server) {
+    fn connect(&mut self, server: usize, stack: &mut impl ClientStack) {
+        let slot = match stack.connect(server) {
             Ok(slot) => slot,
             Err(why) => {
                 self.tally.fail(why.of_connect(), self.now_ns);
@@ -250,7 +250,7 @@ impl<'a> Hostile<'a> {
         self.borne.begun += 1;
     }
 
-    fn fail_the_late(&mut self, carrier: &mut impl Carrier) {
+    fn fail_the_late(&mut self, stack: &mut impl ClientStack) {
         while let Some((begun_ns, slot, turn)) = self.connecting.front().copied()
             && self.now_ns.saturating_sub(begun_ns) >= self.timeout_ns
         {
@@ -264,7 +264,7 @@ impl<'a> Hostile<'a> {
                 } else {
                     self.fail_connect(slot, Failure::ConnectTimeout);
                 }
-                self.end(slot, true, carrier);
+                self.end(slot, true, stack);
             }
         }
     }
@@ -348,24 +348,24 @@ impl Party for Hostile<'_> {
 
     fn acknowledged(&mut self, _: usize, _: u64) {}
 
-    fn proceed(&mut self, carrier: &mut impl Carrier) -> Result<(), Error> {
+    fn proceed(&mut self, stack: &mut impl ClientStack) -> Result<(), Error> {
         for slot in std::mem::take(&mut self.opened) {
             if self.slots[slot].phase == Phase::Open {
-                self.begin(slot, carrier);
+                self.begin(slot, stack);
             }
         }
         for slot in std::mem::take(&mut self.over) {
             if self.slots[slot].phase == Phase::Over {
                 self.borne.closed += 1;
                 self.dropped(slot);
-                self.end(slot, false, carrier);
+                self.end(slot, false, stack);
             }
         }
-        self.go_on(carrier);
-        self.fail_the_late(carrier);
+        self.go_on(stack);
+        self.fail_the_late(stack);
         self.opening.proceed(self.now_ns);
         while let Some(server) = self.opening.next() {
-            self.connect(server, carrier);
+            self.connect(server, stack);
         }
         Ok(())
     }
@@ -382,7 +382,7 @@ impl Party for Hostile<'_> {
         self.tally.record.busy_ns += ns;
     }
 
-    fn stop(&mut self, now_ns: u64, carrier: &mut impl Carrier) {
+    fn stop(&mut self, now_ns: u64, stack: &mut impl ClientStack) {
         self.now_ns = now_ns;
         self.tally.stop(now_ns);
         for slot in 0..self.slots.len() {
@@ -394,7 +394,7 @@ impl Party for Hostile<'_> {
                 Phase::Connecting => self.slots[slot].phase = Phase::Dying,
                 Phase::Free | Phase::Dying => continue,
             }
-            self.end(slot, true, carrier);
+            self.end(slot, true, stack);
         }
     }
 

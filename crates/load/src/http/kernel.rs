@@ -12,7 +12,7 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::party::{Carrier, Party, Servers, Why};
+use super::party::{ClientStack, Party, Servers, Why};
 use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
@@ -106,7 +106,7 @@ impl Sockets {
     }
 }
 
-impl Carrier for Sockets {
+impl ClientStack for Sockets {
     const GONE_AT_ONCE: bool = true;
 
     fn connect(&mut self, server: usize) -> Result<usize, Why> {

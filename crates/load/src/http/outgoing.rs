@@ -73,13 +73,13 @@ pub(super) enum Outgoing {
     /// By server.
     Repeated(Vec<Repeated>),
     /// By connection.
-    Kept(Vec<Pieces>),
+    Stored(Vec<Pieces>),
 }
 
 impl Outgoing {
     /// Room for a connection at `slot`, whose stream begins.
     pub(super) fn begin(&mut self, slot: usize) {
-        if let Outgoing::Kept(streams) = self {
+        if let Outgoing::Stored(streams) = self {
             if streams.len() <= slot {
                 streams.resize_with(slot + 1, Pieces::default);
             }
@@ -90,7 +90,7 @@ impl Outgoing {
     /// The stream of `slot` goes on with `bytes`. Nothing to do where that is known.
     #[inline]
     pub(super) fn push(&mut self, slot: usize, bytes: &Rc<[u8]>) {
-        if let Outgoing::Kept(streams) = self {
+        if let Outgoing::Stored(streams) = self {
             streams[slot].push(bytes.clone());
         }
     }
@@ -100,14 +100,14 @@ impl Outgoing {
     pub(super) fn from(&self, slot: usize, server: usize, offset: u64) -> &[u8] {
         match self {
             Outgoing::Repeated(servers) => servers[server].from(offset),
-            Outgoing::Kept(streams) => streams[slot].from(offset),
+            Outgoing::Stored(streams) => streams[slot].from(offset),
         }
     }
 
     /// What is before `offset` is never asked for again.
     #[inline]
     pub(super) fn acknowledged(&mut self, slot: usize, offset: u64) {
-        if let Outgoing::Kept(streams) = self {
+        if let Outgoing::Stored(streams) = self {
             streams[slot].acknowledged(offset);
         }
     }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn pieces_are_there_until_they_are_acknowledged() {
-        let mut outgoing = Outgoing::Kept(Vec::new());
+        let mut outgoing = Outgoing::Stored(Vec::new());
         outgoing.begin(0);
         for piece in [&b"one"[..], b"three", b"four"] {
             outgoing.push(0, &piece.into());
@@ -158,7 +158,7 @@ mod tests {
         outgoing.acknowledged(0, 7);
         assert_eq!(read(&outgoing, 7, 12), b"efour");
         outgoing.acknowledged(0, 8);
-        let Outgoing::Kept(streams) = &outgoing else { panic!("made so above") };
+        let Outgoing::Stored(streams) = &outgoing else { panic!("made so above") };
         assert_eq!(streams[0].queue.len(), 1);
         outgoing.begin(0);
         outgoing.push(0, &b"new"[..].into());

@@ -1,9 +1,9 @@
 //! Who decides what connections do, and who carries them.
 //!
-//! A [`Party`] holds the state of a thread's connections and opens no socket; a carrier (the user-level stack in `shard.rs`,
+//! A [`Party`] holds the state of a thread's connections and opens no socket; a stack (the user-level stack in `shard.rs`,
 //! kernel sockets in `kernel.rs`) tells it what happened and does what it asks. Both ends number connections by *slot*.
 //!
-//! The carrier's round: [`Party::tell`] the time, report events, [`Party::proceed`], move what was promised, and
+//! The stack's round: [`Party::tell`] the time, report events, [`Party::proceed`], move what was promised, and
 //! [`Party::flushed`]; until [`Party::goes_on`] says no.
 
 use std::collections::BTreeMap;
@@ -86,8 +86,8 @@ impl Servers {
     }
 }
 
-/// What a party asks of its carrier. None of these calls back.
-pub(crate) trait Carrier {
+/// What a party asks of its stack. None of these calls back.
+pub(crate) trait ClientStack {
     /// A connection is gone as soon as it is closed or reset: its slot is free then, without [`Party::released`].
     const GONE_AT_ONCE: bool;
 
@@ -138,11 +138,11 @@ pub(crate) trait Party {
     fn stream(&self, slot: usize, offset: u64) -> &[u8];
     /// Bytes before `offset` of the slot's stream are never asked for again.
     fn acknowledged(&mut self, slot: usize, offset: u64);
-    /// Does what is to be done, through `carrier`.
+    /// Does what is to be done, through `stack`.
     ///
     /// # Errors
     /// The run cannot go on.
-    fn proceed(&mut self, carrier: &mut impl Carrier) -> Result<(), Error>;
+    fn proceed(&mut self, stack: &mut impl ClientStack) -> Result<(), Error>;
     /// When [`Party::proceed`] has something to do at the latest, if nothing is reported before.
     fn next_ns(&self) -> u64;
     /// What was promised before has left; `clock` says when.
@@ -150,7 +150,7 @@ pub(crate) trait Party {
     /// The thread had something to do for so long.
     fn was_busy(&mut self, ns: u64);
     /// The run is over: nothing is counted any more, and all connections are reset.
-    fn stop(&mut self, now_ns: u64, carrier: &mut impl Carrier);
+    fn stop(&mut self, now_ns: u64, stack: &mut impl ClientStack);
     /// What the thread brings home, after [`Party::stop`].
     fn into_outcome(self, counters: BTreeMap<String, u64>) -> Outcome;
 }

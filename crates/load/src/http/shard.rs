@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use overfly_engine::{Event, Failure, FlowId, Instant, Owner};
 
-use super::party::{Carrier, Party, Servers, Why};
+use super::party::{ClientStack, Party, Servers, Why};
 use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
@@ -95,7 +95,7 @@ impl<W> Asked<'_, W> {
     }
 }
 
-impl<W> Carrier for Asked<'_, W> {
+impl<W> ClientStack for Asked<'_, W> {
     const GONE_AT_ONCE: bool = false;
 
     /// Begins a connection from the next address and port that are free.

@@ -1,4 +1,4 @@
-//! TLS between a party and its carrier, for the servers that want it.
+//! TLS between a party and its stack, for the servers that want it.
 //!
 //! The party sends and receives what it always does; here its stream becomes records and records become its stream. rustls
 //! does no I/O, so the same code serves kernel sockets and the user-level stack. Plain connections beside secure ones cost
@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStor
 
 use super::Settings;
 use super::outgoing::Pieces;
-use super::party::{Carrier, Party, Why};
+use super::party::{ClientStack, Party, Why};
 use super::reason;
 use super::tally::Outcome;
 use crate::error::Error;
@@ -156,7 +156,7 @@ pub(crate) struct Tls<P> {
     security: Security,
     /// By slot; `None` for a plain connection.
     channels: Vec<Option<Box<Channel>>>,
-    /// Channels with something to do once the carrier can be called.
+    /// Channels with something to do once the stack can be called.
     noted: Vec<usize>,
     plain: Vec<u8>,
 }
@@ -225,8 +225,8 @@ impl<P: Party> Tls<P> {
         self.note(slot);
     }
 
-    /// Encrypts what the party has promised, and promises the records to the carrier.
-    fn write(&mut self, slot: usize, carrier: &mut impl Carrier) {
+    /// Encrypts what the party has promised, and promises the records to the stack.
+    fn write(&mut self, slot: usize, stack: &mut impl ClientStack) {
         let Some(channel) = self.channels[slot].as_deref_mut() else { return };
         channel.noted = false;
         while channel.promised > 0 && !channel.broken {
@@ -235,7 +235,7 @@ impl<P: Party> Tls<P> {
             let written = channel.tls.writer().write(&bytes[..take]).unwrap_or(0);
             channel.promised -= written;
             channel.plain_offset += written as u64;
-            channel.move_records(slot, carrier);
+            channel.move_records(slot, stack);
             if written == 0 {
                 break;
             }
@@ -243,42 +243,42 @@ impl<P: Party> Tls<P> {
         if channel.promised == 0 {
             self.party.acknowledged(slot, channel.plain_offset);
         }
-        channel.move_records(slot, carrier);
+        channel.move_records(slot, stack);
         if channel.broken {
             self.channels[slot] = None;
-            reset(carrier, slot, &mut self.party);
+            reset(stack, slot, &mut self.party);
         }
     }
 }
 
 /// Resets a connection that the party knows to have failed.
-fn reset<C: Carrier>(carrier: &mut C, slot: usize, party: &mut impl Party) {
-    carrier.reset(slot);
+fn reset<C: ClientStack>(stack: &mut C, slot: usize, party: &mut impl Party) {
+    stack.reset(slot);
     if C::GONE_AT_ONCE {
         party.released(slot);
     }
 }
 
 impl Channel {
-    fn move_records(&mut self, slot: usize, carrier: &mut impl Carrier) {
+    fn move_records(&mut self, slot: usize, stack: &mut impl ClientStack) {
         let mut records = Vec::new();
         while self.tls.wants_write() && self.tls.write_tls(&mut records).is_ok_and(|written| written > 0) {}
         if !records.is_empty() {
-            carrier.send(slot, records.len());
+            stack.send(slot, records.len());
             self.records.push(Rc::from(records));
         }
     }
 }
 
-/// What the party asks for, on its way to the carrier.
+/// What the party asks for, on its way to the stack.
 struct Between<'a, C> {
-    carrier: &'a mut C,
+    stack: &'a mut C,
     security: &'a Security,
     channels: &'a mut Vec<Option<Box<Channel>>>,
     noted: &'a mut Vec<usize>,
 }
 
-impl<C: Carrier> Carrier for Between<'_, C> {
+impl<C: ClientStack> ClientStack for Between<'_, C> {
     const GONE_AT_ONCE: bool = C::GONE_AT_ONCE;
 
     fn connect(&mut self, server: usize) -> Result<usize, Why> {
@@ -289,7 +289,7 @@ impl<C: Carrier> Carrier for Between<'_, C> {
             }
             None => None,
         };
-        let slot = self.carrier.connect(server)?;
+        let slot = self.stack.connect(server)?;
         if self.channels.len() <= slot {
             self.channels.resize_with(slot + 1, || None);
         }
@@ -309,7 +309,7 @@ impl<C: Carrier> Carrier for Between<'_, C> {
 
     fn send(&mut self, slot: usize, bytes: usize) {
         let Some(channel) = self.channels.get_mut(slot).and_then(Option::as_deref_mut) else {
-            self.carrier.send(slot, bytes);
+            self.stack.send(slot, bytes);
             return;
         };
         channel.promised += bytes;
@@ -323,23 +323,23 @@ impl<C: Carrier> Carrier for Between<'_, C> {
         if let Some(channel) = self.channels.get_mut(slot).and_then(Option::as_deref_mut) {
             // RFC 8446 section 6.1: before we close our side we say so.
             channel.tls.send_close_notify();
-            channel.move_records(slot, self.carrier);
+            channel.move_records(slot, self.stack);
         }
-        self.carrier.close(slot);
+        self.stack.close(slot);
         self.forget_if_gone(slot);
     }
 
     fn reset(&mut self, slot: usize) {
-        self.carrier.reset(slot);
+        self.stack.reset(slot);
         self.forget_if_gone(slot);
     }
 
     fn consumed(&mut self, slot: usize, bytes: usize) {
-        self.carrier.consumed(slot, bytes);
+        self.stack.consumed(slot, bytes);
     }
 }
 
-impl<C: Carrier> Between<'_, C> {
+impl<C: ClientStack> Between<'_, C> {
     fn forget_if_gone(&mut self, slot: usize) {
         if C::GONE_AT_ONCE && slot < self.channels.len() {
             self.channels[slot] = None;
@@ -404,11 +404,11 @@ impl<P: Party> Party for Tls<P> {
         }
     }
 
-    fn proceed(&mut self, carrier: &mut impl Carrier) -> Result<(), Error> {
+    fn proceed(&mut self, stack: &mut impl ClientStack) -> Result<(), Error> {
         let Tls { party, security, channels, noted, .. } = self;
-        party.proceed(&mut Between { carrier, security, channels, noted })?;
+        party.proceed(&mut Between { stack, security, channels, noted })?;
         while let Some(slot) = self.noted.pop() {
-            self.write(slot, carrier);
+            self.write(slot, stack);
         }
         Ok(())
     }
@@ -425,9 +425,9 @@ impl<P: Party> Party for Tls<P> {
         self.party.was_busy(ns);
     }
 
-    fn stop(&mut self, now_ns: u64, carrier: &mut impl Carrier) {
+    fn stop(&mut self, now_ns: u64, stack: &mut impl ClientStack) {
         let Tls { party, security, channels, noted, .. } = self;
-        party.stop(now_ns, &mut Between { carrier, security, channels, noted });
+        party.stop(now_ns, &mut Between { stack, security, channels, noted });
     }
 
     fn into_outcome(self, counters: BTreeMap<String, u64>) -> Outcome {

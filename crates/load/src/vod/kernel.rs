@@ -35,12 +35,12 @@ struct Connection {
     sent: u64,
     /// There may be something to read.
     readable: bool,
-    /// Stands in `Carrier::ready`.
+    /// Stands in `KernelPlayers::ready`.
     ready: bool,
 }
 
 /// One thread's sockets and streams.
-pub(super) struct Carrier {
+pub(super) struct KernelPlayers {
     epoll: OwnedFd,
     player: Player,
     route: Route,
@@ -51,11 +51,11 @@ pub(super) struct Carrier {
     buffer: Vec<u8>,
 }
 
-impl Carrier {
-    pub(super) fn new(player: Player, route: Route, wanted: Arc<AtomicU64>) -> Result<Carrier, Error> {
+impl KernelPlayers {
+    pub(super) fn new(player: Player, route: Route, wanted: Arc<AtomicU64>) -> Result<KernelPlayers, Error> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|error| Error::machine("making an epoll instance", error))?;
-        Ok(Carrier {
+        Ok(KernelPlayers {
             epoll,
             player,
             route,

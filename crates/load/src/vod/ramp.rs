@@ -106,7 +106,7 @@ pub enum Ended {
     /// The time was over.
     TimeOver,
     /// Somebody said so: a signal, or the control socket.
-    Told,
+    OnRequest,
 }
 
 /// What to do now.

@@ -134,7 +134,7 @@ fn words(ended: Ended, counts: &Counts, settings: &Settings) -> String {
             settings.ramp.patience.as_secs_f64()
         ),
         Ended::TimeOver => "the time was over (-d)".to_string(),
-        Ended::Told => "it was told to stop".to_string(),
+        Ended::OnRequest => "it was told to stop".to_string(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::control::{ControlSocket, Outcome};
 use super::counts::Counts;
-use super::kernel::Carrier;
+use super::kernel::KernelPlayers;
 use super::player::{Player, Script};
 use super::ramp::{Decision, Ended, Ramp};
 use super::report::{Moment, Report};
@@ -139,7 +139,7 @@ impl Plan<'_> {
 
     fn kernel_works(&self) -> Result<Vec<Work<Counts>>, Error> {
         let work = |index: usize| {
-            let carrier = Carrier::new(self.player(index), self.route(), self.wanted[index].clone())?;
+            let carrier = KernelPlayers::new(self.player(index), self.route(), self.wanted[index].clone())?;
             Ok(Box::new(move |turn: &mut Turn<Counts>| carrier.run(turn)) as Work<Counts>)
         };
         (0..self.settings.threads).map(work).collect()
@@ -182,7 +182,8 @@ fn conduct(
                 Outcome { granted, standing: counts.standing, sustained: ramp.sustained() }
             });
         }
-        let decision = if told { Decision::End(Ended::Told) } else { ramp.look(elapsed, &counts.standing) };
+        let decision =
+            if told { Decision::End(Ended::OnRequest) } else { ramp.look(elapsed, &counts.standing) };
         let over = matches!(decision, Decision::End(_));
         if elapsed >= next || over {
             next = elapsed + MOMENT;

@@ -33,7 +33,7 @@ pub(crate) struct Route {
 }
 
 /// The engine's other side.
-struct Carrier {
+struct EnginePlayers {
     player: Player,
     /// Each stream's flow.
     flows: Vec<Option<FlowId>>,
@@ -41,7 +41,7 @@ struct Carrier {
     streams: Vec<u32>,
 }
 
-impl Carrier {
+impl EnginePlayers {
     fn stream_of(&self, flow: FlowId) -> Option<usize> {
         let stream = self.streams.get(flow.index()).copied().unwrap_or(NOBODY);
         (stream != NOBODY).then_some(stream as usize)
@@ -55,7 +55,7 @@ impl Carrier {
     }
 }
 
-impl Owner for Carrier {
+impl Owner for EnginePlayers {
     fn event(&mut self, flow: FlowId, event: Event) {
         let Some(stream) = self.stream_of(flow) else {
             return;
@@ -104,7 +104,7 @@ fn loss_of(failure: Failure) -> Loss {
 /// One thread's stack and streams.
 pub(crate) struct Shard<W> {
     stack: Stack<W>,
-    carrier: Carrier,
+    carrier: EnginePlayers,
     route: Route,
     /// Streams that there should have been until now.
     wanted: Arc<AtomicU64>,
@@ -112,7 +112,7 @@ pub(crate) struct Shard<W> {
 
 impl<W: Wire> Shard<W> {
     pub(crate) fn new(stack: Stack<W>, player: Player, route: Route, wanted: Arc<AtomicU64>) -> Shard<W> {
-        let carrier = Carrier { player, flows: Vec::new(), streams: Vec::new() };
+        let carrier = EnginePlayers { player, flows: Vec::new(), streams: Vec::new() };
         Shard { stack, carrier, route, wanted }
     }
 

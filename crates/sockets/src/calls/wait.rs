@@ -357,7 +357,7 @@ impl Wait {
                 Tag::Program => self.found.put(bits, data),
                 Tag::Stack => {}
                 Tag::Listener(id) => self.rounds.enter(id.context()).stack.kernel_ready(id),
-                own @ (Tag::Broker(context) | Tag::Bell(context) | Tag::Doors(context)) => {
+                own @ (Tag::Broker(context) | Tag::Doorbell(context) | Tag::Doors(context)) => {
                     self.rounds.enter(context).heed(&own);
                 }
             }

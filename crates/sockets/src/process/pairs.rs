@@ -126,7 +126,7 @@ pub(super) struct Asked {
 
 enum Reply {
     /// The other end, as a [`PairEnd`].
-    Given([OwnedFd; 3]),
+    End([OwnedFd; 3]),
     Gone,
     Refused,
     /// The other process has moved both.
@@ -163,7 +163,7 @@ impl Process {
             }
             Some(OtherEnd::Peer(peer)) => {
                 let [socket, file, holder] = match self.ask_for(peer, local, remote) {
-                    Some(Reply::Given(end)) => end,
+                    Some(Reply::End(end)) => end,
                     Some(Reply::Moved) => return Ok(()),
                     Some(Reply::Gone) => {
                         self.pump();
@@ -345,7 +345,7 @@ impl Process {
             Verb::Give | Verb::Refuse | Verb::Gone => {
                 if let Some(asked) = self.within_host.asked.iter_mut().find(|asked| is_about(asked)) {
                     asked.answer = Some(match (verb, <[OwnedFd; 3]>::try_from(descriptors)) {
-                        (Verb::Give, Ok(end)) => Reply::Given(end),
+                        (Verb::Give, Ok(end)) => Reply::End(end),
                         (Verb::Gone, _) => Reply::Gone,
                         _ => Reply::Refused,
                     });

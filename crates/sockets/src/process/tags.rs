@@ -21,7 +21,7 @@ pub(crate) enum Tag {
     /// The broker has something from another process for a context.
     Broker(usize),
     /// An observer wants an answer of a context's.
-    Bell(usize),
+    Doorbell(usize),
     /// Frames arrived, or somebody who wants to exchange some with a context.
     Doors(usize),
     /// The kernel has a connection for this listener.
@@ -60,7 +60,7 @@ impl Process {
             Tag::Broker(_) => {
                 self.hear_broker();
             }
-            Tag::Bell(_) => self.hush(),
+            Tag::Doorbell(_) => self.hush(),
             Tag::Doors(_) => self.stack.rang(),
             Tag::Stack | Tag::Program | Tag::Listener(_) => {}
         }
@@ -107,7 +107,7 @@ pub(crate) const fn tag(data: u64) -> Tag {
         0xffff_ffff => Tag::Stack,
         0xffff_ff40..=0xffff_ff5f => Tag::Doors(context),
         0xffff_ff80..=0xffff_ff9f => Tag::Broker(context),
-        0xffff_ffc0..=0xffff_ffdf => Tag::Bell(context),
+        0xffff_ffc0..=0xffff_ffdf => Tag::Doorbell(context),
         id => Tag::Listener(SocketId(id)),
     }
 }

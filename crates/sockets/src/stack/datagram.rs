@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use overfly_engine::{Datagram, Error, Instant, Report, SendError, UdpId, Unreachable};
 use overfly_wire::MacAddr;
 
-pub(crate) use self::queue::{Datagrams, Place, Read, Record, Trouble};
+pub(crate) use self::queue::{BoundAt, Datagrams, Read, Record, Trouble};
 use self::queue::{OVERHEAD, meaning};
 use super::Stack;
 use crate::interest::{NONE, bits};
@@ -179,7 +179,7 @@ impl<T: Link> Stack<T> {
             None if shared => interface.engine.udp_open_shared(local),
             remote => interface.engine.udp_open(local, remote),
         };
-        let place = Place { id: placed?, local, remote };
+        let place = BoundAt { id: placed?, local, remote };
         let by_id = &mut self.sockets.datagrams.by_id;
         if by_id.len() <= place.id.index() {
             by_id.resize(place.id.index() + 1, NONE);
@@ -194,7 +194,7 @@ impl<T: Link> Stack<T> {
     /// The engine is another one: the socket has its places there, or none.
     pub(super) fn move_datagram(&mut self, id: SocketId) {
         let Some(part) = self.datagrams_mut(id) else { return };
-        for Place { local, remote, .. } in core::mem::take(&mut part.places) {
+        for BoundAt { local, remote, .. } in core::mem::take(&mut part.places) {
             // The kernel has decided who may be there.
             if self.place_datagram(id, local, remote, true).is_err() {
                 return self.displace_datagram(id);

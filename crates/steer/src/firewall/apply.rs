@@ -7,7 +7,7 @@ use overfly_broker::Protocol;
 
 use super::{Firewall, Span};
 use crate::error::Error;
-use crate::groups::Place;
+use crate::groups::BoundAddress;
 use crate::program::{FlowKey, Group, Program};
 
 impl Firewall {
@@ -15,7 +15,7 @@ impl Firewall {
     pub(crate) fn judge_places(
         &mut self,
         program: &mut Program,
-        places: &BTreeMap<Place, Group>,
+        places: &BTreeMap<BoundAddress, Group>,
     ) -> Result<(), Error> {
         let judged = if self.is_empty() && self.judged == 0 {
             BTreeMap::new()
@@ -32,7 +32,7 @@ impl Firewall {
     }
 
     /// Who is let through to a place. Which of the stacks there will have a connection, nobody knows beforehand.
-    fn admitted(&mut self, place: &Place, group: &Group) -> Span {
+    fn admitted(&mut self, place: &BoundAddress, group: &Group) -> Span {
         if group.has_any(self.judged) {
             return Span::none();
         }
@@ -43,13 +43,13 @@ impl Firewall {
     pub(crate) fn judge_connections<'a>(
         &mut self,
         program: &mut Program,
-        places: &BTreeMap<Place, Group>,
+        places: &BTreeMap<BoundAddress, Group>,
         opened: impl Iterator<Item = (&'a FlowKey, u16)>,
     ) -> Result<(), Error> {
         let ends = |flow: &FlowKey| {
             let protocol = if flow.protocol() == Protocol::Tcp as u8 { Protocol::Tcp } else { Protocol::Udp };
             let (local, remote): (SocketAddr, SocketAddr) = flow.ends();
-            (Place::new(protocol, local), remote)
+            (BoundAddress::new(protocol, local), remote)
         };
         let mut refused = HashSet::new();
         for (flow, stack) in opened {
@@ -77,7 +77,7 @@ impl Firewall {
     /// [`Error::Firewall`] if a rule that cannot be followed is in the way of all: then the kernel had better serve them alone.
     pub(crate) fn admits_somebody<'a>(
         &mut self,
-        places: impl Iterator<Item = &'a Place>,
+        places: impl Iterator<Item = &'a BoundAddress>,
     ) -> Result<(), Error> {
         let mut blame = None;
         if self.is_empty() {

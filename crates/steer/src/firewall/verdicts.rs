@@ -8,7 +8,7 @@ use aya::maps::{HashMap as BpfMap, MapData};
 
 use super::span::Span;
 use crate::error::Error;
-use crate::groups::Place;
+use crate::groups::BoundAddress;
 use crate::program::{FlowKey, ListenerKey, absent_is_fine, map_error, octets};
 
 const NOBODY: u32 = 0;
@@ -65,7 +65,7 @@ pub(crate) struct Verdicts {
     places: BpfMap<MapData, ListenerKey, u32>,
     peers: LpmTrie<MapData, PeerKey, u32>,
     refused: BpfMap<MapData, FlowKey, u32>,
-    installed: BTreeMap<Place, u32>,
+    installed: BTreeMap<BoundAddress, u32>,
     policies: HashMap<Peers, (u32, usize)>,
     last_policy: u32,
     refusals: HashSet<FlowKey>,
@@ -89,7 +89,7 @@ impl Verdicts {
     }
 
     /// Lets exactly these peers through, place by place; each place goes from what was said of it to what is said now at once.
-    pub(crate) fn set_places(&mut self, wanted: &BTreeMap<Place, Span>) -> Result<(), Error> {
+    pub(crate) fn set_places(&mut self, wanted: &BTreeMap<BoundAddress, Span>) -> Result<(), Error> {
         let mut result = Ok(());
         for (place, accepted) in wanted {
             let policy = match self.policy(place, accepted) {
@@ -106,7 +106,7 @@ impl Verdicts {
                 self.installed.insert(*place, policy);
             }
         }
-        let gone: Vec<Place> =
+        let gone: Vec<BoundAddress> =
             self.installed.keys().filter(|place| !wanted.contains_key(place)).copied().collect();
         for place in gone {
             absent_is_fine(self.places.remove(&ListenerKey::new(&place)))
@@ -128,7 +128,7 @@ impl Verdicts {
     }
 
     /// The number of the policy that lets these through.
-    fn policy(&mut self, place: &Place, accepted: &Span) -> Result<u32, Error> {
+    fn policy(&mut self, place: &BoundAddress, accepted: &Span) -> Result<u32, Error> {
         let peers = Peers { ipv4: place.address.is_ipv4(), accepted: accepted.clone() };
         if accepted.is_empty() {
             return Ok(NOBODY);

@@ -88,7 +88,7 @@ impl Trouble {
 
 /// Where a UDP socket stands in the engine, and so in the broker's books.
 #[derive(Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct BoundAt {
     pub(super) id: UdpId,
     pub(crate) local: SocketAddr,
     pub(crate) remote: Option<SocketAddr>,
@@ -109,7 +109,7 @@ pub(crate) struct Datagrams {
     /// SO_RCVBUF, as the kernel says it.
     pub(crate) limit: usize,
     /// Two where it takes datagrams of both families.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<BoundAt>,
     /// Where connect() connected it, as the engine has it.
     pub(crate) connected: Option<SocketAddr>,
     /// The kernel's socket may have datagrams too.

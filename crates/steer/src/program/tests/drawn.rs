@@ -165,12 +165,12 @@ fn drawn_address(draw: &mut Draw) -> IpAddr {
 }
 
 /// Each protocol of each family has a stack of its own, so that a frame for another than its own shows.
-fn places() -> [(Place, u16); 4] {
+fn places() -> [(BoundAddress, u16); 4] {
     [
-        (Place::new(Protocol::Tcp, V4.here()), 0),
-        (Place::new(Protocol::Udp, V4.here()), 1),
-        (Place::new(Protocol::Tcp, V6.here()), 2),
-        (Place::new(Protocol::Udp, V6.here()), 3),
+        (BoundAddress::new(Protocol::Tcp, V4.here()), 0),
+        (BoundAddress::new(Protocol::Udp, V4.here()), 1),
+        (BoundAddress::new(Protocol::Tcp, V6.here()), 2),
+        (BoundAddress::new(Protocol::Udp, V6.here()), 3),
     ]
 }
 
@@ -189,7 +189,7 @@ fn bench_of(host: &Host) -> Bench {
 }
 
 /// Whom a firewall lets through to each place: ranges around addresses that frames come from.
-fn drawn_verdicts(draw: &mut Draw) -> BTreeMap<Place, Span> {
+fn drawn_verdicts(draw: &mut Draw) -> BTreeMap<BoundAddress, Span> {
     let mut of = |v4: bool| {
         let last = if v4 { u128::from(u32::MAX) } else { u128::MAX };
         let mut ranges = Vec::new();
@@ -248,9 +248,11 @@ fn whoever_opens_is_judged_by_routes_neighbours_and_firewall() {
             bytes[6..12].copy_from_slice(&source.0);
 
             let protocol = if is_tcp { Protocol::Tcp } else { Protocol::Udp };
-            let stack =
-                places().into_iter().find(|(place, _)| *place == Place::new(protocol, to)).map(|its| its.1);
-            let verdict_of_rules = verdicts.get(&Place::new(protocol, to));
+            let stack = places()
+                .into_iter()
+                .find(|(place, _)| *place == BoundAddress::new(protocol, to))
+                .map(|its| its.1);
+            let verdict_of_rules = verdicts.get(&BoundAddress::new(protocol, to));
             let is_let_in = verdict_of_rules.is_none_or(|accepted| accepted.contains(number(sender)));
             let is_ours = destination == OURS && stack == Some(served) && is_let_in;
             let expected = host.seen_from(sender, source).filter(|_| is_ours);
