@@ -1,4 +1,4 @@
-//! EF_STACK_PER_THREAD=2: an accepted connection that one thread serves goes on in that thread's stack.
+//! EF_STACK_PER_THREAD=2, and 3 in a process that has divided: an accepted connection that one thread serves goes on in that thread's stack.
 //!
 //! * A thread that has read from a connection of another context so often in a row, with nobody in between, has it from then on. It moves
 //!   once. A short one never does: its frames would be steered anew for nothing.
@@ -57,7 +57,7 @@ fn follow(
     if socket.settled || !socket.passive || socket.side != Side::Network {
         return Some(guard);
     }
-    let own = contexts::own();
+    let Some(own) = contexts::own_of_loop() else { return Some(guard) };
     if socket.served_by != own as u8 {
         (socket.served_by, socket.served) = (own as u8, 0);
     }
@@ -122,7 +122,7 @@ enum Moved {
 }
 
 fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i32) -> Moved {
-    if !are_neighbors(there, here) || has_inherited() {
+    if !are_neighbors(there, here) || has_inherited() || there.is_inherited(id) {
         return Moved::Never;
     }
     if !there.stack.may_move(id, &here.stack) {
@@ -188,10 +188,17 @@ impl Process {
             Ok(()) => self.start = Start::Running,
             Err(NoStack::Yet) => {}
             Err(NoStack::Ever(reason)) => {
-                CANNOT.fetch_or(1 << self.context, Ordering::Relaxed);
-                kernel::complain(&format!("connections stay in their listener's stack: {reason}"));
+                if CANNOT.fetch_or(1 << self.context, Ordering::Relaxed) == 0 {
+                    kernel::complain(&format!("connections stay in their listener's stack: {reason}"));
+                }
             }
         }
+    }
+
+    /// The same. Returns whether it runs.
+    pub(super) fn shares(&mut self) -> bool {
+        self.start_to_share();
+        self.start == Start::Running
     }
 
     /// What watches a socket. `None`: some of it cannot move.
