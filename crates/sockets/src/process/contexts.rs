@@ -211,7 +211,8 @@ pub(super) fn divide() {
         return;
     }
     for context in 1..CONTEXTS {
-        let Some(mut other) = at_if_free(context) else { unreachable!("nobody knows of it") };
+        // Nobody knows of it.
+        let Some(mut other) = at_if_free(context) else { return };
         process.divides_into(context, &mut other);
         core::mem::forget(other);
         // SAFETY: the guard was just forgotten, and the first context is released after it.

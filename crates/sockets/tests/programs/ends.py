@@ -60,11 +60,16 @@ def hand_over(connection):
         os.close(socket.recv_fds(there, 1, 1)[1][0])
 
 
-def divide(own, meets):
+def meet(library):
+    """Threads without connections meet at the lock of this process's stack for a second, whatever else it does."""
+    ctypes.CDLL(library).meet(1000)
+
+
+def divide(own, library):
     """Threads of this process meet at its stack's lock, so that it has a stack for each from now on (EF_STACK_PER_THREAD=3), and those that
     begin later have an event loop."""
     server = look(bound(own, 7999))
-    ctypes.CDLL(meets).meet(1000)
+    meet(library)
     server.close()
     begin = threading.Thread._bootstrap_inner
 
@@ -114,5 +119,5 @@ def run(chosen):
     sys.exit(failed != 0)
 
 
-if "MEETS" in os.environ:
+if "MEETS" in os.environ and "MEETS_LATER" not in os.environ:
     divide(sys.argv[1], os.environ.pop("MEETS"))
