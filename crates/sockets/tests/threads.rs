@@ -80,6 +80,23 @@ fn connections_follow_the_threads_that_serve_them() {
     }
 }
 
+/// A connection that a child may have stays where the child will ask for it.
+#[test]
+fn connections_of_children_follow_nobody() {
+    let bench = Bench::new(2);
+    for per_thread in ["2", "3"] {
+        let _peer = peer(&bench, &CLIENT.to_string());
+        let mut script = bench.accelerated("timeout");
+        script.args(["-s", "KILL", "60", PYTHON]).arg(programs("threads.py"));
+        bench.stack_per_thread(&mut script, per_thread);
+        script.args([SERVER.to_string(), CLIENT.to_string()]);
+        let output = run(&bench.lab.server, script.arg("a_child_finds_what_a_thread_goes_on_serving"));
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{told}\n{complained}");
+        assert_eq!(sum(&complained, "moved here"), 0, "{complained}");
+    }
+}
+
 #[test]
 fn spins_in_vain_are_left_out_where_it_is_wished() {
     let bench = Bench::new(1);

@@ -704,6 +704,30 @@ def a_fork_with_connections_of_several_stacks():
 
 
 @test
+def a_child_finds_what_a_thread_goes_on_serving():
+    connection = accepted(ECHO)
+    here, there = os.pipe()
+
+    def uses():
+        os.read(here, 1)
+        echo(connection, 5, 5000)
+
+    pid = child(uses)
+
+    def serves():
+        for seed in range(40):
+            echo(connection, seed, 1000)
+
+    elsewhere(serves)
+    os.write(there, b"x")
+    reap(pid)
+    echo(connection, 6, 5000)
+    connection.close()
+    os.close(here)
+    os.close(there)
+
+
+@test
 def forks_while_other_threads_work():
     stop = threading.Event()
     echoed = [0] * 3
