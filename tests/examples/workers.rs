@@ -2,7 +2,8 @@
 //!
 //! Two cores, and on each a worker and a thread of the generator, which so take turns. Either the workers are those of two
 //! programs in networks of their own, which share nothing but the machine, or they are those of one. The first is twice one worker.
-//! nginx's are processes; those of HAProxy and memcached are threads, which share one stack, or each have one (EF_STACK_PER_THREAD).
+//! nginx's are processes; those of HAProxy and memcached are threads, which share one stack, or each have one (EF_STACK_PER_THREAD), from the
+//! beginning or since they met at its lock.
 
 use std::process::ExitCode;
 use std::thread;
@@ -17,7 +18,8 @@ use serde_json::Value;
 const USAGE: &str =
     "usage: cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
 /// A worker that has nothing to do sleeps at once: the time is the generator's, and no processor time of the worker.
-const OPTIONS: &[(&str, &str)] = &[("EF_POLL_USEC", "0")];
+const OPTIONS: &[(&str, &str)] = &[("EF_POLL_USEC", "0"), ("EF_STACK_PER_THREAD", "0")];
+const DIVIDED: &[(&str, &str)] = &[("EF_POLL_USEC", "0")];
 const A_STACK_EACH: &[(&str, &str)] = &[("EF_POLL_USEC", "0"), ("EF_STACK_PER_THREAD", "1")];
 const FOLLOWED: &[(&str, &str)] = &[("EF_POLL_USEC", "0"), ("EF_STACK_PER_THREAD", "2")];
 
@@ -32,12 +34,15 @@ enum Way {
     StackEach,
     /// The same, and connections move to the stack of the thread that serves them.
     Followed,
+    /// One program's, which divides if its threads meet.
+    Divided,
     /// One program's on the kernel.
     Kernel,
 }
 
 impl Way {
-    const ALL: [Way; 5] = [Way::Apart, Way::Together, Way::StackEach, Way::Followed, Way::Kernel];
+    const ALL: [Way; 6] =
+        [Way::Apart, Way::Together, Way::StackEach, Way::Followed, Way::Divided, Way::Kernel];
 
     fn name(self) -> &'static str {
         match self {
@@ -45,6 +50,7 @@ impl Way {
             Way::Together => "together",
             Way::StackEach => "together, a stack each",
             Way::Followed => "together, connections follow",
+            Way::Divided => "together, dividing",
             Way::Kernel => "together, on the kernel",
         }
     }
@@ -56,7 +62,7 @@ impl Way {
             // A process has a stack of its own anyhow.
             Way::StackEach => program != Program::Nginx,
             // A client over memif is one stack's.
-            Way::Followed => program != Program::Nginx && link == Link::Xdp,
+            Way::Followed | Way::Divided => program != Program::Nginx && link == Link::Xdp,
             Way::Kernel => link == Link::Xdp,
         }
     }
@@ -66,6 +72,7 @@ impl Way {
             Way::Apart | Way::Together => Some(OPTIONS),
             Way::StackEach => Some(A_STACK_EACH),
             Way::Followed => Some(FOLLOWED),
+            Way::Divided => Some(DIVIDED),
             Way::Kernel => None,
         }
     }

@@ -58,6 +58,8 @@ pub(crate) struct Lock<T> {
     deferred_work: AtomicU32,
     /// Threads that wait for it and have something to do.
     waiting: AtomicU32,
+    /// Threads that sleep until it is released, or are about to.
+    asleep: AtomicU32,
     /// Who holds it is a visitor.
     visited: AtomicBool,
     value: UnsafeCell<T>,
@@ -74,6 +76,7 @@ impl<T: Guarded> Lock<T> {
             state: AtomicU32::new(FREE),
             deferred_work: AtomicU32::new(IDLE),
             waiting: AtomicU32::new(0),
+            asleep: AtomicU32::new(0),
             visited: AtomicBool::new(false),
             value: UnsafeCell::new(value),
         }
@@ -150,8 +153,8 @@ impl<T: Guarded> Lock<T> {
             core::hint::spin_loop();
             is_free()
         });
-        while !soon && self.state.swap(CONTENDED, Ordering::Acquire) != FREE {
-            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
+        if !soon {
+            self.sleep();
         }
         let mut guard = Guard { lock: self };
         if !visited {
@@ -160,9 +163,21 @@ impl<T: Guarded> Lock<T> {
         guard
     }
 
+    /// Sleeps until the lock is free, and takes it: as one that others may sleep at, since any of them may have done so meanwhile.
+    #[cold]
+    fn sleep(&self) {
+        // Counted before the state says so: who reads the state from here on has the count as well.
+        self.asleep.fetch_add(1, Ordering::Relaxed);
+        while self.state.swap(CONTENDED, Ordering::AcqRel) != FREE {
+            let _ = futex::wait(&self.state, futex::Flags::PRIVATE, CONTENDED, None);
+        }
+        self.asleep.fetch_sub(1, Ordering::Relaxed);
+    }
+
     /// In the child of a fork nobody waits.
     pub(crate) fn forget_threads(&self) {
         self.waiting.store(0, Ordering::Relaxed);
+        self.asleep.store(0, Ordering::Relaxed);
         self.visited.store(false, Ordering::Relaxed);
     }
 
@@ -176,9 +191,15 @@ impl<T: Guarded> Lock<T> {
     }
 
     fn unlock(&self) {
-        if self.state.swap(FREE, Ordering::Release) == CONTENDED {
+        if self.leave_free() {
             let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
         }
+    }
+
+    /// The lock is free. Returns whether a thread sleeps that is to be told: the last one that slept leaves the state as if there were more.
+    #[inline]
+    fn leave_free(&self) -> bool {
+        self.state.swap(FREE, Ordering::AcqRel) == CONTENDED && self.asleep.load(Ordering::Relaxed) > 0
     }
 
     /// Waits until no other thread runs deferred work, and as long as the caller holds the lock none will: what it was about may
@@ -409,6 +430,26 @@ mod tests {
         lock.waiting.store(1, Ordering::Relaxed);
         assert_eq!(lock.let_others_go_first(), YIELDS);
         lock.forget_threads();
+    }
+
+    #[test]
+    fn only_who_sleeps_is_woken() {
+        let lock = device();
+        core::mem::forget(lock.lock());
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(|| core::mem::forget(lock.lock()));
+            while lock.state.load(Ordering::Relaxed) != CONTENDED {
+                thread::yield_now();
+            }
+            // SAFETY: the guard was forgotten.
+            unsafe { lock.release() };
+            sleeper.join().expect("it has been woken");
+        });
+        // The one that slept has it, and nobody else sleeps.
+        assert_eq!(lock.state.load(Ordering::Relaxed), CONTENDED);
+        assert!(!lock.leave_free());
+        core::mem::forget(lock.lock());
+        assert!(!lock.leave_free());
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod background;
 mod connecting;
 pub(crate) mod contexts;
 mod datagram;
+pub(crate) mod dividing;
 mod elsewhere;
 mod ended;
 mod exec;
@@ -114,6 +115,7 @@ pub(crate) struct Process {
     stalled: Option<stalled::Stalled>,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
+    meetings: dividing::Meetings,
     pub(crate) pumped: Instant,
     /// When the counters were last shown, and a place for their values.
     shown: Instant,
@@ -159,6 +161,7 @@ impl Guarded for Process {
 
     fn contended(&mut self) {
         self.stack.defers = true;
+        self.meets();
     }
 
     #[inline]
@@ -213,6 +216,7 @@ impl Process {
             within_host: WithinHost::new(),
             stalled: None,
             event_loop: false,
+            meetings: dividing::Meetings::NONE,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),
             shown_values: Vec::new(),

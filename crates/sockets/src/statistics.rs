@@ -106,6 +106,8 @@ pub(crate) struct Statistics {
     pub(crate) naps: u64,
     /// Times that a waiting call slept in the kernel.
     pub(crate) sleeps: u64,
+    /// Times that a call had to wait for the lock, since another thread had it.
+    pub(crate) lock_waits: u64,
 }
 
 impl Statistics {
@@ -132,6 +134,7 @@ impl Statistics {
             looks: 0,
             naps: 0,
             sleeps: 0,
+            lock_waits: 0,
         }
     }
 
@@ -161,6 +164,7 @@ impl Statistics {
             ("looks", self.looks),
             ("naps", self.naps),
             ("sleeps", self.sleeps),
+            ("lock_waits", self.lock_waits),
         ]
         .into_iter()
     }
@@ -200,9 +204,9 @@ impl Statistics {
             stack.datagram_overflows(),
             stack.unsent_segments()
         ));
-        let Self { shared_port_connects, looks, naps, sleeps, .. } = self;
+        let Self { shared_port_connects, looks, naps, sleeps, lock_waits, .. } = self;
         kernel::complain(&format!(
-            "process {pid}: shared ports {shared_port_connects}, sleeps {sleeps}, looks {looks}, naps {naps}"
+            "process {pid}: shared ports {shared_port_connects}, sleeps {sleeps}, looks {looks}, naps {naps}, lock waits {lock_waits}"
         ));
         kernel::complain(&format!(
             "process {pid}: within the host: accepts {}, connects {} (late {})",

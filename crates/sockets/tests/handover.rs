@@ -96,13 +96,15 @@ fn streams_over_ipv6_survive_their_handover() {
 
 /// What a connection is before and after, over the kernel and over Overfly.
 fn stays_the_same(own: IpAddr, other: IpAddr) {
-    for (accelerates, per_thread) in [(false, "0"), (true, "0"), (true, "1")] {
+    for (accelerates, per_thread) in [(false, "0"), (true, "0"), (true, "1"), (true, "3")] {
         // A network of its own: a new connection that met an old one's remains would have to be reset (RFC 9293 3.10.7.3).
         let bench = Bench::new(2);
         let _peer = peer(&bench, &other.to_string());
         let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
         script.args(["-s", "KILL", "60", PYTHON]).arg(programs("handover.py"));
-        script.env("EF_STACK_PER_THREAD", per_thread);
+        if accelerates {
+            bench.stack_per_thread(&mut script, per_thread);
+        }
         let output = run(&bench.lab.server, script.args([own.to_string(), other.to_string()]));
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
         assert!(
@@ -110,6 +112,7 @@ fn stays_the_same(own: IpAddr, other: IpAddr) {
             "accelerated: {accelerates}, stack per thread: {per_thread}\n{told}\n{complained}"
         );
         if accelerates {
+            assert!(complained.contains(", stack ") == (per_thread != "0"), "{complained}");
             let (moved, refused) = (sum(&complained, "handed over"), sum(&complained, "(refused"));
             assert!(moved >= 20 && refused == 0, "{complained}");
             assert_eq!(sum(&complained, "resets_sent:"), 0, "{complained}");

@@ -15,11 +15,13 @@ const PYTHON: &str = "/usr/bin/python3";
 #[test]
 fn processes_share_as_over_the_kernel() {
     let bench = Bench::new(2);
-    for (accelerates, per_thread) in [(false, "0"), (true, "0"), (true, "1")] {
+    for (accelerates, per_thread) in [(false, "0"), (true, "0"), (true, "1"), (true, "3")] {
         let _peer = peer(&bench, &CLIENT.to_string());
         let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
         script.args(["-s", "KILL", "120", PYTHON]).arg(programs("forks.py"));
-        script.env("EF_STACK_PER_THREAD", per_thread);
+        if accelerates {
+            bench.stack_per_thread(&mut script, per_thread);
+        }
         let output = run(&bench.lab.server, script.args([SERVER.to_string(), CLIENT.to_string()]));
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
         assert!(
@@ -27,6 +29,7 @@ fn processes_share_as_over_the_kernel() {
             "accelerated: {accelerates}, stack per thread: {per_thread}\n{told}\n{complained}"
         );
         if accelerates {
+            assert!(complained.contains(", stack ") == (per_thread != "0"), "{complained}");
             assert!(sum(&complained, "accepts") > 30, "{complained}");
             assert!(sum(&complained, "handed over") > 20, "{complained}");
         }

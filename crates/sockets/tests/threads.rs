@@ -20,12 +20,22 @@ fn stacks_in_use(complained: &str) -> usize {
 #[test]
 fn threads_share_as_over_the_kernel() {
     let bench = Bench::new(2);
-    let ways = [(false, "0", "0"), (true, "0", "0"), (true, "1", "0"), (true, "1", "200"), (true, "2", "0")];
+    let ways = [
+        (false, "0", "0"),
+        (true, "0", "0"),
+        (true, "1", "0"),
+        (true, "1", "200"),
+        (true, "2", "0"),
+        (true, "3", "0"),
+    ];
     for (accelerates, per_thread, spin_us) in ways {
         let _peer = peer(&bench, &CLIENT.to_string());
         let mut script = if accelerates { bench.accelerated("timeout") } else { Command::new("timeout") };
         script.args(["-s", "KILL", "150", PYTHON]).arg(programs("threads.py"));
-        script.env("EF_STACK_PER_THREAD", per_thread).env("EF_POLL_USEC", spin_us);
+        script.env("EF_POLL_USEC", spin_us);
+        if accelerates {
+            bench.stack_per_thread(&mut script, per_thread);
+        }
         let output = run(&bench.lab.server, script.args([SERVER.to_string(), CLIENT.to_string()]));
         let (told, complained) = (text(&output.stdout), text(&output.stderr));
         println!("accelerated: {accelerates}, stack per thread: {per_thread}, spins {spin_us} us\n{told}");
@@ -45,11 +55,16 @@ fn connections_follow_the_threads_that_serve_them() {
     let bench = Bench::new(2);
     let one = std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok());
     for seed in one.map_or(1..4, |seed: u64| seed..seed + 1) {
-        for (per_thread, spin_us) in [("0", "0"), ("1", "0"), ("2", "0"), ("2", "200")] {
+        for (per_thread, spin_us) in [("0", "0"), ("1", "0"), ("2", "0"), ("2", "200"), ("3", "0")] {
             let _peer = peer(&bench, &CLIENT.to_string());
             let mut script = bench.accelerated("timeout");
             script.args(["-s", "KILL", "120", PYTHON]).arg(programs("moves.py"));
-            script.env("EF_STACK_PER_THREAD", per_thread).env("EF_POLL_USEC", spin_us);
+            script.env("EF_POLL_USEC", spin_us);
+            bench.stack_per_thread(&mut script, per_thread);
+            if per_thread == "3" && seed % 2 == 0 {
+                // It divides in the middle.
+                script.env("MEETS_LATER", "1");
+            }
             let ends = [SERVER.to_string(), CLIENT.to_string(), seed.to_string()];
             let output = run(&bench.lab.server, script.args(ends));
             let (told, complained) = (text(&output.stdout), text(&output.stderr));
@@ -57,8 +72,28 @@ fn connections_follow_the_threads_that_serve_them() {
             assert!(output.status.success() && told.ends_with("done\n"), "seed {seed}: {told}\n{complained}");
             assert!(sum(&complained, "accepts") >= 24, "{complained}");
             let moved = sum(&complained, "moved here");
-            assert!(if per_thread == "2" { moved > 5 } else { moved == 0 }, "seed {seed}: {complained}");
+            assert!(
+                if matches!(per_thread, "2" | "3") { moved > 5 } else { moved == 0 },
+                "seed {seed}: {complained}"
+            );
         }
+    }
+}
+
+/// A connection that a child may have stays where the child will ask for it.
+#[test]
+fn connections_of_children_follow_nobody() {
+    let bench = Bench::new(2);
+    for per_thread in ["2", "3"] {
+        let _peer = peer(&bench, &CLIENT.to_string());
+        let mut script = bench.accelerated("timeout");
+        script.args(["-s", "KILL", "60", PYTHON]).arg(programs("threads.py"));
+        bench.stack_per_thread(&mut script, per_thread);
+        script.args([SERVER.to_string(), CLIENT.to_string()]);
+        let output = run(&bench.lab.server, script.arg("a_child_finds_what_a_thread_goes_on_serving"));
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{told}\n{complained}");
+        assert_eq!(sum(&complained, "moved here"), 0, "{complained}");
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
-use crate::process::contexts::{self, at, own};
+use crate::process::contexts::{self, at, at_own};
 use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
 use crate::socket::{SocketState, presented};
 use crate::table::{self, Entry};
@@ -32,10 +32,10 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
     }
     if internet && datagrams {
         let (v6, nonblocking) = (domain == libc::AF_INET6, kind & libc::SOCK_NONBLOCK != 0);
-        datagram::opened(&mut at(own()), descriptor, v6, nonblocking);
+        datagram::opened(&mut at_own(), descriptor, v6, nonblocking);
     }
     if internet && stream && (protocol == 0 || protocol == libc::IPPROTO_TCP) {
-        let mut process = at(own());
+        let mut process = at_own();
         let v6 = domain == libc::AF_INET6;
         let Some(id) = process.stack.open(descriptor, v6, kind & libc::SOCK_NONBLOCK != 0) else { return };
         if !table::enter(descriptor, Entry::Socket(id)) {
@@ -111,7 +111,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
 /// `descriptor` came from another process.
 pub(crate) fn adopt(descriptor: i32) {
     forget_stale(descriptor);
-    at(own()).adopt(descriptor);
+    at_own().adopt(descriptor);
 }
 
 /// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.

@@ -13,6 +13,7 @@ use crate::interest::SetId;
 use crate::kernel::now;
 use crate::memory::is_plausible;
 use crate::process::contexts::{are_several, at, own_if_any};
+use crate::process::dividing::waits_in_set;
 use crate::process::rounds::Rounds;
 use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
@@ -90,6 +91,7 @@ pub(crate) unsafe fn epoll_wait(
         Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
+    waits_in_set();
     let shared = shared(set);
     let own = own_in(shared);
     if mask.is_some() && is_kernels(&mut at(own), set) {

@@ -76,7 +76,7 @@ impl Process {
 
     /// The thread looks after this context from now on. One that cannot be had is said.
     #[cold]
-    fn begin_background(&mut self) {
+    pub(super) fn begin_background(&mut self) {
         self.background_postponed = false;
         if self.sleepers.background.is_there {
             return;

@@ -1,6 +1,7 @@
 //! The process's contexts. Each is a stack with all that belongs to it, behind a lock of its own: one for the whole process, or
-//! with EF_STACK_PER_THREAD one for the sockets that each thread makes. Nobody holds two of the locks,
-//! but a fork, and who moves a connection ([`super::moving`]).
+//! one for the sockets that each thread makes: with EF_STACK_PER_THREAD=1 and 2 from the beginning, with 3 when the process has divided
+//! ([`super::dividing`]). Nobody holds two of the locks, but a fork, who divides the process, and who moves a connection
+//! ([`super::moving`]).
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -8,7 +9,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use overfly_profile::options::Options;
 use overfly_profile::rules::Rules;
 
-use super::{Process, background};
+use super::{Process, background, dividing};
 use crate::lock::{Guard, Lock};
 use crate::socket::{CONTEXTS, SocketId};
 
@@ -22,15 +23,19 @@ struct Context {
     owners: AtomicU32,
 }
 
-/// The first is the main thread's, and everybody's without EF_STACK_PER_THREAD.
+/// The first is the main thread's, and everybody's in a process with one stack.
 static ALL: [Context; CONTEXTS] = [const {
     Context { process: Lock::new(Process::new()), pending: AtomicBool::new(false), owners: AtomicU32::new(0) }
 }; CONTEXTS];
 
-/// EF_STACK_PER_THREAD.
+/// Each thread has one. It begins to be so, if it does, while the first context's lock is held.
 static PER_THREAD: AtomicBool = AtomicBool::new(false);
-/// EF_STACK_PER_THREAD=2.
+/// Connections go to the threads that serve them.
 static FOLLOW: AtomicBool = AtomicBool::new(false);
+/// The process has divided: threads without an event loop have no context of their own.
+static DIVIDED: AtomicBool = AtomicBool::new(false);
+/// The value of EF_STACK_PER_THREAD for a process that divides when it has to.
+const DIVIDES: u64 = 3;
 /// Whose turn it is to be shared, when there are more threads than contexts.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
@@ -62,7 +67,8 @@ impl Drop for Leaver {
 /// Whether each thread has a stack of its own.
 #[inline]
 pub(crate) fn are_several() -> bool {
-    PER_THREAD.load(Ordering::Relaxed)
+    // Who sees it sees the contexts as they were made.
+    PER_THREAD.load(Ordering::Acquire)
 }
 
 /// Whether accepted connections move to the stacks of the threads that serve them.
@@ -119,13 +125,25 @@ pub(crate) fn of(id: SocketId) -> Guard<'static, Process> {
     at(id.context())
 }
 
-/// Where the calling thread's sockets are made.
-#[inline]
-pub(crate) fn own() -> usize {
-    own_if_any().unwrap_or_else(take)
+/// The context where the calling thread's sockets are made. A process that has divided makes them in the first one where the thread's
+/// own cannot have a stack.
+pub(crate) fn at_own() -> Guard<'static, Process> {
+    let mut process = at(own_of_loop().unwrap_or(0));
+    if process.context > 0 && DIVIDED.load(Ordering::Relaxed) && !process.shares() {
+        drop(process);
+        process = at(0);
+    }
+    process
 }
 
-/// As [`own`], if the calling thread has made any.
+/// Where the calling thread's sockets are made, and its connections are served. `None`: the process has divided, and the thread has no
+/// event loop.
+#[inline]
+pub(crate) fn own_of_loop() -> Option<usize> {
+    own_if_any().or_else(take)
+}
+
+/// As [`own_of_loop`], if the calling thread has made any.
 #[inline]
 pub(crate) fn own_if_any() -> Option<usize> {
     if are_several() { Some(OWN.get()).filter(|&own| own != NONE_YET) } else { Some(0) }
@@ -133,7 +151,10 @@ pub(crate) fn own_if_any() -> Option<usize> {
 
 /// Gives the calling thread a context: one that nobody has, or one that it shares.
 #[cold]
-fn take() -> usize {
+fn take() -> Option<usize> {
+    if DIVIDED.load(Ordering::Relaxed) && !dividing::has_event_loop() {
+        return None;
+    }
     let is_free = |context: &usize| {
         let owners = &ALL[*context].owners;
         owners.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -146,12 +167,16 @@ fn take() -> usize {
     OWN.set(context);
     // A thread that is past its end already keeps it.
     let _ = LEAVER.try_with(|_| ());
-    context
+    Some(context)
 }
 
-/// Every context that there may be.
-pub(crate) fn all() -> impl DoubleEndedIterator<Item = usize> {
-    0..if are_several() { CONTEXTS } else { 1 }
+fn count() -> usize {
+    if are_several() { CONTEXTS } else { 1 }
+}
+
+/// Every context that there may be. The process may divide meanwhile, unless the first context's lock is held since that was the next.
+pub(crate) fn all() -> impl Iterator<Item = usize> {
+    (0..CONTEXTS).take_while(|&context| context < count())
 }
 
 /// Does something in every context, one after the other.
@@ -166,13 +191,38 @@ pub(super) fn begin(options: Options, rules: &Rules, environment: Option<&str>, 
     if options.stack_per_thread == 0 {
         return;
     }
+    OWN.set(0);
+    ALL[0].owners.store(1, Ordering::Relaxed);
+    if options.stack_per_thread == DIVIDES {
+        return dividing::may_divide(true);
+    }
     for context in 1..CONTEXTS {
         at(context).becomes(context, options, rules.clone(), environment.map(str::to_owned), reports);
     }
     FOLLOW.store(options.stack_per_thread == 2, Ordering::Relaxed);
-    OWN.set(0);
-    ALL[0].owners.store(1, Ordering::Relaxed);
-    PER_THREAD.store(true, Ordering::Relaxed);
+    PER_THREAD.store(true, Ordering::Release);
+}
+
+/// The process has one stack, and gains by more: from now on each thread with an event loop has one of its own, when it first needs it.
+/// The calling thread holds no lock.
+pub(super) fn divide() {
+    let mut process = process();
+    if are_several() || !process.gains_by_dividing() {
+        return;
+    }
+    for context in 1..CONTEXTS {
+        // Nobody knows of it.
+        let Some(mut other) = at_if_free(context) else { return };
+        process.divides_into(context, &mut other);
+        core::mem::forget(other);
+        // SAFETY: the guard was just forgotten, and the first context is released after it.
+        unsafe { release_one(context) };
+    }
+    dividing::may_divide(false);
+    DIVIDED.store(true, Ordering::Relaxed);
+    FOLLOW.store(true, Ordering::Relaxed);
+    PER_THREAD.store(true, Ordering::Release);
+    process.has_divided();
 }
 
 /// Waits until no other thread runs deferred work of a context whose lock is held.
@@ -223,7 +273,7 @@ pub(super) unsafe fn held(mut each: impl FnMut(&mut Process)) {
 /// # Safety
 /// As for [`held`].
 pub(super) unsafe fn release() {
-    for context in all().rev() {
+    for context in (0..count()).rev() {
         let process = &ALL[context].process;
         // SAFETY: the caller's promise. Handlers that wait run when the last lock is released.
         unsafe {

@@ -1,4 +1,4 @@
-//! EF_STACK_PER_THREAD=2: an accepted connection that one thread serves goes on in that thread's stack.
+//! EF_STACK_PER_THREAD=2, and 3 in a process that has divided: an accepted connection that one thread serves goes on in that thread's stack.
 //!
 //! * A thread that has read from a connection of another context so often in a row, with nobody in between, has it from then on. It moves
 //!   once. A short one never does: its frames would be steered anew for nothing.
@@ -12,16 +12,19 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use super::away::NoStack;
 use super::start::Start;
-use super::{Process, contexts, has_inherited, sets, table};
+use super::{Process, contexts, dividing, has_inherited, sets, table};
 use crate::any_link::AnyLink;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
-use crate::socket::{Side, SocketId};
+use crate::socket::{CONTEXTS, Side, SocketId};
 use crate::table::Entry;
 
 /// Reads in a row by one thread after which it serves the connection.
 const SERVES: u8 = 16;
+/// What threads without a context are noted with: no context has such a number.
+const WITHOUT_CONTEXT: u8 = 0x80;
+const _: () = assert!(CONTEXTS <= WITHOUT_CONTEXT as usize);
 /// Sets that watch a connection that moves, at most.
 const SETS_MAX: usize = 4;
 
@@ -57,11 +60,12 @@ fn follow(
     if socket.settled || !socket.passive || socket.side != Side::Network {
         return Some(guard);
     }
-    let own = contexts::own();
-    if socket.served_by != own as u8 {
-        (socket.served_by, socket.served) = (own as u8, 0);
+    let own = contexts::own_if_any();
+    let reader = own.map_or_else(|| dividing::mark() | WITHOUT_CONTEXT, |own| own as u8);
+    if socket.served_by != reader {
+        (socket.served_by, socket.served) = (reader, 0);
     }
-    if own == id.context() {
+    if own == Some(id.context()) {
         return Some(guard);
     }
     socket.served += 1;
@@ -70,7 +74,13 @@ fn follow(
         SERVES => {}
         _ => socket.served = 0,
     }
+    // A thread that has only short ones never has a context of its own, and so looks at one alone.
+    let Some(own) = contexts::own_of_loop().filter(|&own| own != id.context()) else {
+        socket.served = 0;
+        return Some(guard);
+    };
     if socket.served == SERVES {
+        socket.served_by = own as u8;
         // Its stack may have to be made first, with no lock but its own.
         drop(guard);
         contexts::at(own).start_to_share();
@@ -122,7 +132,7 @@ enum Moved {
 }
 
 fn try_move(there: &mut Process, here: &mut Process, id: SocketId, descriptor: i32) -> Moved {
-    if !are_neighbors(there, here) || has_inherited() {
+    if !are_neighbors(there, here) || has_inherited() || there.is_inherited(id) {
         return Moved::Never;
     }
     if !there.stack.may_move(id, &here.stack) {
@@ -188,10 +198,17 @@ impl Process {
             Ok(()) => self.start = Start::Running,
             Err(NoStack::Yet) => {}
             Err(NoStack::Ever(reason)) => {
-                CANNOT.fetch_or(1 << self.context, Ordering::Relaxed);
-                kernel::complain(&format!("connections stay in their listener's stack: {reason}"));
+                if CANNOT.fetch_or(1 << self.context, Ordering::Relaxed) == 0 {
+                    kernel::complain(&format!("connections stay in their listener's stack: {reason}"));
+                }
             }
         }
+    }
+
+    /// The same. Returns whether it runs.
+    pub(super) fn shares(&mut self) -> bool {
+        self.start_to_share();
+        self.start == Start::Running
     }
 
     /// What watches a socket. `None`: some of it cannot move.

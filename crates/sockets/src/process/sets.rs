@@ -119,9 +119,9 @@ impl Shared {
         self.inherited.store(false, Ordering::SeqCst);
     }
 
-    /// The contexts that whoever waits in it has to look at.
+    /// The contexts that whoever waits in it has to look at. In a process with one stack there is one alone, whatever the set watches.
     pub(crate) fn contexts(&self) -> Contexts {
-        Contexts(self.contexts.load(Ordering::SeqCst))
+        if are_several() { Contexts(self.contexts.load(Ordering::SeqCst)) } else { Contexts::one(0) }
     }
 
     /// A context is one of them from now on. Returns those that were before, if it was none of them.
@@ -146,8 +146,9 @@ impl Shared {
         self.inherited.load(Ordering::SeqCst)
     }
 
-    /// It watches other sets. Returns whether that concerns more contexts.
+    /// It watches other sets. Returns whether that concerns more contexts: not before the process divides, if it does.
     pub(crate) fn join_all(&self) -> bool {
-        are_several() && self.contexts.swap(ALL, Ordering::SeqCst) != ALL
+        let before = self.contexts.swap(ALL, Ordering::SeqCst);
+        are_several() && before != ALL
     }
 }

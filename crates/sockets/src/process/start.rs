@@ -86,6 +86,23 @@ impl Process {
         self.statistics.enabled = reports;
     }
 
+    /// The process divides: the `other` context has what the whole process has.
+    pub(super) fn divides_into(&self, context: usize, other: &mut Self) {
+        let Self { options, rules, session, statistics, .. } = self;
+        other.becomes(context, *options, rules.clone(), session.environment.clone(), statistics.enabled);
+        other.sets.shared = self.sets.shared;
+    }
+
+    /// The process has divided.
+    pub(super) fn has_divided(&mut self) {
+        // A thread's stack may be nobody's soon.
+        if self.stack.is_running() {
+            self.begin_background();
+        }
+        // Who waits in a set that watches others looks at all contexts from now on.
+        self.wake_set(None);
+    }
+
     /// The kernel carries the program's sockets from now on, unless that is forbidden.
     pub(super) fn fall_back(&mut self, reason: &str) {
         if self.start == Start::Failed {

@@ -76,8 +76,16 @@ impl<T: Link> Stack<T> {
             Ok(flow) => {
                 let place = self.sockets.at_mut(reserved);
                 let generation = place.generation;
-                *place =
-                    Socket { generation, interests: NONE, listener: SocketId(NONE), flow: None, ..socket };
+                // No child of this process has it, or it would have stayed.
+                let forks = self.forks;
+                *place = Socket {
+                    generation,
+                    forks,
+                    interests: NONE,
+                    listener: SocketId(NONE),
+                    flow: None,
+                    ..socket
+                };
                 self.sockets.bind_flow(Side::Network, flow, reserved);
                 Ok(())
             }

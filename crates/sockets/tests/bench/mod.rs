@@ -81,6 +81,22 @@ impl Bench {
         });
     }
 
+    /// The script, which imports `ends`, has that value of EF_STACK_PER_THREAD, and with 3 it has divided before it begins.
+    pub(crate) fn stack_per_thread(&self, script: &mut Command, value: &str) {
+        script.env("EF_STACK_PER_THREAD", value);
+        if value == "3" {
+            let library = self.path("meets.so");
+            let mut compiler = Command::new("cc");
+            compiler.args(["-O1", "-Wall", "-Wextra", "-pthread", "-shared", "-fPIC", "-o"]);
+            let output = compiler
+                .args([&library, &programs("meets.c")])
+                .output()
+                .expect("a C compiler (apt install gcc)");
+            assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+            script.env("MEETS", library);
+        }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -1,8 +1,11 @@
 """What the test programs of this end share: orders for the peer, listeners, connections, children, a run of tests."""
+import ctypes
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 
@@ -57,6 +60,27 @@ def hand_over(connection):
         os.close(socket.recv_fds(there, 1, 1)[1][0])
 
 
+def meet(library):
+    """Threads without connections meet at the lock of this process's stack for a second, whatever else it does."""
+    ctypes.CDLL(library).meet(1000)
+
+
+def divide(own, library):
+    """Threads of this process meet at its stack's lock, so that it has a stack for each from now on (EF_STACK_PER_THREAD=3), and those that
+    begin later have an event loop."""
+    server = look(bound(own, 7999))
+    meet(library)
+    server.close()
+    begin = threading.Thread._bootstrap_inner
+
+    def waits_first(thread):
+        with select.epoll() as events:
+            events.poll(0)
+        begin(thread)
+
+    threading.Thread._bootstrap_inner = waits_first
+
+
 def child(work):
     """A process that does the work and nothing else."""
     pid = os.fork()
@@ -93,3 +117,7 @@ def run(chosen):
             traceback.print_exc()
     print(f"{failed} failed", flush=True)
     sys.exit(failed != 0)
+
+
+if "MEETS" in os.environ and "MEETS_LATER" not in os.environ:
+    divide(sys.argv[1], os.environ.pop("MEETS"))

@@ -140,6 +140,8 @@ for number in range(CLIENTS):
     connection, _ = listener.accept()
     connection.setblocking(False)
     servers[number % len(servers)].give(connection)
+    if number == CLIENTS // 2 and "MEETS_LATER" in os.environ:
+        threading.Thread(target=ends.meet, args=(os.environ["MEETS"],), daemon=True).start()
     if number in (CLIENTS // 3, CLIENTS - 1):
         ends.reap(ends.child(lambda: None))
 for control in controls:

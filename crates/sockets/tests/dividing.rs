@@ -1,0 +1,102 @@
+//! EF_STACK_PER_THREAD=3: a process whose threads meet at its stack's lock divides, and one whose threads do not stays as it is. The broker
+//! runs in this process. Needs root, python3, memcached and haproxy.
+
+mod bench;
+
+use std::process::{Child, Command, Output, Stdio};
+
+use bench::lab::{CLIENT, SERVER};
+use bench::{Bench, Helper, programs, run, spawn, sum, text};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Debian's: another one's folder may be closed to ordinary users.
+const PYTHON: &str = "/usr/bin/python3";
+
+fn seed() -> u64 {
+    std::env::var("OVERFLY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1)
+}
+
+/// A program that ends when it is told to, by that signal.
+fn end(program: Child, signal: Signal) -> Output {
+    kill_process(Pid::from_child(&program), signal).unwrap();
+    program.wait_with_output().unwrap()
+}
+
+/// How often a call waited for a lock.
+fn lock_waits(reported: &str) -> u64 {
+    sum(reported, "lock waits")
+}
+
+/// So many seconds of a client of memcached that uses it that way. It has been answered right.
+fn client(bench: &Bench, way: &str, seconds: u32) {
+    let mut client = Command::new("timeout");
+    client.args(["-s", "KILL", "120", PYTHON]).arg(programs("memcached.py"));
+    client.args([&SERVER.to_string(), way, &seed().to_string(), &seconds.to_string()]);
+    let told = run(&bench.lab.client, &mut client);
+    println!("{way}: {}", text(&told.stdout));
+    assert!(told.status.success(), "{}{}", text(&told.stdout), text(&told.stderr));
+}
+
+/// memcached with four threads, and a client: what it reports at its end.
+fn memcached(options: &[(&str, &str)], way: &str, seconds: u32) -> String {
+    let bench = Bench::new(2);
+    let mut command = bench.accelerated("memcached");
+    command.args(["-u", "root", "-t", "4", "-p", "11211", "-U", "0", "-m", "64", "-l", &SERVER.to_string()]);
+    let server = spawn(&bench.lab.server, command.envs(options.iter().copied()).stderr(Stdio::piped()));
+    bench.until_joined((SERVER, 11211).into(), 1);
+    client(&bench, way, seconds);
+    let reported = text(&end(server, Signal::TERM).stderr);
+    println!("{options:?}: {reported}");
+    reported
+}
+
+#[test]
+fn a_process_whose_threads_meet_divides() {
+    let reported = memcached(&[("EF_POLL_USEC", "0")], "busy", 8);
+    assert!(reported.contains(", stack 1: "), "{reported}");
+    assert_eq!(sum(&reported, "accepts"), 48, "{reported}");
+    // Some may wait for theirs until the end: an attempt is put off while the other stack is busy.
+    assert!(sum(&reported, "moved here") > 24, "{reported}");
+    assert_eq!((sum(&reported, "handed over"), sum(&reported, "(refused")), (0, 0), "{reported}");
+}
+
+#[test]
+fn a_process_whose_threads_seldom_meet_stays_whole() {
+    let reported = memcached(&[("EF_POLL_USEC", "0")], "calm", 4);
+    assert!(!reported.contains(", stack "), "{reported}");
+    assert_eq!(sum(&reported, "accepts"), 8, "{reported}");
+    println!("lock waits: {}", lock_waits(&reported));
+}
+
+#[test]
+fn a_process_that_is_to_have_one_stack_does_not_divide() {
+    let reported = memcached(&[("EF_POLL_USEC", "0"), ("EF_STACK_PER_THREAD", "0")], "busy", 4);
+    assert!(!reported.contains(", stack "), "{reported}");
+    // There was a reason to.
+    assert!(lock_waits(&reported) > 200, "{reported}");
+}
+
+/// HAProxy with two threads between the client and memcached: connections that its threads accept, and those that they open.
+#[test]
+fn a_proxy_whose_threads_meet_divides() {
+    let bench = Bench::new(2);
+    let mut behind = Command::new("memcached");
+    behind.args(["-u", "root", "-t", "1", "-p", "11212", "-U", "0", "-m", "64", "-l", &CLIENT.to_string()]);
+    let _behind = Helper(spawn(&bench.lab.client, &mut behind));
+    let settings = format!(
+        "global\n nbthread 2\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 30s\n timeout server 30s\n\
+         listen cache\n bind {SERVER}:11211\n server behind {CLIENT}:11212\n"
+    );
+    std::fs::write(bench.path("haproxy.cfg"), settings).unwrap();
+    let mut command = bench.accelerated("haproxy");
+    command.arg("-db").arg("-f").arg(bench.path("haproxy.cfg")).env("EF_POLL_USEC", "0");
+    let proxy = spawn(&bench.lab.server, command.stderr(Stdio::piped()));
+    bench.until_joined((SERVER, 11211).into(), 1);
+    client(&bench, "busy", 8);
+    // At once it would end without a word.
+    let reported = text(&end(proxy, Signal::USR1).stderr);
+    println!("{reported}");
+    assert!(reported.contains(", stack 1: "), "{reported}");
+    assert_eq!((sum(&reported, "accepts"), sum(&reported, "connects")), (48, 48), "{reported}");
+    assert!(sum(&reported, "moved here") > 0, "{reported}");
+}
