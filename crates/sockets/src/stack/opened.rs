@@ -114,7 +114,7 @@ impl<T: Link> Stack<T> {
         forgotten.begin_anew();
         forgotten.state = socket::SocketState::Ended;
         if alive {
-            forgotten.error = Some(Errno::CONNRESET);
+            (forgotten.error, forgotten.error_of_several) = (Some(Errno::CONNRESET), None);
         }
         forgotten.disconnected = true;
         self.sockets.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);

@@ -40,7 +40,7 @@ impl<T: Link> Stack<T> {
         let socket = self.sockets.at_mut(id);
         socket.begin_anew();
         // Also the one that ended the connection before (tcp_connect_init() in Linux).
-        socket.error = None;
+        socket.take_error();
         socket.state = SocketState::Connecting;
         socket.forks = self.forks;
         socket.passive = false;

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 25] = [
+pub(crate) const FORKS: [(&str, &str); 26] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -405,5 +405,15 @@ pub(crate) const FORKS: [(&str, &str); 25] = [
          C poll a IR 0\n\
          L unconnect a\n\
          L connect a 7",
+    ),
+    (
+        "seed 10003491: the error of a refused connect() is told once, also after AF_UNSPEC",
+        "v4\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         L unconnect a\n\
+         C patient recv a 1\n\
+         L poll a IOR +",
     ),
 ];
