@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 26] = [
+pub(crate) const FORKS: [(&str, &str); 28] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -415,5 +415,33 @@ pub(crate) const FORKS: [(&str, &str); 26] = [
          L unconnect a\n\
          C patient recv a 1\n\
          L poll a IOR +",
+    ),
+    (
+        "seed 10014049: connect() forgets the error that AF_UNSPEC left, for the other process too",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L unconnect b\n\
+         L fork\n\
+         C connect b 9\n\
+         L readv b 2000 3",
+    ),
+    (
+        "seed 10018767: a duplicate says as well that a connection is made that was handed over before any connect() had",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C recv a 12 dw\n\
+         C dup a b\n\
+         C connect b 9",
     ),
 ];
