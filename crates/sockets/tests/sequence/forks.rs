@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 28] = [
+pub(crate) const FORKS: [(&str, &str); 31] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -443,5 +443,49 @@ pub(crate) const FORKS: [(&str, &str); 28] = [
          C recv a 12 dw\n\
          C dup a b\n\
          C connect b 9",
+    ),
+    (
+        "seed 20003276: who waits waits on after a handover, for as long as it wanted to",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 100 t\n\
+         L fork\n\
+         C patient recv b 100\n\
+         R send a 5 d",
+    ),
+    (
+        "seed 20008644: what AF_UNSPEC has ended one connects anew for both",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L fork\n\
+         C connect a 5\n\
+         L patient recv a 100\n\
+         L send a 5 d",
+    ),
+    (
+        "seed 20003667: or fails to",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L unconnect b\n\
+         L fork\n\
+         C connect b 6\n\
+         L send b 10 d",
     ),
 ];

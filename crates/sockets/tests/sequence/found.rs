@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 40] = [
+pub(crate) const FOUND: [(&str, &str); 41] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -606,5 +606,22 @@ pub(crate) const FOUND: [(&str, &str); 40] = [
          L wait c 0\n\
          M fill b\n\
          M wait c -",
+    ),
+    (
+        "seed 20011325: shutdown() of what is over has edge-triggered sets tell that once more",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R unconnect a\n\
+         L epoll d\n\
+         L ctl d add b IE\n\
+         L wait d +\n\
+         L shutdown b 0\n\
+         L wait d 0",
     ),
 ];

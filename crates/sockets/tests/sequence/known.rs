@@ -104,7 +104,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 59] = [
+pub(crate) static KNOWN: [Known; 61] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -121,7 +121,7 @@ pub(crate) static KNOWN: [Known; 59] = [
     Known { ends: false, ..known("* get * unsent", ("1", "0"), &["* connect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("3", "0"), &["* connect *"], UNSENT) },
     // After a fork the kernel's socket is asked here, too, and says another number.
-    Known { ends: false, ..known("* get * unsent", ("3", "2"), &["* connect *", "* fork"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("6#", "6#"), &["* send* *", "* connect *"], UNSENT) },
     known("* send* *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
@@ -136,6 +136,8 @@ pub(crate) static KNOWN: [Known; 59] = [
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    // The child has had it handed over.
+    known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
@@ -150,7 +152,8 @@ pub(crate) static KNOWN: [Known; 59] = [
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
-    known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* re*", ("ENOTCONN*", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* poll *", ("# ERR+HUP", "# IN+ERR+HUP+RDHUP"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),

@@ -89,6 +89,24 @@ impl Rest {
         }
     }
 
+    /// The kernel does all of the call, once it has something for it: for how long its socket waits another process may have set since.
+    fn until_ready(&self, events: i16, started: Instant, timeout: Option<Duration>) -> Answer<usize> {
+        let restarts = timeout.is_none();
+        let since = sys::handlers_run();
+        if sys::interrupted(self.since, restarts) {
+            return Answer::error(Errno::INTR);
+        }
+        before_kernel_wait();
+        let deadline = timeout.map(|timeout| started + timeout);
+        let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
+        let mut records = [libc::pollfd { fd: self.descriptor, events, revents: 0 }];
+        match sys::poll(&mut records, left, since) {
+            Ok(0) | Err(Errno::INTR) if sys::interrupted(self.since, restarts) => Answer::error(Errno::INTR),
+            Ok(0) if deadline.is_some_and(|deadline| deadline <= now()) => Answer::error(Errno::AGAIN),
+            _ => Answer::Kernel,
+        }
+    }
+
     /// Until all is done or the call may wait no longer. An error is the next call's.
     fn go_on(
         &self,
@@ -102,7 +120,7 @@ impl Rest {
         // Who peeks finds what it has seen in the kernel, too.
         let peeks = moved && self.flags & libc::MSG_PEEK != 0;
         if (done == 0 || peeks) && !(moved && self.elsewhere) {
-            return answer;
+            return if moved { self.until_ready(events, started, timeout) } else { answer };
         }
         done = if peeks { 0 } else { done };
         if self.elsewhere {
