@@ -39,6 +39,9 @@ const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF
 const ANOTHER_QUEUE: &str =
     "a full connection that is handed over has room again: the kernel's queue is another one";
 
+const DISARMED: &str = "what EPOLLONESHOT has disarmed hears EPOLLHUP and EPOLLERR once the connection is handed over: the kernel adds no entry that hears \
+     nothing";
+
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
@@ -83,6 +86,7 @@ const ONE_END: &str = "of a connection within the host whose other end was close
      as nobody takes its FIN";
 /// The other end was closed, and this one handed over and shut.
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
+const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
 /// An entry of the most common kind.
 const fn known(
@@ -104,7 +108,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 61] = [
+pub(crate) static KNOWN: [Known; 72] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -138,6 +142,16 @@ pub(crate) static KNOWN: [Known; 61] = [
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
     known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
+    known(
+        "* get * state",
+        ("ESTABLISHED", "CLOSE_WAIT"),
+        &["* fill *", "* shutdown *", "* fork"],
+        ANOTHER_QUEUE,
+    ),
+    known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
+    known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
@@ -153,6 +167,8 @@ pub(crate) static KNOWN: [Known; 61] = [
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* re*", ("ENOTCONN*", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* poll *", ("# HUP*", "# HUP+RDHUP*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* listen *", ("0", "EINVAL"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* poll *", ("# ERR+HUP", "# IN+ERR+HUP+RDHUP"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
@@ -163,6 +179,7 @@ pub(crate) static KNOWN: [Known; 61] = [
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
     known("@ ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
     within_host(
@@ -176,10 +193,13 @@ pub(crate) static KNOWN: [Known; 61] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
+    within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
     known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
     known("* send* *", ("#", "#; *recv* has waited: # *"), &["* set * lowat 4", "* recv*"], FEWER),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
+    known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),

@@ -60,9 +60,25 @@ impl Rest {
     ) -> Answer<usize> {
         // With MSG_TRUNC nothing is written there.
         let flags = self.flags & (libc::MSG_TRUNC | libc::MSG_PEEK);
+        let peeks = flags & libc::MSG_PEEK != 0;
         self.go_on(answer, libc::POLLIN, patience, done, |done| {
-            let Some(piece) = target.pieces(done).next() else { return Ok(0) };
-            kernel::receive_into(self.descriptor, piece, flags)
+            let mut count = 0;
+            for piece in target.pieces(done) {
+                let length = piece.len();
+                match kernel::receive_into(self.descriptor, piece, flags) {
+                    Ok(some) => {
+                        count += some;
+                        // Who peeks would see the same once more.
+                        if some < length || peeks {
+                            break;
+                        }
+                    }
+                    Err(error) if count == 0 => return Err(error),
+                    // The next call's.
+                    Err(_) => break,
+                }
+            }
+            Ok(count)
         })
     }
 
@@ -103,6 +119,13 @@ impl Rest {
         match sys::poll(&mut records, left, since) {
             Ok(0) | Err(Errno::INTR) if sys::interrupted(self.since, restarts) => Answer::error(Errno::INTR),
             Ok(0) if deadline.is_some_and(|deadline| deadline <= now()) => Answer::error(Errno::AGAIN),
+            // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
+            Ok(1..)
+                if kernel::is_unconnected(self.descriptor) == Some(true)
+                    && !kernel::was_connected(self.descriptor) =>
+            {
+                Answer::error(Errno::PIPE)
+            }
             _ => Answer::Kernel,
         }
     }
