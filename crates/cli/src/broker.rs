@@ -124,8 +124,7 @@ impl Membership {
                         Holder::in_words(interface)
                     ));
                 }
-                let lease = Lease::at(name).map_err(|error| error.to_string())?;
-                Membership::new(interface, lease, Some(broker)).map(Some)
+                Membership::at_own(interface, name, broker)
             }
             other => {
                 let _ = broker.wait();
@@ -135,6 +134,18 @@ impl Membership {
                     _ => Err("the broker ended before it had begun".to_owned()),
                 }
             }
+        }
+    }
+
+    /// Joins the broker that was started for this program. `None` if it has ended: others had joined it, and left, before this one came.
+    fn at_own(interface: &str, name: &str, mut broker: Child) -> Result<Option<Membership>, String> {
+        match Lease::at(name) {
+            Ok(lease) => Membership::new(interface, lease, Some(broker)).map(Some),
+            Err(overfly_broker::Error::Gone { .. }) => {
+                let _ = broker.wait();
+                Ok(None)
+            }
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -317,6 +328,19 @@ mod tests {
         assert_eq!(Word::parse("elsewhere"), Some(Word::Elsewhere));
         assert_eq!(Word::parse("no such interface"), Some(Word::No("such interface")));
         assert_eq!(Word::parse(""), None);
+    }
+
+    #[test]
+    fn a_broker_that_was_used_up_before_its_own_program_came_is_no_failure() {
+        let own = |name: &str| Membership::at_own("none", name, Command::new("true").spawn().unwrap());
+        let (listener, name, _) = overfly_broker::service::open_socket().unwrap();
+        let ends = std::thread::spawn(move || {
+            // It has let this one in, and hears nobody any more.
+            drop(rustix::net::accept(&listener));
+        });
+        assert!(own(&name).is_ok_and(|own| own.is_none()), "it ended before it answered");
+        ends.join().unwrap();
+        assert!(own(&name).is_ok_and(|own| own.is_none()), "nobody is there any more");
     }
 
     #[test]

@@ -65,6 +65,9 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 {
                     continue;
                 }
+                if guard.stack.socket(id).disconnected && guard.leaves_to_all(id) {
+                    continue;
+                }
                 return Ok((guard, id));
             }
             Entry::Cached(_) | Entry::Internal => return Err(Answer::error(CLOSED)),

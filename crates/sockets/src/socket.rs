@@ -381,7 +381,7 @@ impl Socket {
         *self = Self { receive, send, ..Self::new() };
     }
 
-    /// Forgets what it was connected to, but not its descriptors, settings, error, and flow.
+    /// Forgets what it was connected to, but not its descriptors, settings, flow, and error, which may be several processes'.
     pub(crate) fn begin_anew(&mut self) {
         self.receive.recycle();
         self.send.recycle();
@@ -401,7 +401,6 @@ impl Socket {
         self.disconnecting = false;
         self.disconnected = false;
         self.passive = false;
-        self.error_of_several = None;
         self.reads_of_several = None;
     }
 

@@ -124,6 +124,20 @@ pub(crate) fn leave_untold(descriptor: i32, of_several: Option<told::Error>) {
     }
 }
 
+/// If it is one of those so is the other one, until one of the two has said it.
+pub(crate) fn duplicate_untold(old: i32, new: i32) {
+    let found = word(old).map_or(0, |word| word.load(Ordering::Relaxed));
+    if found & !u64::from(u32::MAX) != UNTOLD {
+        return;
+    }
+    let of_several = told::Error::of_number(found as u32).or_else(|| {
+        told::prepare();
+        told::Error::new()
+    });
+    leave_untold(old, of_several);
+    leave_untold(new, of_several);
+}
+
 /// Whether it is one of those; it is not any more.
 pub(crate) fn take_untold(descriptor: i32) -> bool {
     let Some(word) = word(descriptor) else { return false };

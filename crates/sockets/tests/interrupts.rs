@@ -3,25 +3,10 @@
 
 mod bench;
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, peer, programs, run, sum, text};
-
-impl Bench {
-    /// One of the programs in C.
-    fn compile(&self, name: &str) -> PathBuf {
-        let binary = self.path(name);
-        let output = Command::new("cc")
-            .args(["-O1", "-Wall", "-Wextra", "-pthread", "-rdynamic", "-o"])
-            .args([&binary, &programs(&format!("{name}.c"))])
-            .output()
-            .expect("a C compiler (apt install gcc)");
-        assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
-        binary
-    }
-}
+use bench::{Bench, compile, peer, run, sum, text};
 
 /// What a program prints over the kernel, and over Overfly in several ways, is the same.
 fn same(name: &str, ways: &[&[(&str, &str)]]) {
@@ -31,7 +16,7 @@ fn same(name: &str, ways: &[&[(&str, &str)]]) {
 /// As [`same`], of one of its tests.
 fn same_of(name: &str, test: Option<&str>, ways: &[&[(&str, &str)]]) {
     let bench = Bench::new(1);
-    let program = bench.compile(name);
+    let program = compile(name, bench.folder.path());
     let mut expected = None;
     for way in core::iter::once(None).chain(ways.iter().map(Some)) {
         let _peer = peer(&bench, &CLIENT.to_string());
@@ -77,7 +62,7 @@ fn forks_past_libc_are_forks() {
 #[test]
 fn a_programs_own_sigaction_goes_on_to_libcs() {
     let bench = Bench::new(1);
-    let program = bench.compile("ownsignals");
+    let program = compile("ownsignals", bench.folder.path());
     let program = program.to_str().unwrap();
     for mut command in [Command::new(program), bench.accelerated(program)] {
         let output = run(&bench.lab.server, &mut command);

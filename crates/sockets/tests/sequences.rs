@@ -1,5 +1,5 @@
 //! Sequences of calls that a seed makes, by threads and processes at both ends of connections: what each call says, at once, later or
-//! when a timer rings, is what it says over the kernel. The broker runs in this process. Needs root and python3.
+//! when a timer rings, is what it says over the kernel. The broker runs in this process. Needs root and a C compiler.
 //!
 //! `cargo xtask compare-calls` plays more of them (the ignored test here). `OVERFLY_SCRIPT=FILE` plays a file's one, and prints it.
 
@@ -8,11 +8,12 @@ mod sequence;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-use bench::Bench;
+use bench::{Bench, compile};
 use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
@@ -28,6 +29,8 @@ const SEQUENCES: u64 = 60;
 
 /// The two labs.
 struct Labs {
+    /// Of those who play.
+    program: PathBuf,
     kernel: Bench,
     overfly: Bench,
     /// The threads of its broker.
@@ -48,7 +51,8 @@ impl Labs {
             own = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
             !own.is_empty()
         });
-        let labs = Labs { kernel, overfly, brokers: own };
+        let program = compile(play::PROGRAM, kernel.folder.path());
+        let labs = Labs { program, kernel, overfly, brokers: own };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
                 // BBR paces: what it holds back comes at another step's time.
@@ -60,8 +64,8 @@ impl Labs {
 
     fn worlds(&self) -> Worlds {
         Worlds {
-            kernel: Players::new(&self.kernel, None),
-            overfly: Players::new(&self.overfly, Some(&self.brokers)),
+            kernel: Players::new(&self.program, &self.kernel, None),
+            overfly: Players::new(&self.program, &self.overfly, Some(&self.brokers)),
         }
     }
 }

@@ -104,7 +104,8 @@ pub(crate) fn duplicated(old: i32, new: i32) {
             process.sets[set].references += 1;
             table::enter(new, Entry::Set(set));
         }
-        Entry::Kernel | Entry::Cached(_) | Entry::Internal => {}
+        Entry::Kernel => table::duplicate_untold(old, new),
+        Entry::Cached(_) | Entry::Internal => {}
     }
 }
 

@@ -171,6 +171,10 @@ impl Connection for Locked<'_> {
         self.process.stack.tell_readers(self.id);
     }
 
+    fn tell_writers(&mut self) {
+        self.process.stack.tell_writers(self.id);
+    }
+
     fn take_error(&mut self) -> Option<Errno> {
         self.process.stack.take_error(self.id)
     }

@@ -52,7 +52,12 @@ pub(crate) fn poll(
         match table::lookup(descriptor.fd) {
             Entry::Socket(id) => {
                 let process = rounds.enter(id.context());
-                if table::lookup(descriptor.fd) == Entry::Socket(id) && !joins(process, id, descriptor.fd) {
+                if table::lookup(descriptor.fd) != Entry::Socket(id)
+                    || process.stack.socket(id).disconnected && process.leaves_to_all(id)
+                {
+                    continue;
+                }
+                if !joins(process, id, descriptor.fd) {
                     leave_to_kernel(process, id);
                 }
             }

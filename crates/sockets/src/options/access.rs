@@ -28,6 +28,8 @@ pub(crate) trait Connection {
     fn look(&mut self);
     /// What there is to read is news once more, if it is enough.
     fn tell_readers(&mut self);
+    /// The same of room to write.
+    fn tell_writers(&mut self);
     fn take_error(&mut self) -> Option<Errno>;
     fn info(&self) -> Option<Info>;
     fn path_mtu(&self) -> Option<u16>;
@@ -259,7 +261,9 @@ pub(super) fn send_buffer(of: &mut dyn Connection) -> Result<i32, Errno> {
 /// A negative size is a very large one.
 pub(super) fn set_send_buffer(of: &mut dyn Connection, size: i32) -> Result<(), Errno> {
     let (limit, buffer) = send_limit_within((size as u32).min(of.send_buffer_max()));
-    change(of, |settings| (settings.send_limit, settings.send_buffer) = (limit, buffer))
+    change(of, |settings| (settings.send_limit, settings.send_buffer) = (limit, buffer))?;
+    of.tell_writers();
+    Ok(())
 }
 
 /// The send queue's limit for a SO_SNDBUF of `size`, whatever the administrator says, and what the option says then: twice of it

@@ -49,6 +49,8 @@ impl Connection for Local {
 
     fn tell_readers(&mut self) {}
 
+    fn tell_writers(&mut self) {}
+
     fn take_error(&mut self) -> Option<Errno> {
         None
     }

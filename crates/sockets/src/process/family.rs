@@ -84,10 +84,12 @@ impl Family {
 impl Process {
     /// A fork is about to happen: makes the channel, if there is anything to ask for.
     pub(super) fn expect_child(&mut self) {
-        // Those that are in no connection any more, and have nothing to tell, are what the kernel's sockets are, for both.
-        for id in self.stack.forgotten() {
+        // Those that are in no connection any more are what the kernel's sockets are, for both, once one is told what there is to tell.
+        for id in self.stack.dissolved() {
             kernel::forget_port(self.stack.socket(id).descriptor);
-            self.moved(id);
+            if self.stack.socket(id).pending_error().is_none() {
+                self.moved(id);
+            }
         }
         self.stack.share_unconnected();
         if self.stack.connections().next().is_none() {
@@ -97,6 +99,18 @@ impl Process {
         if let Ok((ours, theirs)) = channel {
             self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);
         }
+    }
+
+    /// What AF_UNSPEC ended before a fork is the kernel's socket for all who have it, once one of them has been told its error: any may
+    /// connect it anew. Returns whether it is.
+    #[cold]
+    pub(crate) fn leaves_to_all(&mut self, id: SocketId) -> bool {
+        let socket = self.stack.socket(id);
+        let leaves = socket.shared && socket.flow.is_none() && socket.pending_error().is_none();
+        if leaves {
+            self.moved(id);
+        }
+        leaves
     }
 
     /// The fork happened, and this is the parent.

@@ -23,6 +23,12 @@ pub(super) fn to_file(connection: &Connection, socket: &Socket) -> Result<OwnedF
     connection.to_file(fill).map_err(|error| error.to_string())
 }
 
+/// The kernel's socket of a connection that is shut for reading is so before it has the connection: else what comes at once could be read.
+/// In no connection it says ENOTCONN, and is shut (inet_shutdown() in Linux, net/ipv4/af_inet.c).
+pub(super) fn shut_beforehand(descriptor: i32) {
+    let _ = rustix::net::shutdown(kernel::borrow(descriptor), rustix::net::Shutdown::Read);
+}
+
 impl Process {
     /// The kernel goes on with a connection. Its descriptors are the kernel's alone from now on, and the kernel's epoll sets
     /// report it.
@@ -87,6 +93,9 @@ impl Process {
             return Err(format!("it is {:?}", self.stack.socket(id).state));
         };
         let (descriptor, file) = (socket.descriptor, to_file(&connection, socket)?);
+        if socket.read_shut {
+            shut_beforehand(descriptor);
+        }
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over(kernel::borrow(descriptor), file.as_fd()).map_err(|error| error.to_string())?;
         self.moved(id);

@@ -14,7 +14,7 @@ use rustix::net::SocketFlags;
 use super::Process;
 use super::contexts::at;
 use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
-use super::handover::to_file;
+use super::handover::{shut_beforehand, to_file};
 use crate::kernel::{self, now};
 use crate::socket::{Arrival, Side, SocketId};
 use crate::sys;
@@ -208,6 +208,9 @@ impl Process {
         };
         let file = to_file(&connection, socket)?;
         let backing = if socket.references > 0 {
+            if socket.read_shut {
+                shut_beforehand(socket.descriptor);
+            }
             Backing::Own(socket.descriptor)
         } else {
             Backing::New(

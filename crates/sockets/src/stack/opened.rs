@@ -43,14 +43,13 @@ impl<T: Link> Stack<T> {
         self.sockets.ids().filter(|&id| self.sockets.at(id).references > 0).filter(over).collect()
     }
 
-    /// Sockets whose connections are over and forgotten, of which nobody has to be told anything.
-    pub(crate) fn forgotten(&self) -> Vec<SocketId> {
-        let over = self.over().into_iter();
-        let is_forgotten = |id: &SocketId| {
+    /// Sockets whose connections AF_UNSPEC, or a connect() that failed, has ended.
+    pub(crate) fn dissolved(&self) -> Vec<SocketId> {
+        let is_one = |id: &SocketId| {
             let socket = self.sockets.at(*id);
-            socket.disconnected && socket.flow.is_none() && socket.pending_error().is_none()
+            socket.disconnected && socket.flow.is_none()
         };
-        over.filter(is_forgotten).collect()
+        self.over().into_iter().filter(is_one).collect()
     }
 
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
@@ -63,6 +62,7 @@ impl<T: Link> Stack<T> {
         for id in over {
             let socket = self.sockets.at_mut(id);
             socket.customized = true;
+            socket.shared |= socket.disconnected;
             socket.share_end();
         }
         for id in self.sockets.ids() {
@@ -114,7 +114,7 @@ impl<T: Link> Stack<T> {
         forgotten.begin_anew();
         forgotten.state = socket::SocketState::Ended;
         if alive {
-            forgotten.error = Some(Errno::CONNRESET);
+            (forgotten.error, forgotten.error_of_several) = (Some(Errno::CONNRESET), None);
         }
         forgotten.disconnected = true;
         self.sockets.wake(id, bits::OUT | bits::WRNORM | bits::ERR | bits::HUP);

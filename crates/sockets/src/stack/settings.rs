@@ -88,6 +88,13 @@ impl<T: Link> Stack<T> {
         }
     }
 
+    /// SO_SNDBUF is set, perhaps again: that there is room is news once more (sk_setsockopt() in net/core/sock.c).
+    pub(crate) fn tell_writers(&mut self, id: SocketId) {
+        if self.sockets.at(id).has_space() {
+            self.sockets.wake(id, bits::OUT | bits::WRNORM);
+        }
+    }
+
     /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
     pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
         let socket = self.sockets.at_mut(id);

@@ -40,7 +40,7 @@ impl<T: Link> Stack<T> {
         let socket = self.sockets.at_mut(id);
         socket.begin_anew();
         // Also the one that ended the connection before (tcp_connect_init() in Linux).
-        socket.error = None;
+        socket.take_error();
         socket.state = SocketState::Connecting;
         socket.forks = self.forks;
         socket.passive = false;
@@ -256,16 +256,15 @@ impl<T: Link> Stack<T> {
         let first = write && !socket.write_shut;
         socket.write_shut |= write;
         socket.shut_first |= first && !socket.remote_closed;
-        if over {
-            return Err(Errno::NOTCONN);
-        }
-        if let (true, Some(flow), Some(interface)) =
-            (first, socket.flow, &mut self.interfaces[socket.side.index()])
+        if let (true, false, Some(flow), Some(interface)) =
+            (first, over, socket.flow, &mut self.interfaces[socket.side.index()])
         {
             interface.engine.shutdown(flow);
         }
-        self.sockets.wake(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
-        Ok(())
+        // Whoever waits looks again, also where nothing can be shut any more (inet_shutdown() in Linux, net/ipv4/af_inet.c).
+        let all = bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::ERR | bits::HUP;
+        self.sockets.wake(id, all);
+        if over { Err(Errno::NOTCONN) } else { Ok(()) }
     }
 
     /// Both ends have sent their last: as far as a program can see, Linux has no connection any more then.

@@ -65,8 +65,13 @@ impl Bench {
     /// A program in the server's namespace, over Overfly.
     pub(crate) fn accelerated(&self, program: &str) -> Command {
         let mut command = Command::new(program);
-        preload(&mut command).env("OVERFLY_BROKER", self.broker.environment()).env("OVERFLY_STATS", "1");
+        self.accelerate(&mut command);
         command
+    }
+
+    /// Has a program run over Overfly.
+    pub(crate) fn accelerate<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        preload(command).env("OVERFLY_BROKER", self.broker.environment()).env("OVERFLY_STATS", "1")
     }
 
     /// The kernel has a listener on that port.
@@ -182,6 +187,18 @@ impl Drop for Helper {
 
 pub(crate) fn programs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs").join(name)
+}
+
+/// One of the programs in C, made in that folder.
+pub(crate) fn compile(name: &str, folder: &Path) -> PathBuf {
+    let binary = folder.join(name);
+    let output = Command::new("cc")
+        .args(["-O1", "-Wall", "-Wextra", "-pthread", "-rdynamic", "-o"])
+        .args([&binary, &programs(&format!("{name}.c"))])
+        .output()
+        .expect("a C compiler (apt install gcc)");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", text(&output.stderr));
+    binary
 }
 
 /// The other end of a script, in the client's namespace at `address`.

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 25] = [
+pub(crate) const FORKS: [(&str, &str); 36] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -405,5 +405,179 @@ pub(crate) const FORKS: [(&str, &str); 25] = [
          C poll a IR 0\n\
          L unconnect a\n\
          L connect a 7",
+    ),
+    (
+        "seed 10003491: the error of a refused connect() is told once, also after AF_UNSPEC",
+        "v4\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         L unconnect a\n\
+         C patient recv a 1\n\
+         L poll a IOR +",
+    ),
+    (
+        "seed 10014049: connect() forgets the error that AF_UNSPEC left, for the other process too",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L unconnect b\n\
+         L fork\n\
+         C connect b 9\n\
+         L readv b 2000 3",
+    ),
+    (
+        "seed 10018767: a duplicate says as well that a connection is made that was handed over before any connect() had",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C recv a 12 dw\n\
+         C dup a b\n\
+         C connect b 9",
+    ),
+    (
+        "seed 20006711: who waits waits on after a handover, for as long as it wanted to",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L writev b 0 3\n\
+         M recv b 12 -\n\
+         L send b 1 d\n\
+         L fork\n\
+         R wait a 0\n\
+         C patient recv b 100",
+    ),
+    (
+        "seed 20017829: whatever another thread sets, too",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         L recv a 100 pt\n\
+         M nonblock a 1\n\
+         R fork\n\
+         D set b linger 1",
+    ),
+    (
+        "seed 20008644: what AF_UNSPEC has ended one connects anew for both",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L fork\n\
+         C connect a 5\n\
+         L patient recv a 100\n\
+         L send a 5 d",
+    ),
+    (
+        "seed 20003667: or fails to",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L unconnect b\n\
+         L fork\n\
+         C connect b 6\n\
+         L send b 10 d",
+    ),
+    (
+        "seed 30004604: who waits in readv() fills all of it also when the descriptor was closed meanwhile",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         M readv a 2000 3000\n\
+         L fork\n\
+         L close a\n\
+         R send b 3000 d",
+    ),
+    (
+        "seed 30018179: an end that was shut for reading reads nothing after a handover",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R shutdown a 2\n\
+         L fork\n\
+         R patient recv a 1\n\
+         L readv b 1 3000\n\
+         R poll a O 0\n\
+         R socket b n\n\
+         L get b error\n\
+         M recv b 1 pw\n\
+         C ctl a mod b -\n\
+         M wait a 0\n\
+         R epoll c\n\
+         R ctl c add a IORE\n\
+         C sendmsg b 6 d\n\
+         R recvmsg a 5 d",
+    ),
+    (
+        "seed 30026909: nor does a handover change how AF_UNSPEC ends a wait",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         L recv a 12 pw\n\
+         R fork\n\
+         D recv b 12 dpt\n\
+         M unconnect a",
+    ),
+    (
+        "seed 30024143: what one process connects after AF_UNSPEC another one polls",
+        "host\n\
+         R socket b n\n\
+         R bind b 5\n\
+         R listen b 8\n\
+         R poll b I 0\n\
+         L socket c n\n\
+         L connect c 5\n\
+         L thread\n\
+         M unconnect c\n\
+         L fork\n\
+         L connect c 9\n\
+         C poll c IOPR 0",
     ),
 ];

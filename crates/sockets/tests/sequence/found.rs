@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 39] = [
+pub(crate) const FOUND: [(&str, &str); 41] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -588,5 +588,40 @@ pub(crate) const FOUND: [(&str, &str); 39] = [
          L send b 1 d\n\
          L unconnect b\n\
          S patient recv a 100",
+    ),
+    (
+        "seed 10016354: SO_SNDBUF tells edge-triggered sets once more that there is room",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L shutdown b 1\n\
+         L epoll c\n\
+         L ctl c add b OE\n\
+         L wait c 0\n\
+         M fill b\n\
+         M wait c -",
+    ),
+    (
+        "seed 20011325: shutdown() of what is over has edge-triggered sets tell that once more",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R unconnect a\n\
+         L epoll d\n\
+         L ctl d add b IE\n\
+         L wait d +\n\
+         L shutdown b 0\n\
+         L wait d 0",
     ),
 ];

@@ -24,17 +24,23 @@ const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
 
-const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC some number";
+const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC or a connect() \
+     that failed some number";
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
 const RAISED: &str = "SO_RCVLOWAT that is raised while another thread waits to receive lets the kernel not wake it before there is as much; here it takes \
      what there is";
 
+const FEWER: &str = "recv() of fewer bytes than SO_RCVLOWAT says takes them as soon as they are there; the kernel wakes nobody before there is as much";
+
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
 
 const ANOTHER_QUEUE: &str =
     "a full connection that is handed over has room again: the kernel's queue is another one";
+
+const DISARMED: &str = "what EPOLLONESHOT has disarmed hears EPOLLHUP and EPOLLERR once the connection is handed over: the kernel adds no entry that hears \
+     nothing";
 
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
@@ -44,6 +50,9 @@ const UNCONNECTED: &str = "connect() to AF_UNSPEC by one process, or one that sa
 
 const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its connect() before a fork leaves the other one's connect() to be told so, instead of \
      EINVAL";
+
+const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is reset when its process closes that, also if a child has it still: the broker \
+     brings nothing there";
 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
@@ -60,6 +69,14 @@ const PROBED: &str = "whoever has shut a full connection both ways and reads res
 
 const TAKEN_BEFORE: &str = "of a thread in poll() and one in recv() or send() that wait for a connection which is reset, one wakes first: the poll() says \
      POLLERR only if that is the one, in the kernel as well";
+const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for the same data one wakes first: if that is the one in recv(), the poll() goes \
+     on waiting, in the kernel as well";
+/// The one that reads, and a poll() that has waited: of an actor before it, or after it, in the alphabet.
+const READ: &str = "#; *re* has waited: # *";
+const POLLED_AND_READ: &str = "#; *poll *I* has waited: 1 IN*; *re* has waited: # *";
+const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll *I* has waited: 1 IN*";
+const POLL_AND_READ: &[&str] = &["* poll *I* -"];
+
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
 const POLLED_LATER: &str = "*poll * has waited: # *HUP*";
 /// Two threads wait for one connection.
@@ -69,6 +86,7 @@ const ONE_END: &str = "of a connection within the host whose other end was close
      as nobody takes its FIN";
 /// The other end was closed, and this one handed over and shut.
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
+const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
 /// An entry of the most common kind.
 const fn known(
@@ -90,7 +108,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 47] = [
+pub(crate) static KNOWN: [Known; 72] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -106,6 +124,13 @@ pub(crate) static KNOWN: [Known; 47] = [
     // The SYN of a connect() that has failed, and what connect() adds to it when it says so.
     Known { ends: false, ..known("* get * unsent", ("1", "0"), &["* connect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("3", "0"), &["* connect *"], UNSENT) },
+    // After a fork the kernel's socket is asked here, too, and says another number.
+    Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("6#", "6#"), &["* send* *", "* connect *"], UNSENT) },
+    known("* send* *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
+    known("* send* *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
+    known("* send* *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
+    known("* send* *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
@@ -115,15 +140,36 @@ pub(crate) static KNOWN: [Known; 47] = [
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    // The child has had it handed over.
+    known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
+    known(
+        "* get * state",
+        ("ESTABLISHED", "CLOSE_WAIT"),
+        &["* fill *", "* shutdown *", "* fork"],
+        ANOTHER_QUEUE,
+    ),
+    known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
+    known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known(
+        "* shutdown *",
+        ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
+        &["* fill *", "* fork"],
+        ANOTHER_QUEUE,
+    ),
     known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* re*", ("E*", "0*"), &["* fork", "* unconnect *"], UNCONNECTED),
-    known("* re*", ("ENOTCONN", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* re*", ("ENOTCONN*", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* poll *", ("# HUP*", "# HUP+RDHUP*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
+    known("* listen *", ("0", "EINVAL"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("* poll *", ("# ERR+HUP", "# IN+ERR+HUP+RDHUP"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
@@ -131,15 +177,29 @@ pub(crate) static KNOWN: [Known; 47] = [
     known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
+    known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    known("@ ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    within_host(
+        "* bind *",
+        ("EINVAL", "0"),
+        &["* listen *", "* connect *", "* fork", "* close *"],
+        QUEUE_CLOSED,
+    ),
     within_host("* get * unsent", ("0", "1"), CLOSED_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
+    within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
     known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
+    known("* send* *", ("#", "#; *recv* has waited: # *"), &["* set * lowat 4", "* recv*"], FEWER),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
+    known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
+    known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),

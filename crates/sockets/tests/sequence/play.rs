@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::inbox::{Inbox, News};
 use super::rest::{Pace, Patience, Watch};
 use super::script::{Place, Script, Step};
 use crate::bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
-use crate::bench::{Bench, Helper, programs, spawn, wait};
+use crate::bench::{Bench, Helper, compile, spawn, wait};
 
 /// What each step led to: first what its own call said, then what calls that had waited said.
 pub(crate) type Transcript = Vec<Vec<String>>;
@@ -22,6 +22,9 @@ pub(crate) type Transcript = Vec<Vec<String>>;
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Ports of sequences, ten each.
 const PORTS: std::ops::Range<u64> = 2_000..32_000;
+
+/// Does what its side does in a sequence: in C, as it is begun anew for each.
+pub(crate) const PROGRAM: &str = "sequences";
 
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
@@ -34,7 +37,7 @@ struct Nursery {
 
 impl Nursery {
     fn start(namespace: &Namespace, mut command: Command) -> Nursery {
-        command.arg(programs("sequences.py")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = Helper(spawn(namespace, command.stderr(Stdio::inherit())));
         let (orders, told) = (child.0.stdin.take(), BufReader::new(child.0.stdout.take().unwrap()));
         Nursery { child, orders, told }
@@ -73,22 +76,20 @@ pub(crate) struct Players {
 }
 
 impl Players {
-    /// Accelerated if there is a broker, whose threads these are; with statistics that go nowhere: what was accelerated the broker counts.
-    pub(crate) fn new(bench: &Bench, brokers: Option<&[u32]>) -> Players {
-        let accelerated = brokers.is_some();
-        let program = || {
-            let mut command = if accelerated {
-                bench.accelerated("/usr/bin/python3")
-            } else {
-                Command::new("/usr/bin/python3")
-            };
-            command.env_remove("OVERFLY_STATS");
+    /// Of that program. Accelerated if there is a broker, whose threads these are; with statistics that go nowhere: what was accelerated
+    /// the broker counts.
+    pub(crate) fn new(program: &Path, bench: &Bench, brokers: Option<&[u32]>) -> Players {
+        let command = || {
+            let mut command = Command::new(program);
+            if brokers.is_some() {
+                bench.accelerate(&mut command).env_remove("OVERFLY_STATS");
+            }
             command
         };
         Players {
-            left: Nursery::start(&bench.lab.server, program()),
-            far: Nursery::start(&bench.lab.client, Command::new("/usr/bin/python3")),
-            near: Nursery::start(&bench.lab.server, program()),
+            left: Nursery::start(&bench.lab.server, command()),
+            far: Nursery::start(&bench.lab.client, Command::new(program)),
+            near: Nursery::start(&bench.lab.server, command()),
             brokers: brokers.unwrap_or_default().to_vec(),
             folder: bench.folder.path().to_owned(),
         }
@@ -273,8 +274,8 @@ fn who_plays_ends_with_the_driver() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("0");
     let listener = UnixListener::bind(&path).unwrap();
-    let mut command = Command::new("/usr/bin/python3");
-    command.arg(programs("sequences.py")).stdin(Stdio::piped()).stderr(Stdio::piped());
+    let mut command = Command::new(compile(PROGRAM, folder.path()));
+    command.stdin(Stdio::piped()).stderr(Stdio::piped());
     let mut nursery = Helper(command.spawn().unwrap());
     let mut orders = nursery.0.stdin.take().unwrap();
     writeln!(orders, "begin {} L 127.0.0.1 127.0.0.1 {} 8", path.display(), PORTS.start).unwrap();

@@ -21,7 +21,7 @@ const PLACES: [(&str, Place); 3] = [("v4", Place::V4), ("v6", Place::V6), ("host
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) actor: char,
-    /// The word and its arguments, as `programs/sequences.py` takes them.
+    /// The word and its arguments, as `programs/sequences.c` takes them.
     pub(crate) words: String,
 }
 

@@ -73,6 +73,8 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
 fn connects_in_kernel(process: &mut Process, id: SocketId) {
     process.statistics.kernel_connects += 1;
     if process.stack.socket(id).state == SocketState::Ended {
+        // Of the connection before, in whatever process (tcp_connect_init() in Linux).
+        process.stack.socket_mut(id).take_error();
         process.moved(id);
     } else {
         leave_to_kernel(process, id);
