@@ -138,7 +138,7 @@ impl SetCall {
 
 /// # Safety
 /// As for setsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     descriptor: c_int,
     level: c_int,
@@ -235,7 +235,7 @@ unsafe fn told(
 
 /// # Safety
 /// As for getsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockopt(
     descriptor: c_int,
     level: c_int,

@@ -56,7 +56,7 @@ extern "C" fn on_exit() {
 
 /// # Safety
 /// As for _exit(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     finish();
     // SAFETY: the program's argument, handed on.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 
 /// # Safety
 /// As for _Exit(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: the program's argument, handed on.
     unsafe { _exit(status) }
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 ///
 /// # Safety
 /// As for vfork(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no arguments.
     unsafe { next::fork() }
@@ -114,7 +114,7 @@ pub(super) fn forking<T: Copy + PartialEq + From<i8>>(fork: impl FnOnce() -> T) 
 
 /// # Safety
 /// As for _Fork(3): fork() without the handlers.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     // SAFETY: no arguments.
     forking(|| unsafe { next::_Fork() })
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 ///
 /// # Safety
 /// As for clone(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clone(
     function: next::Started,
     stack: *mut c_void,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn clone(
 
 /// # Safety
 /// As for pthread_cancel(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the program's argument, handed on.
     let result = unsafe { next::pthread_cancel(thread) };
@@ -163,7 +163,7 @@ pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
 
 /// # Safety
 /// As for pthread_setcanceltype(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
     const ASYNCHRONOUS: c_int = 1;
     if kind == ASYNCHRONOUS && is_active() {
@@ -184,7 +184,7 @@ fn cancel_somebody() {
 
 /// # Safety
 /// As for sigaction(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, handed on.
     unsafe { change_action(signal, new, old) }
@@ -253,7 +253,7 @@ fn is_function(handler: sighandler_t) -> bool {
 
 /// # Safety
 /// As for signal(2), with BSD's semantics as glibc has it.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     if !is_active() {
         // SAFETY: the program's arguments, handed on.
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighand
 
 /// # Safety
 /// As for sigaction(2): libc's other name for it.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, handed on.
     unsafe { change_action(number, new, old) }
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mu
 
 /// # Safety
 /// As for bsd_signal(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { signal(number, handler) }
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sig
 
 /// # Safety
 /// As for signal(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { signal(number, handler) }
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighan
 ///
 /// # Safety
 /// As for sysv_signal(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: an all-zero record is valid.
     let (mut new, mut old): (Action, Action) = unsafe { core::mem::zeroed() };
@@ -318,7 +318,7 @@ pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> si
 
 /// # Safety
 /// As for sysv_signal(3): what signal() is to a program for X/Open's older interface.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { sysv_signal(number, handler) }
@@ -326,7 +326,7 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> 
 
 /// # Safety
 /// As for sigset(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigset(number: c_int, disposition: sighandler_t) -> sighandler_t {
     const HOLD: sighandler_t = 2;
     // SAFETY: all-zero records are valid.
@@ -354,7 +354,7 @@ pub unsafe extern "C" fn sigset(number: c_int, disposition: sighandler_t) -> sig
 
 /// # Safety
 /// As for siginterrupt(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
     // SAFETY: an all-zero record is valid.
     let mut action: Action = unsafe { core::mem::zeroed() };

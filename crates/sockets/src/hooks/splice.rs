@@ -14,7 +14,7 @@ use crate::process::before_kernel_wait;
 
 /// # Safety
 /// As for splice(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut i64,
