@@ -38,7 +38,9 @@ fn measure(package: &str, tools: &Path) -> Result<(), String> {
     // together, some would not count.
     let mut build = Command::new(cargo());
     build.args(["rustc", "--locked", "--lib", "--profile", "test", "--package", package]);
-    build.args(["--message-format", "json", "--", "-Cinstrument-coverage", "-Copt-level=0"]).current_dir(root);
+    build
+        .args(["--message-format", "json", "--", "-Cinstrument-coverage", "-Copt-level=0"])
+        .current_dir(root);
     let messages = output(build.stderr(Stdio::inherit()))?;
     let program = executable(&messages).ok_or_else(|| format!("{package} has no unit tests"))?;
     let ran = Command::new(&program).env("LLVM_PROFILE_FILE", raw.join("%p-%m")).current_dir(root).status();

@@ -159,7 +159,8 @@ pub unsafe extern "C" fn setsockopt(
         }
         return result;
     }
-    if !is_ours(descriptor) {
+    // A length below zero the kernel refuses, whatever the option (do_sock_setsockopt() in net/socket.c).
+    if !is_ours(descriptor) || (length as c_int) < 0 {
         // SAFETY: the program's arguments, handed on.
         return unsafe { wish.pass_on() };
     }

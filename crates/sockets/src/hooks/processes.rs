@@ -17,16 +17,21 @@ static LOAD: extern "C" fn() = {
     extern "C" fn on_load() {
         load();
         if is_active() {
-            a_fault_of_ours_ends_the_program();
-            // SAFETY: the functions have the type that is asked for, and stay: the library is never unloaded.
-            unsafe {
-                libc::pthread_atfork(Some(on_fork), Some(on_fork_parent), Some(on_fork_child));
-                libc::atexit(on_exit);
-            }
+            accompany();
         }
     }
     on_load
 };
+
+/// The library is there when the program forks, and at its end.
+pub(crate) fn accompany() {
+    a_fault_of_ours_ends_the_program();
+    // SAFETY: the functions have the type that is asked for, and stay: the library is never unloaded.
+    unsafe {
+        libc::pthread_atfork(Some(on_fork), Some(on_fork_parent), Some(on_fork_child));
+        libc::atexit(on_exit);
+    }
+}
 
 /// The library is built to be unwound, because that is how libc ends a cancelled thread. A panic is to go no further than here: the
 /// program's own frames may be C++, and take it for an exception of theirs.

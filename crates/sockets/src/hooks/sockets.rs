@@ -24,7 +24,7 @@ union Record {
 ///
 /// # Safety
 /// As for getsockname(2).
-pub(super) unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
+pub(crate) unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
     if address.is_null() || length.is_null() {
         return;
     }
@@ -62,7 +62,7 @@ const SHORTEST_V6: usize = 24;
 
 /// # Safety
 /// As for connect(2).
-pub(super) unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
+pub(crate) unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
     let length = length as usize;
     if address.is_null() || length < size_of::<sockaddr_in>() {
         return None;
