@@ -9,6 +9,7 @@ mod forks;
 mod loaded;
 mod names;
 mod numbers;
+mod observed;
 mod options;
 mod receiving;
 mod sending;

@@ -7,7 +7,7 @@ use super::*;
 use crate::process::process;
 
 /// Runs a script whose broker may end.
-fn standing<F: FnOnce(World, Standing)>(act: F) {
+pub(super) fn standing<F: FnOnce(World, Standing)>(act: F) {
     alone_as(core::any::type_name::<F>(), || {
         let broker = Standing::start();
         let world = World::with(broker.environment(), broker.told.clone());

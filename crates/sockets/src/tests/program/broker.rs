@@ -96,6 +96,11 @@ impl Standing {
         }
     }
 
+    /// Where observers look.
+    pub(super) fn watched(&self) -> String {
+        format!("watched-{}", std::process::id())
+    }
+
     /// What processes are told.
     pub(super) fn environment(&self) -> &str {
         self.lease.as_ref().unwrap().environment()
@@ -103,7 +108,8 @@ impl Standing {
 
     fn serve(&mut self) {
         let listener = listen_at(&self.name).unwrap();
-        let sockets = Sockets { listener, name: self.name.clone(), public: None };
+        let public = listen_at(&public_name(&self.watched())).ok();
+        let sockets = Sockets { listener, name: self.name.clone(), public };
         let service = Service::standing(granting(&self.told), sockets, "");
         self.serving = Some(Serving::start(move |stopped| service.run(Some(&stopped))).unwrap());
     }
