@@ -15,6 +15,7 @@ mod receiving;
 mod sending;
 mod signals;
 mod threads;
+mod unreachable;
 mod waiting;
 mod within_host;
 

@@ -15,8 +15,8 @@ const FAR_UDP: SocketAddr = SocketAddr::new(IpAddr::V4(CLIENT), 53);
 const ALONE: c_int = libc::MSG_DONTWAIT;
 
 /// A program's sockets, one that talks with the peer and one with the kernel's, and who is there.
-struct Twins {
-    ends: [c_int; 2],
+pub(super) struct Twins {
+    pub(super) ends: [c_int; 2],
     ports: [u16; 2],
     peer: Peer,
     id: SocketId,
@@ -24,7 +24,7 @@ struct Twins {
 }
 
 impl Twins {
-    fn new(world: &World) -> Twins {
+    pub(super) fn new(world: &World) -> Twins {
         let id = {
             let mut stack = world.peer.stack();
             let id = stack.open_datagram(5, false, true).unwrap();
@@ -49,13 +49,13 @@ impl Twins {
     }
 
     #[track_caller]
-    fn same<R: PartialEq + Debug>(&self, mut call: impl FnMut(c_int) -> R) -> R {
+    pub(super) fn same<R: PartialEq + Debug>(&self, mut call: impl FnMut(c_int) -> R) -> R {
         let [ours, kernels] = self.ends.map(&mut call);
         assert_eq!(ours, kernels, "ours, and the kernel's");
         ours
     }
 
-    fn far_send(&self, data: &[u8]) {
+    pub(super) fn far_send(&self, data: &[u8]) {
         let to = own(self.ports[0]);
         let sent = self.peer.until(|stack| Some(stack.send_datagram(now(), self.id, None, to, data)));
         assert_eq!(sent, Ok(()));
@@ -64,7 +64,7 @@ impl Twins {
     }
 
     /// They have come.
-    fn hear(&self, data: &[u8]) {
+    pub(super) fn hear(&self, data: &[u8]) {
         self.far_send(data);
         for end in self.ends {
             until(|| (polled(end, libc::POLLIN, 0) != 0).then_some(()));
@@ -92,12 +92,12 @@ impl Twins {
         assert_eq!(self.same(|end| connect(end, self.far(end))), Ok(0));
     }
 
-    fn close(self) {
+    pub(super) fn close(self) {
         assert_eq!(self.same(close), Ok(0));
     }
 }
 
-fn send_to(end: c_int, data: &[u8], to: SocketAddr) -> Said {
+pub(super) fn send_to(end: c_int, data: &[u8], to: SocketAddr) -> Said {
     let (record, length) = record(to);
     let at = (&raw const record).cast();
     // SAFETY: the data and the address are lent.
@@ -257,7 +257,7 @@ fn who_waits_for_a_datagram_gets_it_or_gives_up() {
 }
 
 /// What comes with a datagram, but for times and interfaces: level, type, and length of each control message.
-fn about(end: c_int, room: usize, flags: c_int) -> (Said, c_int, Vec<(c_int, c_int, usize)>) {
+pub(super) fn about(end: c_int, room: usize, flags: c_int) -> (Said, c_int, Vec<(c_int, c_int, usize)>) {
     let (mut buffer, mut control) = ([0_u8; 64], [0_u64; 64]);
     let mut vectors = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: 64 }];
     let mut whole = message(&mut vectors);
