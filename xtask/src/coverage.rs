@@ -31,16 +31,19 @@ fn measure(package: &str, tools: &Path) -> Result<(), String> {
     let folder = root.join("target/coverage");
     std::fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let merged = folder.join(format!("{package}.profdata"));
-    // Some tests start others in processes of their own: a file for each.
+    // Some tests start others in processes of their own: a file for each, which those that fork share.
     let raw = folder.join(format!("{package}.raw"));
     let _ = std::fs::remove_dir_all(&raw);
-    // Only the crate itself is instrumented: what it stands on is as `cargo test` builds it.
+    // Only the crate itself is instrumented: what it stands on is as `cargo test` builds it. Of lines that are inlined, or are moved
+    // together, some would not count.
     let mut build = Command::new(cargo());
     build.args(["rustc", "--locked", "--lib", "--profile", "test", "--package", package]);
-    build.args(["--message-format", "json", "--", "-Cinstrument-coverage"]).current_dir(root);
+    build
+        .args(["--message-format", "json", "--", "-Cinstrument-coverage", "-Copt-level=0"])
+        .current_dir(root);
     let messages = output(build.stderr(Stdio::inherit()))?;
     let program = executable(&messages).ok_or_else(|| format!("{package} has no unit tests"))?;
-    let ran = Command::new(&program).env("LLVM_PROFILE_FILE", raw.join("%p")).current_dir(root).status();
+    let ran = Command::new(&program).env("LLVM_PROFILE_FILE", raw.join("%p-%m")).current_dir(root).status();
     if !ran.map_err(|error| format!("{}: {error}", program.display()))?.success() {
         return Err(format!("the unit tests of {package} fail"));
     }

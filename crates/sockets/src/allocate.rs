@@ -181,3 +181,80 @@ unsafe impl GlobalAlloc for Memory {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of a test's own, with a reserve.
+    fn memory() -> Memory {
+        let mapping = map(RESERVE, MapFlags::NORESERVE).unwrap();
+        Memory {
+            begin: AtomicUsize::new(mapping as usize),
+            short: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+            pieces: UnsafeCell::new(Pieces { used: 0, free: [null_mut(); SIZES] }),
+        }
+    }
+
+    fn layout(bytes: usize, align: usize) -> Layout {
+        Layout::from_size_align(bytes, align).unwrap()
+    }
+
+    #[test]
+    fn pieces_of_the_reserve_are_aligned_apart_and_used_again() {
+        let memory = memory();
+        let layouts = [layout(1, 1), layout(100, 8), layout(33, 64), layout(5000, 4096), layout(LARGEST, 16)];
+        let mut pieces: Vec<(usize, usize)> = Vec::new();
+        for layout in layouts {
+            let piece = memory.give(layout);
+            assert!(memory.has_given(piece) && (piece as usize).is_multiple_of(layout.align()));
+            // SAFETY: as large as the layout, and nobody else's.
+            unsafe { piece.write_bytes(7, layout.size()) };
+            let (begin, end) = (piece as usize, piece as usize + layout.size());
+            assert!(pieces.iter().all(|&(from, to)| end <= from || to <= begin), "apart");
+            pieces.push((begin, end));
+        }
+        assert!(memory.short.load(Ordering::Relaxed));
+        for (layout, &(piece, _)) in layouts.iter().zip(&pieces) {
+            // SAFETY: the piece was given with this layout.
+            unsafe { memory.dealloc(piece as *mut u8, *layout) };
+            assert_eq!(memory.give(*layout) as usize, piece, "the same again");
+        }
+    }
+
+    #[test]
+    fn the_reserve_ends_and_has_no_large_pieces() {
+        let memory = memory();
+        assert!(memory.give(layout(LARGEST + 1, 1)).is_null());
+        assert!(memory.give(layout(64, 8192)).is_null(), "no such alignment");
+        let most = RESERVE / LARGEST;
+        let given = (0..=most).map(|_| memory.give(layout(LARGEST, 1))).take_while(|piece| !piece.is_null());
+        assert_eq!(given.count(), most);
+        memory.begin.store(0, Ordering::Relaxed);
+        assert!(memory.give(layout(1, 1)).is_null(), "there is none");
+    }
+
+    #[test]
+    fn what_libc_has_is_libcs_and_contents_move_along() {
+        let memory = memory();
+        // SAFETY: each piece is used as its layout says, and freed once.
+        unsafe {
+            let zeroed = memory.alloc_zeroed(layout(64, 8));
+            assert!(!memory.has_given(zeroed) && *zeroed == 0);
+            let grown = memory.realloc(zeroed, layout(64, 8), 128);
+            assert!(!memory.has_given(grown));
+            memory.dealloc(grown, layout(128, 8));
+            let given = memory.give(layout(64, 8));
+            given.write_bytes(9, 64);
+            let moved = memory.realloc(given, layout(64, 8), 200);
+            assert!(!memory.has_given(moved), "libc has some again");
+            assert!((0..64).all(|at| *moved.add(at) == 9));
+            assert_eq!(memory.give(layout(64, 8)), given, "and the piece is free");
+            memory.dealloc(moved, layout(200, 8));
+        }
+        begin();
+        assert!(has(4096) && !is_short());
+        assert!(!has(usize::MAX / 2) && !is_short(), "there is room for what is small");
+    }
+}

@@ -10,7 +10,6 @@
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-#[cfg(not(test))]
 use libc::pthread_t;
 
 use crate::sys;
@@ -24,7 +23,6 @@ unsafe extern "C" {
     /// pthread_setcancelstate(3).
     fn pthread_setcancelstate(state: i32, before: *mut i32) -> i32;
     /// pthread_setcanceltype(3).
-    #[cfg(not(test))]
     fn pthread_setcanceltype(kind: i32, before: *mut i32) -> i32;
 }
 
@@ -32,7 +30,6 @@ unsafe extern "C" {
 const ENABLED: i32 = 0;
 const DISABLED: i32 = 1;
 /// PTHREAD_CANCEL_DEFERRED.
-#[cfg(not(test))]
 const DEFERRED: i32 = 0;
 
 /// How often a thread was cancelled so far.
@@ -88,7 +85,6 @@ fn note() -> Option<&'static AtomicUsize> {
 }
 
 /// Notes a thread that libc was told to cancel.
-#[cfg(not(test))]
 pub(crate) fn note_thread(thread: pthread_t) {
     let thread = thread as usize;
     let is_noted = |note: &AtomicUsize| note.load(Ordering::Relaxed) == thread;
@@ -128,19 +124,15 @@ fn set_state(state: i32) -> i32 {
 }
 
 /// libc's signal for threads that may be cancelled at any time (nptl/internaltypes.h).
-#[cfg(not(test))]
 const SIGCANCEL: usize = 32;
 
 /// libc's handler for it.
-#[cfg(not(test))]
 static HANDLER: AtomicUsize = AtomicUsize::new(0);
 
 /// The kernel's record of a handler: function, flags, the way back, mask (include/linux/signal_types.h).
-#[cfg(not(test))]
 type Record = [usize; 4];
 
 /// Before a thread may be cancelled at any time: wraps libc's handler, which is there once `prime` has cancelled a thread.
-#[cfg(not(test))]
 pub(crate) fn wrap_handler(prime: impl FnOnce()) {
     let mut record: Record = [0; 4];
     if HANDLER.load(Ordering::Acquire) != 0 {
@@ -160,7 +152,6 @@ pub(crate) fn wrap_handler(prime: impl FnOnce()) {
     let _ = unsafe { sys::call(libc::SYS_rt_sigaction, [SIGCANCEL, &raw const record as usize, 0, 8, 0, 0]) };
 }
 
-#[cfg(not(test))]
 extern "C-unwind" fn run(signal: i32, details: *mut libc::siginfo_t, context: *mut core::ffi::c_void) {
     let mut before = DEFERRED;
     let later = sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed))

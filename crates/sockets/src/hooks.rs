@@ -4,21 +4,21 @@
 //! Every hook is unsafe in the way that the function it stands for is: its pointers must be what that function's manual
 //! page asks for. Where a hook only hands its arguments on, that is the whole argument for its soundness.
 
-mod ancillary;
-mod data;
-mod descriptors;
-mod events;
-mod exec;
-mod next;
-mod options;
-mod pauses;
-mod print;
-mod processes;
-mod receive;
-mod send;
-mod sockets;
-mod splice;
-mod syscall;
+pub(crate) mod ancillary;
+pub(crate) mod data;
+pub(crate) mod descriptors;
+pub(crate) mod events;
+pub(crate) mod exec;
+pub(crate) mod next;
+pub(crate) mod options;
+pub(crate) mod pauses;
+pub(crate) mod print;
+pub(crate) mod processes;
+pub(crate) mod receive;
+pub(crate) mod send;
+pub(crate) mod sockets;
+pub(crate) mod splice;
+pub(crate) mod syscall;
 
 use core::ffi::c_int;
 

@@ -10,11 +10,6 @@
 //! Nothing here calls libc's or std's I/O, which would meet the hooks again: system calls go through rustix's raw back
 //! end, `sys`, or the next symbol of a hook's own name.
 
-#![cfg_attr(
-    test,
-    allow(dead_code, unused_imports, reason = "what only the hooks use: they are not built for tests")
-)]
-
 mod allocate;
 mod bound;
 mod cancel;
@@ -28,11 +23,11 @@ pub mod socket;
 mod socket_table;
 pub mod stack;
 
-// What follows is the process's: its descriptors, its signals, and the names that libc's functions have. The tests of this
-// crate run without those names (`hooks`), which would stand before the tests' own calls.
+// What follows is the process's: its descriptors, its signals, and the names that libc's functions have. In the tests of this
+// crate `hooks` are not exported by those names, which would stand before the tests' own calls: tests call them by their paths.
 mod any_link;
 mod calls;
-#[cfg(not(test))]
+#[cfg_attr(test, allow(dead_code, non_snake_case, reason = "exported by name, but not in tests"))]
 #[allow(
     unreachable_pub,
     missing_docs,

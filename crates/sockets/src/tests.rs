@@ -5,6 +5,7 @@ mod forks;
 mod joined;
 mod listeners;
 mod moving;
+mod program;
 mod readiness;
 
 use core::cell::RefCell;
@@ -176,7 +177,7 @@ fn write(stack: &mut Stack<Cable>, id: SocketId, data: &[u8]) -> Result<usize, E
     stack.write(id, core::iter::once(data))
 }
 
-fn read(stack: &mut Stack<Cable>, id: SocketId, most: usize) -> Result<Vec<u8>, Errno> {
+fn read<T: Link>(stack: &mut Stack<T>, id: SocketId, most: usize) -> Result<Vec<u8>, Errno> {
     let mut buffer = vec![0; most];
     // SAFETY: the vector is initialised, and `read` writes only bytes.
     let target =

@@ -65,6 +65,6 @@ pub(super) unsafe fn each_passed(
     Ok(())
 }
 
-pub(super) fn is_connection(descriptor: c_int) -> bool {
+pub(crate) fn is_connection(descriptor: c_int) -> bool {
     is_ours(descriptor) && matches!(crate::calls::options::connection(descriptor), Answer::Done(Ok(_)))
 }

@@ -16,7 +16,7 @@ const SIOCOUTQNSD: c_ulong = 0x894b;
 
 /// # Safety
 /// As for close(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn close(descriptor: c_int) -> c_int {
     cancel::point();
     if is_ours(descriptor)
@@ -30,7 +30,7 @@ pub unsafe extern "C-unwind" fn close(descriptor: c_int) -> c_int {
 
 /// # Safety
 /// As for close_range(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
     if !is_active() || flags & CLOSE_RANGE_CLOEXEC != 0 || first > last {
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
 
 /// # Safety
 /// As for closefrom(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: the program's argument, handed on.
     unsafe { close_range(first.max(0) as c_uint, c_uint::MAX, 0) };
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn closefrom(first: c_int) {
 
 /// # Safety
 /// As for dup(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
     if options::is_closed(descriptor) {
         return fail(Errno::BADF);
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dup(descriptor: c_int) -> c_int {
 
 /// # Safety
 /// As for dup2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
     if old == new {
         // SAFETY: the program's arguments, handed on.
@@ -84,7 +84,7 @@ pub unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
 
 /// # Safety
 /// As for dup3(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
     // Before `new` is closed (ksys_dup3() in fs/file.c).
     if old == new || flags & !libc::O_CLOEXEC != 0 {
@@ -114,7 +114,7 @@ fn replace(old: c_int, new: c_int, in_kernel: impl FnOnce() -> c_int) -> c_int {
 
 /// # Safety
 /// As for fcntl(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: c_ulong) -> c_int {
     if !is_ours(descriptor) {
         // SAFETY: the program's arguments, handed on. The ABI passes a variadic argument of an integer's or pointer's
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn fcntl(descriptor: c_int, command: c_int, argument: c_ul
 
 /// # Safety
 /// As for fcntl(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: c_ulong) -> c_int {
     // SAFETY: the program's arguments, handed on.
     unsafe { fcntl(descriptor, command, argument) }
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn fcntl64(descriptor: c_int, command: c_int, argument: c_
 
 /// # Safety
 /// As for ioctl(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ioctl(descriptor: c_int, request: c_ulong, argument: c_ulong) -> c_int {
     if is_ours(descriptor) {
         if options::is_closed(descriptor) {

@@ -43,7 +43,7 @@ unsafe fn signals(mask: *const sigset_t) -> Option<u64> {
 
 /// # Safety
 /// As for epoll_create(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
     // SAFETY: the program's argument, handed on.
     let descriptor = unsafe { next::epoll_create(size) };
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
 
 /// # Safety
 /// As for epoll_create1(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
     // SAFETY: the program's argument, handed on.
     let descriptor = unsafe { next::epoll_create1(flags) };
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 
 /// # Safety
 /// As for epoll_ctl(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn epoll_ctl(
     epoll: c_int,
     operation: c_int,
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn epoll_ctl(
 
 /// # Safety
 /// As for epoll_wait(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_wait(
     epoll: c_int,
     events: *mut epoll_event,
@@ -109,7 +109,7 @@ pub unsafe extern "C-unwind" fn epoll_wait(
 
 /// # Safety
 /// As for epoll_pwait(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_pwait(
     epoll: c_int,
     events: *mut epoll_event,
@@ -132,7 +132,7 @@ pub unsafe extern "C-unwind" fn epoll_pwait(
 
 /// # Safety
 /// As for epoll_pwait2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn epoll_pwait2(
     epoll: c_int,
     events: *mut epoll_event,
@@ -203,7 +203,7 @@ unsafe fn poll_ours(
 
 /// # Safety
 /// As for poll(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, number: nfds_t, timeout: c_int) -> c_int {
     cancel::point();
     // SAFETY: the program's arguments, handed on.
@@ -216,7 +216,7 @@ pub unsafe extern "C-unwind" fn poll(descriptors: *mut pollfd, number: nfds_t, t
 
 /// # Safety
 /// As for poll(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __poll_chk(
     descriptors: *mut pollfd,
     number: nfds_t,
@@ -229,7 +229,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
 
 /// # Safety
 /// As for ppoll(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn ppoll(
     descriptors: *mut pollfd,
     number: nfds_t,
@@ -252,7 +252,7 @@ pub unsafe extern "C-unwind" fn ppoll(
 
 /// # Safety
 /// As for ppoll(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __ppoll_chk(
     descriptors: *mut pollfd,
     number: nfds_t,
@@ -340,7 +340,7 @@ unsafe fn select_ours(
 
 /// # Safety
 /// As for select(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn select(
     number: c_int,
     read: *mut fd_set,
@@ -381,7 +381,7 @@ pub unsafe extern "C-unwind" fn select(
 
 /// # Safety
 /// As for pselect(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pselect(
     number: c_int,
     read: *mut fd_set,

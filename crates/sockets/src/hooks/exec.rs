@@ -53,7 +53,7 @@ unsafe fn look_at_own_environment(path: *const c_char) {
 
 /// # Safety
 /// As for execve(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     prepare();
     // SAFETY: the program's path and environment, which stay until it is another.
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: Strings, environ
 
 /// # Safety
 /// As for execv(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int {
     prepare();
     // SAFETY: the program's path.
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, arguments: Strings) -> c_int
 
 /// # Safety
 /// As for execvp(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_int {
     prepare();
     // SAFETY: the program's name.
@@ -87,7 +87,7 @@ pub unsafe extern "C" fn execvp(file: *const c_char, arguments: Strings) -> c_in
 
 /// # Safety
 /// As for execvpe(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, environment: Strings) -> c_int {
     prepare();
     // SAFETY: the program's name and environment, which stay until it is another.
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn execvpe(file: *const c_char, arguments: Strings, enviro
 
 /// # Safety
 /// As for fexecve(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fexecve(descriptor: c_int, arguments: Strings, environment: Strings) -> c_int {
     prepare();
     // SAFETY: the program's arguments, handed on.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn fexecve(descriptor: c_int, arguments: Strings, environm
 
 /// # Safety
 /// As for execveat(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn execveat(
     folder: c_int,
     path: *const c_char,
@@ -129,7 +129,7 @@ macro_rules! variadic {
         /// As for execl(3).
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
             naked_asm!(
                 "push r9", "push r8", "push rcx", "push rdx", "push rsi",
@@ -146,7 +146,7 @@ macro_rules! variadic {
         /// As for execl(3).
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(path: *const c_char, first: *const c_char) -> c_int {
             naked_asm!(
                 "sub sp, sp, #80",
@@ -223,7 +223,7 @@ fn share_standard() {
 
 /// # Safety
 /// As for posix_spawn(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawn(
     process: *mut pid_t,
     path: *const c_char,
@@ -239,7 +239,7 @@ pub unsafe extern "C" fn posix_spawn(
 
 /// # Safety
 /// As for posix_spawnp(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawnp(
     process: *mut pid_t,
     file: *const c_char,
@@ -257,7 +257,7 @@ pub unsafe extern "C" fn posix_spawnp(
 ///
 /// # Safety
 /// As for posix_spawn_file_actions_adddup2(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     actions: *mut posix_spawn_file_actions_t,
     old: c_int,
@@ -272,7 +272,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 
 /// # Safety
 /// As for system(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
     share_standard();
     // SAFETY: the program's argument, handed on.
@@ -281,7 +281,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
 
 /// # Safety
 /// As for popen(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
     share_standard();
     // SAFETY: the program's arguments, handed on.
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
 ///
 /// # Safety
 /// As for daemon(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
     life::share_all();
     // SAFETY: the program's arguments, handed on.
@@ -303,7 +303,7 @@ pub unsafe extern "C" fn daemon(no_chdir: c_int, no_close: c_int) -> c_int {
 ///
 /// # Safety
 /// As for fdopen(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn fdopen(descriptor: c_int, mode: *const c_char) -> *mut FILE {
     if let Err(error) = life::share(descriptor) {
         fail(error);

@@ -138,7 +138,7 @@ impl SetCall {
 
 /// # Safety
 /// As for setsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn setsockopt(
     descriptor: c_int,
     level: c_int,
@@ -159,7 +159,8 @@ pub unsafe extern "C" fn setsockopt(
         }
         return result;
     }
-    if !is_ours(descriptor) {
+    // A length below zero the kernel refuses, whatever the option (do_sock_setsockopt() in net/socket.c).
+    if !is_ours(descriptor) || (length as c_int) < 0 {
         // SAFETY: the program's arguments, handed on.
         return unsafe { wish.pass_on() };
     }
@@ -235,7 +236,7 @@ unsafe fn told(
 
 /// # Safety
 /// As for getsockopt(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockopt(
     descriptor: c_int,
     level: c_int,

@@ -9,7 +9,7 @@ use crate::process::before_kernel_wait;
 
 /// # Safety
 /// As for nanosleep(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, left: *mut timespec) -> c_int {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
@@ -18,7 +18,7 @@ pub unsafe extern "C-unwind" fn nanosleep(time: *const timespec, left: *mut time
 
 /// # Safety
 /// As for clock_nanosleep(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn clock_nanosleep(
     clock: c_int,
     flags: c_int,
@@ -32,7 +32,7 @@ pub unsafe extern "C-unwind" fn clock_nanosleep(
 
 /// # Safety
 /// As for usleep(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
     before_kernel_wait();
     // SAFETY: the program's argument, handed on.
@@ -41,7 +41,7 @@ pub unsafe extern "C-unwind" fn usleep(time: c_uint) -> c_int {
 
 /// # Safety
 /// As for sleep(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sleep(time: c_uint) -> c_uint {
     before_kernel_wait();
     // SAFETY: the program's argument, handed on.
@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn sleep(time: c_uint) -> c_uint {
 
 /// # Safety
 /// As for wait(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn wait(status: *mut c_int) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
@@ -59,7 +59,7 @@ pub unsafe extern "C-unwind" fn wait(status: *mut c_int) -> pid_t {
 
 /// # Safety
 /// As for waitpid(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn waitpid(process: pid_t, status: *mut c_int, options: c_int) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
@@ -68,7 +68,7 @@ pub unsafe extern "C-unwind" fn waitpid(process: pid_t, status: *mut c_int, opti
 
 /// # Safety
 /// As for wait3(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t {
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
@@ -77,7 +77,7 @@ pub unsafe extern "C-unwind" fn wait3(status: *mut c_int, options: c_int, usage:
 
 /// # Safety
 /// As for wait4(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn wait4(
     process: pid_t,
     status: *mut c_int,
@@ -91,7 +91,7 @@ pub unsafe extern "C-unwind" fn wait4(
 
 /// # Safety
 /// As for waitid(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn waitid(
     kind: idtype_t,
     id: id_t,

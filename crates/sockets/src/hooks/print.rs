@@ -51,7 +51,7 @@ unsafe fn write_out(descriptor: c_int, text: *mut c_char, length: c_int) -> c_in
 ///
 /// # Safety
 /// As for vdprintf(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vdprintf(descriptor: c_int, format: *const c_char, list: *mut c_void) -> c_int {
     if !is_ours(descriptor) {
         // SAFETY: the program's arguments, handed on.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn vdprintf(descriptor: c_int, format: *const c_char, list
 
 /// # Safety
 /// As for vdprintf(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __vdprintf_chk(
     descriptor: c_int,
     flag: c_int,
@@ -95,7 +95,7 @@ macro_rules! variadic {
         /// As for dprintf(3).
         #[cfg(target_arch = "x86_64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(descriptor: c_int, format: *const c_char) -> c_int {
             naked_asm!(
                 // System V ABI, AMD64 supplement, section 3.5.7: va_list at rsp, the registers' area 32 bytes above.
@@ -124,7 +124,7 @@ macro_rules! variadic {
         /// As for dprintf(3).
         #[cfg(target_arch = "aarch64")]
         #[unsafe(naked)]
-        #[unsafe(no_mangle)]
+        #[cfg_attr(not(test), unsafe(no_mangle))]
         pub unsafe extern "C" fn $name(descriptor: c_int, format: *const c_char) -> c_int {
             naked_asm!(
                 // Procedure Call Standard for AArch64, appendix B: va_list at sp, then general and vector registers.

@@ -17,16 +17,21 @@ static LOAD: extern "C" fn() = {
     extern "C" fn on_load() {
         load();
         if is_active() {
-            a_fault_of_ours_ends_the_program();
-            // SAFETY: the functions have the type that is asked for, and stay: the library is never unloaded.
-            unsafe {
-                libc::pthread_atfork(Some(on_fork), Some(on_fork_parent), Some(on_fork_child));
-                libc::atexit(on_exit);
-            }
+            accompany();
         }
     }
     on_load
 };
+
+/// The library is there when the program forks, and at its end.
+pub(crate) fn accompany() {
+    a_fault_of_ours_ends_the_program();
+    // SAFETY: the functions have the type that is asked for, and stay: the library is never unloaded.
+    unsafe {
+        libc::pthread_atfork(Some(on_fork), Some(on_fork_parent), Some(on_fork_child));
+        libc::atexit(on_exit);
+    }
+}
 
 /// The library is built to be unwound, because that is how libc ends a cancelled thread. A panic is to go no further than here: the
 /// program's own frames may be C++, and take it for an exception of theirs.
@@ -56,7 +61,7 @@ extern "C" fn on_exit() {
 
 /// # Safety
 /// As for _exit(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
     finish();
     // SAFETY: the program's argument, handed on.
@@ -67,7 +72,7 @@ pub unsafe extern "C" fn _exit(status: c_int) -> ! {
 
 /// # Safety
 /// As for _Exit(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
     // SAFETY: the program's argument, handed on.
     unsafe { _exit(status) }
@@ -78,7 +83,7 @@ pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
 ///
 /// # Safety
 /// As for vfork(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn vfork() -> pid_t {
     // SAFETY: no arguments.
     unsafe { next::fork() }
@@ -114,7 +119,7 @@ pub(super) fn forking<T: Copy + PartialEq + From<i8>>(fork: impl FnOnce() -> T) 
 
 /// # Safety
 /// As for _Fork(3): fork() without the handlers.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     // SAFETY: no arguments.
     forking(|| unsafe { next::_Fork() })
@@ -124,7 +129,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 ///
 /// # Safety
 /// As for clone(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn clone(
     function: next::Started,
     stack: *mut c_void,
@@ -150,7 +155,7 @@ pub unsafe extern "C" fn clone(
 
 /// # Safety
 /// As for pthread_cancel(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
     // SAFETY: the program's argument, handed on.
     let result = unsafe { next::pthread_cancel(thread) };
@@ -163,7 +168,7 @@ pub unsafe extern "C" fn pthread_cancel(thread: pthread_t) -> c_int {
 
 /// # Safety
 /// As for pthread_setcanceltype(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int {
     const ASYNCHRONOUS: c_int = 1;
     if kind == ASYNCHRONOUS && is_active() {
@@ -184,7 +189,7 @@ fn cancel_somebody() {
 
 /// # Safety
 /// As for sigaction(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigaction(signal: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, handed on.
     unsafe { change_action(signal, new, old) }
@@ -253,7 +258,7 @@ fn is_function(handler: sighandler_t) -> bool {
 
 /// # Safety
 /// As for signal(2), with BSD's semantics as glibc has it.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     if !is_active() {
         // SAFETY: the program's arguments, handed on.
@@ -276,7 +281,7 @@ pub unsafe extern "C" fn signal(number: c_int, handler: sighandler_t) -> sighand
 
 /// # Safety
 /// As for sigaction(2): libc's other name for it.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mut Action) -> c_int {
     // SAFETY: the program's arguments, handed on.
     unsafe { change_action(number, new, old) }
@@ -284,7 +289,7 @@ pub unsafe extern "C" fn __sigaction(number: c_int, new: *const Action, old: *mu
 
 /// # Safety
 /// As for bsd_signal(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { signal(number, handler) }
@@ -292,7 +297,7 @@ pub unsafe extern "C" fn bsd_signal(number: c_int, handler: sighandler_t) -> sig
 
 /// # Safety
 /// As for signal(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { signal(number, handler) }
@@ -302,7 +307,7 @@ pub unsafe extern "C" fn ssignal(number: c_int, handler: sighandler_t) -> sighan
 ///
 /// # Safety
 /// As for sysv_signal(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: an all-zero record is valid.
     let (mut new, mut old): (Action, Action) = unsafe { core::mem::zeroed() };
@@ -318,7 +323,7 @@ pub unsafe extern "C" fn sysv_signal(number: c_int, handler: sighandler_t) -> si
 
 /// # Safety
 /// As for sysv_signal(3): what signal() is to a program for X/Open's older interface.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> sighandler_t {
     // SAFETY: the program's arguments, handed on.
     unsafe { sysv_signal(number, handler) }
@@ -326,7 +331,7 @@ pub unsafe extern "C" fn __sysv_signal(number: c_int, handler: sighandler_t) -> 
 
 /// # Safety
 /// As for sigset(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn sigset(number: c_int, disposition: sighandler_t) -> sighandler_t {
     const HOLD: sighandler_t = 2;
     // SAFETY: all-zero records are valid.
@@ -354,7 +359,7 @@ pub unsafe extern "C" fn sigset(number: c_int, disposition: sighandler_t) -> sig
 
 /// # Safety
 /// As for siginterrupt(3).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn siginterrupt(number: c_int, interrupts: c_int) -> c_int {
     // SAFETY: an all-zero record is valid.
     let mut action: Action = unsafe { core::mem::zeroed() };

@@ -18,7 +18,7 @@ use crate::table::is_ours;
 
 /// # Safety
 /// As for read(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn read(descriptor: c_int, buffer: *mut c_void, length: size_t) -> ssize_t {
     cancel::point();
     // Unlike recv(), read() of nothing asks for nothing (sock_read_iter() in net/socket.c).
@@ -31,7 +31,7 @@ pub unsafe extern "C-unwind" fn read(descriptor: c_int, buffer: *mut c_void, len
 
 /// # Safety
 /// As for read(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __read_chk(
     descriptor: c_int,
     buffer: *mut c_void,
@@ -45,7 +45,7 @@ pub unsafe extern "C-unwind" fn __read_chk(
 
 /// # Safety
 /// As for recv(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn recv(
     descriptor: c_int,
     buffer: *mut c_void,
@@ -63,7 +63,7 @@ pub unsafe extern "C-unwind" fn recv(
 
 /// # Safety
 /// As for recv(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __recv_chk(
     descriptor: c_int,
     buffer: *mut c_void,
@@ -78,7 +78,7 @@ pub unsafe extern "C-unwind" fn __recv_chk(
 
 /// # Safety
 /// As for recvfrom(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn recvfrom(
     descriptor: c_int,
     buffer: *mut c_void,
@@ -139,7 +139,7 @@ pub unsafe extern "C-unwind" fn recvfrom(
 
 /// # Safety
 /// As for recvfrom(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __recvfrom_chk(
     descriptor: c_int,
     buffer: *mut c_void,
@@ -156,7 +156,7 @@ pub unsafe extern "C-unwind" fn __recvfrom_chk(
 
 /// # Safety
 /// As for readv(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn readv(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
     cancel::point();
     // SAFETY: the program's arguments, handed on.
@@ -167,7 +167,7 @@ pub unsafe extern "C-unwind" fn readv(descriptor: c_int, vectors: *const iovec, 
 
 /// # Safety
 /// As for preadv2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn preadv2(
     descriptor: c_int,
     vectors: *const iovec,
@@ -187,7 +187,7 @@ pub unsafe extern "C-unwind" fn preadv2(
 
 /// # Safety
 /// As for preadv2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn preadv64v2(
     descriptor: c_int,
     vectors: *const iovec,
@@ -201,7 +201,7 @@ pub unsafe extern "C-unwind" fn preadv64v2(
 
 /// # Safety
 /// As for recvmsg(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
     cancel::point();
     if !is_ours(descriptor) {
@@ -222,7 +222,7 @@ pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr,
 
 /// # Safety
 /// As for recvmmsg(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn recvmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,

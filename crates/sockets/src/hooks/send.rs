@@ -17,7 +17,7 @@ use crate::table::is_ours;
 
 /// # Safety
 /// As for write(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn write(descriptor: c_int, buffer: *const c_void, length: size_t) -> ssize_t {
     cancel::point();
     // SAFETY: the program's arguments, handed on.
@@ -26,7 +26,7 @@ pub unsafe extern "C-unwind" fn write(descriptor: c_int, buffer: *const c_void, 
 
 /// # Safety
 /// As for send(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn send(
     descriptor: c_int,
     buffer: *const c_void,
@@ -44,7 +44,7 @@ pub unsafe extern "C-unwind" fn send(
 
 /// # Safety
 /// As for sendto(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendto(
     descriptor: c_int,
     buffer: *const c_void,
@@ -93,7 +93,7 @@ pub unsafe extern "C-unwind" fn sendto(
 
 /// # Safety
 /// As for writev(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn writev(descriptor: c_int, vectors: *const iovec, number: c_int) -> ssize_t {
     cancel::point();
     // SAFETY: the program's arguments, handed on.
@@ -104,7 +104,7 @@ pub unsafe extern "C-unwind" fn writev(descriptor: c_int, vectors: *const iovec,
 
 /// # Safety
 /// As for pwritev2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pwritev2(
     descriptor: c_int,
     vectors: *const iovec,
@@ -124,7 +124,7 @@ pub unsafe extern "C-unwind" fn pwritev2(
 
 /// # Safety
 /// As for pwritev2(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn pwritev64v2(
     descriptor: c_int,
     vectors: *const iovec,
@@ -138,7 +138,7 @@ pub unsafe extern "C-unwind" fn pwritev64v2(
 
 /// # Safety
 /// As for sendmsg(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendmsg(descriptor: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     cancel::point();
     if !is_ours(descriptor) {
@@ -157,7 +157,7 @@ pub unsafe extern "C-unwind" fn sendmsg(descriptor: c_int, message: *const msghd
 
 /// # Safety
 /// As for sendmmsg(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendmmsg(
     descriptor: c_int,
     messages: *mut mmsghdr,
@@ -202,7 +202,7 @@ pub unsafe extern "C-unwind" fn sendmmsg(
 
 /// # Safety
 /// As for sendfile(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendfile(
     descriptor: c_int,
     file: c_int,
@@ -222,7 +222,7 @@ pub unsafe extern "C-unwind" fn sendfile(
 
 /// # Safety
 /// As for sendfile(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn sendfile64(
     descriptor: c_int,
     file: c_int,

@@ -24,7 +24,7 @@ union Record {
 ///
 /// # Safety
 /// As for getsockname(2).
-pub(super) unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
+pub(crate) unsafe fn put_address(from: SocketAddr, address: *mut sockaddr, length: *mut socklen_t) {
     if address.is_null() || length.is_null() {
         return;
     }
@@ -62,7 +62,7 @@ const SHORTEST_V6: usize = 24;
 
 /// # Safety
 /// As for connect(2).
-pub(super) unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
+pub(crate) unsafe fn address_from(address: *const sockaddr, length: socklen_t) -> Option<SocketAddr> {
     let length = length as usize;
     if address.is_null() || length < size_of::<sockaddr_in>() {
         return None;
@@ -103,7 +103,7 @@ unsafe fn is_unspecified(address: *const sockaddr, length: socklen_t) -> bool {
 
 /// # Safety
 /// As for socket(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: the program's arguments, handed on.
     let mut descriptor = unsafe { next::socket(domain, kind, protocol) };
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 
 /// # Safety
 /// As for bind(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
     if is_ours(descriptor)
         // SAFETY: the program lends `length` bytes there.
@@ -135,7 +135,7 @@ pub unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, lengt
 
 /// # Safety
 /// As for listen(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
     if is_ours(descriptor)
         && let Err(error) = bind::may_listen(descriptor)
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn listen(descriptor: c_int, backlog: c_int) -> c_int {
 
 /// # Safety
 /// As for accept4(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn accept4(
     descriptor: c_int,
     address: *mut sockaddr,
@@ -182,7 +182,7 @@ pub unsafe extern "C-unwind" fn accept4(
 
 /// # Safety
 /// As for accept(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn accept(
     descriptor: c_int,
     address: *mut sockaddr,
@@ -204,7 +204,7 @@ pub unsafe extern "C-unwind" fn accept(
 
 /// # Safety
 /// As for connect(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn connect(
     descriptor: c_int,
     address: *const sockaddr,
@@ -236,7 +236,7 @@ pub unsafe extern "C-unwind" fn connect(
 
 /// # Safety
 /// As for shutdown(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
     if is_ours(descriptor)
         && let Answer::Done(outcome) = life::shutdown(descriptor, how)
@@ -280,7 +280,7 @@ unsafe fn name_or(
 
 /// # Safety
 /// As for getsockname(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getsockname(
     descriptor: c_int,
     address: *mut sockaddr,
@@ -292,7 +292,7 @@ pub unsafe extern "C" fn getsockname(
 
 /// # Safety
 /// As for getpeername(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn getpeername(
     descriptor: c_int,
     address: *mut sockaddr,

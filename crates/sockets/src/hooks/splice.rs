@@ -14,7 +14,7 @@ use crate::process::before_kernel_wait;
 
 /// # Safety
 /// As for splice(2).
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn splice(
     from: c_int,
     from_offset: *mut i64,
@@ -32,12 +32,13 @@ pub unsafe extern "C-unwind" fn splice(
     if length == 0 {
         return 0;
     }
-    if (connections.0 && !from_offset.is_null()) || (connections.1 && !to_offset.is_null()) {
-        return count(Err(Errno::SPIPE));
-    }
     let at_once = flags & libc::SPLICE_F_NONBLOCK != 0;
     // SAFETY: the program's arguments, handed on.
     let in_kernel = || unsafe { next::splice(from, from_offset, to, to_offset, length, flags) };
+    if !from_offset.is_null() || !to_offset.is_null() {
+        // Neither a pipe nor a socket has one: the kernel says whose it is (do_splice() in fs/splice.c).
+        return in_kernel();
+    }
     if connections.1 {
         return splice_to_connection(from, to, length, at_once, in_kernel);
     }
@@ -116,11 +117,11 @@ fn splice_from_connection(
     if let Err(error) = wait_for_pipe(to, libc::POLLOUT, at_once) {
         return count(Err(error));
     }
-    let flags = if at_once { libc::MSG_DONTWAIT } else { 0 };
+    // SPLICE_F_NONBLOCK is about the pipe alone: the socket's own O_NONBLOCK decides (tcp_splice_read() in net/ipv4/tcp.c).
     let mut buffer = [0u8; 16 * 1024];
     let wanted = length.min(buffer.len());
     // SAFETY: the buffer is ours.
-    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, flags | libc::MSG_PEEK) };
+    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, libc::MSG_PEEK) };
     let available = match looked {
         Answer::Kernel => return in_kernel(),
         Answer::Done(Ok(available @ 1..)) => available,

@@ -13,7 +13,7 @@ use crate::process::{is_active, process};
 /// # Safety
 /// As for syscall(2). Its variadic arguments are where those of a function with so many named ones are; a call that has
 /// fewer ignores the others.
-#[unsafe(no_mangle)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn syscall(
     number: c_long,
     a: usize,

@@ -187,7 +187,7 @@ pub(crate) fn each(mut act: impl FnMut(&mut Process)) {
 }
 
 /// The process begins, in its main and only thread, with these options and rules.
-pub(super) fn begin(options: Options, rules: &Rules, environment: Option<&str>, reports: bool) {
+pub(crate) fn begin(options: Options, rules: &Rules, environment: Option<&str>, reports: bool) {
     if options.stack_per_thread == 0 {
         return;
     }

@@ -186,21 +186,46 @@ impl Process {
         Ok(())
     }
 
-    /// A stack over a link that a test has joined to another in memory, without a broker: what there was before is forgotten.
+    /// A stack over a link that a test has joined to another in memory: what there was before is forgotten. There is no broker, but
+    /// for one that gives no link (OVERFLY_BROKER).
     #[cfg(test)]
-    pub(crate) fn start_joined(&mut self, interface: Interface, link: AnyLink) -> Result<(), String> {
+    pub(crate) fn start_joined(
+        &mut self,
+        interface: Interface,
+        link: AnyLink,
+        broker: Option<&str>,
+    ) -> Result<(), String> {
         self.lose_stack(0);
         table::create(0);
         // Within the host there is nobody; the kernel does not have the address.
         (self.options.tcp_server_loopback, self.options.tcp_client_loopback) = (0, 0);
         FREE_BIND.store(true, Ordering::Relaxed);
         let (address, prefix_len) = first_v4(&interface).ok_or("the interface has no address")?;
-        self.carry(Side::Network, Config::new(interface.mac, address, prefix_len), link)?;
+        let mut config = Config::new(interface.mac, address, prefix_len);
+        if let Some((address, prefix_len)) = first_v6(&interface) {
+            (config.address6, config.prefix6_len) = (Some(address), prefix_len);
+        }
+        if let Some(broker) = broker {
+            self.session.environment = Some(broker.to_owned());
+            let mut client = Client::connect(broker).map_err(|error| error.to_string())?;
+            // What it gives is not used.
+            drop(client.open_stack().map_err(|error| error.to_string())?);
+            self.session.client = Some(client);
+            self.connect_leash(None);
+        }
+        self.carry(Side::Network, config, link)?;
+        self.stack.hands_over(broker.is_some());
         self.interface_index = interface.index;
         self.session.interface = Some(interface);
         self.start = Start::Running;
         super::ACTIVE.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// What OVERFLY_BROKER would say.
+    #[cfg(test)]
+    pub(crate) fn broker_of_tests(&self) -> Option<String> {
+        self.session.environment.clone()
     }
 
     /// Makes the engine of one side.

@@ -1,10 +1,11 @@
 //! The calls, as hooks make them, of a process whose link is joined in memory to a peer's stack: real descriptors, no preload.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
 
 use overfly_broker::Interface;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
@@ -23,6 +24,26 @@ pub(crate) struct Joined {
     inbound: Frames,
     outbound: Frames,
     buffer: Vec<u8>,
+    /// Eventfds: what says that there are frames, here and at the other end.
+    bell: Arc<OwnedFd>,
+    others: Arc<OwnedFd>,
+}
+
+impl Joined {
+    /// Both ends.
+    pub(super) fn cable() -> [Joined; 2] {
+        let (there, back) = (Frames::default(), Frames::default());
+        let bell = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (here, away) = (bell(), bell());
+        let end = |inbound: &Frames, outbound: &Frames, bell: &Arc<OwnedFd>, others: &Arc<OwnedFd>| Joined {
+            inbound: Arc::clone(inbound),
+            outbound: Arc::clone(outbound),
+            buffer: vec![0; 2048],
+            bell: Arc::clone(bell),
+            others: Arc::clone(others),
+        };
+        [end(&there, &back, &here, &away), end(&back, &there, &away, &here)]
+    }
 }
 
 impl FrameSink for Joined {
@@ -32,6 +53,7 @@ impl FrameSink for Joined {
 
     fn commit(&mut self, length: usize) {
         self.outbound.lock().unwrap().push_back(self.buffer[..length].to_vec());
+        let _ = rustix::io::write(&self.others, &1_u64.to_ne_bytes());
     }
 }
 
@@ -45,22 +67,71 @@ impl Link for Joined {
 
     fn flush(&mut self) {}
 
+    fn arm(&mut self) -> bool {
+        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        self.inbound.lock().unwrap().is_empty()
+    }
+
+    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        core::iter::once(self.bell.as_fd())
+    }
+
     fn each_counter(&self, _: Each<'_>) {}
 }
+
+/// How long a test may take that hangs.
+const TOO_LONG: Duration = Duration::from_secs(20);
 
 /// Set in the process that runs one test.
 const ALONE: &str = "OVERFLY_TEST_ALONE";
 
-/// Runs a test of this file, which has this name, in a process of its own: what the library knows is the whole process's.
-fn alone(name: &str, test: impl FnOnce(World)) {
+/// Runs a test's closure in a process of its own: what the library knows is the whole process's.
+pub(super) fn alone<F: FnOnce()>(test: F) {
+    alone_as(core::any::type_name::<F>(), test);
+}
+
+/// The same, of the test that has this closure.
+pub(super) fn alone_as(closure: &str, test: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some() {
-        return test(World::new());
+        std::thread::spawn(|| {
+            std::thread::sleep(TOO_LONG);
+            eprintln!("the test does not end");
+            std::process::abort();
+        });
+        return test();
     }
+    // The closure's name begins with the test's.
+    let (_, name) = closure.split_once("::").unwrap();
+    let name = name.split("::{{closure}}").next().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    let output =
-        command.args([&format!("tests::joined::{name}"), "--exact"]).env(ALONE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("1 passed"), "{}: {said}", output.status);
+    let output = command.args([name, "--exact", "--nocapture"]).env(ALONE, "1").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{name}: {}: {said}", output.status);
+}
+
+/// What a test's process is told that it has.
+pub(super) fn interface() -> Interface {
+    Interface {
+        name: "joined".to_owned(),
+        index: 7,
+        mac: SERVER_MAC,
+        mtu: 1500,
+        addresses: vec![(SERVER_IP.into(), 16), (SERVER_V6.ip(), 64)],
+        partial_checksums: false,
+    }
+}
+
+/// Gives this process a stack, and returns its peer's.
+pub(super) fn join(broker: Option<&str>) -> Stack<Joined> {
+    let [own, others] = Joined::cable();
+    process().start_joined(interface(), AnyLink::Joined(own), broker).unwrap();
+    let mut config = Config::new(CLIENT_MAC, CLIENT, 16);
+    (config.address6, config.prefix6_len) = (Some(CLIENT_V6), 64);
+    // Nobody else refuses what it does not know.
+    config.alone = true;
+    let mut peer = Stack::new();
+    peer.start(Side::Network, Engine::new(config).unwrap(), others, 16);
+    peer
 }
 
 /// This process as a server, and its peer.
@@ -73,24 +144,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let (there, back) = (Frames::default(), Frames::default());
-        let end = |inbound: &Frames, outbound: &Frames| Joined {
-            inbound: Arc::clone(inbound),
-            outbound: Arc::clone(outbound),
-            buffer: vec![0; 2048],
-        };
-        let interface = Interface {
-            name: "joined".to_owned(),
-            index: 7,
-            mac: SERVER_MAC,
-            mtu: 1500,
-            addresses: vec![(SERVER_IP.into(), 16)],
-            partial_checksums: false,
-        };
-        process().start_joined(interface, AnyLink::Joined(end(&there, &back))).unwrap();
-        let mut peer = Stack::new();
-        let engine = Engine::new(Config::new(CLIENT_MAC, CLIENT, 16)).unwrap();
-        peer.start(Side::Network, engine, end(&back, &there), 16);
+        let peer = join(None);
         let listener = socket();
         let wanted = SocketAddr::new(SERVER_IP.into(), 0);
         rustix::net::bind(kernel::borrow(listener), &wanted).unwrap();
@@ -198,7 +252,8 @@ fn polled(descriptor: i32) -> i16 {
 
 #[test]
 fn a_request_is_peeked_at_read_and_answered() {
-    alone("a_request_is_peeked_at_read_and_answered", |mut world| {
+    alone(|| {
+        let mut world = World::new();
         let (peer, descriptor) = world.pair();
         assert_eq!(receive(descriptor, 10, 0), Err(Errno::AGAIN));
         assert_eq!(polled(descriptor), libc::POLLOUT);
@@ -216,7 +271,8 @@ fn a_request_is_peeked_at_read_and_answered() {
 
 #[test]
 fn names_are_the_ends() {
-    alone("names_are_the_ends", |mut world| {
+    alone(|| {
+        let mut world = World::new();
         let (_, descriptor) = world.pair();
         assert_eq!(ours(calls::life::name(descriptor, false)), Ok(world.server));
         assert_eq!(ours(calls::life::name(descriptor, true)), Ok(SocketAddr::new(CLIENT.into(), world.port)));
@@ -226,7 +282,8 @@ fn names_are_the_ends() {
 
 #[test]
 fn after_shutdown_nothing_is_sent_and_the_peers_end_is_read() {
-    alone("after_shutdown_nothing_is_sent_and_the_peers_end_is_read", |mut world| {
+    alone(|| {
+        let mut world = World::new();
         let (peer, descriptor) = world.pair();
         assert_eq!(ours(calls::life::shutdown(descriptor, libc::SHUT_WR)), Ok(()));
         assert_eq!(send(descriptor, b"late"), Err(Errno::PIPE));
@@ -252,7 +309,8 @@ fn events(set: i32) -> Vec<(u32, u64)> {
 
 #[test]
 fn an_epoll_set_tells_an_edge_once_and_a_level_each_time() {
-    alone("an_epoll_set_tells_an_edge_once_and_a_level_each_time", |mut world| {
+    alone(|| {
+        let mut world = World::new();
         let (peer, descriptor) = world.pair();
         let made = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
         let set = made.as_raw_fd();
@@ -279,7 +337,8 @@ fn an_epoll_set_tells_an_edge_once_and_a_level_each_time() {
 
 #[test]
 fn a_duplicate_keeps_the_connection_open() {
-    alone("a_duplicate_keeps_the_connection_open", |mut world| {
+    alone(|| {
+        let mut world = World::new();
         let (peer, descriptor) = world.pair();
         let made = rustix::io::fcntl_dupfd_cloexec(kernel::borrow(descriptor), 0).unwrap();
         let copy = made.as_raw_fd();
