@@ -3,12 +3,15 @@
 //! | file | what |
 //! |---|---|
 //! | `packages` | names of Debian's packages that the suite needs |
-//! | `source` | name of Debian's source package that the suite is a part of; its files are in `BUILD` |
+//! | `source` | name of Debian's source package that the suite is a part of, which is unpacked in `BUILD`; or also the release that has it, and then what upstream released is there, packed |
+//! | `needs` | names of suites that must be built before, as something of theirs is used |
 //! | `build` | a script: what has to be compiled or unpacked, once; outside of the lab |
-//! | `run` | a script: runs the tests that its arguments name, or all, and writes a line `pass NAME`, `fail NAME` or `skip NAME` for each to the file `RESULTS` |
+//! | `names` | a script: prints the names of what `run` can run, a line each; outside of the lab |
+//! | `run` | a script: runs the tests that its arguments name, `JOBS` at a time if the suite can, and writes a line `pass NAME`, `fail NAME` or `skip NAME` for each to the file `RESULTS` |
 //!
 //! `run` and all that it starts are under test, so that both ends of the connections are at user level; `STATE` is a folder
-//! that goes with the lab.
+//! that goes with the lab, and `TMPDIR` too. A name of `names` may be of many tests (a module), which have names of their own in
+//! `RESULTS`; `run` takes those, too.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -24,8 +27,9 @@ use crate::programs::{Way, install};
 use crate::{overfly, send, succeed};
 
 const STATE: &str = "/dev/shm/state";
-/// Where Debian's source packages come from.
-const SOURCES: &str = "deb-src http://deb.debian.org/debian bookworm main\n";
+/// Where Debian's source packages come from, up to the release.
+const SOURCES: &str = "deb-src http://deb.debian.org/debian";
+const RELEASE: &str = "bookworm";
 
 /// What became of one test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,28 +85,47 @@ impl Suite {
     /// What the tool that failed said.
     pub fn prepare(&self) -> Result<(), String> {
         install(&self.words("packages"))?;
+        for name in self.words("needs") {
+            Suite { folder: self.folder.with_file_name(name) }.prepare()?;
+        }
         let build = self.build_folder();
         if build.join("done").exists() {
             return Ok(());
         }
         let _ = std::fs::remove_dir_all(&build);
         std::fs::create_dir_all(&build).map_err(|error| format!("{}: {error}", build.display()))?;
-        if let [source] = self.words("source").as_slice() {
-            fetch(source, &build)?;
+        match self.words("source").as_slice() {
+            [source] => fetch(source, RELEASE, &["source"], &build)?,
+            [source, release] => {
+                fetch(source, release, &["source", "--tar-only", "--download-only"], &build)?
+            }
+            _ => {}
         }
         let mut command = Command::new(self.folder.join("build"));
         finish(command.current_dir(&build).env("BUILD", &build))?;
         File::create(build.join("done")).map(drop).map_err(|error| error.to_string())
     }
 
-    /// Runs the tests of these names, or all if there is none, in a lab of its own for as long as `within`.
+    /// What [`Suite::run`] can run.
     ///
     /// # Errors
-    /// If the suite said nothing of any test, with the end of its output.
+    /// What the suite's script said.
+    pub fn names(&self) -> Result<Vec<String>, String> {
+        let build = self.build_folder();
+        let mut command = Command::new(self.folder.join("names"));
+        let said = finish(command.current_dir(&build).env("BUILD", &build))?;
+        Ok(said.lines().map(str::to_owned).collect())
+    }
+
+    /// Runs the tests of these names in a lab of its own, so many at a time, for as long as `within`. What they say is in a log in the
+    /// suite's folder of `target/suites`.
+    ///
+    /// # Errors
+    /// If the suite said nothing of any test.
     ///
     /// # Panics
     /// If the lab cannot be made.
-    pub fn run(&self, way: Way, names: &[String], within: Duration) -> Result<Verdicts, String> {
+    pub fn run(&self, way: Way, names: &[String], jobs: u32, within: Duration) -> Result<Verdicts, String> {
         let lab = Lab::new(overfly()).expect("a lab");
         succeed(&lab, "server", &["mkdir", "-p", STATE]);
         let build = self.build_folder();
@@ -118,9 +141,14 @@ impl Suite {
                 command
             }
         };
-        let output = File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
+        let output = File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .map_err(|error| format!("{}: {error}", log.display()))?;
         let errors = output.try_clone().map_err(|error| error.to_string())?;
         command.args(names).current_dir(&build).env("BUILD", &build).env("STATE", STATE);
+        command.env("TMPDIR", STATE).env("JOBS", jobs.to_string());
         command.env("RESULTS", &results).stdin(Stdio::null()).stdout(output).stderr(errors);
         let mut child = command.spawn().map_err(|error| error.to_string())?;
         let end = Instant::now() + within;
@@ -141,11 +169,12 @@ impl Suite {
     }
 }
 
-/// Fetches and unpacks Debian's source package, with a list of sources of its own.
-fn fetch(source: &str, build: &Path) -> Result<(), String> {
+/// Fetches a source package of Debian's, with a list of sources of its own.
+fn fetch(source: &str, release: &str, how: &[&str], build: &Path) -> Result<(), String> {
     let list = build.join("sources.list");
     let state = build.join("lists");
-    let kept = std::fs::write(&list, SOURCES).and_then(|()| std::fs::create_dir_all(state.join("partial")));
+    let kept = std::fs::write(&list, format!("{SOURCES} {release} main\n"))
+        .and_then(|()| std::fs::create_dir_all(state.join("partial")));
     kept.map_err(|error| format!("{}: {error}", build.display()))?;
     let apt = || {
         let mut apt = Command::new("apt-get");
@@ -156,13 +185,13 @@ fn fetch(source: &str, build: &Path) -> Result<(), String> {
         apt
     };
     finish(apt().arg("update"))?;
-    finish(apt().args(["source", source]))
+    finish(apt().args(how).arg(source)).map(drop)
 }
 
-fn finish(command: &mut Command) -> Result<(), String> {
+fn finish(command: &mut Command) -> Result<String, String> {
     let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{command:?}: {error}"))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
     let tail: Vec<&str> = said.lines().rev().take(20).collect();

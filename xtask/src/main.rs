@@ -30,7 +30,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask costs [--repeats N] [--seconds N]
        cargo xtask results [--cookbooks] [PLAN…]
        cargo xtask soak [--kills N] [--stops N] [--link xdp|memif|tap] [--seed N]
-       cargo xtask suites [--minutes N] [--again N] [SUITE…]
+       cargo xtask suites [--on kernel|overfly|both] [--test PATTERN] [--list] [--jobs N] [--minutes N] [--again N] [SUITE…]
        cargo xtask within-host [--repeats N] [--seconds N]
        cargo xtask workers [nginx|haproxy|memcached…] [--link memif|xdp] [--repeats N] [--seconds N]";
 

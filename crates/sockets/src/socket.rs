@@ -239,7 +239,7 @@ pub(crate) struct Socket {
     pub(crate) v6: bool,
     /// SO_RCVTIMEO, and SO_SNDTIMEO, were set below zero, which the kernel's socket says nothing of.
     pub(crate) never_waits: [bool; 2],
-    /// Other processes may have it as well: it may listen, and not connect.
+    /// Other processes may have it as well: it may listen, and not connect. Who connects to it need not be who accepts.
     pub(crate) shared: bool,
     /// The program changed the kernel's socket: it cannot serve another connection.
     pub(crate) customized: bool,

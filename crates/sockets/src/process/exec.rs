@@ -103,10 +103,9 @@ impl Process {
         // Options may have been set that only the kernel's socket knows.
         let socket = self.stack.socket_mut(id);
         socket.customized = true;
+        socket.shared = true;
         if listens {
             listens_now(self, id, descriptor, kernel::backlog(descriptor));
-        } else {
-            socket.shared = true;
         }
     }
 }

@@ -234,12 +234,13 @@ impl Process {
     }
 
     /// Who connects to a listener of its own will accept there, though it has not looked yet: not so a process that has forked,
-    /// which perhaps leaves that to its children.
+    /// which perhaps leaves that to its children, nor one that was started with the listener, which another one has too.
     fn join_own_listeners(&mut self, remote: SocketAddr) {
         if self.sets.shared || self.options.tcp_server_loopback == 0 {
             return;
         }
-        let listeners: Vec<_> = self.stack.listeners().filter(|&id| !self.stack.has_joined(id)).collect();
+        let is_own = |&id: &SocketId| !self.stack.has_joined(id) && !self.stack.socket(id).shared;
+        let listeners: Vec<_> = self.stack.listeners().filter(is_own).collect();
         for id in listeners {
             let descriptor = self.stack.socket(id).descriptor;
             let covers = |bound: SocketAddr| {

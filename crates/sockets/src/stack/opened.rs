@@ -53,7 +53,8 @@ impl<T: Link> Stack<T> {
     }
 
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
-    /// connections. Those that have none yet will be both processes': what one of the two connects, the other one has as well.
+    /// connections. Those that have none yet will be both processes', listeners among them: what one of the two connects, the other one has
+    /// as well.
     pub(crate) fn share_unconnected(&mut self) {
         let over = self.over();
         if !over.is_empty() || self.connections().next().is_some() {
@@ -67,7 +68,8 @@ impl<T: Link> Stack<T> {
         }
         for id in self.sockets.ids() {
             let socket = self.sockets.at_mut(id);
-            socket.shared |= socket.state == socket::SocketState::Candidate;
+            socket.shared |=
+                matches!(socket.state, socket::SocketState::Candidate | socket::SocketState::Listening);
             let is_one =
                 matches!(socket.state, socket::SocketState::Connecting | socket::SocketState::Connected);
             if is_one && socket.is_untold() && socket.connect_of_several.is_none() {

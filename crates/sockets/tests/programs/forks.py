@@ -450,6 +450,42 @@ def a_socket_that_another_image_listens_at():
     server.close()
 
 
+def greets_and_ends(server):
+    """By exec, and by fork: a process that has the listener, connects to it and never looks at it."""
+    program = f"import socket; s = socket.create_connection(({OWN!r}, {next_port[0]})); s.sendall(b'hello')"
+    server.set_inheritable(True)
+    image = subprocess.Popen([sys.executable, "-c", program], close_fds=False)
+    yield lambda: image.wait() == 0
+    pid = child(lambda: exec(program))
+    yield lambda: reap(pid) is None
+
+
+@test
+def who_was_started_with_a_listener_connects_to_the_process_that_accepts():
+    """It is another process that accepts: after the end of the one that connects, or now and then."""
+    for waits in True, False:
+        next_port[0] += 1
+        server = ends.bound(OWN, next_port[0])
+        for ends_well in greets_and_ends(server):
+            if waits:
+                assert ends_well()
+                server.settimeout(10)
+                connection, _ = server.accept()
+            else:
+                server.setblocking(False)
+                for _ in range(200):
+                    try:
+                        connection, _ = server.accept()
+                        break
+                    except BlockingIOError:
+                        time.sleep(0.05)
+                assert ends_well()
+            connection.setblocking(True)
+            assert connection.recv(9, socket.MSG_WAITALL) == b"hello"
+            connection.close()
+        server.close()
+
+
 @test
 def a_socket_that_another_image_connects():
     """Whoever else has it has the connection."""
