@@ -63,7 +63,7 @@ pub(crate) fn tied_to_link(descriptor: i32) {
     let there = process.is_tied_elsewhere(descriptor);
     match process.stack.socket(id).state {
         SocketState::Connecting | SocketState::Connected if there => {
-            process.stack.socket_mut(id).wants_kernel = true
+            process.stack.socket_mut(id).wants_kernel = true;
         }
         SocketState::Listening if there && process.stack.has_joined(id) => {
             process.part(id);
