@@ -138,14 +138,14 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 };
                 guard.pump();
             }
-            Err(_) if done > 0 => return received_part(&mut guard, id, pending, done),
+            Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(error) => return Answer::error(error),
         }
     }
 }
 
-/// A part came before the connection's error, which the next call says.
-fn received_part(process: &mut Process, id: SocketId, error: Option<Errno>, done: usize) -> Answer<usize> {
+/// A part came, or went, before the connection's error, which the next call says.
+fn done_in_part(process: &mut Process, id: SocketId, error: Option<Errno>, done: usize) -> Answer<usize> {
     process.stack.socket_mut(id).error = error;
     Answer::ok(done)
 }
@@ -205,6 +205,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
     let mut done = 0;
     let mut patience = None;
     loop {
+        let pending = guard.stack.socket(id).error;
         let outcome = if plausible {
             guard.stack.write(id, source.pieces(done))
         } else {
@@ -243,7 +244,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 };
                 guard.pump();
             }
-            Err(_) if done > 0 => return Answer::ok(done),
+            Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(Errno::PIPE) => {
                 drop(guard);
                 return broken_pipe(flags);

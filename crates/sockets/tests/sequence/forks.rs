@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 36] = [
+pub(crate) const FORKS: [(&str, &str); 34] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -443,40 +443,6 @@ pub(crate) const FORKS: [(&str, &str); 36] = [
          C recv a 12 dw\n\
          C dup a b\n\
          C connect b 9",
-    ),
-    (
-        "seed 20006711: who waits waits on after a handover, for as long as it wanted to",
-        "host\n\
-         L socket a n\n\
-         L bind a 0\n\
-         L listen a 8\n\
-         L poll a I 0\n\
-         R socket a b\n\
-         R connect a 0\n\
-         L accept a b b\n\
-         L thread\n\
-         L writev b 0 3\n\
-         M recv b 12 -\n\
-         L send b 1 d\n\
-         L fork\n\
-         R wait a 0\n\
-         C patient recv b 100",
-    ),
-    (
-        "seed 20017829: whatever another thread sets, too",
-        "host\n\
-         R socket a n\n\
-         R bind a 5\n\
-         R listen a 8\n\
-         R poll a I 0\n\
-         L socket a b\n\
-         L connect a 5\n\
-         R accept a b n\n\
-         L thread\n\
-         L recv a 100 pt\n\
-         M nonblock a 1\n\
-         R fork\n\
-         D set b linger 1",
     ),
     (
         "seed 20008644: what AF_UNSPEC has ended one connects anew for both",

@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 41] = [
+pub(crate) const FOUND: [(&str, &str); 42] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -623,5 +623,21 @@ pub(crate) const FOUND: [(&str, &str); 41] = [
          L wait d +\n\
          L shutdown b 0\n\
          L wait d 0",
+    ),
+    (
+        "seed 40004180: a send() that ends with a part leaves the error to the next call",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         R thread\n\
+         S send b 3000000 -\n\
+         R recv b 1 pw\n\
+         M close a",
     ),
 ];

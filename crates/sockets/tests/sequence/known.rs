@@ -42,6 +42,11 @@ const ANOTHER_QUEUE: &str =
 const DISARMED: &str = "what EPOLLONESHOT has disarmed hears EPOLLHUP and EPOLLERR once the connection is handed over: the kernel adds no entry that hears \
      nothing";
 
+const HALF_READ: &str = "an end that is shut for reading reads 0 before all of a full connection has come; how much has is each stack's own affair";
+
+const ANEW: &str = "recv() that waits while its connection is handed over begins anew in the kernel: SO_RCVTIMEO that another process sets \
+     meanwhile is its own";
+
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
 
@@ -108,7 +113,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 72] = [
+pub(crate) static KNOWN: [Known; 79] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -141,14 +146,28 @@ pub(crate) static KNOWN: [Known; 72] = [
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
-    known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
-    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ re*"], ANOTHER_QUEUE),
+    known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
         &["* fill *", "* shutdown *", "* fork"],
         ANOTHER_QUEUE,
     ),
+    known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    known(
+        "* shutdown *",
+        ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
+        &["* fork", "* fill *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "@ patient recv *",
+        ("EAGAIN after the timer", "EAGAIN after the timer; *re* has waited: EAGAIN"),
+        &["* re*", "* fork"],
+        ANEW,
+    ),
+    known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
     known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
@@ -169,6 +188,8 @@ pub(crate) static KNOWN: [Known; 72] = [
     known("* re*", ("ENOTCONN*", "0*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
     known("* poll *", ("# HUP*", "# HUP+RDHUP*"), &["* connect *", "* fork", "* connect *"], UNCONNECTED),
     known("* listen *", ("0", "EINVAL"), &["* fork", "* unconnect *"], UNCONNECTED),
+    known("* connect *", ("0", "EISCONN"), &["* shutdown *", "* fork", "* unconnect *"], UNCONNECTED),
+    known("* poll *", ("# HUP", "# IN+HUP+RDHUP"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* poll *", ("# ERR+HUP", "# IN+ERR+HUP+RDHUP"), &["* fork", "* unconnect *"], UNCONNECTED),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
@@ -193,6 +214,7 @@ pub(crate) static KNOWN: [Known; 72] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
     known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),

@@ -105,31 +105,6 @@ impl Rest {
         }
     }
 
-    /// The kernel does all of the call, once it has something for it: for how long its socket waits another process may have set since.
-    fn until_ready(&self, events: i16, started: Instant, timeout: Option<Duration>) -> Answer<usize> {
-        let restarts = timeout.is_none();
-        let since = sys::handlers_run();
-        if sys::interrupted(self.since, restarts) {
-            return Answer::error(Errno::INTR);
-        }
-        before_kernel_wait();
-        let deadline = timeout.map(|timeout| started + timeout);
-        let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
-        let mut records = [libc::pollfd { fd: self.descriptor, events, revents: 0 }];
-        match sys::poll(&mut records, left, since) {
-            Ok(0) | Err(Errno::INTR) if sys::interrupted(self.since, restarts) => Answer::error(Errno::INTR),
-            Ok(0) if deadline.is_some_and(|deadline| deadline <= now()) => Answer::error(Errno::AGAIN),
-            // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
-            Ok(1..)
-                if kernel::is_unconnected(self.descriptor) == Some(true)
-                    && !kernel::was_connected(self.descriptor) =>
-            {
-                Answer::error(Errno::PIPE)
-            }
-            _ => Answer::Kernel,
-        }
-    }
-
     /// Until all is done or the call may wait no longer. An error is the next call's.
     fn go_on(
         &self,
@@ -143,7 +118,7 @@ impl Rest {
         // Who peeks finds what it has seen in the kernel, too.
         let peeks = moved && self.flags & libc::MSG_PEEK != 0;
         if (done == 0 || peeks) && !(moved && self.elsewhere) {
-            return if moved { self.until_ready(events, started, timeout) } else { answer };
+            return answer;
         }
         done = if peeks { 0 } else { done };
         if self.elsewhere {
