@@ -2,7 +2,7 @@
 
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
@@ -13,6 +13,7 @@ use overfly_broker::service::{
 };
 use overfly_broker::{Deferral, Heard, Interface, Lease, LeftFrames, Refusal, Route};
 use overfly_link::memif::{Address, Listener, Settings};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -135,6 +136,17 @@ fn granting(told: &Told) -> Granting {
     Granting { told: told.clone(), listener, place, stacks: 0 }
 }
 
+/// Connects a socket, and waits for that also if its program would not.
+fn connect(socket: &OwnedFd, to: SocketAddr) -> Result<(), Errno> {
+    match rustix::net::connect(socket, &to) {
+        Err(Errno::INPROGRESS) => {
+            poll(&mut [PollFd::new(socket, PollFlags::OUT)], None)?;
+            rustix::net::sockopt::socket_error(socket)?
+        }
+        outcome => outcome,
+    }
+}
+
 fn denied(refusal: Refusal) -> Denial {
     Denial { refusal, reason: "the test forbids it".to_owned() }
 }
@@ -205,9 +217,7 @@ impl Backing for Granting {
             (request.kind, said.onward)
         {
             for socket in descriptors.iter().step_by(step) {
-                if let Err(error) = rustix::net::connect(socket.as_fd(), &onward)
-                    && error != Errno::INPROGRESS
-                {
+                if let Err(error) = connect(socket, onward) {
                     let reason = format!("the test's broker cannot connect it: {error}");
                     return Asked::Now(Err(Denial { refusal: Refusal::NotMoved, reason }));
                 }

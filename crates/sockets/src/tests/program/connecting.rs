@@ -15,8 +15,11 @@ fn fresh(flags: c_int) -> c_int {
 fn who_does_not_wait_asks_again() {
     script(|world| {
         let descriptor = fresh(libc::SOCK_NONBLOCK);
+        // The peer does not answer meanwhile.
+        let peer = world.peer.stack();
         assert_eq!(connect(descriptor, FAR), Err(Errno::INPROGRESS));
         assert_eq!(connect(descriptor, FAR), Err(Errno::ALREADY));
+        drop(peer);
         assert_eq!(polled(descriptor, libc::POLLOUT, 1000), libc::POLLOUT);
         assert_eq!(number(descriptor, libc::SOL_SOCKET, libc::SO_ERROR), Ok(0));
         assert_eq!(connect(descriptor, FAR), Ok(0), "the first one says that it is done");
