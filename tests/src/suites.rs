@@ -97,7 +97,7 @@ impl Suite {
         match self.words("source").as_slice() {
             [source] => fetch(source, RELEASE, &["source"], &build)?,
             [source, release] => {
-                fetch(source, release, &["source", "--tar-only", "--download-only"], &build)?
+                fetch(source, release, &["source", "--tar-only", "--download-only"], &build)?;
             }
             _ => {}
         }
