@@ -242,7 +242,7 @@ impl<'a> Measured<'a> {
             measured.settle_memcached();
         }
         eventually("the server answers", || {
-            measured.try_load(&["-n", "1", "-c", "1"], program.bytes()).is_some()
+            measured.try_load(&["-n", "1", "-c", "1"], program.bytes()).is_ok()
         });
         measured
     }
@@ -280,12 +280,13 @@ impl<'a> Measured<'a> {
     /// If it does not.
     #[must_use]
     pub fn load(&self, words: &[&str], bytes: u32) -> Value {
-        let report = self.try_load(words, bytes).expect("the generator's report");
+        let report = self.try_load(words, bytes).unwrap_or_else(|why| panic!("the generator: {why}"));
         assert_eq!(report["failed_total"], 0, "{report}");
         report
     }
 
-    fn try_load(&self, words: &[&str], bytes: u32) -> Option<Value> {
+    /// The report, or what the generator complained of.
+    fn try_load(&self, words: &[&str], bytes: u32) -> Result<Value, String> {
         let side = match self.link {
             Link::Memif => "server",
             Link::Xdp => "client",
@@ -297,8 +298,12 @@ impl<'a> Measured<'a> {
             Link::Xdp => command.args(["xdp", "--interface", DEVICE]),
         };
         command.args(words).arg(self.program.url(bytes)).stdin(Stdio::null());
-        let output = command.output().ok()?;
-        output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+        let output = command.output().map_err(|error| error.to_string())?;
+        if !output.status.success() {
+            let said = [output.stdout, output.stderr].concat();
+            return Err(format!("{}: {}", output.status, String::from_utf8_lossy(&said)));
+        }
+        serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
     }
 
     /// Ends it.
