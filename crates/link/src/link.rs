@@ -1,6 +1,7 @@
 //! What every link does, whatever its frames go over.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use overfly_wire::{FrameSink, Promises};
 use rustix::io::Errno;
@@ -78,6 +79,10 @@ pub trait Link: FrameSink {
 
     /// A descriptor was readable: for frames, or for who wants to exchange some.
     fn rang(&mut self) {}
+
+    /// Sleeps until a frame has arrived, `longest` at most, if it is a thread of the kernel's on this processor that receives for the
+    /// link ([`crate::xdp::XdpLink::share_processor`]). Else it returns at once.
+    fn rest(&mut self, _longest: Duration) {}
 
     /// There is something that nobody wakes this end for: sleep for a short time only.
     fn is_busy(&self) -> bool {

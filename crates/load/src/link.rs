@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::Duration;
 
 use overfly_engine::{Engine, Instant, Owner};
 pub(crate) use overfly_link::{Each, Gone, Link as Wire, each_of};
@@ -149,6 +150,40 @@ const FRAMES_AT_ONCE: usize = 64;
 /// Times that a full link is flushed before received frames have their turn again.
 const FLUSHES_AT_ONCE: usize = 4;
 
+/// Looks without a frame before a thread rests, ns: a server that answers sooner is never kept waiting.
+const REST_AFTER_NS: u64 = 100_000;
+/// Longest rest, ns: nothing but requests that are due is to be more punctual.
+const REST_NS: u64 = 100_000;
+/// A rest may last so much longer than it was to, ns: the timer slack of prctl(2), and the way back to the processor.
+const REST_LATE_NS: u64 = 150_000;
+
+/// When a thread that finds nothing to do rests. One that only yields its processor may keep it all the same: Linux 6.18 let threads that
+/// spin with `sched_yield` run for seconds while the kernel's own thread, which was to receive for them, waited on the same processor.
+#[derive(Debug, Default)]
+pub(crate) struct Leisure {
+    busy_ns: u64,
+}
+
+impl Leisure {
+    /// After a round that began at `now_ns`. `due_ns` is when something has to be done to the microsecond, frame or not.
+    #[inline]
+    pub(crate) fn after_round(
+        &mut self,
+        now_ns: u64,
+        was_busy: bool,
+        wire: &mut impl Wire,
+        due_ns: impl FnOnce() -> u64,
+    ) {
+        if was_busy {
+            self.busy_ns = now_ns;
+        } else if now_ns.saturating_sub(self.busy_ns) > REST_AFTER_NS
+            && due_ns() > now_ns + REST_NS + REST_LATE_NS
+        {
+            wire.rest(Duration::from_nanos(REST_NS));
+        }
+    }
+}
+
 /// The local ports of one shard of several, the one used longest ago first.
 #[derive(Debug, Clone)]
 pub(crate) struct Ports {
@@ -269,5 +304,56 @@ impl<W: Wire> Stack<W> {
         self.wire.each_counter(&mut each);
         self.wire.each_kernel_counter(&mut each);
         counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use overfly_wire::FrameSink;
+
+    use super::*;
+
+    /// Counts its rests.
+    #[derive(Default)]
+    struct Bed(Vec<Duration>);
+
+    impl FrameSink for Bed {
+        fn frame(&mut self) -> Option<&mut [u8]> {
+            None
+        }
+
+        fn commit(&mut self, _: usize) {}
+    }
+
+    impl Wire for Bed {
+        fn receive(&mut self, _: usize, _: impl FnMut(&[u8])) -> usize {
+            0
+        }
+
+        fn flush(&mut self) {}
+
+        fn rest(&mut self, longest: Duration) {
+            self.0.push(longest);
+        }
+
+        fn each_counter(&self, _: Each<'_>) {}
+    }
+
+    #[test]
+    fn a_thread_rests_when_it_has_long_had_nothing_to_do_and_nothing_is_due() {
+        let (mut leisure, mut bed) = (Leisure::default(), Bed::default());
+        let begun = 1_000_000_000;
+        let unasked = || unreachable!("who is busy, or was just now, asks nothing");
+        leisure.after_round(begun, true, &mut bed, unasked);
+        leisure.after_round(begun + REST_AFTER_NS, false, &mut bed, unasked);
+        let later = begun + REST_AFTER_NS + 1;
+        leisure.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS);
+        assert!(bed.0.is_empty());
+        leisure.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS + 1);
+        leisure.after_round(later + 1, false, &mut bed, || u64::MAX);
+        assert_eq!(bed.0, [Duration::from_nanos(REST_NS); 2]);
+        leisure.after_round(later + 2, true, &mut bed, unasked);
+        leisure.after_round(later + 3, false, &mut bed, unasked);
+        assert_eq!(bed.0.len(), 2);
     }
 }

@@ -109,6 +109,24 @@ fn keep_alive_over_one_and_two_stacks_run_after_run() {
     }
 }
 
+/// Between requests that are due a millisecond apart it does not spin.
+#[test]
+fn who_shares_its_processor_and_has_nothing_to_do_rests() {
+    let Some(lab) = Lab::new() else { return };
+    let open = lab.serve(answer(0, false));
+    for cpus in [&[][..], &[0]] {
+        let report = lab.load(|settings| {
+            settings.cpus = cpus.to_vec();
+            settings.connections = 4;
+            settings.requests = Some(200);
+            settings.rate = Some(Rate::constant(1000.0));
+        });
+        assert_eq!(report.succeeded, 200);
+        assert_eq!(report.counters["link.rests"] > 0, !cpus.is_empty() && napis_have_threads());
+        lab.check_clean(&open);
+    }
+}
+
 /// Of a kernel server on veth, which segments late.
 #[test]
 fn several_segments_arrive_in_one_frame_where_that_is_wanted() {

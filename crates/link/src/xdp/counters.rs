@@ -56,6 +56,8 @@ counters! {
         busy_polls,
         /// Times that the processor was given away because nothing had arrived.
         yields,
+        /// Times that a thread slept because nothing had arrived for a while.
+        rests,
         /// Calls that told a driver that there are frames to receive into again (zero-copy).
         receive_wakeups,
     }

@@ -4,8 +4,10 @@ mod renewal;
 
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
@@ -34,6 +36,8 @@ const REAP_BATCH: u32 = 32;
 const TURN_ATTEMPTS: u32 = 64;
 /// Rounds of that many before a stack that is about to sleep leaves the work all the same: longer than any turn can take.
 const SETTLE_ATTEMPTS: u32 = 10_000;
+/// Longest sleep of [`Link::rest`].
+const REST_MAX: Duration = Duration::from_millis(1);
 
 /// What a [`Link::receive`] that has found nothing does before it looks again.
 #[derive(Clone, Copy, Debug)]
@@ -706,6 +710,19 @@ impl Link for XdpLink {
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.queues.iter().map(|queue| queue.socket.as_fd())
+    }
+
+    #[cold]
+    fn rest(&mut self, longest: Duration) {
+        if !matches!(self.idle, Idle::Yield) {
+            return;
+        }
+        self.counters.rests += 1;
+        let mut sockets: Vec<_> =
+            self.queues.iter().map(|queue| PollFd::new(&queue.socket, PollFlags::IN)).collect();
+        let longest = Timespec { tv_sec: 0, tv_nsec: longest.min(REST_MAX).subsec_nanos().into() };
+        // What a signal ends is short enough.
+        let _ = poll(&mut sockets, Some(&longest));
     }
 
     fn is_busy(&self) -> bool {

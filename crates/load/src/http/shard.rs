@@ -12,7 +12,7 @@ use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
 use crate::link::sources::Sources;
-use crate::link::{Stack, Wire};
+use crate::link::{Leisure, Stack, Wire};
 
 /// How long a shard sees to its last connections at the end, and how much longer for each of them.
 const WIND_UP_NS: u64 = 300_000_000;
@@ -144,13 +144,22 @@ pub(crate) struct Shard<W, P> {
     /// When the last round began, and whether it had something to do.
     round_ns: u64,
     was_busy: bool,
+    leisure: Leisure,
 }
 
 impl<W: Wire, P: Party> Shard<W, P> {
     /// `stack` has control blocks for more flows than `party` has connections: those that wind down
     /// need theirs too.
     pub(crate) fn new(stack: Stack<W>, servers: Servers, party: P) -> Shard<W, P> {
-        Shard { stack, servers, side: Side(party), port: 0, round_ns: 0, was_busy: false }
+        Shard {
+            stack,
+            servers,
+            side: Side(party),
+            port: 0,
+            round_ns: 0,
+            was_busy: false,
+            leisure: Leisure::default(),
+        }
     }
 
     /// One round: takes frames, does what they ask for, sends. False when the run is over. `clock`
@@ -166,6 +175,8 @@ impl<W: Wire, P: Party> Shard<W, P> {
         self.was_busy = frames > 0 || self.stack.engine.has_output();
         self.stack.transmit(now, &mut self.side);
         self.side.0.flushed(clock);
+        let party = &self.side.0;
+        self.leisure.after_round(now_ns, self.was_busy, &mut self.stack.wire, || party.next_ns());
         Ok(true)
     }
 

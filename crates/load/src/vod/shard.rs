@@ -13,7 +13,7 @@ use super::counts::{Counts, Loss};
 use super::player::{Order, Player};
 use crate::crew::{Outcome, Turn};
 use crate::link::sources::Sources;
-use crate::link::{Stack, Wire};
+use crate::link::{Leisure, Stack, Wire};
 
 /// How long a shard sees to its last connections at the end.
 const WIND_UP_NS: u64 = 300_000_000;
@@ -108,18 +108,19 @@ pub(crate) struct Shard<W> {
     route: Route,
     /// Streams that there should have been until now.
     wanted: Arc<AtomicU64>,
+    leisure: Leisure,
 }
 
 impl<W: Wire> Shard<W> {
     pub(crate) fn new(stack: Stack<W>, player: Player, route: Route, wanted: Arc<AtomicU64>) -> Shard<W> {
         let carrier = EnginePlayers { player, flows: Vec::new(), streams: Vec::new() };
-        Shard { stack, carrier, route, wanted }
+        Shard { stack, carrier, route, wanted, leisure: Leisure::default() }
     }
 
     /// One round: takes frames, does what they and the clock ask for, sends.
     pub(crate) fn step(&mut self, now_ns: u64) {
         self.carrier.player.tell(now_ns);
-        let now = self.receive(now_ns);
+        let (now, frames) = self.receive(now_ns);
         let wanted = self.wanted.load(Ordering::Relaxed);
         let mut connecting = self.carrier.player.counts.standing.connecting;
         while (self.carrier.player.len() as u64) < wanted && connecting < CONNECTING_AT_ONCE {
@@ -127,14 +128,16 @@ impl<W: Wire> Shard<W> {
             connecting += 1;
         }
         self.carry_out_orders(now);
+        let was_busy = frames > 0 || self.stack.engine.has_output();
         self.stack.transmit(now, &mut self.carrier);
+        // A player's ticks are milliseconds.
+        self.leisure.after_round(now_ns, was_busy, &mut self.stack.wire, || u64::MAX);
     }
 
     #[inline]
-    fn receive(&mut self, now_ns: u64) -> Instant {
+    fn receive(&mut self, now_ns: u64) -> (Instant, usize) {
         let now = self.stack.time(now_ns);
-        self.stack.receive(now, &mut self.carrier);
-        now
+        (now, self.stack.receive(now, &mut self.carrier))
     }
 
     fn carry_out_orders(&mut self, now: Instant) {
@@ -218,7 +221,7 @@ impl<W: Wire> Shard<W> {
 
     /// One round of the end: nothing new is begun.
     pub(crate) fn settle(&mut self, now_ns: u64) {
-        let now = self.receive(now_ns);
+        let (now, _) = self.receive(now_ns);
         self.stack.transmit(now, &mut self.carrier);
     }
 
