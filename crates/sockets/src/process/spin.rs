@@ -1,5 +1,5 @@
 //! How long a call that waits spins before it sleeps, and whether it does at all: a thread whose spins were in vain again and again
-//! leaves them out for a while (EF_POLL_ADAPT). A new thread begins as the one is that waited last: where there is one for each
+//! leaves them out for a while (EF_POLL_ADAPT), and so does one that has to wait for its processor. A new thread begins as the one is that waited last: where there is one for each
 //! connection, none lives long enough to learn it. Where more threads are busy than there are processors, whoever is to send what it
 //! waits for may need this one.
 
@@ -9,9 +9,11 @@ use core::time::Duration;
 
 use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::read;
 
 use super::Process;
-use crate::spins::Spins;
+use crate::spins::{Scheduled, Spins};
 
 /// What became of the spins of the thread that waited last ([`Spins::note`]).
 static LAST: AtomicU64 = AtomicU64::new(Spins::NONE.note());
@@ -40,8 +42,15 @@ fn spins() -> Spins {
 
 /// Until when a call that began to wait at `started` spins.
 pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
-    if process.options.poll_adapt != 0 && spins().are_left_out() {
-        return started;
+    if process.options.poll_adapt != 0 {
+        let mut spins = spins();
+        if spins.is_look_due() {
+            spins.look(scheduled());
+            note(spins);
+        }
+        if spins.are_left_out() {
+            return started;
+        }
     }
     let spin_us = process.options.spin_us(call, process.is_blocked());
     started + Duration::from_micros(spin_us)
@@ -51,12 +60,33 @@ pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> 
 pub(crate) fn goes_on(time: Instant, until: Instant, may_spin: impl FnOnce() -> bool) -> bool {
     let goes_on = time < until && may_spin();
     let mut spins = spins();
-    let before = spins.note();
     spins.count(goes_on, until);
-    SPINS.set(Some(spins));
+    note(spins);
+    goes_on
+}
+
+fn note(spins: Spins) {
+    let before = SPINS.replace(Some(spins));
     // Each look of a spin comes here: others read the line.
-    if spins.note() != before {
+    if before.is_none_or(|before| before.note() != spins.note()) {
         LAST.store(spins.note(), Ordering::Relaxed);
     }
-    goes_on
+}
+
+/// How the kernel has scheduled the calling thread, where it says so.
+#[cold]
+fn scheduled() -> Option<Scheduled> {
+    let file = open("/proc/thread-self/schedstat", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut text = [0; 64];
+    let length = read(&file, &mut text).ok()?;
+    Scheduled::parse(&text[..length])
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_kernel_says_how_a_thread_was_scheduled() {
+        let is_counted = rustix::fs::access("/proc/thread-self/schedstat", rustix::fs::Access::READ_OK);
+        assert_eq!(super::scheduled().is_some(), is_counted.is_ok());
+    }
 }
