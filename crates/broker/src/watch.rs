@@ -38,7 +38,7 @@ pub const COUNTERS_MAX: usize = 512;
 pub const NAME_LEN_MAX: usize = 80;
 
 /// "OVFW" and the layout's version.
-const MAGIC: u64 = 0x4f56_4657_0000_0001;
+const MAGIC: u64 = 0x4f56_4657_0000_0002;
 
 /// The header's words.
 mod word {
@@ -62,6 +62,11 @@ mod word {
     pub(super) const ROWS: usize = 8;
     /// Sockets that there are.
     pub(super) const SOCKETS: usize = 9;
+    /// Not 0: some counters are newer than what was written.
+    pub(super) const PUT_OFF: usize = 10;
+    /// Observers' requests for counters that were put off, counted, and the last of them that was answered.
+    pub(super) const COUNTERS_ASKED: usize = 11;
+    pub(super) const COUNTERS_ANSWERED: usize = 12;
     /// Frames are wanted until then, in microseconds of the monotonic clock.
     pub(super) const CAPTURE_UNTIL_US: usize = 16;
     /// The process that takes frames.
@@ -136,6 +141,32 @@ mod tests {
         show.name(["other"].into_iter());
         show.count(7, [3].into_iter());
         assert_eq!(view.counters(), [("other".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn counters_that_were_put_off_are_asked_for() {
+        let (mut show, view) = pair();
+        show.name(["one"].into_iter());
+        show.count(5, [1].into_iter());
+        assert!(!show.are_counters_asked());
+        assert_eq!(view.counters()[0].1, 1);
+        assert!(!show.are_counters_asked(), "they were as they are");
+        show.put_off();
+        assert_eq!(view.counters()[0].1, 1, "nobody answers");
+        assert!(show.are_counters_asked());
+        show.count(6, [2].into_iter());
+        assert!(!show.are_counters_asked());
+        show.put_off();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !show.are_counters_asked() {
+                    std::thread::yield_now();
+                }
+                show.count(7, [3].into_iter());
+            });
+            // The other thread may take longer than somebody who looks waits.
+            while view.counters()[0].1 != 3 {}
+        });
     }
 
     fn row(descriptor: i32) -> Row {

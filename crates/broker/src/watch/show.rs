@@ -58,11 +58,25 @@ impl Show {
 
     /// The counters' values, in the order of their names.
     pub fn count(&mut self, now_us: u64, values: impl Iterator<Item = u64>) {
+        let asked = self.area.load(word::COUNTERS_ASKED);
         for (index, value) in (VALUES..VALUES + COUNTERS_MAX).zip(values) {
             self.area.store(index, value);
         }
         self.area.store(word::SHOWN_US, now_us);
+        self.area.store(word::PUT_OFF, 0);
+        self.area.word(word::COUNTERS_ANSWERED).store(asked, Ordering::Release);
         self.area.word(word::MAGIC).store(MAGIC, Ordering::Release);
+    }
+
+    /// Counters are newer than what was shown: who wants them rings.
+    pub fn put_off(&mut self) {
+        self.area.store(word::PUT_OFF, 1);
+    }
+
+    /// Whether an observer waits for counters that were put off.
+    #[must_use]
+    pub fn are_counters_asked(&self) -> bool {
+        self.area.load(word::COUNTERS_ASKED) != self.area.load(word::COUNTERS_ANSWERED)
     }
 
     /// Whether an observer waits for the table of sockets.

@@ -12,6 +12,9 @@ use super::row::{Row, WORDS};
 use super::{COUNTERS_MAX, MAGIC, NAME_LEN_MAX, NAMES, ROWS, ROWS_MAX, VALUES, now_us, word};
 use crate::Error;
 
+/// How long a process may take to show counters that it has put off: it may be busy with something else.
+const PATIENCE: Duration = Duration::from_millis(20);
+
 /// Somebody looks at a process.
 pub struct View {
     pub(super) area: Area,
@@ -45,11 +48,15 @@ impl View {
         self.area.load(word::SHOWN_US)
     }
 
-    /// Every counter with its name, of [`NAME_LEN_MAX`] bytes at most; none before the process has shown some.
+    /// Every counter with its name, of [`NAME_LEN_MAX`] bytes at most; none before the process has shown some. What it has put off it is
+    /// asked for, and given [`PATIENCE`].
     #[must_use]
     pub fn counters(&self) -> Vec<(String, u64)> {
         if self.area.word(word::MAGIC).load(Ordering::Acquire) != MAGIC {
             return Vec::new();
+        }
+        if self.area.load(word::PUT_OFF) != 0 {
+            self.ask(word::COUNTERS_ASKED, word::COUNTERS_ANSWERED, PATIENCE);
         }
         self.area.steadily(word::NAMES_SEQUENCE, |area| {
             let length = area.load(word::NAMES_LEN).min(((VALUES - NAMES) * 8) as u64) as usize;
@@ -65,16 +72,21 @@ impl View {
     /// Asks for the sockets. `None` if the process does not answer for so long: it is busy with something else, or stopped.
     #[must_use]
     pub fn table(&self, patience: Duration) -> Option<Table> {
-        let asked = self.area.word(word::ASKED).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.ask(word::ASKED, word::ANSWERED, patience).then(|| self.table_as_it_is())
+    }
+
+    /// Counts one request more, and rings. Whether it was answered.
+    fn ask(&self, asked: usize, answered: usize, patience: Duration) -> bool {
+        let number = self.area.word(asked).fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         self.ring();
         let end = now_us().saturating_add(patience.as_micros() as u64);
-        while self.area.word(word::ANSWERED).load(Ordering::Acquire).wrapping_sub(asked) > u64::MAX / 2 {
+        while self.area.word(answered).load(Ordering::Acquire).wrapping_sub(number) > u64::MAX / 2 {
             if now_us() >= end {
-                return None;
+                return false;
             }
             std::thread::sleep(Duration::from_micros(200));
         }
-        Some(self.table_as_it_is())
+        true
     }
 
     /// The sockets as they were when somebody last asked.

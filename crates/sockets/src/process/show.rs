@@ -80,6 +80,16 @@ impl Process {
         }
     }
 
+    /// The same before a thread sleeps, with what observers have asked for. Counters that nobody sees now are shown to whoever rings.
+    pub(super) fn show_before_sleep(&mut self) {
+        let Some(show) = &mut self.stack.show else { return };
+        if self.pumped - self.shown >= PAUSE || show.are_counters_asked() || show.is_asked() {
+            return self.show_at(self.pumped);
+        }
+        show.put_off();
+        self.stack.captured = show.is_captured(self.pumped.as_micros());
+    }
+
     /// Tells other processes on the interface what this one holds for its connections, and hears what they do.
     fn share_memory(&self) {
         let Some(link) = self.stack.transport(Side::Network) else { return };

@@ -150,7 +150,7 @@ impl Process {
             self.show_acceptors(0);
         }
         self.statistics.sleeps += 1;
-        self.show();
+        self.show_before_sleep();
         slept
     }
 
