@@ -137,7 +137,7 @@ mod tests {
         let seen = |wait_us: u64, turns: u64| {
             Scheduled::parse(std::format!("123456 {} {turns}\n", wait_us * 1000).as_bytes())
         };
-        let mut look = |spins: &mut Spins, seen| {
+        let look = |spins: &mut Spins, seen| {
             (0..LOOK_EVERY).for_each(|_| {
                 assert!(!spins.is_look_due());
                 spins.count(false, now);

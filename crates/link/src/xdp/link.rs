@@ -1,5 +1,6 @@
 //! The data path of one stack.
 
+mod idle;
 mod renewal;
 
 use core::sync::atomic::Ordering;
@@ -7,13 +8,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_yield;
 
+use self::idle::Idle;
+use super::StackSockets;
 use super::counters::{Counters, KernelCounters, Occupancy};
 use super::fill::{Batch, Outcome, Turn};
 use super::late::LateSyns;
@@ -24,7 +26,6 @@ use super::pulse::Pulse;
 use super::rings::{Consumer, Producer, Ring};
 use super::socket;
 use super::turn_wait::TurnWait;
-use super::{BusyPoll, StackSockets};
 use crate::packet::{self, LongFrames};
 use crate::{Each, Error, Link, each_of};
 
@@ -36,20 +37,6 @@ const REAP_BATCH: u32 = 32;
 const TURN_ATTEMPTS: u32 = 64;
 /// Rounds of that many before a stack that is about to sleep leaves the work all the same: longer than any turn can take.
 const SETTLE_ATTEMPTS: u32 = 10_000;
-/// Longest sleep of [`Link::rest`].
-const REST_MAX: Duration = Duration::from_millis(1);
-
-/// What a [`Link::receive`] that has found nothing does before it looks again.
-#[derive(Clone, Copy, Debug)]
-enum Idle {
-    /// It does not look again.
-    Return,
-    /// It runs the device's NAPI itself (busy polling).
-    PollDevice,
-    /// It lets others run on this processor.
-    Yield,
-}
-
 struct Queue {
     receive: Consumer<XdpDesc>,
     fill: Ring<u64>,
@@ -236,16 +223,6 @@ impl XdpLink {
             }
         }
         count
-    }
-
-    /// Runs the NAPI of each queue that this stack has received from.
-    fn poll_device(&mut self) {
-        for queue in &self.queues {
-            if queue.carries_traffic {
-                self.counters.busy_polls += 1;
-                socket::poll_device(queue.socket.as_fd());
-            }
-        }
     }
 
     fn send_long_frames(&mut self) {
@@ -481,29 +458,6 @@ impl XdpLink {
         }
         Ok(sum)
     }
-
-    /// [`Link::receive`] gives the processor away when nothing has arrived: for those who spin where the kernel's threads
-    /// receive for the device.
-    pub fn share_processor(&mut self) {
-        self.idle = Idle::Yield;
-    }
-
-    /// Makes the sockets poll the device themselves, and [`Link::receive`] do so when nothing has arrived. It pays when
-    /// the device's `napi_defer_hard_irqs` and `gro_flush_timeout` are set, so that senders stop scheduling its NAPI.
-    /// Sockets from a broker come with this already done if it was asked for.
-    ///
-    /// # Errors
-    /// [`Error::NoBusyPoll`] where the kernel cannot, [`Error::NoPrivilege`] without CAP_NET_ADMIN.
-    pub fn enable_busy_poll(&mut self, busy_poll: BusyPoll) -> Result<(), Error> {
-        if !(self.queues.iter()).all(|queue| socket::knows_napi(queue.socket.as_fd())) {
-            return Err(Error::NoBusyPoll);
-        }
-        for queue in &self.queues {
-            socket::enable_busy_poll(queue.socket.as_fd(), busy_poll)?;
-        }
-        self.idle = Idle::PollDevice;
-        Ok(())
-    }
 }
 
 impl Queue {
@@ -617,16 +571,9 @@ impl Link for XdpLink {
         if count > 0 {
             return count;
         }
-        match self.idle {
-            Idle::Return => {
-                self.settle();
-                return 0;
-            }
-            Idle::PollDevice => self.poll_device(),
-            Idle::Yield => {
-                self.counters.yields += 1;
-                sched_yield();
-            }
+        if !self.wait_idle() {
+            self.settle();
+            return 0;
         }
         let count = self.receive_waiting(budget, &mut each);
         if count == 0 {
@@ -712,17 +659,10 @@ impl Link for XdpLink {
         self.queues.iter().map(|queue| queue.socket.as_fd())
     }
 
-    #[cold]
     fn rest(&mut self, longest: Duration) {
-        if !matches!(self.idle, Idle::Yield) {
-            return;
+        if matches!(self.idle, Idle::Yield) {
+            self.sleep_for_frames(longest);
         }
-        self.counters.rests += 1;
-        let mut sockets: Vec<_> =
-            self.queues.iter().map(|queue| PollFd::new(&queue.socket, PollFlags::IN)).collect();
-        let longest = Timespec { tv_sec: 0, tv_nsec: longest.min(REST_MAX).subsec_nanos().into() };
-        // What a signal ends is short enough.
-        let _ = poll(&mut sockets, Some(&longest));
     }
 
     fn is_busy(&self) -> bool {

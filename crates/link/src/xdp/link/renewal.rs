@@ -4,7 +4,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::{DupFlags, dup3};
 
-use super::{Idle, XdpLink};
+use super::XdpLink;
+use super::idle::Idle;
 use crate::Error;
 use crate::packet::LongFrames;
 use crate::xdp::StackSockets;
