@@ -15,7 +15,7 @@ use crate::http1::{self, Coding, Framing, Malformed, Message, Part, Rules, is_in
 /// Largest body that a path can ask for, in bytes.
 const SIZE_LIMIT: u64 = 1_000_000_000_000;
 
-/// What is tolerated in a request.
+/// What is tolerated in a request: no more than RFC 9112 asks of a server.
 #[derive(Debug, Clone)]
 enum Strict {}
 
@@ -60,7 +60,7 @@ enum RequestLine {
     TargetStart,
     /// `http://host` of an absolute target; `at` of its slashes have come.
     Authority,
-    /// `at` of the size's digits have come.
+    /// `at` is 1 once a digit of the size has come.
     Size,
     /// The size was complete with a unit.
     SizeEnd,
@@ -77,7 +77,7 @@ pub(crate) struct Parser {
     /// What the path asked for.
     size: u64,
     line: RequestLine,
-    /// Counts what `line` says, up to 255.
+    /// What `line` says, up to 255.
     at: u8,
     /// The path names a size, so far.
     sized: bool,

@@ -168,6 +168,24 @@ fn what_is_no_request() {
     }
 }
 
+#[test]
+fn the_remembered_head_may_have_another_date_but_nothing_else() {
+    let cache = &mut HeadCache::new();
+    let mut ask = |size: usize, date: &str| {
+        let head = format!("GET /{size} HTTP/1.1\r\nDate: {date}\r\nHost: a\r\n\r\n");
+        let (parsed, _) = parse([head.as_bytes()], cache);
+        parsed.map(|parsed| match parsed[..] {
+            [Parsed::Request(request)] => request.size,
+            _ => panic!("{parsed:?}"),
+        })
+    };
+    assert_eq!(ask(1, "Sun, 06 Nov 1994 08:49:37 GMT"), Ok(Some(1)));
+    assert_eq!(ask(1, "Mon, 07 Nov 1994 08:49:38 GMT"), Ok(Some(1)));
+    assert_eq!(ask(2, "Mon, 07 Nov 1994 08:49:38 GMT"), Ok(Some(2)));
+    assert_eq!(ask(2, "x\r\nContent-Length: 7\r\nAAA bc:"), Err((0, Malformed::HeaderName)));
+    assert_eq!(ask(2, "x\0y Nov 1994 08:49:37 GMT ...."), Err((0, Malformed::HeaderValue)));
+}
+
 /// Requests of all kinds, some of them spoilt.
 fn streams() -> impl Strategy<Value = Vec<u8>> {
     let request = prop_oneof![
