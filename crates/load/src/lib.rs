@@ -15,6 +15,7 @@ mod descriptors;
 pub mod dialect;
 mod error;
 pub mod http;
+mod http1;
 mod link;
 mod memcached;
 mod memory;

@@ -16,11 +16,11 @@ mod session;
 mod settings;
 mod shard;
 
+pub use crate::http1::Malformed;
 pub use args::{ServeArgs, main_serve};
 pub use counts::Counts;
 pub use fault::{Chances, Fault};
 pub use report::Report;
-pub use request::Malformed;
 pub use run::{Progress, Server};
 pub use settings::Settings;
 #[cfg(test)]

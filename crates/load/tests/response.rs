@@ -122,6 +122,10 @@ fn lenient_where_the_rfc_lets_us() {
         response(200, 2, true)
     );
     assert_eq!(
+        one(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1;\0\r\nx\r\n0\r\nA: \0\r\n\r\n"),
+        response(200, 1, true)
+    );
+    assert_eq!(
         one(b"HTTP/1.1 200 OK\r\nConnection: foo,\r\n close\r\nContent-Length:\r\n 2\r\n\r\nok"),
         response(200, 2, false)
     );
@@ -154,6 +158,7 @@ fn malformed_by_kind() {
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\r\n", Malformed::ChunkSize),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n10000000000000000\r\n", Malformed::ChunkSize),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nxy", Malformed::ChunkEnd),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\rx", Malformed::HeaderName),
     ];
     for (text, malformed) in cases {
         assert_eq!(one(text), Err(*malformed), "{}", String::from_utf8_lossy(text));

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::fault::Fault;
-use super::request::Malformed;
+use crate::http1::Malformed;
 
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use super::counts::Counts;
 use super::fault::{Dice, Fault};
 use super::reply::{Body, Persistence, Reply, Status, Template};
-use super::request::{HeadCache, Malformed, Parsed, Parser, Request};
+use super::request::{HeadCache, Parsed, Parser, Request};
+use crate::http1::Malformed;
 
 /// Different responses in a row that are under way at most.
 const RUNS_MAX: usize = 64;
@@ -145,12 +146,15 @@ impl Session {
             if !self.has_room() {
                 return used;
             }
-            let (taken, parsed) = self.parser.feed(&data[used..], &mut site.cache);
-            used += taken;
-            match parsed {
-                Ok(None) => {}
-                Ok(Some(Parsed::Expecting)) => self.push(Reply::CONTINUE),
-                Ok(Some(Parsed::Request(request))) => self.answer(request, site),
+            match self.parser.feed(&data[used..], &mut site.cache) {
+                Ok((taken, parsed)) => {
+                    used += taken;
+                    match parsed {
+                        None => {}
+                        Some(Parsed::Expecting) => self.push(Reply::CONTINUE),
+                        Some(Parsed::Request(request)) => self.answer(request, site),
+                    }
+                }
                 Err(malformed) => self.refuse(malformed, site),
             }
         }
