@@ -23,6 +23,8 @@ use crate::statistics::Why;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// From this value of EF_TCP_CLIENT_LOOPBACK on it does not matter whether connections can be handed over.
 const REGARDLESS: u64 = 3;
+/// So many looks take a handshake with a listener of the same process from its SYN to its end.
+const HANDSHAKE_TURNS: usize = 4;
 /// How long the host's addresses are believed.
 const BELIEVED: Duration = Duration::from_secs(5);
 /// Nothing lingers on a link within the host: what was sent has arrived, in order.
@@ -252,6 +254,15 @@ impl Process {
             if kernel::local_address(descriptor).is_some_and(covers) {
                 // If it cannot, it is the kernel's, as this connection will be.
                 let _ = self.join(id, descriptor);
+            }
+        }
+    }
+
+    /// What this process opens to listeners of its own has arrived there.
+    pub(super) fn finish_own_handshakes(&mut self) {
+        for _ in 0..HANDSHAKE_TURNS {
+            if !self.within_host.openings.is_empty() {
+                self.pump();
             }
         }
     }
