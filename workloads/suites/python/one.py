@@ -50,9 +50,11 @@ class Result(unittest.TestResult):
         print(test.id(), self._exc_info_to_string(err, test), flush=True)
 
 
-support.use_resources = []
-support.verbose = False
-suite = unittest.defaultTestLoader.loadTestsFromName(sys.argv[1])
-suite.run(Result())
-# Threads that a failed test left behind must not hold the next one up.
-os._exit(0)
+if __name__ == "__main__":
+    # multiprocessing imports this file in what it spawns.
+    support.use_resources = []
+    support.verbose = False
+    suite = unittest.defaultTestLoader.loadTestsFromName(sys.argv[1])
+    suite.run(Result())
+    # Threads that a failed test left behind must not hold the next one up.
+    os._exit(0)

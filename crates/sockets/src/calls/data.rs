@@ -224,6 +224,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
             }
             Err(Errno::AGAIN) if nonblocking => {
                 guard.pump_before_waiting();
+                guard.hear_own_end(id);
                 return match guard.stack.write(id, source.pieces(done)) {
                     Ok(count) => {
                         WakeOnDrop(&mut guard).0.output();

@@ -300,7 +300,8 @@ impl Poll<'_> {
     }
 }
 
-/// The sockets among some descriptors, context by context, if they are few and whatever else there is is the kernel's.
+/// The sockets among some descriptors, context by context, if they are few and whatever else there is is the kernel's: who waits for none
+/// will accept nothing.
 fn polled_sockets(descriptors: &[libc::pollfd]) -> Option<Vec<SocketId>> {
     const MOST: usize = 16;
     let mut sockets = Vec::new();
@@ -312,7 +313,7 @@ fn polled_sockets(descriptors: &[libc::pollfd]) -> Option<Vec<SocketId>> {
         }
     }
     sockets.sort_unstable_by_key(|id: &SocketId| id.context());
-    Some(sockets).filter(|sockets| !sockets.is_empty())
+    Some(sockets)
 }
 
 /// What a thread waits for in one context that waits for these sockets.

@@ -55,11 +55,14 @@ impl Process {
     /// Before a fork. A listener that this process has watched, and never accepted from, is perhaps for its children: the kernel
     /// listens there until it accepts itself. A child of another user has no stack beside this one's, and nobody could bring
     /// it what had come here (Dovecot's master, whose processes for logins are of a user without rights).
+    ///
+    /// Nobody brings a child what connects at a loopback address: as long as something does the listener stays.
     pub(super) fn leave_unused_listeners(&mut self) {
+        self.finish_own_handshakes();
         let unused = |id: &SocketId| {
             let listening = self.stack.socket(*id).listening.as_ref();
             let unused = listening.is_some_and(|its| !its.accepts && !its.has_connections());
-            unused && self.stack.has_joined(*id)
+            unused && self.stack.has_joined(*id) && !self.would_be_lost(*id)
         };
         let listeners: Vec<_> = self.stack.listeners().filter(unused).collect();
         for id in listeners {
@@ -90,12 +93,15 @@ impl Process {
     pub(crate) fn leave_to_children(&mut self, id: SocketId, descriptor: i32) {
         let socket = self.stack.socket(id);
         let watches = socket.interests != NONE || socket.awaited;
-        // The broker brings nothing to those who listen at a loopback address.
-        let would_be_lost = self.stack.can_accept(id) && !self.stack.is_member(Side::Network, id);
-        if self.sets.shared && !watches && !would_be_lost && self.stack.has_joined(id) {
+        if self.sets.shared && !watches && !self.would_be_lost(id) && self.stack.has_joined(id) {
             self.part(id);
             self.restore_blocking(id, descriptor);
         }
+    }
+
+    /// The broker brings nothing to those who listen at a loopback address: neither what waits there nor what is on its way.
+    fn would_be_lost(&self, id: SocketId) -> bool {
+        !self.stack.is_member(Side::Network, id) && self.stack.has_pending(id)
     }
 
     /// What waits for listeners that have left goes to who listens now.
@@ -131,10 +137,20 @@ impl Process {
     /// A connection of the kernel's, whose descriptor the caller closes, is for whoever listens there. One that nobody brings there is
     /// reset, as those of a listener that is closed.
     pub(super) fn pass_on(&mut self, listener: SocketAddr, remote: SocketAddr, socket: BorrowedFd<'_>) {
-        let passed = self.session.client.as_mut().map(|client| client.pass_on(listener, remote, socket));
-        if !matches!(passed, Some(Ok(_))) {
+        if !self.can_pass_on(listener, remote, socket) {
             let _ = sockopt::set_socket_linger(socket, Some(Duration::ZERO));
         }
+    }
+
+    /// As [`Process::pass_on`]. False if the broker does not take it.
+    fn can_pass_on(&mut self, listener: SocketAddr, remote: SocketAddr, socket: BorrowedFd<'_>) -> bool {
+        let passed = self.session.client.as_mut().map(|client| client.pass_on(listener, remote, socket));
+        matches!(passed, Some(Ok(_)))
+    }
+
+    /// One that waits here is for whoever else listens there. False if it stays.
+    pub(super) fn passes_on(&mut self, listener: SocketAddr, arrival: &Arrival) -> bool {
+        self.can_pass_on(listener, arrival.remote, kernel::borrow(arrival.descriptor))
     }
 
     /// Connections that other processes gave away.

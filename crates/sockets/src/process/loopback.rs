@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 
 use overfly_engine::{Config, FlowId, Instant, Prefix};
-use overfly_link::memif::Loopback;
+use overfly_link::memif::{Loopback, OtherEnd};
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
@@ -23,6 +23,10 @@ use crate::statistics::Why;
 const PATIENCE: Duration = Duration::from_millis(50);
 /// From this value of EF_TCP_CLIENT_LOOPBACK on it does not matter whether connections can be handed over.
 const REGARDLESS: u64 = 3;
+/// So many looks take a handshake with a listener of the same process from its SYN to its end.
+const HANDSHAKE_TURNS: usize = 4;
+/// And so many take a segment and its answer, within one process.
+const ANSWER_TURNS: usize = 3;
 /// How long the host's addresses are believed.
 const BELIEVED: Duration = Duration::from_secs(5);
 /// Nothing lingers on a link within the host: what was sent has arrived, in order.
@@ -253,6 +257,29 @@ impl Process {
                 // If it cannot, it is the kernel's, as this connection will be.
                 let _ = self.join(id, descriptor);
             }
+        }
+    }
+
+    /// What this process opens to listeners of its own has arrived there.
+    pub(super) fn finish_own_handshakes(&mut self) {
+        for _ in 0..HANDSHAKE_TURNS {
+            if !self.within_host.openings.is_empty() {
+                self.pump();
+            }
+        }
+    }
+
+    /// The other end of a connection within this process, which needs no call to answer, has got what was written, and its answer is here:
+    /// a reset, say, if the program has closed it.
+    #[cold]
+    pub(crate) fn hear_own_end(&mut self, id: SocketId) {
+        let next_hop = self.stack.way(id).map(|(.., next_hop)| next_hop.0);
+        let is_own = self.stack.socket(id).side == Side::Loopback
+            && next_hop.is_some_and(|next_hop| {
+                self.loopback().and_then(|loopback| loopback.other_end(next_hop)) == Some(OtherEnd::Own)
+            });
+        for _ in 0..if is_own { ANSWER_TURNS } else { 0 } {
+            self.pump();
         }
     }
 

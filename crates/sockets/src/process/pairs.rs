@@ -22,8 +22,6 @@ use crate::table::{self, Entry};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A thread that spins looks this often.
-const SPINS: Duration = Duration::from_millis(1);
 /// The connection of which nobody speaks.
 const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// What is said about a connection, and its ends as who says it sees them.
@@ -393,22 +391,28 @@ impl Process {
     /// whether it would have another one.
     pub(super) fn give_to_willing(&mut self) {
         for (neighbor, local) in core::mem::take(&mut self.within_host.willing) {
-            let oldest = self.stack.oldest_queued(Side::Loopback).filter(|&(.., at)| at == local);
-            let Some((listener, id, _)) = oldest.filter(|_| self.sleepers.acceptors() == 0) else { continue };
-            if self.hand_over_within_host(id, Some(Heir::Neighbor(neighbor, local))).is_ok() {
-                self.stack.unqueue(listener, id);
-                self.statistics.given_away += 1;
+            if self.sleepers.acceptors() == 0 && self.give_oldest(neighbor, local) {
                 self.look_at_queues_soon();
                 self.tell(neighbor, Verb::Offer, NOWHERE, local, &[]);
             }
         }
     }
 
-    /// Whether a connection to `local` would be accepted at once.
-    fn would_accept(&self, local: SocketAddr) -> bool {
-        let spinning = u32::from(now() - self.within_host.spun_to_accept < SPINS);
-        let acceptors = self.sleepers.acceptors().max(spinning);
-        acceptors > self.stack.pending() && self.stack.expects_arrivals(local)
+    fn give_oldest(&mut self, neighbor: [u8; 6], local: SocketAddr) -> bool {
+        if let Some((listener, _)) = self.stack.waiting_arrival(Side::Loopback).filter(|&(_, at)| at == local)
+        {
+            return self.give_arrival(listener, |process, &Arrival { descriptor, remote }| {
+                process.can_tell(neighbor, Verb::Accept, remote, local, &[kernel::borrow(descriptor)])
+            });
+        }
+        let oldest = self.stack.oldest_queued(Side::Loopback).filter(|&(.., at)| at == local);
+        let Some((listener, id, _)) = oldest else { return false };
+        let gives = self.hand_over_within_host(id, Some(Heir::Neighbor(neighbor, local))).is_ok();
+        if gives {
+            self.stack.unqueue(listener, id);
+            self.statistics.given_away += 1;
+        }
+        gives
     }
 
     /// A connection that another process gave, since its own threads are busy.

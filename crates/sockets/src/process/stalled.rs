@@ -1,6 +1,8 @@
 //! Connections that wait here while nobody accepts, and another process would: they go there, as in the kernel, whose queue is one
-//! for all who share the listener. They are the kernel's from then on, as those of a listener that leaves ([`super::leaving`]).
+//! for all who share the listener. They are the kernel's from then on, as those of a listener that leaves ([`super::leaving`]). Some are
+//! so before: their peer's process has forked, say, and its child has come to use them.
 
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use overfly_engine::Instant;
@@ -8,12 +10,17 @@ use overfly_link::Link;
 
 use super::Process;
 use crate::any_link::AnyLink;
-use crate::socket::Side;
+use crate::kernel::now;
+use crate::socket::{Arrival, Side, SocketId};
+use crate::sys;
+use crate::table::{self, Entry};
 
 /// How long a connection waits before it is looked whether another process would have it: an event loop comes back sooner.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// The pause between two looks doubles up to this one.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A thread that spins looks this often.
+const SPINS: Duration = Duration::from_millis(1);
 /// Connections that go at once.
 const MOST: usize = 16;
 
@@ -30,7 +37,10 @@ pub(super) struct Stalled {
 impl Process {
     /// After frames were taken.
     pub(super) fn look_at_queues(&mut self) {
-        if Side::ALL.iter().all(|&side| self.stack.oldest_queued(side).is_none()) {
+        let waits = |&side: &Side| {
+            self.stack.oldest_queued(side).is_some() || self.stack.waiting_arrival(side).is_some()
+        };
+        if !Side::ALL.iter().any(waits) {
             self.stalled = None;
             return;
         }
@@ -61,12 +71,21 @@ impl Process {
         }
     }
 
+    /// Whether a connection to `local` would be accepted at once.
+    pub(super) fn would_accept(&self, local: SocketAddr) -> bool {
+        let spinning = u32::from(now() - self.within_host.spun_to_accept < SPINS);
+        let acceptors = self.sleepers.acceptors().max(spinning);
+        acceptors > self.stack.pending() && self.stack.expects_arrivals(local)
+    }
+
     /// As many connections as there are processes that wait to accept go to them. Returns how many have gone: within the host the
     /// processes are asked, and those of them that wait get theirs when they have answered.
     #[cold]
     fn offer(&mut self) -> usize {
         self.give_to_willing();
-        if let Some((_, _, local)) = self.stack.oldest_queued(Side::Loopback) {
+        let arrival = self.stack.waiting_arrival(Side::Loopback).map(|(_, local)| local);
+        let queued = || self.stack.oldest_queued(Side::Loopback).map(|(.., local)| local);
+        if let Some(local) = arrival.or_else(queued) {
             self.offer_to_neighbors(local);
         }
         self.offer_over_network()
@@ -76,6 +95,12 @@ impl Process {
         let waiting = self.stack.transport(Side::Network).map_or(0, AnyLink::others_wait);
         let mut offered = 0;
         while offered < waiting.min(MOST)
+            && let Some((listener, local)) = self.stack.waiting_arrival(Side::Network)
+            && self.give_arrival(listener, |process, arrival| process.passes_on(local, arrival))
+        {
+            offered += 1;
+        }
+        while offered < waiting.min(MOST)
             && let Some((listener, id, local)) = self.stack.oldest_queued(Side::Network)
             && self.try_give_away(id, local).is_ok()
         {
@@ -84,5 +109,23 @@ impl Process {
             offered += 1;
         }
         offered
+    }
+
+    /// The kernel's connection that has waited longest at the listener goes to another process, if `give` can give it.
+    pub(super) fn give_arrival(
+        &mut self,
+        listener: SocketId,
+        give: impl FnOnce(&mut Self, &Arrival) -> bool,
+    ) -> bool {
+        let Some(arrival) = self.stack.take_arrival(listener) else { return false };
+        let gives = give(self, &arrival);
+        if gives {
+            table::enter(arrival.descriptor, Entry::Kernel);
+            sys::close(arrival.descriptor);
+            self.statistics.given_away += 1;
+        } else {
+            self.stack.return_arrival(listener, arrival);
+        }
+        gives
     }
 }

@@ -61,6 +61,17 @@ impl<T: Link> Stack<T> {
         ports.peek().is_some() && ports.flat_map(|port| &port.members).all(is_empty)
     }
 
+    /// A connection of the kernel's that waits at one of a side's listeners: the listener, and where that joined.
+    pub(crate) fn waiting_arrival(&self, side: Side) -> Option<(SocketId, SocketAddr)> {
+        let ports = self.sockets.ports.iter().filter(move |port| port.side == side);
+        let mut members = ports.flat_map(|port| port.members.iter().map(move |&member| (member, port.local)));
+        members.find(|&(member, local)| {
+            let listening = self.sockets.at(member).listening.as_ref();
+            let oldest = listening.and_then(|listening| listening.arrivals.front());
+            oldest.is_some_and(|arrival| arrival.remote.is_ipv4() == local.is_ipv4())
+        })
+    }
+
     /// The connection of a side that has waited longest at one of the listeners: the listener, its socket, and where the listener
     /// joined.
     pub(crate) fn oldest_queued(&self, side: Side) -> Option<(SocketId, SocketId, SocketAddr)> {

@@ -84,6 +84,15 @@ impl<T: Link> Stack<T> {
         self.sockets.ports.iter().map(pending).sum()
     }
 
+    /// Whether connections wait at the listener, or their handshakes are under way.
+    pub(crate) fn has_pending(&self, id: SocketId) -> bool {
+        let waits = self.sockets.at(id).listening.as_ref().is_some_and(|its| its.has_connections());
+        let pending = |port: &Port| {
+            self.interface(port.side).is_some_and(|interface| interface.engine.pending(port.listener) > 0)
+        };
+        waits || self.sockets.ports.iter().any(|port| port.members.contains(&id) && pending(port))
+    }
+
     /// Whether a set watches a listener that has joined. Of many listeners not each is asked.
     pub(crate) fn set_accepts(&self, set: SetId) -> bool {
         const MANY: usize = 16;
@@ -225,6 +234,13 @@ impl<T: Link> Stack<T> {
     /// The oldest connection that came from another process.
     pub(crate) fn take_arrival(&mut self, listener: SocketId) -> Option<Arrival> {
         self.sockets.at_mut(listener).listening.as_mut()?.arrivals.pop_front()
+    }
+
+    /// One that nobody else has taken is the oldest again.
+    pub(crate) fn return_arrival(&mut self, listener: SocketId, arrival: Arrival) {
+        if let Some(listening) = &mut self.sockets.at_mut(listener).listening {
+            listening.arrivals.push_front(arrival);
+        }
     }
 
     /// A connection that waited at the listener is another process's.

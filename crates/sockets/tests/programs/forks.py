@@ -6,6 +6,7 @@ usage: forks.py OWN-ADDRESS PEER-ADDRESS [TEST...]
 import ctypes
 import os
 import select
+import signal
 import socket
 import socketserver
 import subprocess
@@ -484,6 +485,72 @@ def who_was_started_with_a_listener_connects_to_the_process_that_accepts():
             assert connection.recv(9, socket.MSG_WAITALL) == b"hello"
             connection.close()
         server.close()
+
+
+def connects_before_the_server_starts(inherited):
+    server = ends.bound(OWN, next_port[0])
+    server.set_inheritable(True)
+    clients = [socket.create_connection((OWN, next_port[0])) for _ in range(4)]
+    for client in clients[:2]:
+        client.sendall(b"hello")
+    for client in clients:
+        client.set_inheritable(inherited)
+    program = [sys.executable, "-c", SERVES, str(server.fileno()), "8"]
+    image = child(lambda: os.execv(sys.executable, program))
+    clients += [socket.create_connection((OWN, next_port[0])) for _ in range(4)]
+    for client in clients[2:]:
+        client.sendall(b"hello")
+    for client in clients:
+        client.settimeout(10)
+        assert client.recv(5, socket.MSG_WAITALL) == b"HELLO"
+        client.close()
+    reap(image)
+
+
+@test
+def who_has_connected_to_its_own_listener_leaves_it_to_another_image():
+    """As a test driver does: its clients wait before the program under test starts, which has the listener from it, and their connections,
+    too, or not."""
+    for inherited in False, True:
+        next_port[0] += 1
+        reap(child(lambda: connects_before_the_server_starts(inherited)))
+
+
+def connects_while_the_server_starts(pause_us):
+    server = ends.bound(OWN, next_port[0])
+    greeted = []
+
+    def greets():
+        with socket.create_connection((OWN, next_port[0])) as client:
+            client.settimeout(10)
+            client.sendall(b"hello")
+            greeted.append(client.recv(5, socket.MSG_WAITALL))
+
+    def serves():
+        for _ in range(3):
+            connection, _ = server.accept()
+            connection.sendall(connection.recv(5, socket.MSG_WAITALL).upper())
+            connection.close()
+
+    clients = [threading.Thread(target=greets) for _ in range(3)]
+    for client in clients:
+        client.start()
+    time.sleep(pause_us / 1e6)
+    pid = child(serves)
+    for client in clients:
+        client.join()
+    if greeted != 3 * [b"HELLO"]:
+        os.kill(pid, signal.SIGKILL)
+    assert greeted == 3 * [b"HELLO"], greeted
+    reap(pid)
+
+
+@test
+def who_connects_to_its_own_listener_as_it_forks_is_not_reset():
+    """The listener is left to the child, and the handshake has begun."""
+    for pause_us in range(0, 600, 20):
+        next_port[0] += 1
+        reap(child(lambda: connects_while_the_server_starts(pause_us)))
 
 
 @test

@@ -50,6 +50,25 @@ fn hand_over(descriptor: c_int) {
     assert!(!stream.is_null());
 }
 
+/// As libuv's tcp_try_write_error: the kernel's softirq has heard of the reset before the next write.
+#[test]
+fn who_writes_on_hears_that_the_same_process_has_closed_the_other_end() {
+    script(|world| {
+        within(
+            |_| {
+                let (listener, at) = listen();
+                let [opened, accepted] = pair(listener, at);
+                assert_eq!(polled(opened, libc::POLLIN, 0), 0);
+                assert_eq!(close(accepted), Ok(0));
+                let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+                let error = (0..100_000).find_map(|_| send(opened, &[0; 1000], flags).err());
+                assert!(matches!(error, Some(Errno::PIPE | Errno::CONNRESET)), "{error:?}");
+            },
+            world,
+        );
+    });
+}
+
 #[test]
 fn a_program_talks_with_itself() {
     script(|world| {
