@@ -119,6 +119,27 @@ impl Process {
         self.let_go(id);
     }
 
+    /// The port of a connection that is over is free again. Thereby the kernel forgets how its socket was shut.
+    pub(crate) fn forget_port(&self, id: SocketId) {
+        kernel::forget_port(self.stack.socket(id).descriptor);
+        if self.stack.socket(id).disconnected {
+            self.shut_in_kernel(id);
+        }
+    }
+
+    /// The kernel's socket of what AF_UNSPEC has ended is shut as the program has shut that since: other processes hear of it, and what it
+    /// will be connected to is shut from the beginning.
+    pub(crate) fn shut_in_kernel(&self, id: SocketId) {
+        let socket = self.stack.socket(id);
+        let how = match (socket.read_shut, socket.write_shut) {
+            (true, false) => rustix::net::Shutdown::Read,
+            (false, true) => rustix::net::Shutdown::Write,
+            (true, true) => rustix::net::Shutdown::Both,
+            (false, false) => return,
+        };
+        let _ = rustix::net::shutdown(kernel::borrow(socket.descriptor), how);
+    }
+
     pub(super) fn apply(&self, descriptor: i32, settings: &Settings) {
         if let Some(fresh) = &self.fresh {
             options::write(Backing(descriptor), settings, fresh);

@@ -29,11 +29,6 @@ const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; t
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
-const RAISED: &str = "SO_RCVLOWAT that is raised while another thread waits to receive lets the kernel not wake it before there is as much; here it takes \
-     what there is";
-
-const FEWER: &str = "recv() of fewer bytes than SO_RCVLOWAT says takes them as soon as they are there; the kernel wakes nobody before there is as much";
-
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
 
 const ANOTHER_QUEUE: &str =
@@ -61,6 +56,12 @@ const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is re
 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
+
+const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
+     once more if the connection was over before or is handed over to it";
+
+const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
+     that it has let go of";
 
 const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
      took it";
@@ -93,6 +94,8 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
+const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
+
 /// An entry of the most common kind.
 const fn known(
     step: &'static str,
@@ -113,7 +116,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 79] = [
+pub(crate) static KNOWN: [Known; 86] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -133,9 +136,13 @@ pub(crate) static KNOWN: [Known; 79] = [
     Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("6#", "6#"), &["* send* *", "* connect *"], UNSENT) },
     known("* send* *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
@@ -203,6 +210,9 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *"], HEARD_TWICE),
+    Known { ends: false, ..known("* get * name", ("# port", "# no port"), NAME_AFTER, NO_PORT) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
@@ -217,8 +227,6 @@ pub(crate) static KNOWN: [Known; 79] = [
     within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
-    known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
-    known("* send* *", ("#", "#; *recv* has waited: # *"), &["* set * lowat 4", "* recv*"], FEWER),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
@@ -226,7 +234,9 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 
 impl Known {

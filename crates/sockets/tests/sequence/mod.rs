@@ -8,3 +8,4 @@ pub(crate) mod known;
 pub(crate) mod play;
 pub(crate) mod rest;
 pub(crate) mod script;
+pub(crate) mod waits;
