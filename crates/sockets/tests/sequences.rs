@@ -230,6 +230,28 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
 }
 
+/// Plays one script, slowly, and shows what was said; or many times, as fast as others, and shows what differed, once for each difference.
+fn repeat(script: &Script, times: u64, players: usize) {
+    if times == 1 {
+        let (kernel, overfly) = Labs::new().worlds().play(script, SURE);
+        println!("{}", show(script, &kernel, &overfly));
+        return;
+    }
+    let (next, seen) = (AtomicU64::new(0), Mutex::new(BTreeMap::<String, u64>::new()));
+    play_side_by_side(players, |_, worlds| {
+        if next.fetch_add(1, Ordering::Relaxed) >= times {
+            return false;
+        }
+        if let Some(report) = worlds.differs_once(script) {
+            *seen.lock().unwrap().entry(report.to_string()).or_default() += 1;
+        }
+        true
+    });
+    let seen = seen.into_inner().unwrap();
+    seen.iter().for_each(|(report, count)| println!("{count} times:\n{report}"));
+    println!("{} of {times} differed", seen.values().sum::<u64>());
+}
+
 /// What `cargo xtask compare-calls` runs.
 #[test]
 #[ignore = "for as long as one likes"]
@@ -237,8 +259,7 @@ fn many_sequences() {
     let began = Instant::now();
     if let Some(path) = std::env::var_os("OVERFLY_SCRIPT") {
         let script = Script::parse(&std::fs::read_to_string(path).unwrap()).expect("a script");
-        let (kernel, overfly) = Labs::new().worlds().play(&script, SURE);
-        println!("{}", show(&script, &kernel, &overfly));
+        repeat(&script, setting("OVERFLY_TIMES", 1), setting("OVERFLY_PLAYERS", 4) as usize);
         return;
     }
     let seed = setting("OVERFLY_SEED", 1);

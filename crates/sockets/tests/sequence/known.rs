@@ -116,7 +116,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 86] = [
+pub(crate) static KNOWN: [Known; 89] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -154,7 +154,7 @@ pub(crate) static KNOWN: [Known; 86] = [
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
     known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
@@ -180,8 +180,8 @@ pub(crate) static KNOWN: [Known; 86] = [
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
         ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
@@ -210,8 +210,11 @@ pub(crate) static KNOWN: [Known; 86] = [
     known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
-    known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *"], HEARD_TWICE),
-    known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     Known { ends: false, ..known("* get * name", ("# port", "# no port"), NAME_AFTER, NO_PORT) },
     within_host(
         "* bind *",
