@@ -18,10 +18,11 @@ use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
+use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, known, play, rest, script, waits};
+use sequence::{compare, forks, found, known, passed, play, rest, script, waits};
 use waits::WAITS;
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
@@ -216,7 +217,7 @@ fn the_documentation_has_what_is_known_to_differ() {
 #[test]
 fn what_was_found_stays_mended() {
     let next = AtomicUsize::new(0);
-    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).collect();
+    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).collect();
     play_side_by_side(4, |_, worlds| {
         let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {

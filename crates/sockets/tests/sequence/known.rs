@@ -60,6 +60,17 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
      once more if the connection was over before or is handed over to it";
 
+const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
+
+const RESET_UNTOLD: &str = "a reset that no call has told yet is not told after exec, nor once the descriptor is passed on (SCM_RIGHTS): the kernel's socket was never \
+     connected";
+
+const TOLD_ELSEWHERE: &str = "whether a connect() has still to say that the connection is made a descriptor does not know that was passed on (SCM_RIGHTS) and taken again";
+
+const NOT_PASSED_ON: &str = "what waits at a listener when it is passed on (SCM_RIGHTS) is there only by the descriptors that it had before";
+
+const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
+
 const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
      that it has let go of";
 
@@ -116,7 +127,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 89] = [
+pub(crate) static KNOWN: [Known; 110] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -150,6 +161,30 @@ pub(crate) static KNOWN: [Known; 89] = [
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* writev *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* writev *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* exec"], KEPT_PORT),
+    known("* connect *", ("0", "EISCONN"), &["* connect *", "* give *", "* take *"], TOLD_ELSEWHERE),
+    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* shutdown *"], TOLD_ELSEWHERE),
+    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* connect *"], TOLD_ELSEWHERE),
+    known("* poll *", ("1 IN*", "0 -*"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    Known {
+        ends: false,
+        ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
+    },
+    known("* get * error", ("ECONNRESET", "0"), &["* exec"], RESET_UNTOLD),
+    known("* get * error", ("ECONNRESET", "0"), &["* give *"], RESET_UNTOLD),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.

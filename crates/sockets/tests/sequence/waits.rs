@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 4] = [
+pub(crate) const WAITS: [(&str, &str); 5] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -87,5 +87,14 @@ pub(crate) const WAITS: [(&str, &str); 4] = [
          R send b 1 d\n\
          R send b 1 d\n\
          L get a queued",
+    ),
+    (
+        "seed 80002059: select() does not hear what it has not asked for",
+        "v4\n\
+         L socket a n\n\
+         L thread\n\
+         M select a e -\n\
+         L select a e +\n\
+         L select a rwe 0",
     ),
 ];
