@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::cargo;
 
 const USAGE: &str = "usage: cargo xtask compare-calls [--sequences N] [--seed N] [--players N] [--enough N] [--with CALL] \
-     [--script FILE]";
+     [--script FILE [--times N]]";
 
 /// What is played.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,6 +27,7 @@ impl Plan {
                 "--enough" => "OVERFLY_ENOUGH",
                 "--with" => "OVERFLY_WITH",
                 "--script" => "OVERFLY_SCRIPT",
+                "--times" => "OVERFLY_TIMES",
                 _ => return Err(format!("{word} is not known: {USAGE}")),
             };
             let value = words.next().ok_or_else(|| format!("{word} is followed by nothing: {USAGE}"))?;

@@ -18,10 +18,12 @@ use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
 use known::KNOWN;
+use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, known, play, rest, script};
+use sequence::{compare, forks, found, known, passed, play, rest, script, waits};
+use waits::WAITS;
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
 const SEED: u64 = 25_000;
@@ -215,7 +217,7 @@ fn the_documentation_has_what_is_known_to_differ() {
 #[test]
 fn what_was_found_stays_mended() {
     let next = AtomicUsize::new(0);
-    let all: Vec<_> = FOUND.into_iter().chain(FORKS).collect();
+    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).collect();
     play_side_by_side(4, |_, worlds| {
         let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {
@@ -229,6 +231,28 @@ fn setting(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |value| value.parse().unwrap())
 }
 
+/// Plays one script, slowly, and shows what was said; or many times, as fast as others, and shows what differed, once for each difference.
+fn repeat(script: &Script, times: u64, players: usize) {
+    if times == 1 {
+        let (kernel, overfly) = Labs::new().worlds().play(script, SURE);
+        println!("{}", show(script, &kernel, &overfly));
+        return;
+    }
+    let (next, seen) = (AtomicU64::new(0), Mutex::new(BTreeMap::<String, u64>::new()));
+    play_side_by_side(players, |_, worlds| {
+        if next.fetch_add(1, Ordering::Relaxed) >= times {
+            return false;
+        }
+        if let Some(report) = worlds.differs_once(script) {
+            *seen.lock().unwrap().entry(report.to_string()).or_default() += 1;
+        }
+        true
+    });
+    let seen = seen.into_inner().unwrap();
+    seen.iter().for_each(|(report, count)| println!("{count} times:\n{report}"));
+    println!("{} of {times} differed", seen.values().sum::<u64>());
+}
+
 /// What `cargo xtask compare-calls` runs.
 #[test]
 #[ignore = "for as long as one likes"]
@@ -236,8 +260,7 @@ fn many_sequences() {
     let began = Instant::now();
     if let Some(path) = std::env::var_os("OVERFLY_SCRIPT") {
         let script = Script::parse(&std::fs::read_to_string(path).unwrap()).expect("a script");
-        let (kernel, overfly) = Labs::new().worlds().play(&script, SURE);
-        println!("{}", show(&script, &kernel, &overfly));
+        repeat(&script, setting("OVERFLY_TIMES", 1), setting("OVERFLY_PLAYERS", 4) as usize);
         return;
     }
     let seed = setting("OVERFLY_SEED", 1);

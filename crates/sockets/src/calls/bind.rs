@@ -3,7 +3,6 @@
 use rustix::io::Errno;
 
 use super::{Answer, is_connection, lock_socket};
-use crate::kernel;
 
 /// A connection has its port, whatever the kernel's socket behind it has. When it is over that is free again, and so is the
 /// socket to take another one (__inet_bind() in Linux, net/ipv4/af_inet.c).
@@ -16,7 +15,7 @@ pub(crate) fn may_bind(descriptor: i32) -> Result<(), Errno> {
             }
             // In TIME-WAIT nobody else may have it.
             if guard.stack.socket(id).flow.is_none() {
-                kernel::forget_port(descriptor);
+                guard.forget_port(id);
             }
             Ok(())
         }

@@ -108,11 +108,11 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                 }
                 if peek {
                     let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
-                    guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
+                    let seen = Some(done);
+                    guard = match wait_for(guard, (id, descriptor), &mut hold, seen, patience, since) {
                         Ok(guard) => guard,
                         Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
                     };
-                    guard.pump();
                 }
             }
             Err(Errno::AGAIN) => {
@@ -132,11 +132,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
                     return Answer::error(Errno::AGAIN);
                 }
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, true, patience, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, Some(0), patience, since) {
                     Ok(guard) => guard,
                     Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
                 };
-                guard.pump();
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(error) => return Answer::error(error),
@@ -239,11 +238,10 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                     continue;
                 }
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience, since) {
                     Ok(guard) => guard,
                     Err(answer) => return rest.of(&hold).send(answer, patience, source, done),
                 };
-                guard.pump();
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(Errno::PIPE) => {
@@ -330,14 +328,13 @@ fn send_from(
                     continue;
                 }
                 let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, false, patience, since) {
+                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience, since) {
                     Ok(guard) => guard,
                     Err(_) if done > 0 => return Answer::ok(done),
                     // What the number is now is another file's.
                     Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
                     Err(answer) => return ends_waiting(descriptor, answer, 0),
                 };
-                guard.pump();
             }
             Err(error) => break Err(error),
         }

@@ -149,9 +149,29 @@ impl Poll<'_> {
         })
     }
 
-    /// How many descriptors are ready.
+    /// How many descriptors are ready. select() hears nothing but what it has asked for (do_select() in Linux, fs/select.c).
     fn ready(&self) -> usize {
-        self.descriptors.iter().filter(|descriptor| descriptor.revents != 0).count()
+        let selects = self.selects();
+        let is_ready = |descriptor: &&libc::pollfd| {
+            let asked = if selects { descriptor.events | libc::POLLNVAL } else { !0 };
+            descriptor.revents & asked != 0
+        };
+        self.descriptors.iter().filter(is_ready).count()
+    }
+
+    fn selects(&self) -> bool {
+        matches!(self.call, Waiting::Select)
+    }
+
+    /// What the kernel's poll() would say at once, and for as long as it is so, and select() does not hear: it is not asked.
+    fn ask_no_more_than_select(&mut self) {
+        for kernel in &mut self.for_kernel {
+            if kernel.fd >= 0 && kernel.events == libc::POLLPRI {
+                let found = sys::poll(core::slice::from_mut(kernel), Some(0), self.since);
+                let unasked = found.is_ok() && kernel.revents & (libc::POLLPRI | libc::POLLNVAL) == 0;
+                kernel.fd = if unasked && kernel.revents != 0 { -1 } else { kernel.fd };
+            }
+        }
     }
 
     /// Looks at every descriptor. Returns until when the call spins, and how often it looks at the kernel's meanwhile.
@@ -179,6 +199,9 @@ impl Poll<'_> {
             }
             until = until.max(spin_until(process, call, started));
             pause = Duration::from_micros(process.options.poll_fast_usec);
+        }
+        if self.selects() {
+            self.ask_no_more_than_select();
         }
         (until, pause)
     }

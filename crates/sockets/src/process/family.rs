@@ -86,7 +86,7 @@ impl Process {
     pub(super) fn expect_child(&mut self) {
         // Those that are in no connection any more are what the kernel's sockets are, for both, once one is told what there is to tell.
         for id in self.stack.dissolved() {
-            kernel::forget_port(self.stack.socket(id).descriptor);
+            self.forget_port(id);
             if self.stack.socket(id).pending_error().is_none() {
                 self.moved(id);
             }

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Process;
 use crate::kernel::{self, now};
 use crate::options::{self, Backing};
-use crate::socket::{Settings, Side, Socket, SocketId, SocketState};
+use crate::socket::{Settings, Side, Socket, SocketId, SocketState, presented};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -36,7 +36,18 @@ impl Process {
     /// # Errors
     /// EOPNOTSUPP if the connection is not established yet, or was reset, or if the broker could not. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
-        if self.stack.socket(id).disconnected {
+        // Of what is over without anything to read there is nothing to hand over.
+        let socket = self.stack.socket(id);
+        let was_reset =
+            socket.state == SocketState::Ended && socket.error.is_some() && socket.receive.is_empty();
+        if socket.disconnected {
+            self.moved(id);
+            return Ok(());
+        }
+        if self.connects_anew(id) {
+            return Ok(());
+        }
+        if was_reset {
             self.moved(id);
             return Ok(());
         }
@@ -49,6 +60,28 @@ impl Process {
             }
         }
         outcome.map_err(|_| Errno::OPNOTSUPP)
+    }
+
+    /// What no answer has come to yet, or a refusal that no call has told, the kernel connects from the beginning: there is no connection that
+    /// it could get. False if it is something else.
+    fn connects_anew(&mut self, id: SocketId) -> bool {
+        let socket = self.stack.socket(id);
+        let refused = socket.state == SocketState::Ended
+            && socket.is_untold()
+            && socket.pending_error() == Some(Errno::CONNREFUSED);
+        if socket.state != SocketState::Connecting && !refused {
+            return false;
+        }
+        let (descriptor, nonblocking) = (socket.descriptor, socket.nonblocking);
+        let remote = presented(socket.remote, socket.v6, self.interface_index);
+        self.stack.disconnect(now(), id);
+        self.output();
+        self.stack.socket_mut(id).take_error();
+        self.moved(id);
+        kernel::set_nonblocking(descriptor, true);
+        let _ = rustix::net::connect(kernel::borrow(descriptor), &remote);
+        kernel::set_nonblocking(descriptor, nonblocking);
+        true
     }
 
     /// Hands a connection over that has asked for it. False if it stays.
@@ -77,9 +110,12 @@ impl Process {
     pub(crate) fn hand_over_all(&mut self) {
         let held: Vec<_> = self.stack.connections().collect();
         for id in held {
-            if self.stack.socket(id).state == SocketState::Connected {
+            if matches!(self.stack.socket(id).state, SocketState::Connected | SocketState::Connecting) {
                 let _ = self.hand_over(id);
             }
+        }
+        for id in self.stack.over() {
+            self.connects_anew(id);
         }
     }
 
@@ -117,6 +153,27 @@ impl Process {
             let _ = rustix::net::shutdown(kernel::borrow(descriptor), rustix::net::Shutdown::Read);
         }
         self.let_go(id);
+    }
+
+    /// The port of a connection that is over is free again. Thereby the kernel forgets how its socket was shut.
+    pub(crate) fn forget_port(&self, id: SocketId) {
+        kernel::forget_port(self.stack.socket(id).descriptor);
+        if self.stack.socket(id).disconnected {
+            self.shut_in_kernel(id);
+        }
+    }
+
+    /// The kernel's socket of what AF_UNSPEC has ended is shut as the program has shut that since: other processes hear of it, and what it
+    /// will be connected to is shut from the beginning.
+    pub(crate) fn shut_in_kernel(&self, id: SocketId) {
+        let socket = self.stack.socket(id);
+        let how = match (socket.read_shut, socket.write_shut) {
+            (true, false) => rustix::net::Shutdown::Read,
+            (false, true) => rustix::net::Shutdown::Write,
+            (true, true) => rustix::net::Shutdown::Both,
+            (false, false) => return,
+        };
+        let _ = rustix::net::shutdown(kernel::borrow(socket.descriptor), how);
     }
 
     pub(super) fn apply(&self, descriptor: i32, settings: &Settings) {

@@ -37,7 +37,7 @@ impl<T: Link> Stack<T> {
     }
 
     /// Connections that the program holds and that are over.
-    pub(super) fn over(&self) -> Vec<SocketId> {
+    pub(crate) fn over(&self) -> Vec<SocketId> {
         let is_one = |state| matches!(state, socket::SocketState::Connected | socket::SocketState::Ended);
         let over = |&id: &SocketId| is_one(self.sockets.at(id).state) && self.is_over(id);
         self.sockets.ids().filter(|&id| self.sockets.at(id).references > 0).filter(over).collect()

@@ -248,6 +248,17 @@ impl<T: Link> Stack<T> {
         outcome.map(|()| 0)
     }
 
+    /// Whether what waits to be read wakes nobody: less than SO_RCVLOWAT says, and more may come (tcp_data_ready() in Linux,
+    /// net/ipv4/tcp_input.c).
+    pub(crate) fn has_too_little(&self, id: SocketId) -> bool {
+        let socket = self.sockets.at(id);
+        let more_may_come = socket.state == SocketState::Connected
+            && !socket.remote_closed
+            && !socket.read_shut
+            && socket.pending_error().is_none();
+        more_may_come && !socket.receive.is_empty() && socket.receive.len() < socket.low_water()
+    }
+
     /// shutdown(). Errors as Linux has them.
     pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
         let over = self.is_over(id);

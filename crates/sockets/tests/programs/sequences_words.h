@@ -11,6 +11,8 @@
 /* What carries out steps one after the other: a thread, or a process's first one. */
 struct actor {
     char name;
+    /* Where orders come from. */
+    int control;
     unsigned step;
     char said[400];
 };

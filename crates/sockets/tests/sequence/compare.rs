@@ -139,6 +139,15 @@ impl Worlds {
         }
     }
 
+    /// A difference in a hurry, which may be nobody's fault.
+    pub(crate) fn differs_once(&mut self, script: &Script) -> Option<Report> {
+        let (kernel, overfly) = self.play(script, FAST);
+        match judge(script, &kernel, &overfly) {
+            Verdict::Different(step) => Some(Report::up_to(step, script, &kernel, &overfly)),
+            Verdict::Same(_) => None,
+        }
+    }
+
     /// A difference that comes again, at the same step and in the same words, when there is time for everything.
     pub(crate) fn make_sure(&mut self, script: &Script) -> Option<Box<Report>> {
         match self.repeat(script, 1) {

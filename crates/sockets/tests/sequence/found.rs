@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 42] = [
+pub(crate) const FOUND: [(&str, &str); 43] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -639,5 +639,20 @@ pub(crate) const FOUND: [(&str, &str); 42] = [
          S send b 3000000 -\n\
          R recv b 1 pw\n\
          M close a",
+    ),
+    (
+        "seed 50001443: what was shut after AF_UNSPEC is so after bind(), too",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R unconnect a\n\
+         R shutdown a 1\n\
+         R bind a 5\n\
+         R connect a 5\n\
+         R send a 0 d",
     ),
 ];

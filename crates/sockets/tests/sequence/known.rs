@@ -29,11 +29,6 @@ const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; t
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
-const RAISED: &str = "SO_RCVLOWAT that is raised while another thread waits to receive lets the kernel not wake it before there is as much; here it takes \
-     what there is";
-
-const FEWER: &str = "recv() of fewer bytes than SO_RCVLOWAT says takes them as soon as they are there; the kernel wakes nobody before there is as much";
-
 const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
 
 const ANOTHER_QUEUE: &str =
@@ -61,6 +56,23 @@ const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is re
 
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
+
+const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
+     once more if the connection was over before or is handed over to it";
+
+const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
+
+const RESET_UNTOLD: &str = "a reset that no call has told yet is not told after exec, nor once the descriptor is passed on (SCM_RIGHTS): the kernel's socket was never \
+     connected";
+
+const TOLD_ELSEWHERE: &str = "whether a connect() has still to say that the connection is made a descriptor does not know that was passed on (SCM_RIGHTS) and taken again";
+
+const NOT_PASSED_ON: &str = "what waits at a listener when it is passed on (SCM_RIGHTS) is there only by the descriptors that it had before";
+
+const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
+
+const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
+     that it has let go of";
 
 const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
      took it";
@@ -93,6 +105,8 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
+const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
+
 /// An entry of the most common kind.
 const fn known(
     step: &'static str,
@@ -113,7 +127,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 79] = [
+pub(crate) static KNOWN: [Known; 110] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -133,9 +147,13 @@ pub(crate) static KNOWN: [Known; 79] = [
     Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("6#", "6#"), &["* send* *", "* connect *"], UNSENT) },
     known("* send* *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ, READ_AND_POLLED), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
+    known("* writev *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
@@ -143,11 +161,35 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* writev *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* writev *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* exec"], KEPT_PORT),
+    known("* connect *", ("0", "EISCONN"), &["* connect *", "* give *", "* take *"], TOLD_ELSEWHERE),
+    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* shutdown *"], TOLD_ELSEWHERE),
+    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* connect *"], TOLD_ELSEWHERE),
+    known("* poll *", ("1 IN*", "0 -*"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    Known {
+        ends: false,
+        ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
+    },
+    known("* get * error", ("ECONNRESET", "0"), &["* exec"], RESET_UNTOLD),
+    known("* get * error", ("ECONNRESET", "0"), &["* give *"], RESET_UNTOLD),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
     known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known("* poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
@@ -173,8 +215,8 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN", "1 IN+OUT"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
         ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
@@ -203,6 +245,12 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
+    known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
+    Known { ends: false, ..known("* get * name", ("# port", "# no port"), NAME_AFTER, NO_PORT) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
@@ -217,8 +265,6 @@ pub(crate) static KNOWN: [Known; 79] = [
     within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
-    known("*", ("#", "#; *re* has waited: *"), &["* re*", "* set * lowat *"], RAISED),
-    known("* send* *", ("#", "#; *recv* has waited: # *"), &["* set * lowat 4", "* recv*"], FEWER),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
@@ -226,7 +272,9 @@ pub(crate) static KNOWN: [Known; 79] = [
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* fill *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 
 impl Known {

@@ -5,6 +5,8 @@ pub(crate) mod forks;
 pub(crate) mod found;
 pub(crate) mod inbox;
 pub(crate) mod known;
+pub(crate) mod passed;
 pub(crate) mod play;
 pub(crate) mod rest;
 pub(crate) mod script;
+pub(crate) mod waits;

@@ -37,10 +37,10 @@ impl Step {
     /// Whether the call may wait for something that only another step does.
     pub(crate) fn may_block(&self) -> bool {
         match self.word() {
-            "poll" | "wait" => self.words.ends_with('-'),
+            "poll" | "poll2" | "select" | "wait" => self.words.ends_with('-'),
             "fill" => false,
             // MSG_DONTWAIT
-            "recv" | "recvmsg" | "send" | "sendmsg"
+            "recv" | "recvmsg" | "recvmmsg" | "send" | "sendmsg" | "sendmmsg"
                 if self.words.split(' ').next_back().is_some_and(|flags| flags.contains('d')) =>
             {
                 false
@@ -51,11 +51,11 @@ impl Step {
 
     /// Whether it takes what another reader would get.
     fn reads(&self) -> bool {
-        matches!(self.word(), "recv" | "readv" | "recvmsg" | "accept")
+        matches!(self.word(), "recv" | "readv" | "recvmsg" | "recvmmsg" | "splice" | "accept")
     }
 
     fn writes(&self) -> bool {
-        matches!(self.word(), "send" | "writev" | "sendmsg" | "fill")
+        matches!(self.word(), "send" | "writev" | "sendmsg" | "sendmmsg" | "sendfile" | "sendpipe" | "fill")
     }
 
     /// Whether it is chance which of the two, if both wait, goes on.
@@ -116,8 +116,12 @@ impl Script {
         for _ in 0..8 + story.random.below(20) {
             story.go_on();
         }
-        Script { place: PLACES[(seed % 3) as usize].1, steps: story.steps }
+        Script { place: place_of(seed), steps: story.steps }
     }
+}
+
+fn place_of(seed: u64) -> Place {
+    PLACES[(seed % 3) as usize].1
 }
 
 /// SplitMix64.
@@ -163,6 +167,8 @@ struct Story {
     actors: Vec<char>,
     /// The next port of each side, to listen at.
     ports: [u8; 2],
+    /// Whether both ends are in one host.
+    within_host: bool,
     /// Sides that have filled a connection's queues: the other one reads until nothing comes, as how much comes is not compared.
     filled: String,
 }
@@ -170,7 +176,7 @@ struct Story {
 type Action = fn(&mut Story, char);
 
 /// What an actor does next, and how often.
-const ACTIONS: [(usize, Action); 25] = [
+const ACTIONS: [(usize, Action); 31] = [
     (12, Story::send),
     (4, Story::writev),
     (2, Story::sendmsg),
@@ -196,6 +202,12 @@ const ACTIONS: [(usize, Action); 25] = [
     (1, Story::unconnect),
     (1, Story::fill),
     (3, Story::multiply),
+    (4, Story::send_otherwise),
+    (3, Story::receive_otherwise),
+    (4, Story::wait_otherwise),
+    (3, Story::kick),
+    (2, Story::pass_on),
+    (1, Story::exec),
 ];
 
 impl Story {
@@ -207,6 +219,7 @@ impl Story {
             slots,
             actors: vec!['L', 'R'],
             ports: [0, 5],
+            within_host: place_of(seed) == Place::Host,
             filled: String::new(),
         }
     }
@@ -427,6 +440,26 @@ impl Story {
         self.say(actor, format!("recvmsg {slot} {length} {flags}"));
     }
 
+    fn send_otherwise(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
+        let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[1, 7, 2000]));
+        let word = self.random.of(&["sendfile", "sendpipe", "sendmmsg"]);
+        let flags = if word == "sendmmsg" { self.flags(actor, &["-"]) } else { String::new() };
+        self.say(actor, format!("{word} {slot} {length} {flags}").trim_end());
+    }
+
+    fn receive_otherwise(&mut self, actor: char) {
+        if self.drains(actor) {
+            return;
+        }
+        let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[1, 6, 3000]));
+        let word = self.random.of(&["splice", "recvmmsg"]);
+        let flags = self.flags(actor, &["-"]);
+        self.say(actor, format!("{word} {slot} {length} {flags}"));
+    }
+
     // ---- descriptors ----
 
     fn shutdown(&mut self, actor: char) {
@@ -469,6 +502,18 @@ impl Story {
         self.say(actor, format!("poll {slot} {events} {until}"));
     }
 
+    fn wait_otherwise(&mut self, actor: char) {
+        let kinds = [Connection, Connection, Listener, Fresh, Epoll];
+        let (slot, until) = (self.slot(actor, &kinds), self.until(actor));
+        if self.random.chance(50) {
+            let (other, events) = (self.slot(actor, &kinds), self.random.of(&["I", "IO", "IR", "-", "O"]));
+            self.say(actor, format!("poll2 {slot} {other} {events} {until}"));
+        } else {
+            let sets = self.random.of(&["r", "w", "rw", "rwe", "e"]);
+            self.say(actor, format!("select {slot} {sets} {until}"));
+        }
+    }
+
     fn epoll(&mut self, actor: char) {
         let (set, slot) = (self.new_slot(actor), self.slot(actor, &[Connection, Listener]));
         self.say(actor, format!("epoll {set}"));
@@ -495,12 +540,19 @@ impl Story {
 
     /// A call with a time-out of its own.
     fn patient(&mut self, actor: char) {
-        if self.random.chance(70) {
+        let chance = self.random.below(100);
+        if chance < 60 {
             if self.drains(actor) {
                 return;
             }
             let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[1, 100]));
             self.say(actor, format!("patient recv {slot} {length}"));
+        } else if chance < 70 {
+            if self.has_filled(actor) {
+                return;
+            }
+            let slot = self.slot(actor, &[Connection]);
+            self.say(actor, format!("patient send {slot} 10"));
         } else {
             let (slot, new) = (self.slot(actor, &[Listener]), self.new_slot(actor));
             self.say(actor, format!("patient accept {slot} {new}"));
@@ -569,6 +621,58 @@ impl Story {
     }
 
     // ---- threads and processes ----
+
+    /// A signal for the other thread, which perhaps waits.
+    fn kick(&mut self, actor: char) {
+        let other = match actor {
+            'L' => 'M',
+            'M' => 'L',
+            'R' => 'S',
+            'S' => 'R',
+            _ => return self.look(actor),
+        };
+        if !self.actors.contains(&other) {
+            return self.make_thread_of(actor);
+        }
+        let how = self.random.of(&["r", "i"]);
+        self.say(actor, format!("kick {other} {how}"));
+    }
+
+    /// A descriptor for another process, or for this one. Not of a full connection: the queue that it has then is the kernel's.
+    fn pass_on(&mut self, actor: char) {
+        if !self.filled.is_empty() {
+            return self.look(actor);
+        }
+        let slot = self.slot(actor, &[Connection, Connection, Listener, Fresh]);
+        self.say(actor, format!("give {slot}"));
+        let kind = self.slots(actor).get(&slot).copied().unwrap_or(Closed);
+        let side = side_of(actor);
+        let takers: Vec<char> = self.actors.iter().copied().filter(|other| side_of(*other) == side).collect();
+        let taker = self.random.of(&takers);
+        let new = self.new_slot(taker);
+        self.say(taker, format!("take {new}"));
+        self.put(taker, new, kind);
+    }
+
+    /// Another image: only the thread that asks for it goes on. What waits at a listener of a loopback address is reset then.
+    fn exec(&mut self, actor: char) {
+        let is_his = |step: &Step| step.side() == side_of(actor) && step.word() == "listen";
+        let resets = self.within_host && self.steps.iter().any(is_his);
+        if resets || !self.filled.is_empty() || "MS".contains(actor) {
+            return self.look(actor);
+        }
+        self.say(actor, "exec");
+        let thread = match actor {
+            'L' => 'M',
+            'R' => 'S',
+            _ => return,
+        };
+        self.actors.retain(|other| *other != thread);
+    }
+
+    fn make_thread_of(&mut self, actor: char) {
+        if "LR".contains(actor) { self.make_thread(actor) } else { self.look(actor) }
+    }
 
     fn make_thread(&mut self, actor: char) {
         self.say(actor, "thread");

@@ -10,6 +10,7 @@ use super::{broken_pipe, ends_waiting};
 use crate::calls::Answer;
 use crate::calls::hold::Hold;
 use crate::kernel::{self, now};
+use crate::lock::Guard;
 use crate::memory::{Source, Target};
 use crate::process::{For, Process, Woken, before_kernel_wait, spin_until, wait};
 use crate::socket::SocketId;
@@ -61,6 +62,9 @@ impl Rest {
         // With MSG_TRUNC nothing is written there.
         let flags = self.flags & (libc::MSG_TRUNC | libc::MSG_PEEK);
         let peeks = flags & libc::MSG_PEEK != 0;
+        if self.goes_on_here(&answer) && peeks && self.flags & libc::MSG_WAITALL != 0 {
+            return self.peek_all(patience, target);
+        }
         self.go_on(answer, libc::POLLIN, patience, done, |done| {
             let mut count = 0;
             for piece in target.pieces(done) {
@@ -90,7 +94,7 @@ impl Rest {
         source: Source<'_>,
         done: usize,
     ) -> Answer<usize> {
-        if done == 0 && !self.elsewhere {
+        if done == 0 && !self.goes_on_here(&answer) {
             return ends_waiting(self.descriptor, answer, self.flags);
         }
         let flags = self.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -102,6 +106,36 @@ impl Rest {
         match answer {
             Answer::Done(Err(Errno::PIPE)) => broken_pipe(self.flags),
             answer => answer,
+        }
+    }
+
+    /// Whether a call that has done nothing yet would not be the same call in the kernel: its descriptor is closed, or another thread has set
+    /// O_NONBLOCK since it began.
+    fn goes_on_here(&self, answer: &Answer<usize>) -> bool {
+        matches!(answer, Answer::Kernel) && (self.elsewhere || kernel::is_nonblocking(self.descriptor))
+    }
+
+    /// Peeks until there is all of it, or the end. What is there already is no news to poll(): it is looked for more now and then.
+    fn peek_all(&self, Patience { started, timeout }: Patience, target: Target<'_>) -> Answer<usize> {
+        const NOW_AND_THEN_US: u64 = 10_000;
+        before_kernel_wait();
+        let deadline = timeout.map(|timeout| started + timeout);
+        let mut events = [libc::pollfd { fd: self.descriptor, events: libc::POLLRDHUP, revents: 0 }];
+        loop {
+            let mut message = target.message();
+            // SAFETY: no name, no ancillary data, and the buffers that the program lends.
+            let outcome = unsafe { kernel::receive(self.descriptor, &raw mut message, self.flags) };
+            let left = deadline.map_or(u64::MAX, |end| end.as_micros().saturating_sub(now().as_micros()));
+            let is_all = match outcome {
+                Ok(count) => count == 0 || count >= self.wanted,
+                Err(error) => error != Errno::AGAIN,
+            };
+            if is_all || events[0].revents != 0 || left == 0 {
+                return Answer::Done(outcome);
+            }
+            if let Err(error) = sys::poll(&mut events, Some(left.min(NOW_AND_THEN_US)), self.since) {
+                return Answer::Done(outcome.map_err(|_| error));
+            }
         }
     }
 
@@ -117,13 +151,11 @@ impl Rest {
         let moved = matches!(answer, Answer::Kernel);
         // Who peeks finds what it has seen in the kernel, too.
         let peeks = moved && self.flags & libc::MSG_PEEK != 0;
-        if (done == 0 || peeks) && !(moved && self.elsewhere) {
+        if (done == 0 || peeks) && !self.goes_on_here(&answer) {
             return answer;
         }
         done = if peeks { 0 } else { done };
-        if self.elsewhere {
-            before_kernel_wait();
-        }
+        before_kernel_wait();
         let some = peeks || events == libc::POLLIN && self.flags & libc::MSG_WAITALL == 0;
         let wanted = if done == 0 && some { 1 } else { self.wanted };
         let deadline = timeout.map(|timeout| started + timeout);
@@ -148,37 +180,47 @@ impl Rest {
     }
 }
 
-/// Waits until a connection may have moved on. `Err` ends the call with that answer.
+/// Waits until a connection may have moved on; who reads has `seen` so many bytes of what waits there. `Err` ends the call with that answer.
 pub(super) fn wait_for(
-    mut guard: crate::lock::Guard<'static, Process>,
+    mut guard: Guard<'static, Process>,
     (id, descriptor): (SocketId, i32),
     hold: &mut Hold,
-    reading: bool,
+    seen: Option<usize>,
     Patience { started, timeout }: Patience,
     since: HandlersRun,
-) -> Result<crate::lock::Guard<'static, Process>, Answer<usize>> {
+) -> Result<Guard<'static, Process>, Answer<usize>> {
     guard.leaves_event_loop();
-    let spin = spin_until(&guard, if reading { Waiting::Receive } else { Waiting::Send }, started);
+    let spin = spin_until(&guard, if seen.is_some() { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
-    hold.begin(&mut guard, id);
-    let (mut guard, woken) =
-        wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
-    let is_open = table::lookup(descriptor) == Entry::Socket(id);
-    let is_there = hold.resume(&mut guard, id, is_open);
-    if is_open {
-        hold.end(&mut guard);
-    }
-    match woken {
-        Woken::Interrupted => Err(Answer::error(Errno::INTR)),
-        Woken::TimedOut => Err(Answer::error(Errno::AGAIN)),
-        // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
-        Woken::Look if !is_there && sys::interrupted(since, timeout.is_none()) => {
-            Err(Answer::error(Errno::INTR))
+    loop {
+        hold.begin(&mut guard, id);
+        let (next, woken) =
+            wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
+        guard = next;
+        let is_open = table::lookup(descriptor) == Entry::Socket(id);
+        let is_there = hold.resume(&mut guard, id, is_open);
+        if is_open {
+            hold.end(&mut guard);
         }
-        // Another thread has handed the connection over.
-        Woken::Look if !is_there => Err(Answer::Kernel),
-        // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
-        Woken::Look if guard.stack.socket(id).disconnected => Err(Answer::error(Errno::PIPE)),
-        Woken::Look => Ok(guard),
+        // Who has been woken in vain so often takes what came all the same (tcp_recvmsg_locked() in Linux, net/ipv4/tcp.c).
+        let news = is_there && seen.is_some_and(|seen| guard.stack.socket(id).receive.len() > seen);
+        match woken {
+            Woken::Interrupted | Woken::TimedOut if news => return Ok(guard),
+            Woken::Interrupted => return Err(Answer::error(Errno::INTR)),
+            Woken::TimedOut => return Err(Answer::error(Errno::AGAIN)),
+            // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
+            Woken::Look if !is_there && sys::interrupted(since, timeout.is_none()) => {
+                return Err(Answer::error(Errno::INTR));
+            }
+            // Another thread has handed the connection over.
+            Woken::Look if !is_there => return Err(Answer::Kernel),
+            // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
+            Woken::Look if guard.stack.socket(id).disconnected => return Err(Answer::error(Errno::PIPE)),
+            Woken::Look => {}
+        }
+        guard.pump();
+        if seen.is_none() || !guard.stack.has_too_little(id) {
+            return Ok(guard);
+        }
     }
 }

@@ -62,23 +62,16 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     // Nor is there a connect() any more that has to be told (inet_shutdown() in Linux).
     let over = told.0.stack.is_over(id);
     let socket = told.0.stack.socket_mut(id);
-    if socket.disconnected {
-        // It is what the kernel's socket is to a child, which hears of this too.
-        let how = match (read, write) {
-            (true, false) => rustix::net::Shutdown::Read,
-            (false, true) => rustix::net::Shutdown::Write,
-            _ => rustix::net::Shutdown::Both,
-        };
-        let _ = rustix::net::shutdown(kernel::borrow(descriptor), how);
-        // And what it will be connected to is shut from the beginning.
-        socket.wants_kernel = true;
-    }
     if over {
         socket.disconnecting |= !socket.passive && !socket.connect_told && !socket.disconnected;
     } else {
         socket.tell_connect();
     }
     let outcome = told.0.stack.shutdown(id, read, write);
+    if told.0.stack.socket(id).disconnected {
+        told.0.shut_in_kernel(id);
+        told.0.stack.socket_mut(id).wants_kernel = true;
+    }
     told.0.output();
     Answer::Done(outcome)
 }
