@@ -65,7 +65,8 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                 {
                     continue;
                 }
-                if guard.stack.socket(id).disconnected && guard.leaves_to_all(id) {
+                let socket = guard.stack.socket(id);
+                if (socket.disconnected || socket.was_dissolved()) && guard.leaves_to_all(id) {
                     continue;
                 }
                 return Ok((guard, id));

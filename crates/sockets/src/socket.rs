@@ -207,6 +207,8 @@ pub(crate) struct Socket {
     pub(crate) settled: bool,
     /// Who of several processes that have it hears of the error.
     pub(crate) error_of_several: Option<told::Error>,
+    /// Whether one of them has dissolved it since, by connect() to AF_UNSPEC or one that said that it has failed.
+    pub(crate) dissolved_by_several: Option<told::Error>,
     /// What several processes that have it have read since it ended.
     pub(crate) reads_of_several: Option<told::Reads>,
     /// The peer's FIN came.
@@ -279,6 +281,7 @@ impl Socket {
             served: 0,
             settled: false,
             error_of_several: None,
+            dissolved_by_several: None,
             reads_of_several: None,
             remote_closed: false,
             write_shut: false,
@@ -359,6 +362,15 @@ impl Socket {
         if self.error.is_some() && self.error_of_several.is_none() {
             self.error_of_several = told::Error::new();
         }
+        if self.dissolved_by_several.is_none() {
+            self.dissolved_by_several = told::Error::new();
+        }
+    }
+
+    /// Another process has ended what is left of it, by connect() to AF_UNSPEC or one that said that it has failed.
+    pub(crate) fn was_dissolved(&self) -> bool {
+        let dissolved = self.dissolved_by_several.is_some_and(|dissolved| !dissolved.is_pending());
+        dissolved && self.state == SocketState::Ended && !self.disconnected
     }
 
     /// The program has.

@@ -52,8 +52,9 @@ pub(crate) fn poll(
         match table::lookup(descriptor.fd) {
             Entry::Socket(id) => {
                 let process = rounds.enter(id.context());
+                let socket = process.stack.socket(id);
                 if table::lookup(descriptor.fd) != Entry::Socket(id)
-                    || process.stack.socket(id).disconnected && process.leaves_to_all(id)
+                    || (socket.disconnected || socket.was_dissolved()) && process.leaves_to_all(id)
                 {
                     continue;
                 }

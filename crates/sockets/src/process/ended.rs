@@ -17,14 +17,15 @@ use crate::told;
 /// Of those that the ancestor has closed so many are remembered, while there are children, and so many bytes of what each had not read.
 const CLOSED: usize = 64;
 const UNREAD: usize = 64 * 1024;
-/// The error, who is told of it, what was not read, and by whom, and what else is true.
-const LENGTH: usize = 24;
+/// The error, who is told of it, whether one has dissolved it, what was not read, and by whom, and what else is true.
+const LENGTH: usize = 28;
 
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub(crate) error: Option<Errno>,
     pub(crate) error_of_several: Option<told::Error>,
+    pub(crate) dissolved_by_several: Option<told::Error>,
     pub(crate) reads_of_several: Option<told::Reads>,
     pub(crate) unread: Vec<u8>,
     /// Of [`Ended::truths`].
@@ -49,7 +50,8 @@ impl Ended {
         ];
         let truths = truths.iter().enumerate().map(|(bit, truth)| u32::from(*truth) << bit).sum();
         let (error_of_several, reads_of_several) = (socket.error_of_several, socket.reads_of_several);
-        Self { error: socket.error, error_of_several, reads_of_several, unread, truths }
+        let dissolved_by_several = socket.dissolved_by_several;
+        Self { error: socket.error, error_of_several, dissolved_by_several, reads_of_several, unread, truths }
     }
 
     /// The socket is one that ended so.
@@ -66,6 +68,7 @@ impl Ended {
         truths.into_iter().enumerate().for_each(|(bit, truth)| *truth = self.truths & 1 << bit != 0);
         (socket.error, socket.error_of_several) = (self.error, self.error_of_several);
         socket.reads_of_several = self.reads_of_several;
+        socket.dissolved_by_several = self.dissolved_by_several;
         // What had come before the fork is among it.
         socket.receive.recycle();
         socket.receive.push_some(&self.unread);
@@ -78,6 +81,7 @@ impl Ended {
         let words = [
             self.error.map_or(0, Errno::raw_os_error).cast_unsigned(),
             self.error_of_several.map_or(0, told::Error::number),
+            self.dissolved_by_several.map_or(0, told::Error::number),
             self.unread.len() as u32,
             reads,
             read,
@@ -106,10 +110,11 @@ impl Ended {
         for (word, place) in words.iter_mut().zip(bytes.chunks_exact(4)) {
             *word = u32::from_ne_bytes(place.try_into().ok()?);
         }
-        let [error, number, unread, reads, read, truths] = words;
+        let [error, number, dissolved, unread, reads, read, truths] = words;
         let mut ended = Self {
             error: (error != 0).then(|| Errno::from_raw_os_error(error.cast_signed())),
             error_of_several: told::Error::of_number(number),
+            dissolved_by_several: told::Error::of_number(dissolved),
             reads_of_several: told::Reads::of_words([reads, read]),
             unread: vec![0; unread as usize],
             truths,

@@ -21,7 +21,7 @@ use super::contexts::at;
 use super::elsewhere::Elsewhere;
 use super::ended::{Closed, Ended};
 use crate::interest::SetId;
-use crate::kernel;
+use crate::kernel::{self, now};
 use crate::socket::{SocketId, SocketState, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -105,6 +105,9 @@ impl Process {
     /// connect it anew. Returns whether it is.
     #[cold]
     pub(crate) fn leaves_to_all(&mut self, id: SocketId) -> bool {
+        if self.stack.socket(id).was_dissolved() {
+            self.stack.disconnect(now(), id);
+        }
         let socket = self.stack.socket(id);
         let leaves = socket.shared && socket.flow.is_none() && socket.pending_error().is_none();
         if leaves {

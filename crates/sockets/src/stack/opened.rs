@@ -115,6 +115,11 @@ impl<T: Link> Stack<T> {
         forgotten.has_read(forgotten.receive.len());
         forgotten.begin_anew();
         forgotten.state = socket::SocketState::Ended;
+        if let Some(dissolved) = forgotten.dissolved_by_several.take() {
+            // From now on it is what the kernel's socket is, to whoever has it.
+            forgotten.shared = true;
+            dissolved.take();
+        }
         if alive {
             (forgotten.error, forgotten.error_of_several) = (Some(Errno::CONNRESET), None);
         }

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 34] = [
+pub(crate) const FORKS: [(&str, &str); 37] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -545,5 +545,53 @@ pub(crate) const FORKS: [(&str, &str); 34] = [
          L fork\n\
          L connect c 9\n\
          C poll c IOPR 0",
+    ),
+    (
+        "what was over before a fork one process ends by AF_UNSPEC for all",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         R send b 100 d\n\
+         R shutdown b 1\n\
+         L shutdown a 1\n\
+         L fork\n\
+         L unconnect a\n\
+         C poll a IR 0\n\
+         C recv a 12 d\n\
+         C connect a 5\n\
+         L get a state\n\
+         L send a 5 d",
+    ),
+    (
+        "so that another one can listen there",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R unconnect a\n\
+         L fork\n\
+         C unconnect b\n\
+         L poll b IR 0\n\
+         L listen b 8\n\
+         L get b listens",
+    ),
+    (
+        "or by a connect() that says that it has failed",
+        "v6\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         L connect a 6\n\
+         C recv a 5 d\n\
+         C poll a IR 0\n\
+         C bind a 1",
     ),
 ];

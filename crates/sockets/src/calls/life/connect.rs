@@ -14,6 +14,7 @@ use crate::process::{For, Process, WakeOnDrop, Woken, leave_to_kernel, spin_unti
 use crate::socket::{SocketId, SocketState};
 use crate::sys;
 use crate::table::{self, Entry};
+use crate::told;
 
 /// connect() to an address of either family, or to what is none.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
@@ -134,10 +135,19 @@ pub(crate) fn open_fast(
     }
 }
 
+/// The connection is no more. If other processes have its end, they have the kernel's socket from now on, which keeps no port.
+fn dissolve(process: &mut Process, id: SocketId) {
+    let ends_for_all = process.stack.socket(id).dissolved_by_several.is_some_and(told::Error::is_pending);
+    process.stack.disconnect(now(), id);
+    if ends_for_all && process.stack.socket(id).flow.is_none() {
+        process.forget_port(id);
+    }
+}
+
 /// connect() says that it failed, and the socket may connect again.
 fn failed_to_connect(process: &mut Process, id: SocketId) -> Answer<()> {
     let error = process.stack.take_error(id).unwrap_or(Errno::CONNABORTED);
-    process.stack.disconnect(now(), id);
+    dissolve(process, id);
     Answer::error(error)
 }
 
@@ -152,7 +162,7 @@ pub(crate) fn disconnect(descriptor: i32) -> Answer<()> {
         SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
             let told = WakeOnDrop(&mut guard);
             told.0.pump_before_waiting();
-            told.0.stack.disconnect(now(), id);
+            dissolve(told.0, id);
             told.0.output();
             Answer::ok(())
         }
