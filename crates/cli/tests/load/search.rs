@@ -21,9 +21,12 @@ fn the_largest_number_of_connections() {
     let probes = found["probes"].as_array().unwrap();
     assert_eq!(said.lines().count(), probes.len() + 1, "a line each and the first:\n{said}");
     let loads: Vec<u64> = probes.iter().map(|probe| probe["load"].as_u64().unwrap()).collect();
-    assert!(loads.starts_with(&[2, 4, 8, 16, 12, 10, 9]), "{loads:?}");
+    // One that fails on a machine with others is tried again, smaller ones before it.
+    let climb = [2, 4, 8, 16, 12, 10, 9];
+    assert!(loads.starts_with(&climb[..3]) && climb.iter().all(|load| loads.contains(load)), "{loads:?}");
     assert_eq!(probes[0]["report"]["succeeded"], 60);
-    assert!(probes[3]["why"].as_str().unwrap().starts_with("p90 "), "{said}");
+    let above = probes.iter().find(|probe| probe["load"] == 16).unwrap();
+    assert!(above["why"].as_str().unwrap().starts_with("p90 "), "{said}");
 }
 
 /// Four desks, 20 ms each: 200/s, and a queue that grows at any rate above.

@@ -34,7 +34,7 @@ impl Process {
     /// report it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the connection is not established yet, or was reset, or if the broker could not. Nothing has changed then.
+    /// EOPNOTSUPP if the connection was reset with something unread, or if the broker could not. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
         // Of what is over without anything to read there is nothing to hand over.
         let socket = self.stack.socket(id);
