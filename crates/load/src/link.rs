@@ -160,11 +160,11 @@ const REST_LATE_NS: u64 = 150_000;
 /// When a thread that finds nothing to do rests. One that only yields its processor may keep it all the same: Linux 6.18 let threads that
 /// spin with `sched_yield` run for seconds while the kernel's own thread, which was to receive for them, waited on the same processor.
 #[derive(Debug, Default)]
-pub(crate) struct Leisure {
+pub(crate) struct IdlePolicy {
     busy_ns: u64,
 }
 
-impl Leisure {
+impl IdlePolicy {
     /// After a round that began at `now_ns`. `due_ns` is when something has to be done to the microsecond, frame or not.
     #[inline]
     pub(crate) fn after_round(
@@ -341,19 +341,19 @@ mod tests {
 
     #[test]
     fn a_thread_rests_when_it_has_long_had_nothing_to_do_and_nothing_is_due() {
-        let (mut leisure, mut bed) = (Leisure::default(), Bed::default());
+        let (mut idle, mut bed) = (IdlePolicy::default(), Bed::default());
         let begun = 1_000_000_000;
         let unasked = || unreachable!("who is busy, or was just now, asks nothing");
-        leisure.after_round(begun, true, &mut bed, unasked);
-        leisure.after_round(begun + REST_AFTER_NS, false, &mut bed, unasked);
+        idle.after_round(begun, true, &mut bed, unasked);
+        idle.after_round(begun + REST_AFTER_NS, false, &mut bed, unasked);
         let later = begun + REST_AFTER_NS + 1;
-        leisure.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS);
+        idle.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS);
         assert!(bed.0.is_empty());
-        leisure.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS + 1);
-        leisure.after_round(later + 1, false, &mut bed, || u64::MAX);
+        idle.after_round(later, false, &mut bed, || later + REST_NS + REST_LATE_NS + 1);
+        idle.after_round(later + 1, false, &mut bed, || u64::MAX);
         assert_eq!(bed.0, [Duration::from_nanos(REST_NS); 2]);
-        leisure.after_round(later + 2, true, &mut bed, unasked);
-        leisure.after_round(later + 3, false, &mut bed, unasked);
+        idle.after_round(later + 2, true, &mut bed, unasked);
+        idle.after_round(later + 3, false, &mut bed, unasked);
         assert_eq!(bed.0.len(), 2);
     }
 }

@@ -523,7 +523,7 @@ mod tests {
     /// One end has closed its side, and the other knows. Each end is repaired whenever it is, long after the other one perhaps,
     /// which has begun to speak by then.
     #[test]
-    fn a_half_closed_connection_is_repaired_at_leisure() {
+    fn a_half_closed_connection_is_repaired_at_idle() {
         for pause_ms in [0, 100] {
             let [a, b] = [(); 2].map(|()| somewhere());
             let end = |local, remote, send_una, receive_next, flags| Connection {

@@ -12,7 +12,7 @@ use super::reason;
 use super::tally::{Outcome, Shared};
 use crate::error::Error;
 use crate::link::sources::Sources;
-use crate::link::{Leisure, Stack, Wire};
+use crate::link::{IdlePolicy, Stack, Wire};
 
 /// How long a shard sees to its last connections at the end, and how much longer for each of them.
 const WIND_UP_NS: u64 = 300_000_000;
@@ -144,7 +144,7 @@ pub(crate) struct Shard<W, P> {
     /// When the last round began, and whether it had something to do.
     round_ns: u64,
     was_busy: bool,
-    leisure: Leisure,
+    idle: IdlePolicy,
 }
 
 impl<W: Wire, P: Party> Shard<W, P> {
@@ -158,7 +158,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
             port: 0,
             round_ns: 0,
             was_busy: false,
-            leisure: Leisure::default(),
+            idle: IdlePolicy::default(),
         }
     }
 
@@ -176,7 +176,7 @@ impl<W: Wire, P: Party> Shard<W, P> {
         self.stack.transmit(now, &mut self.side);
         self.side.0.flushed(clock);
         let party = &self.side.0;
-        self.leisure.after_round(now_ns, self.was_busy, &mut self.stack.wire, || party.next_ns());
+        self.idle.after_round(now_ns, self.was_busy, &mut self.stack.wire, || party.next_ns());
         Ok(true)
     }
 

@@ -13,7 +13,7 @@ use super::counts::{Counts, Loss};
 use super::player::{Order, Player};
 use crate::crew::{Outcome, Turn};
 use crate::link::sources::Sources;
-use crate::link::{Leisure, Stack, Wire};
+use crate::link::{IdlePolicy, Stack, Wire};
 
 /// How long a shard sees to its last connections at the end.
 const WIND_UP_NS: u64 = 300_000_000;
@@ -108,13 +108,13 @@ pub(crate) struct Shard<W> {
     route: Route,
     /// Streams that there should have been until now.
     wanted: Arc<AtomicU64>,
-    leisure: Leisure,
+    idle: IdlePolicy,
 }
 
 impl<W: Wire> Shard<W> {
     pub(crate) fn new(stack: Stack<W>, player: Player, route: Route, wanted: Arc<AtomicU64>) -> Shard<W> {
         let carrier = EnginePlayers { player, flows: Vec::new(), streams: Vec::new() };
-        Shard { stack, carrier, route, wanted, leisure: Leisure::default() }
+        Shard { stack, carrier, route, wanted, idle: IdlePolicy::default() }
     }
 
     /// One round: takes frames, does what they and the clock ask for, sends.
@@ -131,7 +131,7 @@ impl<W: Wire> Shard<W> {
         let was_busy = frames > 0 || self.stack.engine.has_output();
         self.stack.transmit(now, &mut self.carrier);
         // A player's ticks are milliseconds.
-        self.leisure.after_round(now_ns, was_busy, &mut self.stack.wire, || u64::MAX);
+        self.idle.after_round(now_ns, was_busy, &mut self.stack.wire, || u64::MAX);
     }
 
     #[inline]
