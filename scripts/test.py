@@ -32,7 +32,8 @@ RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) igno
 FAILED = re.compile(r"^test (.*) \.\.\. FAILED$", re.MULTILINE)
 #: What libtest says of a test that failed, up to the next one's or the list of them all.
 WHY = re.compile(r"^---- (\S+) stdout ----\n(.*?)(?=^---- |^failures:$)", re.MULTILINE | re.DOTALL)
-#: Characters of it that stand beside the test's name at the end, where a log that was cut still has them.
+#: Characters of it, from its panic on, that stand beside the test's name at the end, where a log that was cut still has
+#: them. What it printed before may be longer.
 WHY_MAX = 1500
 PYTHON_RAN = re.compile(r"^Ran (\d+) tests? in ", re.MULTILINE)
 PYTHON_BAD = re.compile(r"^(?:OK|FAILED) \((.*)\)$", re.MULTILINE)
@@ -81,7 +82,7 @@ class Target:
         self.status = process.returncode
         self.seconds = time.monotonic() - begin
         self.failures = FAILED.findall(self.output)
-        self.why |= {name: text.strip()[:WHY_MAX] for name, text in WHY.findall(self.output)}
+        self.why |= {name: text[max(text.find("\nthread '"), 0):].strip()[:WHY_MAX] for name, text in WHY.findall(self.output)}
         counts = [[int(number) for number in found] for found in RESULT.findall(self.output)]
         self.passed, self.failed, self.skipped = (sum(column) for column in zip(*counts)) if counts else (0, 0, 0)
 
