@@ -26,8 +26,8 @@ use crate::Error;
 const OWNER: u16 = STACKS_MAX;
 /// Turns that the owner loses before it gives up. It loses one if it does not run for [`super::turn_wait::TURN_MAX`].
 const TURNS_LOST_MAX: u32 = 100;
-/// How long a queue may be taken by a pool that has just been closed.
-const RELEASE_WAIT: Duration = Duration::from_millis(500);
+/// How long a queue may be taken by a pool that has just been closed: the work queue that lets go of it may have to wait for a processor.
+const RELEASE_WAIT: Duration = Duration::from_secs(2);
 
 /// How frames get between driver and pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,6 +29,9 @@ const HANDSHAKE_TURNS: usize = 4;
 const ANSWER_TURNS: usize = 3;
 /// How long the host's addresses are believed.
 const BELIEVED: Duration = Duration::from_secs(5);
+/// Of a packet within the host, in bytes: segments of 32,741, as Linux's loopback has them until it was told a window of more than
+/// 65,535 bytes (half of that: tcp_bound_to_half_wnd() in include/net/tcp.h). Larger ones wait for a timer where a window is small.
+const MTU: u16 = 32_741 + 12 + 40;
 /// Nothing lingers on a link within the host: what was sent has arrived, in order.
 const TIME_WAIT: Duration = Duration::from_millis(1);
 
@@ -126,6 +129,7 @@ impl Process {
         own[0] = 0x02;
         let mut config = Config::new(MacAddr(own), Ipv4Addr::LOCALHOST, 8);
         config.loopback = true;
+        config.mtu = MTU;
         config.own_prefixes = vec![
             Prefix { address: Ipv4Addr::UNSPECIFIED.into(), len: 0 },
             Prefix { address: core::net::Ipv6Addr::UNSPECIFIED.into(), len: 0 },

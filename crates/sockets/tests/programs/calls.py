@@ -237,7 +237,7 @@ def close_lingers():
     data = bytes(1_000_000)
     for blocking in False, True:
         for reads, seconds, least, most in ("time.sleep(0.4); take(10**7)", 10, 0.3, 5), ("time.sleep(20)", 1, 0.9, 3):
-            c = accepted("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 10000); " + reads)
+            c = accepted("s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100000); " + reads)
             c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, seconds))
             c.send(data, socket.MSG_DONTWAIT)
             c.setblocking(blocking)

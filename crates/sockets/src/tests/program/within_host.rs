@@ -69,6 +69,22 @@ fn who_writes_on_hears_that_the_same_process_has_closed_the_other_end() {
     });
 }
 
+/// As Node.js' test-http-header-overflow has it: over the kernel's loopback the first write arrives as a whole.
+#[test]
+fn a_first_write_of_several_thousand_bytes_arrives_at_once() {
+    script(|world| {
+        within(
+            |_| {
+                let (listener, at) = listen();
+                let [opened, accepted] = pair(listener, at);
+                assert_eq!(write(opened, &[7; 16_407]), Ok(16_407));
+                assert_eq!(recv(accepted, 20_000, 0), Ok(vec![7; 16_407]));
+            },
+            world,
+        );
+    });
+}
+
 #[test]
 fn a_program_talks_with_itself() {
     script(|world| {
