@@ -22,7 +22,7 @@ const NONE: &[&str] = &[];
 /// A connection was full, and its other end was shut both ways and read.
 const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
-const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
+const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
 
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC or a connect() \
      that failed some number";
@@ -127,7 +127,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 104] = [
+pub(crate) static KNOWN: [Known; 106] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -158,12 +158,14 @@ pub(crate) static KNOWN: [Known; 104] = [
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
