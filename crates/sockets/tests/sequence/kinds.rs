@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 8] = [
+pub(crate) const KINDS: [(&str, &str); 10] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -84,5 +84,27 @@ pub(crate) const KINDS: [(&str, &str); 8] = [
          L sendto a 6 0 -\n\
          L shutdown a 0\n\
          L recvfrom a 2000 -",
+    ),
+    (
+        "seed 85020588: send() of nothing does not push what MSG_MORE holds back",
+        "v4\n\
+         R socket b b\n\
+         R bind b 5\n\
+         R listen b 8\n\
+         L socket c n\n\
+         L connect c 5\n\
+         R accept b c b\n\
+         L sendmsg c 100 dm\n\
+         L send c 0 d\n\
+         R recv c 100 d",
+    ),
+    (
+        "seed 85030018: an epoll set does not say that there is a datagram because select() has found room to send one",
+        "v6\n\
+         L dgram a b\n\
+         L select a w -\n\
+         L epoll b\n\
+         L ctl b add a IE1\n\
+         L wait b 0",
     ),
 ];

@@ -105,6 +105,15 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
+const URGENT_AGAIN: &str = "urgent data that comes while its process is in no call is sent again by the peer, and until then nothing after it comes";
+
+const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket and one in sendmmsg(), which is told of the same ICMP error, the poll() says it only \
+     if it runs first, in the kernel as well";
+
+const NAME_KEPT: &str = "getsockname() after AF_UNSPEC says the address that a connect() of a mapped address had, which has failed; the kernel says none";
+
+const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused fails: the kernel's socket keeps its port until the program is told";
+
 const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
 
 /// An entry of the most common kind.
@@ -127,7 +136,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 106] = [
+pub(crate) static KNOWN: [Known; 112] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -166,6 +175,15 @@ pub(crate) static KNOWN: [Known; 106] = [
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
+    known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
+    Known {
+        ends: false,
+        ..known("* get * name", ("28 port", "28 port mapped"), &["* connect *", "* unconnect *"], NAME_KEPT)
+    },
+    known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
