@@ -112,7 +112,7 @@ const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket a
 
 const NAME_KEPT: &str = "getsockname() after AF_UNSPEC says the address that a connect() of a mapped address had, which has failed; the kernel says none";
 
-const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused fails: the kernel's socket keeps its port until the program is told";
+const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
 
 const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
 
@@ -136,7 +136,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 112] = [
+pub(crate) static KNOWN: [Known; 116] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -174,11 +174,15 @@ pub(crate) static KNOWN: [Known; 112] = [
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
+    known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     Known {
         ends: false,
         ..known("* get * name", ("28 port", "28 port mapped"), &["* connect *", "* unconnect *"], NAME_KEPT)

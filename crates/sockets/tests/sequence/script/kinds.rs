@@ -227,7 +227,8 @@ impl Story {
         self.say(actor, format!("{word} {slot} {length} {flags}"));
     }
 
-    /// What is held back for company goes when there is more, when it is a segment, or after a while.
+    /// What is held back for company goes when there is more, or after a while: when that is over is left open by no later step, which
+    /// comes sooner on one machine than on another.
     fn send_more(&mut self, actor: char) {
         if self.has_filled(actor) {
             return;
@@ -235,15 +236,30 @@ impl Story {
         let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 5, 100, 3000]));
         let word = self.random.of(&["send", "sendmsg"]);
         self.say(actor, format!("{word} {slot} {length} dm"));
-        if self.random.chance(60) {
-            let length = self.random.of(&[0, 1, 7, 2000]);
-            self.say(actor, format!("send {slot} {length} d"));
+        match self.random.below(4) {
+            0 => self.say('-', "pause"),
+            1 => self.say(actor, format!("shutdown {slot} 1")),
+            _ => {
+                let length = self.random.of(&[1, 7, 2000]);
+                self.say(actor, format!("send {slot} {length} d"));
+            }
         }
     }
 
+    /// The same.
     fn cork(&mut self, actor: char) {
-        let (slot, on) = (self.slot(actor, &[Connection]), self.random.below(2));
-        self.say(actor, format!("set {slot} cork {on}"));
+        if self.has_filled(actor) {
+            return;
+        }
+        let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 100, 3000]));
+        self.say(actor, format!("set {slot} cork 1"));
+        self.say(actor, format!("send {slot} {length} d"));
+        match self.random.below(4) {
+            0 => self.say('-', "pause"),
+            1 => self.say(actor, format!("shutdown {slot} 1")),
+            _ => {}
+        }
+        self.say(actor, format!("set {slot} cork 0"));
     }
 
     fn send_urgent(&mut self, actor: char) {
