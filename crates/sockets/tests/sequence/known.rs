@@ -136,7 +136,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 116] = [
+pub(crate) static KNOWN: [Known; 120] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -182,6 +182,10 @@ pub(crate) static KNOWN: [Known; 116] = [
     known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
+    known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     Known {
         ends: false,
