@@ -17,12 +17,13 @@ use bench::{Bench, compile};
 use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
+use kinds::KINDS;
 use known::KNOWN;
 use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, known, passed, play, rest, script, waits};
+use sequence::{compare, forks, found, kinds, known, passed, play, rest, script, waits};
 use waits::WAITS;
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
@@ -57,6 +58,10 @@ impl Labs {
         let labs = Labs { program, kernel, overfly, brokers: own };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
+                // Who answers only so often that a port is closed answers some of those who play.
+                for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+                    end.write(&format!("/proc/sys/net/{limit}"), "0");
+                }
                 // BBR paces: what it holds back comes at another step's time.
                 end.write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
             }
@@ -65,11 +70,17 @@ impl Labs {
     }
 
     fn worlds(&self) -> Worlds {
+        let brokers = (!kernel_twice()).then_some(&*self.brokers);
         Worlds {
             kernel: Players::new(&self.program, &self.kernel, None),
-            overfly: Players::new(&self.program, &self.overfly, Some(&self.brokers)),
+            overfly: Players::new(&self.program, &self.overfly, brokers),
         }
     }
+}
+
+/// Whether the kernel is compared with itself, which shows what sequences are fit for a comparison.
+fn kernel_twice() -> bool {
+    std::env::var_os("OVERFLY_KERNEL_TWICE").is_some()
 }
 
 /// So many play at a time, until each has nothing more to do. Returns how many flows were accelerated in each lab.
@@ -180,9 +191,12 @@ fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: usize, enou
     });
     println!("flows that were accelerated: {accelerated:?}");
     let tally = tally.into_inner().unwrap();
-    // A third is within the host, and not every one accepts.
+    if kernel_twice() || with.is_some() {
+        return tally;
+    }
+    // A third is within the host, a fourth is of datagrams, and not every one accepts.
     let played = tally.played() as usize;
-    assert!(accelerated.iter().sum::<u64>() as usize >= played / 5, "not accelerated: {accelerated:?}");
+    assert!(accelerated.iter().sum::<u64>() as usize >= played / 6, "not accelerated: {accelerated:?}");
     let few = played / accelerated.len() < 20;
     assert!(few || accelerated.iter().all(|flows| *flows > 0), "a lab is not: {accelerated:?}");
     tally
@@ -217,7 +231,7 @@ fn the_documentation_has_what_is_known_to_differ() {
 #[test]
 fn what_was_found_stays_mended() {
     let next = AtomicUsize::new(0);
-    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).collect();
+    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).chain(KINDS).collect();
     play_side_by_side(4, |_, worlds| {
         let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {

@@ -193,9 +193,11 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         };
     }
     guard.keep_up();
-    guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
     let since = sys::handlers_run();
     let (wanted, plausible) = (source.length(), source.is_plausible());
+    if wanted > 0 {
+        guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
+    }
     if !plausible && !source.is_possible() {
         return Answer::error(Errno::FAULT);
     }

@@ -85,6 +85,12 @@ pub(crate) struct Datagram {
     pub(crate) trouble: Option<Trouble>,
 }
 
+impl Datagram {
+    /// The socket was shut.
+    const NOTHING: Datagram =
+        Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
+}
+
 /// What may be told of a datagram.
 pub(crate) struct About {
     /// What is to be ([`wants`]).
@@ -145,34 +151,33 @@ pub(crate) fn receive(
         if let Some(error) = guard.stack.take_error(id) {
             return Answer::error(error);
         }
+        let is_first = guard.stack.datagrams(id).is_some_and(|part| part.kernel_first);
+        if is_first && let Some(answer) = read_in_kernel(&mut guard, id, flags, &mut in_kernel) {
+            return answer;
+        }
         if let Some(datagram) = read_here(&mut guard, id, target, flags) {
             return Answer::ok(Received::Here(datagram));
         }
-        if guard.stack.socket(id).read_shut {
-            let nothing = Datagram { length: 0, source: None, truncated: false, about: None, trouble: None };
-            return Answer::ok(Received::Here(nothing));
-        }
         // An epoll set that the program waits for says when the kernel's socket is ready.
         let watched = guard.event_loop && guard.stack.socket(id).interests != NONE;
-        if !watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready) {
-            let outcome = in_kernel(flags);
-            let watched = guard.stack.socket(id).interests != NONE;
-            if let Some(part) = guard.stack.datagrams_mut(id) {
-                // With nothing more there no set must say that there is, or a read that waits would do so.
-                part.kernel_ready = watched && outcome.is_ok() && kernel::is_readable(descriptor);
-            }
-            match outcome {
-                Err(Errno::AGAIN) => {}
-                outcome => return Answer::Done(outcome.map(Received::InKernel)),
-            }
+        if (!watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready))
+            && let Some(answer) = read_in_kernel(&mut guard, id, flags, &mut in_kernel)
+        {
+            return answer;
         }
         if !pumped {
             pumped = true;
             guard.pump_before_waiting();
             continue;
         }
-        if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(descriptor) {
+        // Whoever waits goes on when another thread sets O_NONBLOCK.
+        let never_waits = started.is_none() && kernel::is_nonblocking(descriptor);
+        if flags & libc::MSG_DONTWAIT != 0 || never_waits {
             return Answer::error(Errno::AGAIN);
+        }
+        // Only who would wait hears of it: __skb_recv_udp() in Linux, net/ipv4/udp.c.
+        if guard.stack.socket(id).read_shut {
+            return Answer::ok(Received::Here(Datagram::NOTHING));
         }
         let started = *started.get_or_insert_with(now);
         let timeout = match guard.stack.socket(id).never_waits {
@@ -200,6 +205,27 @@ pub(crate) fn receive(
             part.kernel_ready = true;
         }
         guard.pump();
+    }
+}
+
+/// What the kernel's socket has or says; `None` if nothing.
+fn read_in_kernel(
+    process: &mut Process,
+    id: SocketId,
+    flags: i32,
+    in_kernel: &mut impl FnMut(i32) -> Result<usize, Errno>,
+) -> Option<Answer<Received>> {
+    let outcome = in_kernel(flags);
+    let socket = process.stack.socket(id);
+    let (watched, descriptor) = (socket.interests != NONE, socket.descriptor);
+    if let Some(part) = process.stack.datagrams_mut(id) {
+        // With nothing more there no set must say that there is, or a read that waits would do so.
+        part.kernel_ready = watched && outcome.is_ok() && kernel::is_readable(descriptor);
+        part.kernel_first &= outcome != Err(Errno::AGAIN);
+    }
+    match outcome {
+        Err(Errno::AGAIN) => None,
+        outcome => Some(Answer::Done(outcome.map(Received::InKernel))),
     }
 }
 
@@ -370,7 +396,6 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     }
     process.displace_datagram(id);
     let connected = remote.map(canonical);
-    process.stack.socket_mut(id).error = None;
     if let Some(part) = process.stack.datagrams_mut(id) {
         part.connected = connected;
     }
@@ -393,8 +418,10 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
         libc::SHUT_RDWR => (Shutdown::Both, true, true),
         _ => return Answer::error(Errno::INVAL),
     };
-    if let Err(error) = rustix::net::shutdown(kernel::borrow(descriptor), how) {
-        return Answer::error(error);
+    // Of one that is not connected the kernel says so, and shuts it all the same: inet_shutdown() in net/ipv4/af_inet.c.
+    let outcome = rustix::net::shutdown(kernel::borrow(descriptor), how);
+    if outcome.is_err_and(|error| error != Errno::NOTCONN) {
+        return Answer::Done(outcome);
     }
     let socket = told.0.stack.socket_mut(id);
     socket.read_shut |= read;
@@ -402,7 +429,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     told.0
         .stack
         .datagram_news(id, bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::HUP);
-    Answer::ok(())
+    Answer::Done(outcome)
 }
 
 /// The kernel's socket was given an option, whose value begins with `number`. What changes how datagrams are sent, or received,
@@ -447,6 +474,9 @@ pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
 pub(crate) fn pending(descriptor: i32) -> Answer<usize> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
     let first = |guard: &Process| guard.stack.datagrams(id)?.queue.front().map(|record| record.length);
+    if guard.stack.datagrams(id).is_some_and(|part| part.kernel_first) && kernel::is_readable(descriptor) {
+        return Answer::Kernel;
+    }
     if first(&guard).is_none() {
         guard.pump_before_waiting();
     }

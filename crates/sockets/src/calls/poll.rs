@@ -312,7 +312,8 @@ impl Poll<'_> {
                 continue;
             }
             descriptor.revents |= kernel.revents;
-            if kernel.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0
+            // select() asks for the last one, too.
+            if kernel.revents & !(libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND) != 0
                 && let Entry::Socket(id) = table::lookup(descriptor.fd)
             {
                 let process = self.rounds.enter(id.context());

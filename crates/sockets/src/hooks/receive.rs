@@ -113,6 +113,9 @@ pub unsafe extern "C-unwind" fn recvfrom(
                     if let Some(source) = datagram.source {
                         // SAFETY: the program lends the address and its length for the call.
                         unsafe { put_address(source, address, address_length) };
+                    } else if !address.is_null() && is_plausible(address_length, size_of::<socklen_t>()) {
+                        // SAFETY: the program lends the length for the call, and it is where it may be.
+                        unsafe { *address_length = 0 };
                     }
                     datagram.length
                 }

@@ -258,7 +258,8 @@ unsafe fn send_vectors(
     };
     // SAFETY: the program lends the vectors and their buffers for the call.
     let source = unsafe { Source::new(vectors, number) };
-    if source.length() == 0 && is_connection(descriptor) {
+    // Not even an empty datagram goes: do_iter_write() in Linux, fs/read_write.c.
+    if source.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
     data::send(descriptor, source, flags)

@@ -90,6 +90,10 @@ impl Process {
             }
             return Placed::No;
         }
+        if let Some(part) = self.stack.datagrams_mut(id) {
+            part.kernel_first =
+                (part.kernel_first || part.queue.is_empty()) && kernel::is_readable(descriptor);
+        }
         self.statistics.datagram_sockets += 1;
         Placed::Yes
     }

@@ -69,7 +69,7 @@ impl SocketTable {
         let socket = self.at_mut(id);
         let Some(part) = &mut socket.datagrams else { return };
         // Linux, too, takes one more where there is any room left (__udp_enqueue_schedule_skb()).
-        if socket.read_shut || socket.receive.len() + part.queue.len() * OVERHEAD > part.limit {
+        if socket.receive.len() + part.queue.len() * OVERHEAD > part.limit {
             self.datagrams.overflows += 1;
             return;
         }

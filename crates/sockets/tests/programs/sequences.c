@@ -97,9 +97,27 @@ static socklen_t address_at(const char *host, int digit, struct sockaddr_storage
     return sizeof *four;
 }
 
+/* The same for a socket, with a mapped address if it is of IPv6 and the host is not. */
+static socklen_t address_at_host(int fd, const char *host, int digit, struct sockaddr_storage *address)
+{
+    int family = AF_INET;
+    char mapped[INET6_ADDRSTRLEN + 8];
+    socklen_t length = sizeof family;
+    getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &length);
+    snprintf(mapped, sizeof mapped, "%s%s", family == AF_INET6 && !strchr(host, ':') ? "::ffff:" : "", host);
+    return address_at(mapped, digit, address);
+}
+
+/* Where the host is that has the port. */
+static socklen_t address_for(int fd, const char *port, struct sockaddr_storage *address)
+{
+    int digit = atoi(port);
+    return address_at_host(fd, (digit < 5) == (sequence.side == 'L') ? sequence.own : sequence.peer, digit, address);
+}
+
 static void do_socket(struct actor *actor, char **words)
 {
-    int family = strchr(sequence.own, ':') ? AF_INET6 : AF_INET;
+    int family = strchr(words[1], '6') || strchr(sequence.own, ':') ? AF_INET6 : AF_INET;
     into(actor, words[0], socket(family, SOCK_STREAM | (*words[1] == 'n' ? SOCK_NONBLOCK : 0), 0));
     /* Nagle's and the peer's delayed acknowledgment would make any step's data come at the next one's time. */
     set_number(descriptor(words[0]), IPPROTO_TCP, TCP_NODELAY, 1);
@@ -109,8 +127,13 @@ static void do_socket(struct actor *actor, char **words)
 static void do_bind(struct actor *actor, char **words)
 {
     struct sockaddr_storage address;
-    socklen_t length = address_at(sequence.own, atoi(words[1]), &address);
-    say_result(actor, bind(descriptor(words[0]), (struct sockaddr *)&address, length));
+    int fd = descriptor(words[0]);
+    socklen_t length = address_at_host(fd, sequence.own, atoi(words[1]), &address);
+    if (strcmp(words[2], "any") == 0 && address.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)&address)->sin6_addr = in6addr_any;
+    else if (strcmp(words[2], "any") == 0)
+        ((struct sockaddr_in *)&address)->sin_addr.s_addr = INADDR_ANY;
+    say_result(actor, bind(fd, (struct sockaddr *)&address, length));
 }
 
 static void do_listen(struct actor *actor, char **words)
@@ -121,9 +144,7 @@ static void do_listen(struct actor *actor, char **words)
 static void do_connect(struct actor *actor, char **words)
 {
     struct sockaddr_storage address;
-    int digit = atoi(words[1]);
-    const char *host = (digit < 5) == (sequence.side == 'L') ? sequence.own : sequence.peer;
-    socklen_t length = address_at(host, digit, &address);
+    socklen_t length = address_for(descriptor(words[0]), words[1], &address);
     say_result(actor, connect(descriptor(words[0]), (struct sockaddr *)&address, length));
 }
 
@@ -349,11 +370,8 @@ static int by_slot(const void *one, const void *other)
         : (first->events > second->events) - (first->events < second->events);
 }
 
-static void do_wait(struct actor *actor, char **words)
+static void say_records(struct actor *actor, struct epoll_event *records, int count)
 {
-    struct epoll_event records[8];
-    double began_ms = now_ms();
-    int count = epoll_wait(descriptor(words[0]), records, 8, time_out(words[1]));
     say_result(actor, count);
     if (count > 0)
         qsort(records, count, sizeof *records, by_slot);
@@ -361,6 +379,14 @@ static void do_wait(struct actor *actor, char **words)
         say(actor, " %c:", (char)records[at].data.u64);
         say_events(actor, records[at].events);
     }
+}
+
+static void do_wait(struct actor *actor, char **words)
+{
+    struct epoll_event records[8];
+    double began_ms = now_ms();
+    int count = epoll_wait(descriptor(words[0]), records, 8, time_out(words[1]));
+    say_records(actor, records, count);
     if (*words[1] == '+')
         say_whether_timed(actor, began_ms);
 }
@@ -439,6 +465,8 @@ static void say_name(struct actor *actor, int fd, int (*ask)(int, struct sockadd
     if (result < 0)
         return say_result(actor, result);
     say(actor, "%u %s", length, ((struct sockaddr_in *)&address)->sin_port ? "port" : "no port");
+    if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&address)->sin6_addr))
+        say(actor, " mapped");
 }
 
 static int peer_name(int fd, struct sockaddr *address, socklen_t *length)
@@ -490,11 +518,19 @@ static void do_set(struct actor *actor, char **words)
         say_result(actor, set_number(fd, SOL_SOCKET, SO_RCVLOWAT, number));
     else if (strcmp(words[1], "keepalive") == 0)
         say_result(actor, set_number(fd, SOL_SOCKET, SO_KEEPALIVE, number));
+    else if (strcmp(words[1], "cork") == 0)
+        say_result(actor, set_number(fd, IPPROTO_TCP, TCP_CORK, number));
+    else if (strcmp(words[1], "inline") == 0)
+        say_result(actor, set_number(fd, SOL_SOCKET, SO_OOBINLINE, number));
+    else if (strcmp(words[1], "v6only") == 0)
+        say_result(actor, set_number(fd, IPPROTO_IPV6, IPV6_V6ONLY, number));
     else
         fault(actor, words[1]);
 }
 
 #include "sequences_more.h"
+
+#include "sequences_kinds.h"
 
 /* ---- threads and processes ---- */
 
@@ -546,6 +582,9 @@ static const struct {
     {"thread", 0, do_thread}, {"fork", 0, do_fork}, {"exit", 0, do_exit}, {"poll2", 4, do_poll2}, {"select", 3, do_select},
     {"sendfile", 2, do_sendfile}, {"splice", 3, do_splice}, {"sendpipe", 2, do_sendpipe}, {"sendmmsg", 3, do_sendmmsg},
     {"recvmmsg", 3, do_recvmmsg}, {"kick", 2, do_kick}, {"give", 1, do_give}, {"take", 1, do_take}, {"exec", 0, do_exec},
+    {"dgram", 2, do_dgram}, {"sendto", 4, do_sendto}, {"recvfrom", 3, do_recvfrom}, {"dup2", 2, do_dup2}, {"dup3", 2, do_dup3},
+    {"file", 1, do_file}, {"hear", 0, do_hear}, {"mask", 1, do_mask}, {"ppoll", 4, do_ppoll}, {"pselect", 4, do_pselect},
+    {"pwait", 3, do_pwait}, {"leave", 1, do_leave}, {"mark", 1, do_mark},
 };
 
 /* Splits at blanks; the rest of the words is empty. Returns how many there are. */
@@ -607,6 +646,7 @@ static void *go_on(struct actor *actor)
             continue;
         /* The next one comes only after the answer. */
         take(actor, line);
+        say_whether_broken(actor);
         held = 0;
         answer(actor);
     }

@@ -57,7 +57,7 @@ static int flags_of(const char *letters)
     int flags = 0;
     for (; *letters; letters++)
         flags |= *letters == 'd' ? MSG_DONTWAIT : *letters == 'p' ? MSG_PEEK : *letters == 'w' ? MSG_WAITALL
-            : *letters == 't' ? MSG_TRUNC : 0;
+            : *letters == 't' ? MSG_TRUNC : *letters == 'm' ? MSG_MORE : *letters == 'o' ? MSG_OOB : *letters == 'n' ? MSG_NOSIGNAL : 0;
     return flags;
 }
 

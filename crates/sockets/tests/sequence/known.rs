@@ -22,7 +22,7 @@ const NONE: &[&str] = &[];
 /// A connection was full, and its other end was shut both ways and read.
 const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
-const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor with EBADF or POLLNVAL; the kernel lets them wait";
+const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
 
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC or a connect() \
      that failed some number";
@@ -105,6 +105,15 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 
+const URGENT_AGAIN: &str = "urgent data that comes while its process is in no call is sent again by the peer, and until then nothing after it comes";
+
+const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket and one in sendmmsg(), which is told of the same ICMP error, the poll() says it only \
+     if it runs first, in the kernel as well";
+
+const NAME_KEPT: &str = "getsockname() after AF_UNSPEC says the address that a connect() of a mapped address had, which has failed; the kernel says none";
+
+const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
+
 const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
 
 /// An entry of the most common kind.
@@ -127,7 +136,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 104] = [
+pub(crate) static KNOWN: [Known; 120] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -158,12 +167,31 @@ pub(crate) static KNOWN: [Known; 104] = [
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
+    known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
+    known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
+    known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
+    known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
+    Known {
+        ends: false,
+        ..known("* get * name", ("28 port", "28 port mapped"), &["* connect *", "* unconnect *"], NAME_KEPT)
+    },
+    known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),

@@ -4,6 +4,7 @@ pub(crate) mod compare;
 pub(crate) mod forks;
 pub(crate) mod found;
 pub(crate) mod inbox;
+pub(crate) mod kinds;
 pub(crate) mod known;
 pub(crate) mod passed;
 pub(crate) mod play;

@@ -203,8 +203,10 @@ impl<'a> Stage<'a> {
     fn hear_whether_it_waits(&mut self, step: &Step, later: &mut Vec<String>) -> Option<String> {
         let Pace { unit, quiet } = self.pace;
         let patience = match step.word() {
-            // Often the first call for which a stack is made, which takes the broker its time.
-            "connect" | "accept" => Patience { quiet: unit * 40, rest: unit * 40, end: unit * 1000 },
+            // Often the first call for which a stack is made, which takes the broker its time; or it waits for a delayed acknowledgment.
+            "connect" | "accept" | "leave" => {
+                Patience { quiet: unit * 40, rest: unit * 40, end: unit * 1000 }
+            }
             _ => Patience { quiet: quiet * 4, rest: unit * 8, end: unit * 500 },
         };
         self.hear_until_over(patience, Some(step.actor), later)

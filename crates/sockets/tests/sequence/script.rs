@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+mod kinds;
+mod processes;
+
+use kinds::Kinds;
+
 /// Where the two ends of a sequence are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -37,25 +42,28 @@ impl Step {
     /// Whether the call may wait for something that only another step does.
     pub(crate) fn may_block(&self) -> bool {
         match self.word() {
-            "poll" | "poll2" | "select" | "wait" => self.words.ends_with('-'),
+            "poll" | "poll2" | "select" | "wait" | "ppoll" | "pselect" | "pwait" => self.words.ends_with('-'),
             "fill" => false,
             // MSG_DONTWAIT
-            "recv" | "recvmsg" | "recvmmsg" | "send" | "sendmsg" | "sendmmsg"
+            "recv" | "recvfrom" | "recvmsg" | "recvmmsg" | "send" | "sendto" | "sendmsg" | "sendmmsg"
                 if self.words.split(' ').next_back().is_some_and(|flags| flags.contains('d')) =>
             {
                 false
             }
-            word => self.reads() || self.writes() || word == "connect",
+            word => self.reads() || self.writes() || matches!(word, "connect" | "leave"),
         }
     }
 
     /// Whether it takes what another reader would get.
     fn reads(&self) -> bool {
-        matches!(self.word(), "recv" | "readv" | "recvmsg" | "recvmmsg" | "splice" | "accept")
+        matches!(self.word(), "recv" | "recvfrom" | "readv" | "recvmsg" | "recvmmsg" | "splice" | "accept")
     }
 
     fn writes(&self) -> bool {
-        matches!(self.word(), "send" | "writev" | "sendmsg" | "sendmmsg" | "sendfile" | "sendpipe" | "fill")
+        matches!(
+            self.word(),
+            "send" | "sendto" | "writev" | "sendmsg" | "sendmmsg" | "sendfile" | "sendpipe" | "fill"
+        )
     }
 
     /// Whether it is chance which of the two, if both wait, goes on.
@@ -63,7 +71,11 @@ impl Step {
         self.side() == other.side()
             && (self.reads() && other.reads()
                 || self.writes() && other.writes()
-                || self.word() == "wait" && other.word() == "wait")
+                || self.waits_in_a_set() && other.waits_in_a_set())
+    }
+
+    fn waits_in_a_set(&self) -> bool {
+        matches!(self.word(), "wait" | "pwait")
     }
 
     fn side(&self) -> char {
@@ -112,7 +124,7 @@ impl Script {
     /// The sequence of a seed.
     pub(crate) fn generate(seed: u64) -> Script {
         let mut story = Story::new(seed);
-        story.open();
+        story.begin();
         for _ in 0..8 + story.random.below(20) {
             story.go_on();
         }
@@ -169,6 +181,9 @@ struct Story {
     ports: [u8; 2],
     /// Whether both ends are in one host.
     within_host: bool,
+    /// What it is about besides.
+    kinds: Kinds,
+    actions: Vec<(usize, Action)>,
     /// Sides that have filled a connection's queues: the other one reads until nothing comes, as how much comes is not compared.
     filled: String,
 }
@@ -213,7 +228,10 @@ const ACTIONS: [(usize, Action); 31] = [
 impl Story {
     fn new(seed: u64) -> Story {
         let slots = ['L', 'R'].map(|actor| (actor, BTreeMap::new())).into();
+        let kinds = Kinds::of(seed);
         Story {
+            actions: kinds.actions(),
+            kinds,
             random: Random(seed),
             steps: Vec::new(),
             slots,
@@ -229,8 +247,9 @@ impl Story {
     }
 
     /// Most sequences begin with a connection, of either direction.
-    fn open(&mut self) {
+    fn begin(&mut self) {
         match self.random.below(8) {
+            _ if self.kinds.datagrams => self.open_datagrams(),
             0..=2 => self.open_from('R', 'L'),
             3..=5 => self.open_from('L', 'R'),
             6 => {
@@ -239,6 +258,7 @@ impl Story {
             }
             _ => {}
         }
+        self.begin_kinds();
         for actor in ['L', 'R'] {
             if self.random.chance(40) {
                 self.make_thread(actor);
@@ -248,17 +268,18 @@ impl Story {
 
     fn open_from(&mut self, connecting: char, listening: char) {
         let (listener, connected) = (self.new_slot(listening), self.new_slot(connecting));
-        let how = self.random.of(&["b", "n"]);
-        self.say(listening, format!("socket {listener} {how}"));
+        let (how, family) = (self.random.of(&["b", "n"]), self.family(listening));
+        self.say(listening, format!("socket {listener} {how}{family}"));
         let port = self.next_port(listening);
-        self.say(listening, format!("bind {listener} {port}"));
+        let host = self.host();
+        self.say(listening, format!("bind {listener} {port}{host}"));
         self.say(listening, format!("listen {listener} 8"));
         self.put(listening, listener, Listener);
         if self.random.chance(80) {
             self.say(listening, format!("poll {listener} I 0"));
         }
-        let how = self.random.of(&["b", "n"]);
-        self.say(connecting, format!("socket {connected} {how}"));
+        let (how, family) = (self.random.of(&["b", "n"]), self.family(connecting));
+        self.say(connecting, format!("socket {connected} {how}{family}"));
         self.say(connecting, format!("connect {connected} {port}"));
         self.put(connecting, connected, Connection);
         let accepted = self.new_slot(listening);
@@ -276,9 +297,9 @@ impl Story {
         let side = if self.random.chance(65) { 'L' } else { 'R' };
         let actors: Vec<char> = self.actors.iter().copied().filter(|actor| side_of(*actor) == side).collect();
         let actor = self.random.of(&actors);
-        let total: usize = ACTIONS.iter().map(|(weight, _)| weight).sum();
+        let total: usize = self.actions.iter().map(|(weight, _)| weight).sum();
         let mut left = self.random.below(total);
-        for (weight, action) in ACTIONS {
+        for (weight, action) in self.actions.clone() {
             if left < weight {
                 return action(self, actor);
             }
@@ -582,13 +603,14 @@ impl Story {
 
     fn socket(&mut self, actor: char) {
         let (slot, how) = (self.new_slot(actor), self.random.of(&["b", "n"]));
-        self.say(actor, format!("socket {slot} {how}"));
+        let family = self.family(actor);
+        self.say(actor, format!("socket {slot} {how}{family}"));
         self.put(actor, slot, Fresh);
     }
 
     fn bind(&mut self, actor: char) {
-        let (slot, port) = (self.slot(actor, &[Fresh]), self.next_port(actor));
-        self.say(actor, format!("bind {slot} {port}"));
+        let (slot, port, host) = (self.slot(actor, &[Fresh]), self.next_port(actor), self.host());
+        self.say(actor, format!("bind {slot} {port}{host}"));
         self.put(actor, slot, Bound);
     }
 
@@ -618,82 +640,5 @@ impl Story {
         let slot = self.slot(actor, &[Connection, Listener]);
         self.say(actor, format!("unconnect {slot}"));
         self.put(actor, slot, Fresh);
-    }
-
-    // ---- threads and processes ----
-
-    /// A signal for the other thread, which perhaps waits.
-    fn kick(&mut self, actor: char) {
-        let other = match actor {
-            'L' => 'M',
-            'M' => 'L',
-            'R' => 'S',
-            'S' => 'R',
-            _ => return self.look(actor),
-        };
-        if !self.actors.contains(&other) {
-            return self.make_thread_of(actor);
-        }
-        let how = self.random.of(&["r", "i"]);
-        self.say(actor, format!("kick {other} {how}"));
-    }
-
-    /// A descriptor for another process, or for this one. Not of a full connection: the queue that it has then is the kernel's.
-    fn pass_on(&mut self, actor: char) {
-        if !self.filled.is_empty() {
-            return self.look(actor);
-        }
-        let slot = self.slot(actor, &[Connection, Connection, Listener, Fresh]);
-        self.say(actor, format!("give {slot}"));
-        let kind = self.slots(actor).get(&slot).copied().unwrap_or(Closed);
-        let side = side_of(actor);
-        let takers: Vec<char> = self.actors.iter().copied().filter(|other| side_of(*other) == side).collect();
-        let taker = self.random.of(&takers);
-        let new = self.new_slot(taker);
-        self.say(taker, format!("take {new}"));
-        self.put(taker, new, kind);
-    }
-
-    /// Another image: only the thread that asks for it goes on. What waits at a listener of a loopback address is reset then.
-    fn exec(&mut self, actor: char) {
-        let is_his = |step: &Step| step.side() == side_of(actor) && step.word() == "listen";
-        let resets = self.within_host && self.steps.iter().any(is_his);
-        if resets || !self.filled.is_empty() || "MS".contains(actor) {
-            return self.look(actor);
-        }
-        self.say(actor, "exec");
-        let thread = match actor {
-            'L' => 'M',
-            'R' => 'S',
-            _ => return,
-        };
-        self.actors.retain(|other| *other != thread);
-    }
-
-    fn make_thread_of(&mut self, actor: char) {
-        if "LR".contains(actor) { self.make_thread(actor) } else { self.look(actor) }
-    }
-
-    fn make_thread(&mut self, actor: char) {
-        self.say(actor, "thread");
-        self.actors.push(if actor == 'L' { 'M' } else { 'S' });
-    }
-
-    /// Another thread or process, or a child's end.
-    fn multiply(&mut self, actor: char) {
-        let (thread, child) = if side_of(actor) == 'L' { ('M', 'C') } else { ('S', 'D') };
-        if actor == child {
-            self.say(actor, "exit");
-            self.actors.retain(|other| *other != child);
-        } else if actor == thread {
-            self.look(actor);
-        } else if !self.actors.contains(&thread) && self.random.chance(60) {
-            self.make_thread(actor);
-        } else if !self.slots.contains_key(&child) {
-            self.say(actor, "fork");
-            let inherited = self.slots(actor).clone();
-            self.slots.insert(child, inherited);
-            self.actors.push(child);
-        }
     }
 }

@@ -114,6 +114,8 @@ pub(crate) struct Datagrams {
     pub(crate) connected: Option<SocketAddr>,
     /// The kernel's socket may have datagrams too.
     pub(crate) kernel_ready: bool,
+    /// What the kernel's socket has came before the process took part in the port: it is read before the rest.
+    pub(crate) kernel_first: bool,
 }
 
 impl Datagrams {

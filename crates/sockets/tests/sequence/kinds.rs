@@ -1,0 +1,110 @@
+//! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
+
+pub(crate) const KINDS: [(&str, &str); 10] = [
+    (
+        "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R sendto a 0 5 d\n\
+         L sendto a 7 1400 d\n\
+         R sendto a 0 5 d\n\
+         L get a queued\n\
+         L recvmsg a 2000 -\n\
+         L recvfrom a 2000 d",
+    ),
+    (
+        "seed 85000266: a UDP socket is shut also where shutdown() says that it is not connected",
+        "v4\n\
+         L dgram a b\n\
+         L shutdown a 1\n\
+         L sendto a 5 10 d",
+    ),
+    (
+        "seed 85000129: who does not wait does not hear that a UDP socket is shut, and what comes is read all the same",
+        "v6\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         L shutdown a 0\n\
+         L recvfrom a 2000 d\n\
+         L recvfrom a 2000 -\n\
+         R sendto a 0 5 d\n\
+         L recvfrom a 2000 d",
+    ),
+    (
+        "seed 85001244: who waits for a datagram goes on waiting though another thread has set O_NONBLOCK",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         L thread\n\
+         L recvfrom a 5 p\n\
+         M nonblock a 1\n\
+         M sendto a 5 100 -",
+    ),
+    (
+        "seed 85001434: connect() of a UDP socket leaves what has come in its order",
+        "v6\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R sendto a 0 1 d\n\
+         L poll a IOR 0\n\
+         R sendto a 0 100 -\n\
+         L connect a 9\n\
+         L recv a 1 d\n\
+         L recv a 100 d",
+    ),
+    (
+        "seed 85001448: nor does it forget the error",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 6\n\
+         L sendmsg a 0 d\n\
+         L connect a 6\n\
+         L recvfrom a 1 dp",
+    ),
+    (
+        "seed 85001736: writev() of nothing sends no datagram, write() and send() do",
+        "v4\n\
+         R dgram a b\n\
+         R bind a 5\n\
+         L dgram a b\n\
+         L connect a 5\n\
+         L writev a 0 0\n\
+         R recvfrom a 5 d\n\
+         L send a 0 d\n\
+         R recvfrom a 5 d",
+    ),
+    (
+        "seed 85003206: who reads nothing of a UDP socket that was shut is told of no address",
+        "v4\n\
+         L dgram a b\n\
+         L sendto a 6 0 -\n\
+         L shutdown a 0\n\
+         L recvfrom a 2000 -",
+    ),
+    (
+        "seed 85020588: send() of nothing does not push what MSG_MORE holds back",
+        "v4\n\
+         R socket b b\n\
+         R bind b 5\n\
+         R listen b 8\n\
+         L socket c n\n\
+         L connect c 5\n\
+         R accept b c b\n\
+         L sendmsg c 100 dm\n\
+         L send c 0 d\n\
+         R recv c 100 d",
+    ),
+    (
+        "seed 85030018: an epoll set does not say that there is a datagram because select() has found room to send one",
+        "v6\n\
+         L dgram a b\n\
+         L select a w -\n\
+         L epoll b\n\
+         L ctl b add a IE1\n\
+         L wait b 0",
+    ),
+];
